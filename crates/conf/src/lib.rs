@@ -1,0 +1,1 @@
+//! nginx.conf text: lexer, tree, includes, diagnostics, directive table.

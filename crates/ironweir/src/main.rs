@@ -1,0 +1,4 @@
+//! Ironweir's binary: command lines only.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+fn main() {}

@@ -1,0 +1,1 @@
+//! Protocols without input or output: bytes and times are arguments.
