@@ -1,0 +1,172 @@
+//! Texts with variables, compiled when the configuration is read: `http://$host$request_uri`.
+
+use super::Build;
+use crate::request::Request;
+use crate::request::arena::Text;
+use crate::snapshot::VariableId;
+use conf::{Problem, Word};
+
+#[derive(Clone, Debug)]
+enum Part {
+    Text(Box<[u8]>),
+    Variable(VariableId),
+    Capture(usize),
+}
+
+/// A compiled text.
+#[derive(Clone, Debug, Default)]
+pub struct Complex {
+    parts: Box<[Part]>,
+}
+
+impl Complex {
+    /// A text without variables.
+    pub fn fixed(text: &[u8]) -> Complex {
+        let parts = if text.is_empty() { Box::default() } else { Box::new([Part::Text(text.into())]) as Box<[Part]> };
+        Complex { parts }
+    }
+
+    /// Compiles a word. Errors: `invalid variable name`, `the closing bracket in "x" variable is missing`.
+    pub fn compile(build: &mut Build<'_>, word: &Word) -> Result<Complex, Problem> {
+        Complex::compile_bytes(build, &word.text).map_err(|text| word.problem(text))
+    }
+
+    /// Compiles bytes; an error is nginx's text for it.
+    pub fn compile_bytes(build: &mut Build<'_>, text: &[u8]) -> Result<Complex, String> {
+        let mut parts = Vec::new();
+        let mut literal = Vec::new();
+        let mut at = 0;
+        while at < text.len() {
+            if text[at] != b'$' {
+                literal.push(text[at]);
+                at += 1;
+                continue;
+            }
+            at += 1;
+            if let Some(d) = text.get(at).filter(|c| (b'1'..=b'9').contains(c)) {
+                flush(&mut literal, &mut parts);
+                parts.push(Part::Capture((d - b'0') as usize));
+                at += 1;
+                continue;
+            }
+            let braced = text.get(at) == Some(&b'{');
+            at += braced as usize;
+            let start = at;
+            while at < text.len() && (text[at].is_ascii_alphanumeric() || text[at] == b'_') {
+                at += 1;
+            }
+            let name = &text[start..at];
+            if braced {
+                if text.get(at) != Some(&b'}') {
+                    let name = String::from_utf8_lossy(name);
+                    return Err(format!("the closing bracket in \"{name}\" variable is missing"));
+                }
+                at += 1;
+            }
+            if name.is_empty() {
+                return Err("invalid variable name".into());
+            }
+            flush(&mut literal, &mut parts);
+            match name {
+                [d] if d.is_ascii_digit() && *d != b'0' => parts.push(Part::Capture((d - b'0') as usize)),
+                _ => parts.push(Part::Variable(build.variables.index(name))),
+            }
+        }
+        flush(&mut literal, &mut parts);
+        Ok(Complex { parts: parts.into() })
+    }
+
+    /// The text when it has no variables.
+    pub fn as_fixed(&self) -> Option<&[u8]> {
+        match &*self.parts {
+            [] => Some(b""),
+            [Part::Text(t)] => Some(t),
+            _ => None,
+        }
+    }
+
+    /// The variable's name index when the text is just one variable.
+    pub fn as_variable(&self) -> Option<VariableId> {
+        match &*self.parts {
+            [Part::Variable(id)] => Some(*id),
+            _ => None,
+        }
+    }
+
+    /// Whether it is the empty text.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// The highest capture number used, 0 without any.
+    pub fn captures(&self) -> usize {
+        self.parts.iter().map(|p| if let Part::Capture(n) = p { *n } else { 0 }).max().unwrap_or(0)
+    }
+
+    /// The text for a request, in its arena.
+    pub fn eval(&self, r: &mut Request) -> Text {
+        if let [one] = &*self.parts {
+            return match one {
+                Part::Text(t) => Text::Own(r.arena.push(t)),
+                Part::Variable(id) => r.variable(*id).unwrap_or(Text::EMPTY),
+                Part::Capture(n) => r.capture(*n).unwrap_or(Text::EMPTY),
+            };
+        }
+        // Variables are evaluated first: their own texts must not land inside this one.
+        for p in &self.parts {
+            if let Part::Variable(id) = p {
+                r.variable(*id);
+            }
+        }
+        let mark = r.arena.mark();
+        let mut built = std::mem::take(&mut r.scratch);
+        built.clear();
+        for p in &self.parts {
+            match p {
+                Part::Text(t) => built.extend_from_slice(t),
+                Part::Variable(id) => {
+                    let value = r.variable(*id).unwrap_or(Text::EMPTY);
+                    built.extend_from_slice(r.get(value));
+                }
+                Part::Capture(n) => {
+                    let value = r.capture(*n).unwrap_or(Text::EMPTY);
+                    built.extend_from_slice(r.get(value));
+                }
+            }
+        }
+        let span = r.arena.push(&built);
+        r.scratch = built;
+        debug_assert!(span.start as usize >= mark);
+        Text::Own(span)
+    }
+
+    /// Appends the text for a request to `out`.
+    pub fn write(&self, r: &mut Request, out: &mut Vec<u8>) {
+        for p in &self.parts {
+            let value = match p {
+                Part::Text(t) => {
+                    out.extend_from_slice(t);
+                    continue;
+                }
+                Part::Variable(id) => r.variable(*id),
+                Part::Capture(n) => r.capture(*n),
+            };
+            if let Some(value) = value {
+                out.extend_from_slice(r.get(value));
+            }
+        }
+    }
+
+    /// Whether the text is something other than empty and `0`: what `if=`, `proxy_cache_bypass` and others ask.
+    pub fn is_true(&self, r: &mut Request) -> bool {
+        let value = self.eval(r);
+        let value = r.get(value);
+        !value.is_empty() && value != b"0"
+    }
+}
+
+fn flush(literal: &mut Vec<u8>, parts: &mut Vec<Part>) {
+    if !literal.is_empty() {
+        parts.push(Part::Text(std::mem::take(literal).into()));
+    }
+}

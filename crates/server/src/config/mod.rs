@@ -1,0 +1,191 @@
+//! From the tree of words to a snapshot: walks the blocks, lets each module set its values, merges the levels.
+//! After: `conf` (text to tree). Before: `snapshot`. Opens no socket and no log file.
+
+pub mod complex;
+pub mod pattern;
+pub mod set;
+pub mod setting;
+pub mod variables;
+
+use crate::modules::{self, LocationConf, MainConf};
+use crate::settings::ProcessSettings;
+use crate::snapshot::{LocationId, ServerConf};
+use conf::{Body, Contexts, Files, Node, Problem};
+use pattern::Pattern;
+use std::path::{Path, PathBuf};
+use variables::Variables;
+
+/// What a directive does with its words.
+pub type Setter = fn(&mut Scope<'_>, &Node) -> Result<(), Problem>;
+
+/// One directive of a module: its name and what sets it. Contexts and arity stand in `conf`'s table of all directives.
+pub struct Directive {
+    /// The name in the configuration.
+    pub name: &'static str,
+    /// Where this setter is meant: a name can mean different things in `http`, `upstream` and `stream`.
+    pub within: Contexts,
+    /// Sets it.
+    pub set: Setter,
+}
+
+/// A directive of `http`, `server`, `location` and the blocks inside them.
+pub const fn http(name: &'static str, set: Setter) -> Directive {
+    Directive { name, within: Contexts::HTTP_ALL, set }
+}
+
+/// A directive of an `upstream` block.
+pub const fn upstream(name: &'static str, set: Setter) -> Directive {
+    Directive { name, within: Contexts::UPSTREAM, set }
+}
+
+/// A directive of the main level or of `events`.
+pub const fn process(name: &'static str, set: Setter) -> Directive {
+    Directive { name, within: Contexts::MAIN.union(Contexts::EVENTS), set }
+}
+
+/// What a location's name is matched with.
+#[derive(Clone, Debug, Default)]
+pub enum Matching {
+    /// Not reached by name: `http`, `server`, `if`, `limit_except`.
+    #[default]
+    Nameless,
+    /// `location /x`
+    Prefix,
+    /// `location ^~ /x`
+    PrefixFinal,
+    /// `location = /x`
+    Exact,
+    /// `location ~ x`, `~*`
+    Regex(Pattern),
+    /// `location @x`
+    Named,
+}
+
+/// One block of the `http` tree while it is read.
+#[derive(Default)]
+pub struct Level {
+    /// The one context that the block's children stand in.
+    pub context: Contexts,
+    /// Its place in the snapshot.
+    pub id: LocationId,
+    /// A location's name, empty elsewhere.
+    pub name: Vec<u8>,
+    /// How the name is matched.
+    pub matching: Matching,
+    /// The modules' values.
+    pub conf: LocationConf,
+    /// Values of servers; on the `http` level the defaults of all servers.
+    pub server: Option<Box<ServerConf>>,
+    /// The blocks inside, in the order of the text.
+    pub children: Vec<Level>,
+    /// Whether this level is inside an `if` or `limit_except`, at any depth.
+    pub nameless: bool,
+}
+
+/// All that is collected while a configuration is read.
+pub struct Build<'f> {
+    /// Where files are read from.
+    pub files: &'f dyn Files,
+    /// `-p`
+    pub prefix: PathBuf,
+    /// The directory of the main configuration file.
+    pub conf_prefix: PathBuf,
+    /// What is wrong so far.
+    pub problems: Vec<Problem>,
+    /// Values of the main level and of `events`.
+    pub process: ProcessSettings,
+    /// Values that modules keep once for all of `http`.
+    pub main: MainConf,
+    /// Names and indexes of variables.
+    pub variables: Variables,
+    /// The `http` level, once its block has been read.
+    pub http: Option<Level>,
+    /// Number of compiled expressions, each of which has scratch space in every thread.
+    pub patterns: u32,
+    next_location: u32,
+}
+
+/// What a setter works on: the collected configuration and the level it stands on.
+pub struct Scope<'a, 'f> {
+    /// All of it.
+    pub build: &'a mut Build<'f>,
+    /// The block that the directive stands in.
+    pub level: &'a mut Level,
+}
+
+impl<'f> Build<'f> {
+    /// An empty configuration.
+    pub fn new(files: &'f dyn Files, prefix: &Path, conf_prefix: &Path) -> Build<'f> {
+        Build {
+            files,
+            prefix: prefix.to_owned(),
+            conf_prefix: conf_prefix.to_owned(),
+            problems: Vec::new(),
+            process: ProcessSettings::default(),
+            main: MainConf::default(),
+            variables: Variables::new(),
+            http: None,
+            patterns: 0,
+            next_location: 0,
+        }
+    }
+
+    /// A path of the configuration made absolute: relative to the prefix (nginx's `ngx_conf_full_name` with 0).
+    pub fn full_path(&self, path: &[u8]) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        self.prefix.join(std::ffi::OsStr::from_bytes(path))
+    }
+
+    /// A path relative to the configuration's directory.
+    pub fn conf_path(&self, path: &[u8]) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        self.conf_prefix.join(std::ffi::OsStr::from_bytes(path))
+    }
+
+    /// A new level of `http`.
+    pub fn level(&mut self, context: Contexts) -> Level {
+        let id = LocationId(self.next_location);
+        self.next_location += 1;
+        Level { context, id, ..Level::default() }
+    }
+
+    /// How many levels there are.
+    pub fn locations(&self) -> usize {
+        self.next_location as usize
+    }
+
+    /// Applies every directive of a block; what is wrong is noted and the rest goes on.
+    pub fn block(&mut self, nodes: &[Node], level: &mut Level) {
+        for node in nodes {
+            if let Err(problem) = self.directive(node, level) {
+                self.problems.push(problem);
+            }
+        }
+    }
+
+    fn directive(&mut self, node: &Node, level: &mut Level) -> Result<(), Problem> {
+        conf::check(node, level.context)?;
+        let name = node.name.as_str();
+        match modules::find(&name, level.context) {
+            Some(d) => (d.set)(&mut Scope { build: self, level }, node),
+            None => Err(node.problem(format!("\"{name}\" is not supported yet"))),
+        }
+    }
+}
+
+impl Scope<'_, '_> {
+    /// Reads a block inside this one as a new level with `context`, and gives it back.
+    pub fn child(&mut self, node: &Node, context: Contexts) -> Level {
+        let mut child = self.build.level(context);
+        child.nameless = self.level.nameless || context.intersects(Contexts::IF_ANY.union(Contexts::LIMIT_EXCEPT));
+        self.fill(node, &mut child);
+        child
+    }
+
+    /// Applies a node's block to a level.
+    pub fn fill(&mut self, node: &Node, level: &mut Level) {
+        if let Body::Block(nodes) = &node.body {
+            self.build.block(nodes, level);
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Regular expressions (PCRE2, as in nginx) whose captures land in the request: `$1`, `(?<name>...)`.
+
+use super::Build;
+use crate::request::Request;
+use crate::request::arena::{Span, Text};
+use crate::snapshot::VariableId;
+use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
+use std::sync::Arc;
+
+/// A compiled expression.
+#[derive(Clone, Debug)]
+pub struct Pattern {
+    regex: Arc<Regex>,
+    /// Which scratch space of the thread it uses.
+    index: u32,
+    named: Arc<[(usize, VariableId)]>,
+}
+
+/// Scratch space of one thread for all expressions of a snapshot.
+#[derive(Default)]
+pub struct Scratch(Vec<Option<CaptureLocations>>);
+
+impl Pattern {
+    /// Compiles an expression; an error is nginx's text for it.
+    pub fn compile(build: &mut Build<'_>, text: &[u8], caseless: bool) -> Result<Pattern, String> {
+        let shown = String::from_utf8_lossy(text);
+        let source = std::str::from_utf8(text).map_err(|_| format!("pcre2_compile() failed: not UTF-8 in \"{shown}\""))?;
+        let regex = RegexBuilder::new()
+            .caseless(caseless)
+            .jit_if_available(true)
+            .build(source)
+            .map_err(|e| explain(&shown, &e))?;
+        let named: Vec<_> = regex
+            .capture_names()
+            .iter()
+            .enumerate()
+            .filter_map(|(group, name)| Some((group, build.variables.define_by_pattern(name.as_ref()?.as_bytes()))))
+            .collect();
+        build.patterns += 1;
+        Ok(Pattern { regex: Arc::new(regex), index: build.patterns - 1, named: named.into() })
+    }
+
+    /// Number of groups, without the whole match.
+    pub fn groups(&self) -> usize {
+        self.regex.captures_len() - 1
+    }
+
+    /// Whether it has `(?<name>...)` groups.
+    pub fn has_names(&self) -> bool {
+        !self.named.is_empty()
+    }
+
+    /// Whether bytes outside a request match; captures are lost.
+    pub fn is_match(&self, subject: &[u8]) -> bool {
+        self.regex.is_match(subject).unwrap_or(false)
+    }
+
+    /// Matches a text; on success `$1`... and the named variables are set.
+    pub fn exec(&self, r: &mut Request, subject: Text) -> bool {
+        if self.groups() == 0 {
+            let hit = self.regex.is_match(r.get(subject)).unwrap_or(false);
+            if hit {
+                r.captures.clear();
+            }
+            return hit;
+        }
+        let subject = match subject {
+            Text::Own(s) => s,
+            Text::Fixed(b) => r.arena.push(b),
+        };
+        let shot = r.shot.clone();
+        let mut scratch = shot.scratch.borrow_mut();
+        let index = self.index as usize;
+        if scratch.0.len() <= index {
+            scratch.0.resize_with(index + 1, || None);
+        }
+        let locations = scratch.0[index].get_or_insert_with(|| self.regex.capture_locations());
+        match self.regex.captures_read(locations, r.arena.span(subject)) {
+            Ok(Some(_)) => {}
+            Ok(None) => return false,
+            Err(e) => {
+                drop(scratch);
+                crate::log_error!(r, Alert, "pcre2_match() failed: {e}");
+                return false;
+            }
+        }
+        r.captures.clear();
+        for group in 1..=self.groups() {
+            r.captures.push(locations.get(group).map(|(start, end)| Span {
+                start: subject.start + start as u32,
+                end: subject.start + end as u32,
+            }));
+        }
+        for &(group, id) in self.named.iter() {
+            let value = r.captures.get(group - 1).copied().flatten().map(Text::Own);
+            r.assign(id, value);
+        }
+        true
+    }
+}
+
+fn explain(shown: &str, error: &pcre2::Error) -> String {
+    let text = error.to_string();
+    let text = text.rsplit(": ").next().unwrap_or(&text).to_owned();
+    match error.offset() {
+        Some(at) => format!("pcre2_compile() failed: {text} in \"{shown}\" at \"{}\"", shown.get(at..).unwrap_or("")),
+        None => format!("pcre2_compile() failed: {text} in \"{shown}\""),
+    }
+}

@@ -1,0 +1,81 @@
+//! Setters for the common kinds of values, with nginx's words when a value is wrong.
+
+use super::setting::Setting;
+use super::{Build, complex::Complex};
+use conf::{Node, Problem, value};
+use std::time::Duration;
+
+/// `"x" directive is duplicate`
+pub fn duplicate(node: &Node) -> Problem {
+    node.problem(format!("\"{}\" directive is duplicate", node.name.as_str()))
+}
+
+/// `"x" directive invalid value`
+pub fn invalid(node: &Node) -> Problem {
+    node.problem(format!("\"{}\" directive invalid value", node.name.as_str()))
+}
+
+/// Sets a value; a second time is refused.
+pub fn value<T>(setting: &mut Setting<T>, node: &Node, value: T) -> Result<(), Problem> {
+    setting.set(value).map_err(|_| duplicate(node))
+}
+
+fn parsed<T>(setting: &mut Setting<T>, node: &Node, parsed: Option<T>) -> Result<(), Problem> {
+    if setting.is_set() {
+        return Err(duplicate(node));
+    }
+    setting.force(parsed.ok_or_else(|| invalid(node))?);
+    Ok(())
+}
+
+/// `on` or `off`
+pub fn flag(setting: &mut Setting<bool>, node: &Node) -> Result<(), Problem> {
+    // The table has checked the word already.
+    value(setting, node, node.args[0].text.eq_ignore_ascii_case(b"on"))
+}
+
+/// A whole number.
+pub fn number(setting: &mut Setting<u64>, node: &Node) -> Result<(), Problem> {
+    parsed(setting, node, value::number(&node.args[0].text))
+}
+
+/// A size in bytes: `8k`, `1m`.
+pub fn size(setting: &mut Setting<u64>, node: &Node) -> Result<(), Problem> {
+    parsed(setting, node, value::size(&node.args[0].text))
+}
+
+/// A size that may be large: `2g`.
+pub fn offset(setting: &mut Setting<u64>, node: &Node) -> Result<(), Problem> {
+    parsed(setting, node, value::offset(&node.args[0].text))
+}
+
+/// A time in milliseconds: `500ms`, `1m`.
+pub fn time(setting: &mut Setting<Duration>, node: &Node) -> Result<(), Problem> {
+    parsed(setting, node, value::milliseconds(&node.args[0].text).map(Duration::from_millis))
+}
+
+/// A time in whole seconds.
+pub fn seconds(setting: &mut Setting<Duration>, node: &Node) -> Result<(), Problem> {
+    parsed(setting, node, value::seconds(&node.args[0].text).map(Duration::from_secs))
+}
+
+/// A text with variables.
+pub fn complex(build: &mut Build<'_>, setting: &mut Setting<Complex>, node: &Node) -> Result<(), Problem> {
+    let compiled = Complex::compile(build, &node.args[0])?;
+    value(setting, node, compiled)
+}
+
+/// One word out of a list.
+pub fn one_of<T: Copy>(setting: &mut Setting<T>, node: &Node, words: &[(&str, T)]) -> Result<(), Problem> {
+    if setting.is_set() {
+        return Err(duplicate(node));
+    }
+    let word = node.args[0].as_str();
+    match words.iter().find(|(w, _)| w.eq_ignore_ascii_case(&word)) {
+        Some((_, v)) => {
+            setting.force(*v);
+            Ok(())
+        }
+        None => Err(node.problem(format!("invalid value \"{word}\""))),
+    }
+}

@@ -1,0 +1,165 @@
+//! Names of variables while a configuration is read, and what they became when it is done: a table by index.
+
+use crate::request::Request;
+use crate::request::arena::Text;
+use crate::snapshot::VariableId;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Makes a variable's value; `None` is nginx's `not found`.
+pub type Evaluate = Arc<dyn Fn(&mut Request) -> Option<Text> + Send + Sync>;
+
+/// Takes a value that `set` assigns.
+pub type Assign = fn(&mut Request, Text);
+
+/// One variable.
+#[derive(Clone)]
+pub struct Variable {
+    /// Its name, without `$`.
+    pub name: Box<str>,
+    /// What makes its value; none for those that only `set` and patterns give.
+    pub evaluate: Option<Evaluate>,
+    /// Evaluated anew each time (nginx's `NGX_HTTP_VAR_NOCACHEABLE`).
+    pub volatile: bool,
+    /// What `set` does beside storing the value.
+    pub assign: Option<Assign>,
+}
+
+struct Definition {
+    evaluate: Option<Evaluate>,
+    volatile: bool,
+    changeable: bool,
+    assign: Option<Assign>,
+}
+
+/// A row of a module's variables.
+pub struct Builtin {
+    /// The name.
+    pub name: &'static str,
+    /// What makes its value.
+    pub evaluate: fn(&mut Request) -> Option<Text>,
+    /// Evaluated anew each time.
+    pub volatile: bool,
+    /// `set` may assign it.
+    pub assign: Option<Assign>,
+}
+
+/// A rule for all names with a prefix, such as `http_`. The function gets the rest of the name.
+pub struct Prefix {
+    /// The prefix.
+    pub name: &'static str,
+    /// What makes the value.
+    pub evaluate: fn(&mut Request, &str) -> Option<Text>,
+    /// Evaluated anew each time.
+    pub volatile: bool,
+}
+
+/// The names seen so far.
+#[derive(Default)]
+pub struct Variables {
+    defined: HashMap<Box<str>, Definition>,
+    indexes: HashMap<Box<str>, VariableId>,
+    names: Vec<Box<str>>,
+}
+
+impl Variables {
+    /// Holds the variables of all modules.
+    pub fn new() -> Variables {
+        let mut v = Variables::default();
+        for b in crate::modules::variables() {
+            let evaluate: Evaluate = Arc::new(b.evaluate);
+            let changeable = b.assign.is_some();
+            v.defined.insert(
+                b.name.into(),
+                Definition { evaluate: Some(evaluate), volatile: b.volatile, changeable, assign: b.assign },
+            );
+        }
+        v
+    }
+
+    /// The index of a variable that is used; whether it exists is asked at the end, since it may be defined below.
+    pub fn index(&mut self, name: &[u8]) -> VariableId {
+        let name = String::from_utf8_lossy(name).to_ascii_lowercase().into_boxed_str();
+        if let Some(id) = self.indexes.get(&name) {
+            return *id;
+        }
+        let id = VariableId(self.names.len() as u32);
+        self.names.push(name.clone());
+        self.indexes.insert(name, id);
+        id
+    }
+
+    /// Defines a variable that a directive makes (`map`, `geo`, ...). Error: `the duplicate "x" variable`.
+    pub fn define(&mut self, name: &[u8], volatile: bool, evaluate: Evaluate) -> Result<VariableId, String> {
+        let key = String::from_utf8_lossy(name).to_ascii_lowercase().into_boxed_str();
+        if self.defined.get(&key).is_some_and(|d| !d.changeable) {
+            return Err(format!("the duplicate \"{key}\" variable"));
+        }
+        self.defined.insert(
+            key,
+            Definition { evaluate: Some(evaluate), volatile, changeable: true, assign: None },
+        );
+        Ok(self.index(name))
+    }
+
+    /// Declares a variable that `set` or another directive assigns. Error: `the duplicate "x" variable`.
+    pub fn declare(&mut self, name: &[u8]) -> Result<VariableId, String> {
+        let key = String::from_utf8_lossy(name).to_ascii_lowercase().into_boxed_str();
+        match self.defined.get(&key) {
+            Some(d) if !d.changeable => return Err(format!("the duplicate \"{key}\" variable")),
+            Some(_) => {}
+            None if prefix(&key).is_some() && !key.starts_with("arg_") => {}
+            None => {
+                self.defined.insert(
+                    key,
+                    Definition { evaluate: None, volatile: false, changeable: true, assign: None },
+                );
+            }
+        }
+        Ok(self.index(name))
+    }
+
+    /// Declares the variable of a named group.
+    pub fn define_by_pattern(&mut self, name: &[u8]) -> VariableId {
+        self.declare(name).unwrap_or_else(|_| self.index(name))
+    }
+
+    /// What `set` does beside storing.
+    pub fn assign_hook(&self, name: &[u8]) -> Option<Assign> {
+        let key = String::from_utf8_lossy(name).to_ascii_lowercase();
+        self.defined.get(&*key).and_then(|d| d.assign)
+    }
+
+    /// The table by index. Errors: `unknown "x" variable`.
+    pub fn finish(&self) -> Result<Vec<Variable>, Vec<String>> {
+        let mut table = Vec::with_capacity(self.names.len());
+        let mut unknown = Vec::new();
+        for name in &self.names {
+            let variable = match self.defined.get(name) {
+                Some(d) => Variable { name: name.clone(), evaluate: d.evaluate.clone(), volatile: d.volatile, assign: d.assign },
+                None => match prefix(name) {
+                    Some(p) => {
+                        let rest: Box<str> = name[p.name.len()..].into();
+                        let evaluate = p.evaluate;
+                        Variable {
+                            name: name.clone(),
+                            evaluate: Some(Arc::new(move |r: &mut Request| evaluate(r, &rest))),
+                            volatile: p.volatile,
+                            assign: None,
+                        }
+                    }
+                    None => {
+                        unknown.push(format!("unknown \"{name}\" variable"));
+                        continue;
+                    }
+                },
+            };
+            table.push(variable);
+        }
+        if unknown.is_empty() { Ok(table) } else { Err(unknown) }
+    }
+}
+
+fn prefix(name: &str) -> Option<&'static Prefix> {
+    crate::modules::prefixes().find(|p| name.starts_with(p.name) && name.len() > p.name.len())
+}

@@ -1,0 +1,540 @@
+//! The HTTP/1 session: reads heads, hands requests on, frames their answers, decides what becomes of the connection.
+//! Before: `connection`. Around: `request`. RFC 9112; nginx's `ngx_http_request.c` where the RFC leaves a choice.
+
+use super::output::Output;
+use super::socket::Socket;
+use super::{Client, Session, pool};
+use crate::log_error;
+use crate::modules::core::Lingering;
+use crate::request::filter::Chunk;
+use crate::request::{Request, Version, head, phases};
+use crate::snapshot::Shot;
+use crate::worker::timer::Timer;
+use crate::worker::{clock, counters};
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+use wire::http1::Parsed;
+use wire::http1::request::{RequestParser, Rules};
+
+/// Answers to pipelined requests are written together up to this many bytes.
+const PIPELINE_FLUSH: u64 = 64 * 1024;
+/// A connection that waits longer than this for its next request gives back what it holds.
+const STAY_READY: Duration = Duration::from_millis(1000);
+/// How much a lingering close reads at once.
+const LINGER_BUFFER: usize = 4096;
+
+/// One HTTP/1 connection.
+pub struct Http1 {
+    /// The way to the client.
+    pub socket: Socket,
+    /// The deadline of whatever is waited for.
+    pub timer: Timer,
+    /// Bytes that came and are not used yet start at `at`.
+    pub input: Vec<u8>,
+    /// See `input`.
+    pub at: usize,
+    /// Bytes on their way out.
+    pub output: Output,
+    /// The answer is sent in chunks.
+    pub chunked: bool,
+    /// `output.queued` when the answer began.
+    pub answer_start: u64,
+    /// Bytes of the answer's head.
+    pub header_size: u64,
+    /// When a rate limit began to count, ms.
+    pub rate_start_ms: u64,
+}
+
+/// What becomes of a connection after a request or a wait.
+pub enum Next {
+    /// It is idle: wait for bytes without holding anything.
+    Idle(Box<Http1>),
+    /// It is closed, or belongs to somebody else now.
+    Gone,
+}
+
+enum HeadRead {
+    Complete,
+    /// The client went away or timed out before it said anything of use.
+    Nothing,
+    /// The head is refused: answer with this status and close.
+    Refused(u16),
+}
+
+impl Http1 {
+    /// A session on a new connection.
+    pub fn new(socket: Socket) -> Box<Http1> {
+        Box::new(Http1 {
+            socket,
+            timer: Timer::new(),
+            input: Vec::new(),
+            at: 0,
+            output: Output::default(),
+            chunked: false,
+            answer_start: 0,
+            header_size: 0,
+            rate_start_ms: 0,
+        })
+    }
+
+    /// Bytes that came and are not used yet.
+    pub fn unread(&self) -> &[u8] {
+        &self.input[self.at..]
+    }
+
+    /// Marks `n` unread bytes as used.
+    pub fn consume(&mut self, n: usize) {
+        self.at += n;
+        if self.at == self.input.len() {
+            self.input.clear();
+            self.at = 0;
+        }
+    }
+
+    /// Makes room and reads once.
+    pub fn poll_fill(&mut self, cx: &mut std::task::Context<'_>) -> Poll<io::Result<usize>> {
+        self.make_room();
+        self.socket.poll_read(cx, &mut self.input)
+    }
+
+    fn make_room(&mut self) {
+        if self.input.capacity() == 0 {
+            self.input = pool::take_buffer();
+        }
+        if self.at > 0 && self.input.capacity() - self.input.len() < pool::BUFFER / 4 {
+            self.input.drain(..self.at);
+            self.at = 0;
+        }
+        if self.input.capacity() == self.input.len() {
+            self.input.reserve(pool::BUFFER);
+        }
+    }
+
+    /// Writes all that is queued. The deadline is the caller's.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        let Http1 { socket, output, .. } = self;
+        while !output.is_empty() {
+            poll_fn(|cx| output.poll_write(socket, cx, u64::MAX)).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives back what an idle connection does not need.
+    fn rest(&mut self) {
+        if self.unread().is_empty() {
+            pool::give_buffer(std::mem::take(&mut self.input));
+            self.at = 0;
+        }
+        if self.output.is_empty() {
+            pool::give_buffer(self.output.take_buffer());
+        }
+    }
+}
+
+/// Serves requests on a connection until it is idle or gone.
+pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) -> Next {
+    loop {
+        let shot = crate::worker::shot();
+        let mut r = pool::take_request(shot, client.clone(), Session::None);
+        http.output.put_buffer_from_pool();
+        r.session = Session::Http1(http);
+        let (keep, mut back) = one_request(&mut r).await;
+        pool::give_request(r);
+        let Some(h) = back.take() else { return Next::Gone };
+        http = h;
+        let Some(wait) = keep else {
+            return Next::Gone;
+        };
+        if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
+            continue;
+        }
+        http.timer.set(wait);
+        if http.flush().await.is_err() {
+            return Next::Gone;
+        }
+        if !http.unread().is_empty() {
+            continue;
+        }
+        counters::waiting(1);
+        http.rest();
+        http.timer.set(wait.min(STAY_READY));
+        let woken = poll_fn(|cx| {
+            if let Poll::Ready(r) = http.socket.poll_readable(cx) {
+                return Poll::Ready(r.is_ok());
+            }
+            if crate::worker::draining() {
+                return Poll::Ready(false);
+            }
+            http.timer.poll_expired(cx).map(|()| false)
+        })
+        .await;
+        counters::waiting(-1);
+        if !woken {
+            http.timer.set(wait.saturating_sub(STAY_READY));
+            return Next::Idle(http);
+        }
+    }
+}
+
+/// Reads and answers one request. Gives back how long to wait for the next (none: close) and the session.
+async fn one_request(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
+    match read_head(r).await {
+        HeadRead::Nothing => {
+            let Session::Http1(mut http) = std::mem::take(&mut r.session) else { return (None, None) };
+            let _ = http.flush().await;
+            return (None, None);
+        }
+        HeadRead::Refused(status) => {
+            r.keepalive = false;
+            phases::answer_status(r, status).await;
+        }
+        HeadRead::Complete => match head::accept(r) {
+            Ok(()) => phases::process(r).await,
+            Err(status) => phases::answer_status(r, status).await,
+        },
+    }
+    finish(r).await
+}
+
+/// Reads the next head into the request's arena.
+async fn read_head(r: &mut Request) -> HeadRead {
+    let shot = r.shot.clone();
+    let server = head::default_server(r);
+    let conf = &shot.server(server).conf.core;
+    r.server = server;
+    r.location = shot.server(server).root;
+    let rules = Rules {
+        ignore_invalid_headers: *conf.ignore_invalid_headers,
+        underscores_in_headers: *conf.underscores_in_headers,
+        max_headers: *conf.max_headers as usize,
+        pause_at_host: false,
+    };
+    let mut parser = RequestParser::default();
+    let mut waiting = false;
+    loop {
+        let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+        if !http.unread().is_empty() {
+            if r.started_ms == 0 {
+                r.started_ms = clock::wall_ms();
+            }
+            match parser.parse(http.unread(), &rules, &mut r.headers_in.head) {
+                Ok(Parsed::Complete { len }) => {
+                    r.arena.push(&http.unread()[..len]);
+                    r.request_length = len as u64;
+                    http.consume(len);
+                    return HeadRead::Complete;
+                }
+                Ok(_) => {
+                    let skip = parser.empty_lines();
+                    if skip > 0 {
+                        http.consume(skip);
+                        parser = RequestParser::default();
+                    }
+                    if let Some(status) = too_large(http.unread().len(), &parser, conf) {
+                        return refuse_large(r, status);
+                    }
+                }
+                Err(error) => {
+                    let mut text = Vec::new();
+                    error.log(http.unread(), &mut text);
+                    let stage = if parser.is_line_complete() { "headers" } else { "line" };
+                    keep_line(r, parser.is_line_complete());
+                    log_error!(r, Info, "{} while reading client request {stage}", String::from_utf8_lossy(&text));
+                    return HeadRead::Refused(error.status());
+                }
+            }
+        }
+        if !waiting {
+            waiting = true;
+            let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+            http.timer.set(*conf.client_header_timeout);
+            // Answers to pipelined requests before this incomplete one must not wait for its rest.
+            if http.flush().await.is_err() {
+                return HeadRead::Nothing;
+            }
+        }
+        let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+        let got = poll_fn(|cx| {
+            if let Poll::Ready(n) = http.poll_fill(cx) {
+                return Poll::Ready(Some(n));
+            }
+            http.timer.poll_expired(cx).map(|()| None)
+        })
+        .await;
+        let began = !http.unread().is_empty();
+        match got {
+            Some(Ok(n)) if n > 0 => {}
+            Some(Ok(_)) => {
+                if began {
+                    log_error!(r, Info, "client prematurely closed connection");
+                }
+                return HeadRead::Nothing;
+            }
+            Some(Err(e)) => {
+                log_error!(r, Info, "recv() failed ({})", crate::log::os_error(&e));
+                return HeadRead::Nothing;
+            }
+            None => {
+                r.started_ms = if r.started_ms == 0 { clock::wall_ms() } else { r.started_ms };
+                keep_line(r, parser.is_line_complete());
+                log_error!(r, Info, "client timed out ({}: {})", 110, "Connection timed out");
+                return time_out(r, began);
+            }
+        }
+    }
+}
+
+/// A head that stays incomplete is not answered; only the log line says 408.
+fn time_out(r: &mut Request, began: bool) -> HeadRead {
+    if began {
+        r.headers_out.status = 408;
+        r.aborted = true;
+        crate::modules::log::write(r);
+    }
+    if *r.conf().core.reset_timedout_connection
+        && let Session::Http1(http) = &r.session
+    {
+        reset_on_close(&http.socket);
+    }
+    HeadRead::Nothing
+}
+
+/// Makes the bytes of a refused head part of the request, for the log.
+fn keep_line(r: &mut Request, line_complete: bool) {
+    let Session::Http1(http) = &mut r.session else { return };
+    r.arena.push(http.unread());
+    r.request_length = http.unread().len() as u64;
+    let head = &r.headers_in.head;
+    if line_complete {
+        r.line = head.line.into();
+        r.method_name = head.method.into();
+        r.target = head.target.into();
+    } else {
+        let all = r.arena.since(0);
+        let end = memchr::memchr2(b'\r', b'\n', r.arena.span(all)).unwrap_or(all.len());
+        r.line = arena_span(0, end).into();
+    }
+    let n = http.unread().len();
+    http.consume(n);
+}
+
+fn arena_span(start: usize, end: usize) -> crate::request::arena::Span {
+    crate::request::arena::Span { start: start as u32, end: end as u32 }
+}
+
+/// `large_client_header_buffers`: 414 for a request line, 494 for a header, that does not fit in one buffer, 494 for a
+/// head that does not fit in all of them.
+fn too_large(len: usize, parser: &RequestParser, conf: &crate::modules::core::ServerSettings) -> Option<u16> {
+    let (number, size) = *conf.large_client_header_buffers;
+    let first = *conf.client_header_buffer_size as usize;
+    let line = len - parser.line_start();
+    if line >= size.max(first) {
+        return Some(if parser.is_line_complete() { 494 } else { 414 });
+    }
+    (len > first + number * size).then_some(494)
+}
+
+fn refuse_large(r: &mut Request, status: u16) -> HeadRead {
+    let complete = status == 494;
+    keep_line(r, complete);
+    if complete {
+        log_error!(r, Info, "client sent too large request");
+    } else {
+        log_error!(r, Info, "client sent too long URI");
+    }
+    r.lingering_close = true;
+    HeadRead::Refused(status)
+}
+
+/// After the answer: the rest of the body, the last bytes, the log line, and whether the connection lives on.
+async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
+    let shot = r.shot.clone();
+    let conf = &shot.location(r.location).conf.core;
+    if !matches!(r.session, Session::Http1(_)) {
+        // The connection was handed over: an upgrade or a tunnel has ended with it.
+        return (None, None);
+    }
+    if r.keepalive && !r.aborted && !crate::request::body::discard(r).await {
+        r.keepalive = false;
+        r.lingering_close = true;
+    }
+    let keep = r.keepalive && !r.aborted && r.response_done;
+    let Session::Http1(http) = &mut r.session else { unreachable!("checked above") };
+    // A complete batch leaves in one write: only what nothing follows is written now.
+    if !r.aborted && (!keep || http.unread().is_empty()) {
+        http.timer.set(*conf.send_timeout);
+        if crate::request::respond::flush_rest(r).await.is_err() {
+            r.aborted = true;
+        }
+    }
+    crate::modules::log::write(r);
+    crate::request::finish::after_log(r).await;
+    let keep = keep && !r.aborted;
+    let linger = !r.aborted
+        && match *conf.lingering_close {
+            Lingering::Off => false,
+            Lingering::On => r.lingering_close || has_unread(r),
+            Lingering::Always => true,
+        };
+    let Session::Http1(mut http) = std::mem::take(&mut r.session) else { unreachable!("checked above") };
+    http.chunked = false;
+    if keep {
+        return (Some(*conf.keepalive_timeout), Some(http));
+    }
+    if linger && !crate::worker::draining() {
+        let (time, each) = (*conf.lingering_time, *conf.lingering_timeout);
+        tokio::task::spawn_local(lingering_close(http, time, each));
+        return (None, None);
+    }
+    if r.aborted && *conf.reset_timedout_connection {
+        reset_on_close(&http.socket);
+    }
+    (None, None)
+}
+
+fn has_unread(r: &Request) -> bool {
+    matches!(&r.session, Session::Http1(h) if !h.unread().is_empty())
+}
+
+/// Says that nothing more comes and reads what the client still sends, so that it sees the answer before a reset.
+async fn lingering_close(mut http: Box<Http1>, time: Duration, each: Duration) {
+    let _ = rustix::net::shutdown(http.socket.as_fd(), rustix::net::Shutdown::Write);
+    let end = clock::monotonic_ms() + time.as_millis() as u64;
+    let mut buffer = Vec::with_capacity(LINGER_BUFFER);
+    loop {
+        let left = end.saturating_sub(clock::monotonic_ms());
+        if left == 0 {
+            return;
+        }
+        http.timer.set(each.min(Duration::from_millis(left)));
+        buffer.clear();
+        let Http1 { socket, timer, .. } = &mut *http;
+        match timer.guard(socket.read(&mut buffer)).await {
+            Some(Ok(n)) if n > 0 => {}
+            _ => return,
+        }
+    }
+}
+
+/// `reset_timedout_connection`: the close sends RST and frees the kernel's memory at once.
+pub fn reset_on_close(socket: &Socket) {
+    let _ = rustix::net::sockopt::set_socket_linger(socket.as_fd(), Some(Duration::ZERO));
+}
+
+impl Output {
+    fn put_buffer_from_pool(&mut self) {
+        if self.is_empty() && self.buffer().capacity() == 0 {
+            self.put_buffer(pool::take_buffer());
+        }
+    }
+}
+
+/// Writes the answer's head as HTTP/1 has it: nginx's order of lines (`ngx_http_header_filter`).
+pub fn write_head(r: &mut Request, http: &mut Http1, server_token: Option<&[u8]>) {
+    let before = http.output.buffer().len();
+    http.answer_start = http.output.queued;
+    let out = http.output.buffer();
+    let h = &r.headers_out;
+    out.extend_from_slice(b"HTTP/1.1 ");
+    match h.status_line {
+        Some(line) => out.extend_from_slice(r.arena.get(line)),
+        None => crate::request::respond::write_status(h.status, out),
+    }
+    out.extend_from_slice(b"\r\n");
+    use crate::request::headers::KnownHeader as K;
+    if let Some(token) = server_token.filter(|_| !h.has(K::Server)) {
+        line(out, b"Server", token);
+    }
+    if !h.has(K::Date) {
+        line(out, b"Date", &clock::http_date());
+    }
+    if let Some(kind) = h.content_type.filter(|t| !r.arena.get(*t).is_empty()) {
+        out.extend_from_slice(b"Content-Type: ");
+        out.extend_from_slice(r.arena.get(kind));
+        if let Some(charset) = h.charset.filter(|c| !r.arena.get(*c).is_empty()) {
+            out.extend_from_slice(b"; charset=");
+            out.extend_from_slice(r.arena.get(charset));
+        }
+        out.extend_from_slice(b"\r\n");
+    }
+    if let Some(n) = h.content_length {
+        out.extend_from_slice(b"Content-Length: ");
+        crate::request::respond::write_decimal(n, out);
+        out.extend_from_slice(b"\r\n");
+    }
+    if let Some(t) = h.last_modified {
+        line(out, b"Last-Modified", &wire::date::http_date(t));
+    }
+    for l in h.lines.iter().filter(|l| l.known == K::Location) {
+        line(out, b"Location", r.arena.get(l.value));
+    }
+    if http.chunked {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if h.status == 101 {
+        out.extend_from_slice(b"Connection: upgrade\r\n");
+    } else if r.keepalive {
+        out.extend_from_slice(b"Connection: keep-alive\r\n");
+        let header = *r.shot.location(r.location).conf.core.keepalive_header;
+        if header > 0 {
+            out.extend_from_slice(b"Keep-Alive: timeout=");
+            crate::request::respond::write_decimal(header, out);
+            out.extend_from_slice(b"\r\n");
+        }
+    } else {
+        out.extend_from_slice(b"Connection: close\r\n");
+    }
+    for l in h.lines.iter().filter(|l| l.known != K::Location) {
+        line(out, r.arena.get(l.name), r.arena.get(l.value));
+    }
+    out.extend_from_slice(b"\r\n");
+    http.header_size = (http.output.buffer().len() - before) as u64;
+    http.output.appended(before);
+}
+
+fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Queues a piece of the body in the answer's framing.
+pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
+    let Session::Http1(http) = &mut r.session else { return Ok(()) };
+    if !http.chunked {
+        return if chunk.is_empty() { Ok(()) } else { http.output.push(&http.socket, chunk) };
+    }
+    if !chunk.is_empty() {
+        let before = http.output.buffer().len();
+        wire::http1::chunked::encode_size(chunk.len(), http.output.buffer());
+        http.output.appended(before);
+        http.output.push(&http.socket, chunk)?;
+        http.output.push_bytes(b"\r\n");
+    }
+    if last {
+        let before = http.output.buffer().len();
+        let out = http.output.buffer();
+        out.extend_from_slice(b"0\r\n");
+        for t in &r.headers_out.trailers {
+            line(out, r.arena.get(t.name), r.arena.get(t.value));
+        }
+        out.extend_from_slice(b"\r\n");
+        http.output.appended(before);
+    }
+    Ok(())
+}
+
+/// Whether the answer of a request may be chunked at all.
+pub fn may_chunk(r: &Request) -> bool {
+    r.version >= Version::HTTP11 && *r.conf().core.chunked_transfer_encoding
+}
+
+/// A view of the shot for callers that wait with the session in hand.
+pub fn shot_of(r: &Request) -> Rc<Shot> {
+    r.shot.clone()
+}

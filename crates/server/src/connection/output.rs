@@ -1,0 +1,189 @@
+//! What is on its way to a client: bytes, and stretches of files between them. Written in as few calls as possible.
+
+use super::socket::Socket;
+use crate::request::filter::Chunk;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+/// Bytes from this size on are offered to the kernel where they lie, before they are copied.
+const DIRECT: usize = 4096;
+/// A file stretch of at most this size is read into memory and leaves with the head in one call.
+const INLINE_FILE: u64 = 16 * 1024;
+/// One sendfile call sends at most this much, so that other connections of the thread get their turn
+/// (nginx's `sendfile_max_chunk`, 2m).
+const SENDFILE_CHUNK: u64 = 2 * 1024 * 1024;
+
+/// The queue of one connection.
+#[derive(Default)]
+pub struct Output {
+    bytes: Vec<u8>,
+    start: usize,
+    files: VecDeque<FilePart>,
+    /// Bytes written since the connection began.
+    pub written: u64,
+    /// Bytes queued since the connection began.
+    pub queued: u64,
+}
+
+struct FilePart {
+    /// Goes out when `start` has come here.
+    at: usize,
+    file: Rc<OwnedFd>,
+    offset: u64,
+    len: u64,
+}
+
+impl Output {
+    /// Whether all is written.
+    pub fn is_empty(&self) -> bool {
+        self.start == self.bytes.len() && self.files.is_empty()
+    }
+
+    /// How many bytes wait.
+    pub fn waiting(&self) -> u64 {
+        self.queued - self.written
+    }
+
+    /// The buffer, to append bytes to; call [`Output::appended`] with the length before.
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// Counts bytes appended through [`Output::buffer`] since it was `before` long.
+    pub fn appended(&mut self, before: usize) {
+        self.queued += (self.bytes.len() - before) as u64;
+    }
+
+    /// Adds bytes to the queue.
+    pub fn push_bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+        self.queued += bytes.len() as u64;
+    }
+
+    /// Adds a piece, writing large ones at once as far as the kernel takes them.
+    pub fn push(&mut self, socket: &Socket, chunk: Chunk<'_>) -> io::Result<()> {
+        match chunk {
+            Chunk::Bytes(bytes) if bytes.len() >= DIRECT && self.files.is_empty() => self.push_direct(socket, bytes),
+            Chunk::Bytes(bytes) => {
+                self.push_bytes(bytes);
+                Ok(())
+            }
+            Chunk::File { file, offset, len } if len <= INLINE_FILE => self.push_inline(file, offset, len),
+            Chunk::File { file, offset, len } => {
+                self.files.push_back(FilePart { at: self.bytes.len(), file: file.clone(), offset, len });
+                self.queued += len;
+                Ok(())
+            }
+        }
+    }
+
+    fn push_direct(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
+        self.queued += bytes.len() as u64;
+        let before = self.bytes.len() - self.start;
+        let n = match socket.try_write_two(&self.bytes[self.start..], bytes) {
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(e) => return Err(e),
+        };
+        self.written += n as u64;
+        if n < before {
+            self.start += n;
+            self.bytes.extend_from_slice(bytes);
+        } else {
+            self.bytes.clear();
+            self.start = 0;
+            self.bytes.extend_from_slice(&bytes[n - before..]);
+        }
+        Ok(())
+    }
+
+    fn push_inline(&mut self, file: &Rc<OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
+        let mut got = 0;
+        self.bytes.reserve(len as usize);
+        while got < len {
+            let before = self.bytes.len();
+            self.bytes.resize(before + (len - got) as usize, 0);
+            let n = match rustix::io::pread(file.as_fd(), &mut self.bytes[before..], offset + got) {
+                Ok(n) => n,
+                Err(e) => {
+                    self.bytes.truncate(before);
+                    return Err(e.into());
+                }
+            };
+            self.bytes.truncate(before + n);
+            if n == 0 {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was sent"));
+            }
+            got += n as u64;
+        }
+        self.queued += len;
+        Ok(())
+    }
+
+    /// Writes until the queue is empty or `limit` bytes are out, as far as the kernel takes them.
+    pub fn poll_write(&mut self, socket: &mut Socket, cx: &mut Context<'_>, mut limit: u64) -> Poll<io::Result<u64>> {
+        let mut done = 0;
+        while !self.is_empty() && limit > 0 {
+            let n = match socket.poll_write_with(cx, |s| self.write_once(s, limit)) {
+                Poll::Ready(Ok(n)) => n as u64,
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
+                Poll::Pending if done > 0 => return Poll::Ready(Ok(done)),
+                Poll::Pending => return Poll::Pending,
+            };
+            self.advance(n);
+            limit -= n;
+            done += n;
+        }
+        Poll::Ready(Ok(done))
+    }
+
+    fn write_once(&self, socket: &Socket, limit: u64) -> io::Result<usize> {
+        let end = self.files.front().map_or(self.bytes.len(), |f| f.at);
+        if end > self.start {
+            let end = end.min(self.start + limit.min(usize::MAX as u64) as usize);
+            let more = self.files.front().is_some_and(|f| f.at == end);
+            return socket.try_write(&self.bytes[self.start..end], more);
+        }
+        let part = self.files.front().expect("a queue that is not empty has bytes or a file in front");
+        let mut offset = part.offset;
+        let n = socket.try_sendfile(part.file.as_fd(), &mut offset, part.len.min(limit).min(SENDFILE_CHUNK) as usize)?;
+        if n == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was sent"));
+        }
+        Ok(n)
+    }
+
+    fn advance(&mut self, n: u64) {
+        self.written += n;
+        let end = self.files.front().map_or(self.bytes.len(), |f| f.at);
+        if end > self.start {
+            self.start += n as usize;
+        } else if let Some(part) = self.files.front_mut() {
+            part.offset += n;
+            part.len -= n;
+            if part.len == 0 {
+                self.files.pop_front();
+            }
+        }
+        if self.is_empty() {
+            self.bytes.clear();
+            self.start = 0;
+        }
+    }
+
+    /// Gives the empty buffer away, for the pool.
+    pub fn take_buffer(&mut self) -> Vec<u8> {
+        debug_assert!(self.is_empty());
+        std::mem::take(&mut self.bytes)
+    }
+
+    /// Takes a buffer from the pool when there is none.
+    pub fn put_buffer(&mut self, buffer: Vec<u8>) {
+        if self.bytes.capacity() == 0 {
+            self.bytes = buffer;
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! Buffers and requests that wait for their next use in a thread. Bounded; what is too large is not kept.
+
+use super::{Client, Session};
+use crate::request::Request;
+use crate::snapshot::Shot;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Size of the buffers that requests are read into.
+pub const BUFFER: usize = 16 * 1024;
+/// Buffers and requests kept at most, each.
+const KEEP: usize = 256;
+/// A buffer that grew over this is freed.
+const KEEP_CAPACITY: usize = 64 * 1024;
+
+thread_local! {
+    static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
+    // Boxed: a request is moved around by its box, in the pool as outside.
+    #[allow(clippy::vec_box)]
+    static REQUESTS: RefCell<Vec<Box<Request>>> = const { RefCell::new(Vec::new()) };
+}
+
+/// An empty buffer with at least [`BUFFER`] bytes of room.
+pub fn take_buffer() -> Vec<u8> {
+    BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(BUFFER))
+}
+
+/// Gives a buffer back.
+pub fn give_buffer(mut buffer: Vec<u8>) {
+    if buffer.capacity() < BUFFER || buffer.capacity() > KEEP_CAPACITY {
+        return;
+    }
+    buffer.clear();
+    BUFFERS.with_borrow_mut(|all| {
+        if all.len() < KEEP {
+            all.push(buffer);
+        }
+    });
+}
+
+/// An empty request.
+pub fn take_request(shot: Rc<Shot>, client: Rc<Client>, session: Session) -> Box<Request> {
+    match REQUESTS.with_borrow_mut(Vec::pop) {
+        Some(mut r) => {
+            r.reset(shot, client, session);
+            r
+        }
+        None => Request::new(shot, client, session),
+    }
+}
+
+/// Gives a request back.
+pub fn give_request(r: Box<Request>) {
+    REQUESTS.with_borrow_mut(|all| {
+        if all.len() < KEEP {
+            all.push(r);
+        }
+    });
+}
+
+/// Drops what is kept: before a snapshot goes, its last users must.
+pub fn clear() {
+    BUFFERS.with_borrow_mut(Vec::clear);
+    REQUESTS.with_borrow_mut(Vec::clear);
+}

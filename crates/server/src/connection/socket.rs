@@ -1,0 +1,223 @@
+//! A TCP or unix stream that is registered with the thread's runtime only once it has to wait.
+//! A connection that asks, is answered and closes needs no registration at all. Knows no protocol.
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags};
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::task::{Context, Poll, ready};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// A connected, non-blocking stream socket.
+#[derive(Debug)]
+pub struct Socket {
+    state: State,
+    /// Readiness was taken by [`Socket::poll_closed`] while bytes waited: the next read asks the kernel first.
+    overlooked: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    Plain(OwnedFd),
+    Registered(AsyncFd<OwnedFd>),
+    /// Only while it moves from one to the other.
+    Gone,
+}
+
+impl Socket {
+    /// Takes a connected, non-blocking descriptor.
+    pub fn new(fd: OwnedFd) -> Socket {
+        Socket { state: State::Plain(fd), overlooked: false }
+    }
+
+    /// The descriptor itself, without its registration.
+    pub fn into_fd(mut self) -> OwnedFd {
+        match std::mem::replace(&mut self.state, State::Gone) {
+            State::Plain(fd) => fd,
+            State::Registered(io) => io.into_inner(),
+            State::Gone => unreachable!("a socket keeps its descriptor between calls"),
+        }
+    }
+
+    fn registered(&mut self) -> io::Result<&AsyncFd<OwnedFd>> {
+        if let State::Plain(_) = self.state {
+            let State::Plain(fd) = std::mem::replace(&mut self.state, State::Gone) else { unreachable!("just matched") };
+            match AsyncFd::try_with_interest(fd, Interest::READABLE | Interest::WRITABLE) {
+                Ok(io) => self.state = State::Registered(io),
+                Err(error) => {
+                    let (fd, cause) = error.into_parts();
+                    self.state = State::Plain(fd);
+                    return Err(cause);
+                }
+            }
+        }
+        match &self.state {
+            State::Registered(io) => Ok(io),
+            _ => unreachable!("registered above"),
+        }
+    }
+
+    /// Reads into the spare room of `buf` (which must have some). `Ok(0)` is the end of the stream.
+    /// After a short read the kernel is not asked again before it reports more.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        if std::mem::take(&mut self.overlooked) || matches!(self.state, State::Plain(_)) {
+            match receive(self.as_fd(), buf) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+                other => return Poll::Ready(other),
+            }
+        }
+        let io = self.registered()?;
+        loop {
+            let mut guard = ready!(io.poll_read_ready(cx))?;
+            let room = buf.capacity() - buf.len();
+            match receive(io.get_ref().as_fd(), buf) {
+                Ok(n) => {
+                    if n > 0 && n < room {
+                        guard.clear_ready();
+                    }
+                    return Poll::Ready(Ok(n));
+                }
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(e) => return Poll::Ready(Err(e)),
+            }
+        }
+    }
+
+    /// Reads what is there now; `WouldBlock` when nothing is.
+    pub fn try_read(&mut self, buf: &mut Vec<u8>) -> io::Result<usize> {
+        receive(self.as_fd(), buf)
+    }
+
+    /// See [`Socket::poll_read`].
+    pub async fn read(&mut self, buf: &mut Vec<u8>) -> io::Result<usize> {
+        poll_fn(|cx| self.poll_read(cx, buf)).await
+    }
+
+    /// Ready when a read would not wait. Asks the kernel nothing.
+    pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.overlooked {
+            return Poll::Ready(Ok(()));
+        }
+        let io = self.registered()?;
+        ready!(io.poll_read_ready(cx))?.retain_ready();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Whether the other side has closed its direction (or all), as far as the runtime has heard; the task is
+    /// woken when it hears more. Data before the end do not count as closed.
+    pub fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let Ok(io) = self.registered() else { return Poll::Pending };
+        let mut overlooked = false;
+        let result = loop {
+            match io.poll_read_ready(cx) {
+                Poll::Pending => break Poll::Pending,
+                Poll::Ready(Err(_)) => break Poll::Ready(()),
+                Poll::Ready(Ok(mut guard)) => {
+                    if guard.ready().is_read_closed() || guard.ready().is_error() {
+                        guard.retain_ready();
+                        break Poll::Ready(());
+                    }
+                    overlooked = true;
+                    guard.clear_ready();
+                }
+            }
+        };
+        self.overlooked |= overlooked;
+        result
+    }
+
+    /// Writes once; `WouldBlock` when the kernel takes nothing now. `more`: further bytes follow at once (MSG_MORE).
+    pub fn try_write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::MORE, more);
+        retry(|| rustix::net::send(self.as_fd(), bytes, flags))
+    }
+
+    /// Writes two pieces in one call.
+    pub fn try_write_two(&self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        let pieces = [io::IoSlice::new(first), io::IoSlice::new(second)];
+        retry(|| rustix::io::writev(self.as_fd(), &pieces))
+    }
+
+    /// Lets the kernel send `len` bytes of a file from `offset`, which moves on.
+    pub fn try_sendfile(&self, file: BorrowedFd<'_>, offset: &mut u64, len: usize) -> io::Result<usize> {
+        retry(|| rustix::fs::sendfile(self.as_fd(), file, Some(offset), len))
+    }
+
+    /// Ready when the kernel may take bytes again. Call after `WouldBlock` from a try, with `cleared` once.
+    pub fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let io = self.registered()?;
+        ready!(io.poll_write_ready(cx))?.retain_ready();
+        Poll::Ready(Ok(()))
+    }
+
+    /// Writes as far as the kernel takes `step`'s bytes, waiting where it does not.
+    pub fn poll_write_with(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut step: impl FnMut(&Socket) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        match step(self) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            other => return Poll::Ready(other),
+        }
+        loop {
+            {
+                let io = self.registered()?;
+                ready!(io.poll_write_ready(cx))?.clear_ready();
+            }
+            match step(self) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let io = self.registered()?;
+                    match io.poll_write_ready(cx) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(r) => r?.clear_ready(),
+                    }
+                }
+                other => return Poll::Ready(other),
+            }
+        }
+    }
+
+    /// Writes all of `bytes`, waiting as needed.
+    pub async fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let n = poll_fn(|cx| self.poll_write_with(cx, |s| s.try_write(bytes, false))).await?;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.state {
+            State::Plain(fd) => fd.as_fd(),
+            State::Registered(io) => io.get_ref().as_fd(),
+            State::Gone => unreachable!("a socket keeps its descriptor between calls"),
+        }
+    }
+}
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> i32 {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+fn receive(fd: BorrowedFd<'_>, buf: &mut Vec<u8>) -> io::Result<usize> {
+    debug_assert!(buf.capacity() > buf.len(), "a read needs room");
+    retry(|| rustix::net::recv(fd, rustix::buffer::spare_capacity(buf), RecvFlags::empty()).map(|(n, _)| n))
+}
+
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+            Ok(v) => return Ok(v),
+        }
+    }
+}

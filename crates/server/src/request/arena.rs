@@ -1,0 +1,102 @@
+//! The bytes of one request: its head, and every text that is made while it is worked on, in one growing buffer.
+//! A text is named by offsets, so nothing is allocated per value and nothing borrows.
+
+pub use wire::span::Span;
+
+/// A text of a request: fixed in the program, or a stretch of the request's arena.
+#[derive(Clone, Copy, Debug)]
+pub enum Text {
+    /// Part of the program.
+    Fixed(&'static [u8]),
+    /// Part of the arena.
+    Own(Span),
+}
+
+impl Text {
+    /// The empty text.
+    pub const EMPTY: Text = Text::Fixed(b"");
+}
+
+impl From<&'static str> for Text {
+    fn from(s: &'static str) -> Text {
+        Text::Fixed(s.as_bytes())
+    }
+}
+
+impl From<Span> for Text {
+    fn from(s: Span) -> Text {
+        Text::Own(s)
+    }
+}
+
+/// The buffer. Kept and emptied between requests.
+#[derive(Debug, Default)]
+pub struct Arena {
+    bytes: Vec<u8>,
+}
+
+/// An arena of more than this is not kept for the next request.
+const KEEP: usize = 64 * 1024;
+
+impl Arena {
+    /// Empties it for the next request.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        if self.bytes.capacity() > KEEP {
+            self.bytes = Vec::new();
+        }
+    }
+
+    /// Copies `bytes` in.
+    pub fn push(&mut self, bytes: &[u8]) -> Span {
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(bytes);
+        self.since(start)
+    }
+
+    /// Where the next byte goes: the start of a text that is built with [`Arena::buffer`] and ended by [`Arena::since`].
+    pub fn mark(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The raw buffer, to append to. Nothing before the mark may be changed.
+    pub fn buffer(&mut self) -> &mut Vec<u8> {
+        &mut self.bytes
+    }
+
+    /// The text from `mark` to the end.
+    pub fn since(&self, mark: usize) -> Span {
+        Span { start: mark as u32, end: self.bytes.len() as u32 }
+    }
+
+    /// Appends a copy of a text, which may itself be part of the arena.
+    pub fn append(&mut self, text: Text) {
+        match text {
+            Text::Fixed(b) => self.bytes.extend_from_slice(b),
+            Text::Own(s) => self.bytes.extend_from_within(s.start as usize..s.end as usize),
+        }
+    }
+
+    /// The bytes of a text.
+    pub fn get(&self, text: Text) -> &[u8] {
+        match text {
+            Text::Fixed(b) => b,
+            Text::Own(s) => &self.bytes[s.start as usize..s.end as usize],
+        }
+    }
+
+    /// The bytes of a stretch.
+    pub fn span(&self, span: Span) -> &[u8] {
+        &self.bytes[span.start as usize..span.end as usize]
+    }
+}
+
+/// Formats into the arena.
+#[macro_export]
+macro_rules! text {
+    ($r:expr, $($arg:tt)*) => {{
+        let mark = $r.arena.mark();
+        let _ = std::io::Write::write_fmt($r.arena.buffer(), format_args!($($arg)*));
+        $crate::request::arena::Text::Own($r.arena.since(mark))
+    }};
+}

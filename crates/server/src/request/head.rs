@@ -1,0 +1,244 @@
+//! From a parsed head to a request: target, host, server, framing. Before: `connection::http1`. After: `phases`.
+//! What is wrong with a head is a status; nothing has been done for the request then.
+
+use super::arena::Text;
+use super::headers::KnownHeader as K;
+use super::{Method, Request, Version};
+use crate::log_error;
+use crate::snapshot::ServerId;
+use wire::http1::{target, values};
+
+/// The server that stands for an address before the name is known.
+pub fn default_server(r: &Request) -> ServerId {
+    r.shot.ports[crate::worker::port_of(&r.shot, r.client.listener)].site(&r.client).default
+}
+
+/// Takes over what the parser found and checks it as nginx does (`ngx_http_process_request_header`).
+pub fn accept(r: &mut Request) -> Result<(), u16> {
+    request_line(r)?;
+    let count = r.client.requests.get() + 1;
+    r.client.requests.set(count);
+    log_ignored(r);
+    headers(r)?;
+    choose_server(r)?;
+    framing(r)?;
+    if r.method == Method::Trace {
+        log_error!(r, Info, "client sent TRACE method");
+        r.lingering_close = true;
+        return Err(405);
+    }
+    if r.method == Method::Connect {
+        log_error!(r, Info, "client sent CONNECT method");
+        return Err(405);
+    }
+    if r.version < Version::HTTP11 {
+        r.keepalive = r.headers_in.connection_keep_alive && !r.headers_in.connection_close;
+    } else {
+        r.keepalive = !r.headers_in.connection_close;
+    }
+    Ok(())
+}
+
+fn request_line(r: &mut Request) -> Result<(), u16> {
+    let head = &r.headers_in.head;
+    r.method = head.method_id;
+    r.method_name = head.method.into();
+    r.line = head.line.into();
+    r.target = head.target.into();
+    r.version = head.version;
+    r.scheme = head.scheme.map(Text::Own);
+    let absolute = head.absolute_host;
+    if head.needs_normalizing() {
+        let raw = head.target;
+        let merge = *r.server().conf.core.merge_slashes;
+        let mut path = std::mem::take(&mut r.scratch);
+        path.clear();
+        let found = target::normalize(r.arena.span(raw), merge, &mut path);
+        let result = match found {
+            Ok(n) => {
+                r.uri = r.text(&path[n.path.range()]);
+                r.args = match n.args {
+                    Some(a) => wire::span::Span { start: raw.start + a.start, end: raw.start + a.end }.into(),
+                    None => Text::EMPTY,
+                };
+                Ok(())
+            }
+            Err(_) => {
+                log_error!(r, Info, "client sent invalid request while reading client request line");
+                Err(400)
+            }
+        };
+        r.scratch = path;
+        result?;
+    } else {
+        r.uri = head.path.into();
+        r.args = head.args.map_or(Text::EMPTY, Text::Own);
+        r.plain_uri = true;
+    }
+    if let Some(host) = absolute {
+        set_host(r, host.into(), "client sent invalid host in request line")?;
+    }
+    Ok(())
+}
+
+fn set_host(r: &mut Request, host: Text, complaint: &'static str) -> Result<(), u16> {
+    let mut out = std::mem::take(&mut r.scratch);
+    out.clear();
+    let found = values::validate_host(r.get(host), &mut out);
+    let result = match found {
+        Ok(parts) => {
+            let name = r.text(&out);
+            r.headers_in.host = Some(name);
+            r.request_port = parts.port;
+            Ok(())
+        }
+        Err(_) => {
+            log_error!(r, Info, "{complaint}");
+            Err(400)
+        }
+    };
+    r.scratch = out;
+    result
+}
+
+fn log_ignored(r: &mut Request) {
+    for i in 0..r.headers_in.head.ignored.len() {
+        let line = r.headers_in.head.ignored[i];
+        log_error!(r, Info, "client sent invalid header line: \"{}\"", String::from_utf8_lossy(r.arena.span(line)));
+    }
+}
+
+fn headers(r: &mut Request) -> Result<(), u16> {
+    let (mut host_seen, mut length_seen, mut coding_seen) = (false, false, false);
+    for i in 0..r.headers_in.head.headers.len() {
+        let line = r.headers_in.head.headers[i];
+        let value = Text::Own(line.value);
+        match line.known {
+            K::Host => {
+                if host_seen {
+                    return Err(duplicate(r, line));
+                }
+                host_seen = true;
+                if r.headers_in.host.is_none() {
+                    set_host(r, value, "client sent invalid host header")?;
+                } else {
+                    // The host of an absolute target wins, but the header has to be a host all the same.
+                    let (kept, port) = (r.headers_in.host, r.request_port);
+                    set_host(r, value, "client sent invalid host header")?;
+                    (r.headers_in.host, r.request_port) = (kept, port);
+                }
+            }
+            K::ContentLength => {
+                if length_seen {
+                    return Err(duplicate(r, line));
+                }
+                length_seen = true;
+                match values::parse_content_length(r.get(value)) {
+                    Some(n) => r.headers_in.content_length = Some(n),
+                    None => {
+                        log_error!(r, Info, "client sent invalid \"Content-Length\" header");
+                        return Err(400);
+                    }
+                }
+            }
+            K::TransferEncoding => {
+                if coding_seen {
+                    return Err(duplicate(r, line));
+                }
+                coding_seen = true;
+                if !r.get(value).eq_ignore_ascii_case(b"chunked") {
+                    let shown = String::from_utf8_lossy(r.get(value)).into_owned();
+                    log_error!(r, Info, "client sent unknown \"Transfer-Encoding\": \"{shown}\"");
+                    return Err(501);
+                }
+                r.headers_in.chunked = true;
+            }
+            K::Connection => {
+                let tokens = values::connection_tokens(r.arena.span(line.value));
+                r.headers_in.connection_close |= tokens.close;
+                r.headers_in.connection_keep_alive |= tokens.keep_alive && !tokens.close;
+            }
+            K::UserAgent => browser(r, line.value),
+            // nginx allows these once and calls a second one an error of the client.
+            K::IfModifiedSince | K::IfUnmodifiedSince | K::IfMatch | K::IfNoneMatch | K::Referer
+            | K::ContentType | K::Range | K::IfRange | K::Expect | K::Upgrade | K::Te | K::Authorization => {
+                let first = r.headers_in.head.headers[..i].iter().any(|l| l.known == line.known);
+                if first && !matches!(line.known, K::Te | K::Upgrade | K::Expect | K::Referer) || first && strict(line.known) {
+                    return Err(duplicate(r, line));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn strict(known: K) -> bool {
+    matches!(known, K::Te | K::Upgrade | K::Expect | K::Referer)
+}
+
+fn duplicate(r: &Request, line: super::headers::HeaderLine) -> u16 {
+    log_error!(
+        r,
+        Info,
+        "client sent duplicate header line: \"{}: {}\", previous value: \"{}\"",
+        String::from_utf8_lossy(r.arena.span(line.name)),
+        String::from_utf8_lossy(r.arena.span(line.value)),
+        String::from_utf8_lossy(r.headers_in.find(line.known).map_or(b"", |t| r.arena.get(t)))
+    );
+    400
+}
+
+/// The browsers that `keepalive_disable`, `msie_padding` and `msie_refresh` are about.
+fn browser(r: &mut Request, agent: wire::span::Span) {
+    let agent = r.arena.span(agent);
+    let h = &mut r.headers_in;
+    (h.msie, h.msie6, h.safari) = (false, false, false);
+    if let Some(at) = memchr::memmem::find(agent, b"MSIE ") {
+        let rest = &agent[at + 5..];
+        if rest.len() >= 2 && rest[1] == b'.' {
+            h.msie = true;
+            h.msie6 = match rest[0] {
+                b'4' | b'5' => true,
+                b'6' => memchr::memmem::find(rest, b"SV1").is_none(),
+                _ => false,
+            };
+        }
+    }
+    if memchr::memmem::find(agent, b"Opera").is_some() {
+        (h.msie, h.msie6) = (false, false);
+    }
+    if !h.msie && memchr::memmem::find(agent, b"Safari/").is_some() && memchr::memmem::find(agent, b"Mac OS X").is_some()
+    {
+        h.safari = memchr::memmem::find(agent, b"Chrome").is_none();
+    }
+}
+
+fn choose_server(r: &mut Request) -> Result<(), u16> {
+    if let Some(host) = r.headers_in.host {
+        let shot = r.shot.clone();
+        let port = &shot.ports[crate::worker::port_of(&shot, r.client.listener)];
+        let site = port.site(&r.client);
+        r.server = site.find(r, host).unwrap_or(site.default);
+        r.location = shot.server(r.server).root;
+    } else if r.version >= Version::HTTP11 {
+        log_error!(r, Info, "client sent HTTP/1.1 request without \"Host\" header");
+        return Err(400);
+    }
+    Ok(())
+}
+
+fn framing(r: &mut Request) -> Result<(), u16> {
+    if r.headers_in.chunked {
+        if r.version < Version::HTTP11 {
+            log_error!(r, Info, "client sent HTTP/1.0 request with \"Transfer-Encoding\" header");
+            return Err(400);
+        }
+        if r.headers_in.content_length.is_some() {
+            log_error!(r, Info, "client sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time");
+            return Err(400);
+        }
+    }
+    r.body.expect(r.headers_in.content_length, r.headers_in.chunked);
+    Ok(())
+}

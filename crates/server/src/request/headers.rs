@@ -1,0 +1,125 @@
+//! The headers of a request and of its answer, in the order and case in which they came or were set.
+
+use super::arena::{Arena, Text};
+pub use wire::http1::request::RequestHead;
+pub use wire::http1::{HeaderLine, KnownHeader};
+
+/// The request's headers and what the head parser found in them.
+#[derive(Debug, Default)]
+pub struct HeadersIn {
+    /// The head as the parser found it; its spans are offsets into the arena.
+    pub head: RequestHead,
+    /// The host, lower case and without port: `$host` before it falls back to the server's name.
+    pub host: Option<Text>,
+    /// The announced length of the body.
+    pub content_length: Option<u64>,
+    /// The body is chunked.
+    pub chunked: bool,
+    /// `Connection: close`
+    pub connection_close: bool,
+    /// `Connection: keep-alive`
+    pub connection_keep_alive: bool,
+    /// The seconds of the `Keep-Alive` header are of no use; browsers with special needs are.
+    pub msie: bool,
+    /// Internet Explorer 6 or older, before its service pack 2.
+    pub msie6: bool,
+    /// Safari on a Mac.
+    pub safari: bool,
+}
+
+impl HeadersIn {
+    /// Empties it, keeping the buffer.
+    pub fn clear(&mut self) {
+        let mut head = std::mem::take(&mut self.head);
+        head.headers.clear();
+        *self = HeadersIn { head, ..HeadersIn::default() };
+    }
+
+    /// The first header of a kind.
+    pub fn find(&self, known: KnownHeader) -> Option<Text> {
+        self.lines().iter().find(|h| h.known == known).map(|h| Text::Own(h.value))
+    }
+
+    /// The lines as they came.
+    pub fn lines(&self) -> &[HeaderLine] {
+        &self.head.headers
+    }
+
+    /// All headers with a name.
+    pub fn named<'a>(&'a self, arena: &'a Arena, name: &'a [u8]) -> impl Iterator<Item = &'a HeaderLine> {
+        self.lines().iter().filter(move |h| arena.span(h.name).eq_ignore_ascii_case(name))
+    }
+}
+
+/// A header of the answer.
+#[derive(Clone, Copy, Debug)]
+pub struct HeaderOut {
+    /// Its name.
+    pub name: Text,
+    /// Its value.
+    pub value: Text,
+    /// What it means to the server.
+    pub known: KnownHeader,
+}
+
+/// The answer's head.
+#[derive(Debug, Default)]
+pub struct HeadersOut {
+    /// The status, 0 until there is one.
+    pub status: u16,
+    /// `502 Bad Gateway` as the upstream wrote it, where it is to be kept.
+    pub status_line: Option<Text>,
+    /// The length of the body, where known.
+    pub content_length: Option<u64>,
+    /// The type, without the charset.
+    pub content_type: Option<Text>,
+    /// The charset that is added to the type.
+    pub charset: Option<Text>,
+    /// Seconds since 1970.
+    pub last_modified: Option<i64>,
+    /// All other lines.
+    pub lines: Vec<HeaderOut>,
+    /// Sent after a chunked body.
+    pub trailers: Vec<HeaderOut>,
+}
+
+impl HeadersOut {
+    /// Empties it, keeping the buffers.
+    pub fn clear(&mut self) {
+        let (mut lines, mut trailers) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.trailers));
+        lines.clear();
+        trailers.clear();
+        *self = HeadersOut { lines, trailers, ..HeadersOut::default() };
+    }
+
+    /// The first header of a kind.
+    pub fn find(&self, known: KnownHeader) -> Option<Text> {
+        self.lines.iter().find(|h| h.known == known).map(|h| h.value)
+    }
+
+    /// Whether there is a header of a kind.
+    pub fn has(&self, known: KnownHeader) -> bool {
+        self.find(known).is_some()
+    }
+
+    /// Adds a header that the server knows.
+    pub fn add(&mut self, known: KnownHeader, name: &'static str, value: impl Into<Text>) {
+        self.lines.push(HeaderOut { name: Text::from(name), value: value.into(), known });
+    }
+
+    /// Adds any header.
+    pub fn push(&mut self, name: Text, value: Text) {
+        self.lines.push(HeaderOut { name, value, known: KnownHeader::Other });
+    }
+
+    /// Replaces all headers of a kind by one.
+    pub fn set(&mut self, known: KnownHeader, name: &'static str, value: impl Into<Text>) {
+        self.remove(known);
+        self.add(known, name, value);
+    }
+
+    /// Takes all headers of a kind away.
+    pub fn remove(&mut self, known: KnownHeader) {
+        self.lines.retain(|h| h.known != known);
+    }
+}

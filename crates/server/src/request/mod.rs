@@ -1,0 +1,348 @@
+//! One request, from its head to its log line. Its parts: `arena` (all its bytes), `route` (which server and location),
+//! `phases` (who answers), `body` (what the client sends), `respond` (what it gets), `finish` (errors, redirects, the end).
+//! Knows no socket: what it writes goes to its `session`.
+
+pub mod arena;
+pub mod body;
+pub mod filter;
+pub mod finish;
+pub mod head;
+pub mod headers;
+pub mod phases;
+pub mod respond;
+pub mod route;
+pub mod subrequest;
+
+use crate::connection::{Client, Session};
+use crate::log::error::{ErrorLog, Level};
+use crate::modules::{Contexts, LocationConf};
+use crate::snapshot::{Location, LocationId, Server, ServerId, Shot, VariableId};
+use crate::upstream::Attempts;
+use arena::{Arena, Span, Text};
+use body::Body;
+use filter::BodyFilter;
+use headers::{HeadersIn, HeadersOut};
+use std::rc::Rc;
+pub use wire::http1::request::{Method, Version};
+
+/// Rewrites and internal redirects a request may go through (nginx's `NGX_HTTP_MAX_URI_CHANGES`).
+pub const MAX_URI_CHANGES: u8 = 10;
+/// How deep subrequests may nest (nginx's `NGX_HTTP_MAX_SUBREQUESTS` stands for all of them together).
+pub const MAX_SUBREQUESTS: u8 = 50;
+
+/// What a cached variable is.
+#[derive(Clone, Copy, Debug, Default)]
+enum Value {
+    #[default]
+    Unknown,
+    Known(Option<Text>),
+}
+
+/// A request. Boxed, pooled by thread, emptied between uses.
+pub struct Request {
+    /// All bytes of the request and all texts made for it.
+    pub arena: Arena,
+    /// The configuration it started under; an internal redirect stays with it.
+    pub shot: Rc<Shot>,
+    /// The connection it came on.
+    pub client: Rc<Client>,
+    /// Where its answer goes.
+    pub session: Session,
+    /// The server chosen by name.
+    pub server: ServerId,
+    /// The level whose values hold now.
+    pub location: LocationId,
+
+    /// The method.
+    pub method: Method,
+    /// The method as it was sent.
+    pub method_name: Text,
+    /// The whole request line.
+    pub line: Text,
+    /// The target as it was sent: `$request_uri`.
+    pub target: Text,
+    /// The normalised path: `$uri`.
+    pub uri: Text,
+    /// What follows the `?`.
+    pub args: Text,
+    /// Whether the target was plain, so that `uri` is the same bytes as the target's path.
+    pub plain_uri: bool,
+    /// Whether `target` still is what `uri` came from: no rewrite, no redirect in between.
+    pub valid_target: bool,
+    /// The version of the request.
+    pub version: Version,
+    /// The scheme of an absolute target, if any.
+    pub scheme: Option<Text>,
+    /// The request's headers.
+    pub headers_in: HeadersIn,
+    /// The port of the Host header or absolute target.
+    pub request_port: Option<u16>,
+    /// What the client sends after the head.
+    pub body: Body,
+
+    /// The answer's head.
+    pub headers_out: HeadersOut,
+    /// The answer's head has been handed to the session.
+    pub header_sent: bool,
+    /// The answer has no body: HEAD, 204, 304.
+    pub header_only: bool,
+    /// The last byte of the answer has been handed over.
+    pub response_done: bool,
+    /// Filters that this answer's body goes through, outermost last.
+    pub body_filters: Vec<Box<dyn BodyFilter>>,
+    /// Filters may change the body only while it is in memory (nginx's `filter_need_in_memory`).
+    pub allow_ranges: bool,
+    /// Body bytes handed to the session: `$body_bytes_sent` counts what was written.
+    pub limit_rate: Option<u64>,
+    /// `limit_rate_after` by `X-Accel-Limit-Rate` or `set`.
+    pub limit_rate_after: Option<u64>,
+
+    /// The handler for the content phase, when a location or `if` names one.
+    pub content_handler: Option<phases::Content>,
+    /// An internal redirect has been made, or this is a subrequest.
+    pub internal: bool,
+    /// Redirects left.
+    pub uri_changes: u8,
+    /// The uri has been changed by a rewrite in this round.
+    pub uri_changed: bool,
+    /// The request is being answered by an `error_page`.
+    pub error_page: bool,
+    /// The status to answer with instead of the content's own (from `error_page`).
+    pub error_status: u16,
+    /// Whether the connection is kept after the answer.
+    pub keepalive: bool,
+    /// Whether unread body is to be read and thrown away before the connection is closed.
+    pub lingering_close: bool,
+    /// Whether the client waits for `100 Continue`, and whether it was sent.
+    pub expect_tested: bool,
+    /// The connection is broken or timed out; nothing more can be sent.
+    pub aborted: bool,
+    /// Some mark of the rewrite module: a `break` has been met.
+    pub rewrite_break: bool,
+    /// Which access verdict stood under `satisfy any`.
+    pub access_code: u16,
+    /// Wall clock at the first byte of the head, ms.
+    pub started_ms: u64,
+    /// Head bytes plus body bytes read.
+    pub request_length: u64,
+    /// What pieces modules keep for this request.
+    pub ctx: Contexts,
+    /// Tries at upstreams, for `$upstream_*` and the error log.
+    pub attempts: Attempts,
+    /// The groups of the last expression that matched.
+    pub captures: Vec<Option<Span>>,
+    values: Vec<Value>,
+    /// Room to build texts in.
+    pub scratch: Vec<u8>,
+    /// Depth below the client's own request, 0 for that itself.
+    pub depth: u8,
+    /// How many subrequests were made for the client's request.
+    pub subrequests: u8,
+    /// Facts of the parent that a subrequest needs.
+    pub parent_uri: Option<Text>,
+    /// `$request_id`, made when first asked for.
+    pub id: Option<Text>,
+    /// Skip the log line (mirror and others with `log_subrequest off`).
+    pub logged: bool,
+}
+
+/// What a request keeps for the next one.
+#[derive(Default)]
+struct Buffers {
+    arena: Arena,
+    headers_in: HeadersIn,
+    headers_out: HeadersOut,
+    body_filters: Vec<Box<dyn BodyFilter>>,
+    attempts: Attempts,
+    captures: Vec<Option<Span>>,
+    values: Vec<Value>,
+    scratch: Vec<u8>,
+}
+
+impl Buffers {
+    fn clear(&mut self) {
+        self.arena.clear();
+        self.headers_in.clear();
+        self.headers_out.clear();
+        self.body_filters.clear();
+        self.attempts.clear();
+        self.captures.clear();
+        self.values.clear();
+    }
+}
+
+impl Request {
+    /// An empty request for a connection.
+    pub fn new(shot: Rc<Shot>, client: Rc<Client>, session: Session) -> Box<Request> {
+        Box::new(Request::with_buffers(shot, client, session, Buffers::default()))
+    }
+
+    /// Makes a used request as new, keeping its buffers.
+    pub fn reset(&mut self, shot: Rc<Shot>, client: Rc<Client>, session: Session) {
+        let mut kept = Buffers {
+            arena: std::mem::take(&mut self.arena),
+            headers_in: std::mem::take(&mut self.headers_in),
+            headers_out: std::mem::take(&mut self.headers_out),
+            body_filters: std::mem::take(&mut self.body_filters),
+            attempts: std::mem::take(&mut self.attempts),
+            captures: std::mem::take(&mut self.captures),
+            values: std::mem::take(&mut self.values),
+            scratch: std::mem::take(&mut self.scratch),
+        };
+        kept.clear();
+        *self = Request::with_buffers(shot, client, session, kept);
+    }
+
+    fn with_buffers(shot: Rc<Shot>, client: Rc<Client>, session: Session, buffers: Buffers) -> Request {
+        let Buffers { arena, headers_in, headers_out, body_filters, attempts, captures, mut values, scratch } = buffers;
+        values.resize(shot.variables.len(), Value::Unknown);
+        Request {
+            arena,
+            shot,
+            client,
+            session,
+            server: ServerId(0),
+            location: LocationId(0),
+            method: Method::Get,
+            method_name: Text::EMPTY,
+            line: Text::EMPTY,
+            target: Text::EMPTY,
+            uri: Text::EMPTY,
+            args: Text::EMPTY,
+            plain_uri: false,
+            valid_target: true,
+            version: Version::Http11,
+            scheme: None,
+            headers_in,
+            request_port: None,
+            body: Body::default(),
+            headers_out,
+            header_sent: false,
+            header_only: false,
+            response_done: false,
+            body_filters,
+            allow_ranges: false,
+            limit_rate: None,
+            limit_rate_after: None,
+            content_handler: None,
+            internal: false,
+            uri_changes: MAX_URI_CHANGES + 1,
+            uri_changed: false,
+            error_page: false,
+            error_status: 0,
+            keepalive: false,
+            lingering_close: false,
+            expect_tested: false,
+            aborted: false,
+            rewrite_break: false,
+            access_code: 0,
+            started_ms: 0,
+            request_length: 0,
+            ctx: Contexts::default(),
+            attempts,
+            captures,
+            values,
+            scratch,
+            depth: 0,
+            subrequests: 0,
+            parent_uri: None,
+            id: None,
+            logged: false,
+        }
+    }
+
+    /// Whether this is the client's own request, not a subrequest.
+    pub fn is_main(&self) -> bool {
+        self.depth == 0
+    }
+
+    /// The bytes of a text.
+    pub fn get(&self, text: impl Into<Text>) -> &[u8] {
+        self.arena.get(text.into())
+    }
+
+    /// Copies bytes into the request.
+    pub fn text(&mut self, bytes: &[u8]) -> Text {
+        Text::Own(self.arena.push(bytes))
+    }
+
+    /// The level that holds now. Clone `shot` where the request is changed meanwhile.
+    pub fn location(&self) -> &Location {
+        self.shot.location(self.location)
+    }
+
+    /// The values that hold now.
+    pub fn conf(&self) -> &LocationConf {
+        &self.shot.location(self.location).conf
+    }
+
+    /// The server block.
+    pub fn server(&self) -> &Server {
+        self.shot.server(self.server)
+    }
+
+    /// A variable's value; `None` where nginx has `not found`. Cached unless the variable is volatile.
+    pub fn variable(&mut self, id: VariableId) -> Option<Text> {
+        if let Value::Known(v) = self.values[id.0 as usize] {
+            return v;
+        }
+        let shot = self.shot.clone();
+        let variable = &shot.variables[id.0 as usize];
+        let value = match &variable.evaluate {
+            Some(evaluate) => evaluate(self),
+            None => None,
+        };
+        if !variable.volatile {
+            self.values[id.0 as usize] = Value::Known(value);
+        }
+        value
+    }
+
+    /// A variable's value by name, for rules that name variables at run time; `None` when no one uses such a variable.
+    pub fn variable_named(&mut self, name: &str) -> Option<Text> {
+        let shot = self.shot.clone();
+        let id = shot.variables.iter().position(|v| &*v.name == name)?;
+        self.variable(VariableId(id as u32))
+    }
+
+    /// Gives a variable a value (`set`, named groups, `auth_request_set`).
+    pub fn assign(&mut self, id: VariableId, value: Option<Text>) {
+        self.values[id.0 as usize] = Value::Known(value);
+    }
+
+    /// Whether a variable has a value already.
+    pub fn is_assigned(&self, id: VariableId) -> bool {
+        matches!(self.values[id.0 as usize], Value::Known(_))
+    }
+
+    /// The numbered group of the last expression that matched.
+    pub fn capture(&self, number: usize) -> Option<Text> {
+        self.captures.get(number.wrapping_sub(1)).copied().flatten().map(Text::Own)
+    }
+
+    /// The error log of the level that holds now.
+    pub fn error_log(&self) -> &ErrorLog {
+        &self.conf().core.error_log
+    }
+
+    /// Writes a line with the request's facts to its error log. Use `log_error!`, which asks for the level first.
+    pub fn write_log(&self, level: Level, message: std::fmt::Arguments<'_>) {
+        self.error_log().write(level, Some(self.client.number), format_args!("{message}{}", finish::LogFacts(self)));
+    }
+
+    /// Gives what is shared between a request and its subrequest to the other: bytes, values, the way to the client.
+    pub(crate) fn swap_shared(&mut self, other: &mut Request) {
+        std::mem::swap(&mut self.arena, &mut other.arena);
+        std::mem::swap(&mut self.values, &mut other.values);
+    }
+}
+
+/// Writes to the request's error log when the level is on.
+#[macro_export]
+macro_rules! log_error {
+    ($r:expr, $level:ident, $($arg:tt)*) => {
+        if $r.error_log().enabled($crate::log::error::Level::$level) {
+            $r.write_log($crate::log::error::Level::$level, format_args!($($arg)*));
+        }
+    };
+}

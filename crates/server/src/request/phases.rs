@@ -1,0 +1,277 @@
+//! nginx's phases in their order: server-rewrite, find-config, rewrite, preaccess, access, precontent, content.
+//! Who stands in each is written in `modules`. Handlers that need not wait are plain functions.
+
+use super::route::Found;
+use super::{Request, finish, headers::KnownHeader as K};
+use crate::log_error;
+use crate::modules;
+use std::future::Future;
+use std::pin::Pin;
+
+/// What a handler says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not mine: the next handler.
+    Decline,
+    /// Mine, and the request may go on (nginx's `NGX_OK` of an access handler).
+    Allow,
+    /// The answer is out, or somebody else has the connection now.
+    Answered,
+    /// Answer with this status: the error page, the redirect, the plain text for it.
+    Status(u16),
+    /// The request was redirected inside: the phases run again from there.
+    Restart(From),
+    /// The client is gone; nothing more can be said.
+    Broken,
+}
+
+/// Where the phases start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum From {
+    /// The beginning: a new request, or an internal redirect.
+    ServerRewrite,
+    /// After the location is known: a named location.
+    Rewrite,
+}
+
+/// A handler that waits.
+pub type Waiting<'r> = Pin<Box<dyn Future<Output = Verdict> + 'r>>;
+
+/// A handler of a phase.
+#[derive(Clone, Copy)]
+pub enum Handler {
+    /// Answers at once.
+    Now(fn(&mut Request) -> Verdict),
+    /// Waits; asked only when the first function says so.
+    Later(fn(&Request) -> bool, for<'r> fn(&'r mut Request) -> Waiting<'r>),
+}
+
+/// The content handler of a location: `proxy_pass`, `stub_status`, `empty_gif` ...
+#[derive(Clone, Copy, Debug)]
+pub enum Content {
+    /// Answers at once.
+    Now(fn(&mut Request) -> Verdict),
+    /// Waits.
+    Later(for<'r> fn(&'r mut Request) -> Waiting<'r>),
+}
+
+/// Works on a request until it is answered.
+pub async fn process(r: &mut Request) {
+    let verdict = run_phases(r, From::ServerRewrite).await;
+    conclude(r, verdict).await;
+}
+
+/// Answers with a status without any phase: a head that was refused.
+pub async fn answer_status(r: &mut Request, status: u16) {
+    conclude(r, Verdict::Status(status)).await;
+}
+
+/// Follows verdicts until there is an answer.
+pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
+    loop {
+        verdict = match verdict {
+            Verdict::Answered => return,
+            Verdict::Broken => {
+                r.aborted = true;
+                return;
+            }
+            Verdict::Restart(from) => run_phases(r, from).await,
+            Verdict::Status(status) => finish::special_response(r, status),
+            Verdict::Decline | Verdict::Allow => Verdict::Status(404),
+        };
+    }
+}
+
+async fn run_phases(r: &mut Request, from: From) -> Verdict {
+    if from == From::ServerRewrite {
+        r.location = r.server().root;
+        if let Some(v) = stop(modules::rewrite::server_phase(r)) {
+            return v;
+        }
+        r.uri_changed = false;
+    }
+    let mut known = from == From::Rewrite;
+    loop {
+        if !known && let Some(v) = find_location(r) {
+            return v;
+        }
+        known = false;
+        if let Some(v) = stop(modules::rewrite::location_phase(r)) {
+            return v;
+        }
+        if !r.uri_changed {
+            break;
+        }
+        r.uri_changed = false;
+        r.uri_changes -= 1;
+        if r.uri_changes == 0 {
+            log_error!(
+                r,
+                Error,
+                "rewrite or internal redirection cycle while processing \"{}\"",
+                String::from_utf8_lossy(r.get(r.uri))
+            );
+            return Verdict::Status(500);
+        }
+    }
+    for handler in modules::PREACCESS {
+        if let Some(v) = stop(call(r, *handler).await) {
+            return v;
+        }
+    }
+    if r.is_main()
+        && let Some(v) = access(r).await
+    {
+        return v;
+    }
+    for handler in modules::PRECONTENT {
+        if let Some(v) = stop(call(r, *handler).await) {
+            return v;
+        }
+    }
+    content(r).await
+}
+
+fn stop(verdict: Verdict) -> Option<Verdict> {
+    match verdict {
+        Verdict::Decline | Verdict::Allow => None,
+        other => Some(other),
+    }
+}
+
+#[inline]
+async fn call(r: &mut Request, handler: Handler) -> Verdict {
+    match handler {
+        Handler::Now(f) => f(r),
+        Handler::Later(wanted, f) => {
+            if wanted(r) {
+                f(r).await
+            } else {
+                Verdict::Decline
+            }
+        }
+    }
+}
+
+/// The find-config phase (`ngx_http_core_find_config_phase`).
+fn find_location(r: &mut Request) -> Option<Verdict> {
+    r.content_handler = None;
+    r.uri_changed = false;
+    let shot = r.shot.clone();
+    r.location = shot.server(r.server).root;
+    let found = shot.location(r.location).inside.find(r, &shot);
+    if let Found::Location(id) | Found::AutoRedirect(id) = found {
+        r.location = id;
+    }
+    if !r.internal && shot.location(r.location).conf.core.internal {
+        return Some(Verdict::Status(404));
+    }
+    enter_location(r);
+    let conf = &shot.location(r.location).conf.core;
+    let max = *conf.client_max_body_size;
+    if let Some(length) = r.headers_in.content_length
+        && max > 0
+        && length > max
+        && !r.body.is_discarded()
+    {
+        log_error!(r, Error, "client intended to send too large body: {length} bytes");
+        r.expect_tested = true;
+        return Some(Verdict::Status(413));
+    }
+    if let Found::AutoRedirect(id) = found {
+        let location = shot.location(id);
+        let mut target = Vec::with_capacity(location.name.len() + 1);
+        wire::http1::escape::escape_into(wire::http1::escape::Escape::Uri, &location.name, &mut target);
+        if !r.get(r.args).is_empty() {
+            target.push(b'?');
+            target.extend_from_slice(r.get(r.args));
+        }
+        let target = r.text(&target);
+        r.headers_out.set(K::Location, "Location", target);
+        return Some(Verdict::Status(301));
+    }
+    None
+}
+
+/// What changes with the location (`ngx_http_update_location_config`).
+pub fn enter_location(r: &mut Request) {
+    let shot = r.shot.clone();
+    if let Some(limit) = &shot.location(r.location).conf.core.limit_except
+        && !limit.methods.contains(&r.method)
+    {
+        r.location = limit.location;
+    }
+    let conf = &shot.location(r.location).conf.core;
+    if r.keepalive && r.is_main() {
+        let now = crate::worker::clock::wall_ms();
+        if conf.keepalive_timeout.is_zero()
+            || r.client.requests.get() >= *conf.keepalive_requests
+            || now.saturating_sub(r.client.started_ms) > conf.keepalive_time.as_millis() as u64
+            || (r.headers_in.msie6 && r.method == super::Method::Post && conf.keepalive_disable.msie6)
+            || (r.headers_in.safari && conf.keepalive_disable.safari)
+        {
+            r.keepalive = false;
+        }
+    }
+    if let Some(handler) = conf.handler {
+        r.content_handler = Some(handler);
+    }
+}
+
+/// The access phase with `satisfy` (`ngx_http_core_access_phase`).
+async fn access(r: &mut Request) -> Option<Verdict> {
+    let any = r.conf().core.satisfy.any();
+    for handler in modules::ACCESS {
+        match call(r, *handler).await {
+            Verdict::Decline => {}
+            Verdict::Allow if !any => {}
+            Verdict::Allow => {
+                r.access_code = 0;
+                r.headers_out.remove(K::WwwAuthenticate);
+                return None;
+            }
+            Verdict::Status(code @ (401 | 403)) if any => {
+                if r.access_code != 401 {
+                    r.access_code = code;
+                }
+            }
+            Verdict::Status(401) => {
+                modules::core::auth_delay(r).await;
+                return Some(Verdict::Status(401));
+            }
+            other => return Some(other),
+        }
+    }
+    let code = std::mem::take(&mut r.access_code);
+    match code {
+        0 => None,
+        401 => {
+            modules::core::auth_delay(r).await;
+            Some(Verdict::Status(401))
+        }
+        code => {
+            log_error!(r, Error, "access forbidden by rule");
+            Some(Verdict::Status(code))
+        }
+    }
+}
+
+async fn content(r: &mut Request) -> Verdict {
+    match r.content_handler {
+        Some(Content::Now(f)) => return f(r),
+        Some(Content::Later(f)) => return f(r).await,
+        None => {}
+    }
+    for handler in modules::CONTENT {
+        if let Some(v) = stop(handler(r)) {
+            return v;
+        }
+    }
+    if r.get(r.uri).ends_with(b"/") {
+        let path = modules::core::path_of(r);
+        log_error!(r, Error, "directory index of \"{}\" is forbidden", String::from_utf8_lossy(&path));
+        return Verdict::Status(403);
+    }
+    log_error!(r, Error, "no handler found");
+    Verdict::Status(404)
+}
