@@ -72,11 +72,12 @@ impl<P: Peers + ?Sized> Choice<'_, P> {
         let mut first: Option<usize> = None;
         loop {
             let peer = ranges.draw(random());
-            if first != Some(peer) && self.candidate(peer) {
-                if let Some(first) = first.replace(peer) {
-                    let better = load(self.peers, first, cost(first)).below(&load(self.peers, peer, cost(peer)));
-                    return Some(self.note(if better { first } else { peer }));
-                }
+            if first != Some(peer)
+                && self.candidate(peer)
+                && let Some(first) = first.replace(peer)
+            {
+                let better = load(self.peers, first, cost(first)).below(&load(self.peers, peer, cost(peer)));
+                return Some(self.note(if better { first } else { peer }));
             }
             if self.look_failed() {
                 return self.round_robin();

@@ -10,7 +10,7 @@ pub struct Tried {
     first: [u32; INLINE],
     inlined: u8,
     /// A bit for every peer, once `first` is full.
-    rest: Option<Box<Vec<u64>>>,
+    rest: Vec<u64>,
     pub(crate) walk: Walk,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Walk {
 impl Tried {
     /// Nothing tried.
     pub const fn new() -> Self {
-        Tried { first: [0; INLINE], inlined: 0, rest: None, walk: Walk { looks: 0, begun: false, hash: 0, hashed: 0 } }
+        Tried { first: [0; INLINE], inlined: 0, rest: Vec::new(), walk: Walk { looks: 0, begun: false, hash: 0, hashed: 0 } }
     }
 
     /// Notes a peer. A second time changes nothing.
@@ -42,12 +42,11 @@ impl Tried {
             self.inlined += 1;
             return;
         }
-        let words = self.rest.get_or_insert_default();
         let word = peer / 64;
-        if words.len() <= word {
-            words.resize(word + 1, 0);
+        if self.rest.len() <= word {
+            self.rest.resize(word + 1, 0);
         }
-        words[word] |= 1 << (peer % 64);
+        self.rest[word] |= 1 << (peer % 64);
     }
 
     /// Whether the request tried this peer.
@@ -57,15 +56,12 @@ impl Tried {
             return false;
         }
         self.first[..usize::from(self.inlined)].iter().any(|&tried| tried as usize == peer)
-            || self
-                .rest
-                .as_ref()
-                .is_some_and(|words| words.get(peer / 64).is_some_and(|word| word & (1 << (peer % 64)) != 0))
+            || self.rest.get(peer / 64).is_some_and(|word| word & (1 << (peer % 64)) != 0)
     }
 
     /// Number of peers tried.
     pub fn len(&self) -> usize {
-        let rest = self.rest.as_ref().map_or(0, |words| words.iter().map(|word| word.count_ones() as usize).sum());
+        let rest: usize = self.rest.iter().map(|word| word.count_ones() as usize).sum();
         usize::from(self.inlined) + rest
     }
 
