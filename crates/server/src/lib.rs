@@ -1,1 +1,3 @@
 //! The data plane of Ironweir.
+
+pub mod resolve;

@@ -1,1 +1,12 @@
 //! Protocols without input or output: bytes and times are arguments.
+//!
+//! Every parser here takes a slice and says how far it got; none of them reads a socket, asks a clock or starts a
+//! thread. What is found is given as [`span::Span`]s into the caller's buffer, so the usual request costs no
+//! allocation. Each parser is bounded, either by the buffer it is given or by a named limit.
+
+pub mod date;
+pub mod encoding;
+pub mod http1;
+pub mod proxy_protocol;
+pub mod range;
+pub mod span;

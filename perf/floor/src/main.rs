@@ -1,1 +1,38 @@
-fn main() {}
+//! The floor: what one thread on raw epoll needs for a request when the server does nothing else.
+//!
+//! `floor answer PORT [--defer]` gives a fixed answer with a body of one byte to every request head.
+//! `floor proxy PORT BACKEND_PORT` passes requests to a backend over kept connections and the answers back.
+//! Both listen on 127.0.0.1. A yardstick for `side_by_side.py`, not a server: no timeouts, no limits but the kernel's,
+//! and just enough HTTP to find where messages end. Never used by the product.
+
+mod answer;
+mod message;
+mod proxy;
+mod system;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: floor answer PORT [--defer] | floor proxy PORT BACKEND_PORT";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let port = |text: &str| text.parse::<u16>().ok();
+    let outcome = match arguments[..] {
+        ["answer", own] => port(own).map(|own| answer::run(own, system::Accept::AtOnce)),
+        ["answer", own, "--defer"] => port(own).map(|own| answer::run(own, system::Accept::WithData)),
+        ["proxy", own, backend] => port(own).zip(port(backend)).map(|(own, backend)| proxy::run(own, backend)),
+        _ => None,
+    };
+    match outcome {
+        Some(Ok(())) => ExitCode::SUCCESS,
+        Some(Err(error)) => {
+            eprintln!("floor: {error}");
+            ExitCode::FAILURE
+        }
+        None => {
+            eprintln!("{USAGE}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,231 @@
+//! Checks of single header values, as nginx makes them once a head is complete. What a missing, repeated or contrary
+//! header means is decided by the server.
+
+/// What [`validate_host`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostParts {
+    /// Length in bytes of the name that was appended: lower case, without port and without a trailing dot.
+    pub name_len: usize,
+    /// The port; 0 if there is none or it is empty.
+    pub port: u16,
+}
+
+/// The host is refused: `client sent invalid host header` or `... invalid host in request line`, status 400.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BadHost;
+
+/// Checks a `Host` value or the host of an absolute target, and appends the bare name to `out`.
+///
+/// # Errors
+/// Bytes that RFC 3986 section 3.2.2 does not allow, two dots in a row, an empty name, an open bracket, a port above
+/// 65535. As `ngx_http_validate_host`.
+pub fn validate_host(host: &[u8], out: &mut Vec<u8>) -> Result<HostParts, BadHost> {
+    let name_end = match host.first() {
+        Some(b'[') => literal_end(host)?,
+        _ => name_end(host)?,
+    };
+    let port = match &host[name_end..] {
+        [] => 0,
+        [b':', digits @ ..] => parse_port(digits)?,
+        _ => return Err(BadHost),
+    };
+    let name = &host[..name_end];
+    if name.windows(2).any(|pair| pair == b"..") {
+        return Err(BadHost);
+    }
+    let name = name.strip_suffix(b".").unwrap_or(name);
+    if name.is_empty() {
+        return Err(BadHost);
+    }
+    out.extend(name.iter().map(u8::to_ascii_lowercase));
+    Ok(HostParts { name_len: name.len(), port })
+}
+
+/// Offset after the closing bracket.
+fn literal_end(host: &[u8]) -> Result<usize, BadHost> {
+    let inside = |byte: u8| byte.is_ascii_alphanumeric() || b":-._~!$&'()*+,;=".contains(&byte);
+    let end = 1 + host[1..].iter().position(|&byte| !inside(byte)).ok_or(BadHost)?;
+    if host[end] == b']' { Ok(end + 1) } else { Err(BadHost) }
+}
+
+/// Offset of the colon, or the length.
+fn name_end(host: &[u8]) -> Result<usize, BadHost> {
+    let inside = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&byte);
+    match host.iter().position(|&byte| !inside(byte)) {
+        Some(end) if host[end] != b':' => Err(BadHost),
+        Some(end) => Ok(end),
+        None => Ok(host.len()),
+    }
+}
+
+fn parse_port(digits: &[u8]) -> Result<u16, BadHost> {
+    digits.iter().try_fold(0u16, |port, &digit| {
+        let value = digit.wrapping_sub(b'0');
+        if value > 9 {
+            return Err(BadHost);
+        }
+        port.checked_mul(10).and_then(|port| port.checked_add(u16::from(value))).ok_or(BadHost)
+    })
+}
+
+/// A decimal number as nginx reads sizes (`ngx_atoof`): digits only, at most 2^63 - 1.
+pub fn parse_content_length(value: &[u8]) -> Option<u64> {
+    if value.is_empty() {
+        return None;
+    }
+    value.iter().try_fold(0u64, |sum, &digit| {
+        let digit = u64::from(digit.wrapping_sub(b'0'));
+        if digit > 9 {
+            return None;
+        }
+        let sum = sum.checked_mul(10)?.checked_add(digit)?;
+        (sum <= LARGEST_LENGTH).then_some(sum)
+    })
+}
+
+/// The largest length nginx knows, in bytes: that of a signed file offset.
+pub const LARGEST_LENGTH: u64 = i64::MAX as u64;
+
+/// What a `Transfer-Encoding` value means to nginx.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferEncoding {
+    /// `chunked`, in any case and nothing else.
+    Chunked,
+    /// Anything else: 501 for a request, an invalid answer from an upstream.
+    Unknown,
+}
+
+/// Reads a `Transfer-Encoding` value. Lists are not understood, as in nginx: they are the stuff of request smuggling.
+pub fn parse_transfer_encoding(value: &[u8]) -> TransferEncoding {
+    if value.eq_ignore_ascii_case(b"chunked") { TransferEncoding::Chunked } else { TransferEncoding::Unknown }
+}
+
+/// What a `Connection` value asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectionType {
+    /// `close` occurs in it.
+    Close,
+    /// `keep-alive` occurs in it, and `close` does not.
+    KeepAlive,
+}
+
+/// Reads a `Connection` value. As in nginx the words are found anywhere in it.
+pub fn parse_connection(value: &[u8]) -> Option<ConnectionType> {
+    if value.eq_ignore_ascii_case(b"keep-alive") || value.eq_ignore_ascii_case(b"close") {
+        let close = value.len() == b"close".len();
+        return Some(if close { ConnectionType::Close } else { ConnectionType::KeepAlive });
+    }
+    if contains_ignoring_case(value, b"close") {
+        Some(ConnectionType::Close)
+    } else if contains_ignoring_case(value, b"keep-alive") {
+        Some(ConnectionType::KeepAlive)
+    } else {
+        None
+    }
+}
+
+/// Whether `word` occurs in `value`, in any case.
+pub fn contains_ignoring_case(value: &[u8], word: &[u8]) -> bool {
+    value.windows(word.len()).any(|window| window.eq_ignore_ascii_case(word))
+}
+
+/// The value of `name=value` in a list such as `Cookie` (`separator` `;`) or `Cache-Control` (`,`); the first one wins.
+/// Names are compared without case, as `ngx_http_parse_multi_header_lines` does. A name without `=` is passed over.
+pub fn find_in_list<'a>(list: &'a [u8], name: &[u8], separator: u8) -> Option<&'a [u8]> {
+    list_items(list, separator).find_map(|item| {
+        let rest = skip_spaces(strip_name(item, name)?);
+        Some(skip_spaces(rest.strip_prefix(b"=")?))
+    })
+}
+
+/// Whether `name` stands alone in a list, such as `no-store` in `Cache-Control`.
+pub fn is_in_list(list: &[u8], name: &[u8], separator: u8) -> bool {
+    list_items(list, separator).any(|item| strip_name(item, name).is_some_and(|rest| skip_spaces(rest).is_empty()))
+}
+
+fn list_items(list: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
+    // nginx takes the spaces off after a separator only, so those before the first item stay.
+    list.split(move |&byte| byte == separator)
+        .enumerate()
+        .map(|(at, item)| if at == 0 { item } else { skip_spaces(item) })
+}
+
+fn strip_name<'a>(item: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
+    let (start, rest) = item.split_at_checked(name.len())?;
+    start.eq_ignore_ascii_case(name).then_some(rest)
+}
+
+fn skip_spaces(text: &[u8]) -> &[u8] {
+    let first = text.iter().position(|&byte| byte != b' ').unwrap_or(text.len());
+    &text[first..]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn host(text: &str) -> Option<(String, u16)> {
+        let mut out = Vec::new();
+        let parts = validate_host(text.as_bytes(), &mut out).ok()?;
+        assert_eq!(parts.name_len, out.len());
+        Some((String::from_utf8(out).expect("hosts are ASCII"), parts.port))
+    }
+
+    #[test]
+    fn hosts() {
+        let is = |text: &str, name: &str, port| assert_eq!(host(text), Some((name.into(), port)), "{text}");
+        is("Example.COM", "example.com", 0);
+        is("example.com.:8080", "example.com", 8080);
+        is("example.com.", "example.com", 0);
+        is("a_b~%41", "a_b~%41", 0);
+        is("a:", "a", 0);
+        is("a:00080", "a", 80);
+        is("[::1]:443", "[::1]", 443);
+        is("[::1]:", "[::1]", 0);
+        is("[]", "[]", 0);
+        is(".a", ".a", 0);
+        is("a:65535", "a", 65535);
+        for bad in [
+            "", ".", "..", "a..b", "a..", ":80", "a b", "a/b", "a@b", "[::1", "[::1]x", "[a%b]", "a:65536", "a:8x",
+            "a:80:80", "\u{e9}", "a\0", "a\t", "a#", "a\\b", "[..]",
+        ] {
+            assert_eq!(host(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn content_lengths() {
+        assert_eq!(parse_content_length(b"0"), Some(0));
+        assert_eq!(parse_content_length(b"0042"), Some(42));
+        assert_eq!(parse_content_length(b"9223372036854775807"), Some(LARGEST_LENGTH));
+        for bad in
+            [&b""[..], b"9223372036854775808", b"99999999999999999999", b"+1", b"-1", b"1 ", b" 1", b"0x1", b"1,1"]
+        {
+            assert_eq!(parse_content_length(bad), None);
+        }
+    }
+
+    #[test]
+    fn connections() {
+        assert_eq!(parse_connection(b"Keep-Alive"), Some(ConnectionType::KeepAlive));
+        assert_eq!(parse_connection(b"CLOSE"), Some(ConnectionType::Close));
+        assert_eq!(parse_connection(b"keep-alive, close"), Some(ConnectionType::Close));
+        assert_eq!(parse_connection(b"upgrade, keep-alive"), Some(ConnectionType::KeepAlive));
+        assert_eq!(parse_connection(b"upgrade"), None);
+        assert_eq!(parse_connection(b""), None);
+        assert_eq!(parse_transfer_encoding(b"Chunked"), TransferEncoding::Chunked);
+        assert_eq!(parse_transfer_encoding(b"gzip, chunked"), TransferEncoding::Unknown);
+    }
+
+    #[test]
+    fn lists() {
+        let cookie = b"a=1; bb = 2;A=3; flag; c=";
+        assert_eq!(find_in_list(cookie, b"A", b';'), Some(&b"1"[..]));
+        assert_eq!(find_in_list(cookie, b"bb", b';'), Some(&b"2"[..]));
+        assert_eq!(find_in_list(cookie, b"b", b';'), None);
+        assert_eq!(find_in_list(cookie, b"flag", b';'), None);
+        assert_eq!(find_in_list(cookie, b"c", b';'), Some(&b""[..]));
+        assert!(is_in_list(b"max-age=3, No-Store", b"no-store", b','));
+        assert!(!is_in_list(b"no-storey", b"no-store", b','));
+    }
+}
