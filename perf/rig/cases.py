@@ -42,7 +42,7 @@ daemon off;
 pid {folder}/pid;
 error_log {folder}/error.log crit;
 events {{
-    worker_connections 16384;
+    worker_connections 19900;
 }}
 http {{
     default_type text/plain;

@@ -29,7 +29,12 @@ pub(crate) struct Walk {
 impl Tried {
     /// Nothing tried.
     pub const fn new() -> Self {
-        Tried { first: [0; INLINE], inlined: 0, rest: Vec::new(), walk: Walk { looks: 0, begun: false, hash: 0, hashed: 0 } }
+        Tried {
+            first: [0; INLINE],
+            inlined: 0,
+            rest: Vec::new(),
+            walk: Walk { looks: 0, begun: false, hash: 0, hashed: 0 },
+        }
     }
 
     /// Notes a peer. A second time changes nothing.

@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""What an idle kept connection costs in the server's user memory.
+
+Opens many connections from a few addresses of 127.0.0.0/8, sends one request on each, leaves them idle, and compares
+the server's memory (PSS and RSS of all its processes) with what it was before. See perf/README.md.
+"""
+import argparse
+import json
+import os
+import pathlib
+import resource
+import signal
+import socket
+import sys
+import time
+
+from rig import load, processes, servers
+from rig.cases import CASES
+
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", pathlib.Path(__file__).resolve().parent.parent / "target"))
+# A process may have 20,000 descriptors here; some are the server's and the client's own.
+CONNECTIONS_MOST = 19_500
+SOURCES = 4
+# Connections opened and closed before the first look, so that what a server allocates once is not counted.
+WARM_UP = 100
+REQUEST = b"GET /return HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def main():
+    """Measures each server in turn and prints a line (or JSON) for each."""
+    options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    rig = servers.Rig(options.ironweir, options.floor, options.server_cpu, options.load_cpu)
+    os.sched_setaffinity(0, {options.load_cpu})
+    results = {}
+    try:
+        for name in options.servers:
+            if not rig.available(name):
+                print(f"{name}: not found ({rig.programs[name]}), left out", file=sys.stderr)
+                continue
+            results[name] = measure(rig, name, options)
+            if not options.json:
+                print(text(name, results[name]))
+    finally:
+        processes.stop_all()
+        rig.close()
+    if options.json:
+        print(json.dumps(results, indent=1))
+
+
+def measure(rig, name, options):
+    """One server: bytes for a connection while they are held, and what is left when they are gone."""
+    server = rig.start(name, CASES["return"], 1)
+    load.check(server, CASES["return"])
+    close_all(open_all(server.port, WARM_UP))
+    settle(server, options.settle)
+    before, kernel_before = server.memory(), kernel_memory()
+    held = open_all(server.port, options.connections)
+    settle(server, options.settle)
+    during, kernel = server.memory(), kernel_memory()
+    still_open = sum(alive(connection) for connection in held)
+    close_all(held)
+    settle(server, options.settle)
+    after = server.memory()
+    server.stop()
+    return {
+        "connections": options.connections, "still_open": still_open,
+        "pss_before": before[0], "pss_held": during[0], "pss_after": after[0],
+        "pss_per_connection": (during[0] - before[0]) / options.connections,
+        "rss_per_connection": (during[1] - before[1]) / options.connections,
+        "kernel_per_connection": (kernel - kernel_before) / options.connections,
+    }
+
+
+def open_all(port, count):
+    """Connections that have each had an answer."""
+    connections = []
+    for number in range(count):
+        connection = socket.socket()
+        connection.settimeout(5)
+        connection.setsockopt(socket.IPPROTO_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT: a port for each destination
+        connection.bind((f"127.0.0.{2 + number % SOURCES}", 0))
+        connection.connect(("127.0.0.1", port))
+        connection.sendall(REQUEST)
+        answer = b""
+        while b"\r\n\r\nx" not in answer:
+            part = connection.recv(4096)
+            if not part:
+                raise ConnectionError(f"closed at connection {number} after {answer!r}")
+            answer += part
+        connections.append(connection)
+    return connections
+
+
+def alive(connection):
+    """Whether the server still holds the connection."""
+    connection.setblocking(False)
+    try:
+        return connection.recv(1) != b""
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def close_all(connections):
+    """Ends all of them."""
+    for connection in connections:
+        connection.close()
+
+
+def settle(server, seconds):
+    """Waits until the server's memory has not changed for half a second, at most so long."""
+    deadline = time.monotonic() + seconds
+    last = None
+    while time.monotonic() < deadline:
+        now = server.memory()
+        if now == last:
+            return
+        last = now
+        time.sleep(0.5)
+
+
+def kernel_memory():
+    """Bytes of the kernel's slabs, where sockets, files and epoll entries live: both ends of all connections."""
+    for line in pathlib.Path("/proc/meminfo").read_text().splitlines():
+        if line.startswith("Slab:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def text(name, result):
+    """The result in a line."""
+    return (f"{name}: {result['connections']} held ({result['still_open']} still open), "
+            f"{result['pss_per_connection']:.0f} B of PSS each, {result['rss_per_connection']:.0f} B of RSS; "
+            f"PSS {result['pss_before'] / 1024:.0f} kB before, {result['pss_held'] / 1024:.0f} held, "
+            f"{result['pss_after'] / 1024:.0f} after; kernel, both ends, about {result['kernel_per_connection']:.0f} B")
+
+
+def parse():
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--connections", type=int, default=15_000, help=f"at most {CONNECTIONS_MOST}")
+    parser.add_argument("--servers", type=lambda names: names.split(","), default=["nginx", "ironweir"])
+    parser.add_argument("--settle", type=float, default=10, help="seconds to wait for memory to settle, at most")
+    parser.add_argument("--ironweir", type=pathlib.Path, default=TARGET / "release/ironweir")
+    parser.add_argument("--floor", type=pathlib.Path, default=TARGET / "release/floor")
+    parser.add_argument("--server-cpu", type=int, default=0)
+    parser.add_argument("--load-cpu", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    options = parser.parse_args()
+    if not 0 < options.connections <= CONNECTIONS_MOST:
+        parser.error(f"--connections: 1 to {CONNECTIONS_MOST}")
+    return options
+
+
+if __name__ == "__main__":
+    main()
