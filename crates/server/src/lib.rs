@@ -1,3 +1,18 @@
-//! The data plane of Ironweir.
+//! The data plane of Ironweir: from nginx.conf and a listening socket to answers. The folders are the way of a request.
 
+pub mod config;
+pub mod connection;
+pub mod listen;
+pub mod log;
+pub mod master;
+pub mod modules;
+pub mod request;
 pub mod resolve;
+pub mod settings;
+pub mod snapshot;
+pub mod temp;
+pub mod upstream;
+pub mod worker;
+
+/// The version of nginx whose configuration and behaviour this is.
+pub const NGINX_VERSION: &str = "1.31.5";

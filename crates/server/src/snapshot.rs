@@ -65,6 +65,8 @@ pub struct Snapshot {
     pub process: ProcessSettings,
     /// Values that modules keep once.
     pub main: MainConf,
+    /// `-p`: what relative paths made of variables are relative to.
+    pub prefix: std::path::PathBuf,
     /// Server blocks.
     pub servers: Vec<Server>,
     /// Levels of the `http` tree by index.

@@ -157,6 +157,37 @@ impl Complex {
         }
     }
 
+    /// Appends the text as `rewrite` makes it: captures after a `?` (or all, for a redirect) are escaped when the uri they
+    /// came from was. Gives where the arguments begin.
+    pub fn write_rewritten(&self, r: &mut Request, escape: bool, escape_all: bool, out: &mut Vec<u8>) -> Option<usize> {
+        let mut args_at = None;
+        for p in &self.parts {
+            match p {
+                Part::Text(t) => {
+                    if args_at.is_none()
+                        && let Some(i) = memchr::memchr(b'?', t)
+                    {
+                        args_at = Some(out.len() + i + 1);
+                    }
+                    out.extend_from_slice(t);
+                }
+                Part::Variable(id) => {
+                    let value = r.variable(*id).unwrap_or(Text::EMPTY);
+                    out.extend_from_slice(r.get(value));
+                }
+                Part::Capture(n) => {
+                    let value = r.capture(*n).unwrap_or(Text::EMPTY);
+                    if escape && (escape_all || args_at.is_some()) {
+                        wire::http1::escape::escape_uri(r.get(value), wire::http1::escape::Escape::Args, out);
+                    } else {
+                        out.extend_from_slice(r.get(value));
+                    }
+                }
+            }
+        }
+        args_at
+    }
+
     /// Whether the text is something other than empty and `0`: what `if=`, `proxy_cache_bypass` and others ask.
     pub fn is_true(&self, r: &mut Request) -> bool {
         let value = self.eval(r);

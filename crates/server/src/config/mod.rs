@@ -74,10 +74,18 @@ pub struct Level {
     pub matching: Matching,
     /// The modules' values.
     pub conf: LocationConf,
+    /// A server's `listen`s.
+    pub listens: Vec<crate::modules::listen::Listen>,
+    /// A server's names.
+    pub server_names: Vec<(crate::modules::listen::Name, Node)>,
+    /// A server's first name: `$server_name`.
+    pub server_name: Vec<u8>,
     /// Values of servers; on the `http` level the defaults of all servers.
     pub server: Option<Box<ServerConf>>,
     /// The blocks inside, in the order of the text.
     pub children: Vec<Level>,
+    /// Names of directives on this level that have no meaning here.
+    pub ignored: Vec<Vec<u8>>,
     /// Whether this level is inside an `if` or `limit_except`, at any depth.
     pub nameless: bool,
 }
@@ -94,12 +102,18 @@ pub struct Build<'f> {
     pub problems: Vec<Problem>,
     /// Values of the main level and of `events`.
     pub process: ProcessSettings,
+    /// `error_log` of the main level.
+    pub error_logs: Vec<crate::settings::ErrorLogSpec>,
     /// Values that modules keep once for all of `http`.
     pub main: MainConf,
     /// Names and indexes of variables.
     pub variables: Variables,
     /// The `http` level, once its block has been read.
     pub http: Option<Level>,
+    /// Directories that must be there before the workers start.
+    pub directories: Vec<PathBuf>,
+    /// Directives that were accepted and have no meaning here, for `-t` to say.
+    pub notes: Vec<Problem>,
     /// Number of compiled expressions, each of which has scratch space in every thread.
     pub patterns: u32,
     next_location: u32,
@@ -122,9 +136,12 @@ impl<'f> Build<'f> {
             conf_prefix: conf_prefix.to_owned(),
             problems: Vec::new(),
             process: ProcessSettings::default(),
+            error_logs: Vec::new(),
             main: MainConf::default(),
             variables: Variables::new(),
             http: None,
+            directories: Vec::new(),
+            notes: Vec::new(),
             patterns: 0,
             next_location: 0,
         }
@@ -140,6 +157,11 @@ impl<'f> Build<'f> {
     pub fn conf_path(&self, path: &[u8]) -> PathBuf {
         use std::os::unix::ffi::OsStrExt;
         self.conf_prefix.join(std::ffi::OsStr::from_bytes(path))
+    }
+
+    /// Remembers that a directive has no meaning here.
+    pub fn note(&mut self, node: &Node) {
+        self.notes.push(node.notice(format!(""{}" has no effect in Ironweir", node.name.as_str())));
     }
 
     /// A new level of `http`.
@@ -170,6 +192,18 @@ impl<'f> Build<'f> {
             Some(d) => (d.set)(&mut Scope { build: self, level }, node),
             None => Err(node.problem(format!("\"{name}\" is not supported yet"))),
         }
+    }
+}
+
+impl Level {
+    /// `location @x`
+    pub fn is_named(&self) -> bool {
+        matches!(self.matching, Matching::Named)
+    }
+
+    /// `location ~ x`
+    pub fn is_pattern(&self) -> bool {
+        matches!(self.matching, Matching::Regex(_))
     }
 }
 

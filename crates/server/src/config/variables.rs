@@ -110,9 +110,12 @@ impl Variables {
             Some(_) => {}
             None if prefix(&key).is_some() && !key.starts_with("arg_") => {}
             None => {
+                let shown: Box<str> = key.clone();
+                let evaluate: Evaluate =
+                    Arc::new(move |r: &mut Request| crate::modules::rewrite::uninitialized(r, &shown));
                 self.defined.insert(
                     key,
-                    Definition { evaluate: None, volatile: false, changeable: true, assign: None },
+                    Definition { evaluate: Some(evaluate), volatile: true, changeable: true, assign: None },
                 );
             }
         }

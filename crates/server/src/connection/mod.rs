@@ -4,14 +4,23 @@
 pub mod http1;
 pub mod output;
 pub mod pool;
+pub mod proxy_header;
 pub mod socket;
 
+use crate::log::error::Level;
 use crate::request::subrequest::SubSession;
-use http1::Http1;
+use crate::worker::counters;
+use http1::{Http1, Next};
+use socket::Socket;
 use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::task::{Poll, Waker};
 
 /// Where a connection comes from or goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -38,8 +47,35 @@ pub struct Client {
     pub requests: Cell<u64>,
     /// What the PROXY header said, if the listener wants one.
     pub proxy_protocol: RefCell<Option<Box<wire::proxy_protocol::Header>>>,
-    /// The descriptor, for questions to the kernel only.
-    pub descriptor: i32,
+    /// For questions to the kernel: `TCP_INFO`, the local address.
+    pub socket: Weak<OwnedFd>,
+}
+
+impl Address {
+    /// The address without port: `$remote_addr`.
+    pub fn host(&self) -> Host<'_> {
+        Host(self)
+    }
+
+    /// The port, 0 for unix sockets.
+    pub fn port(&self) -> u16 {
+        match self {
+            Address::Inet(a) => a.port(),
+            Address::Unix(_) => 0,
+        }
+    }
+}
+
+/// Shows an address as nginx does in variables and logs.
+pub struct Host<'a>(&'a Address);
+
+impl std::fmt::Display for Host<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.0 {
+            Address::Inet(a) => write!(f, "{}", a.ip()),
+            Address::Unix(_) => f.write_str("unix:"),
+        }
+    }
 }
 
 /// Where a request's answer goes.
@@ -54,13 +90,62 @@ pub enum Session {
     Sub(SubSession),
 }
 
+/// Connections of all threads are counted in one row.
+static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
+
 thread_local! {
-    static NEXT_NUMBER: Cell<u64> = const { Cell::new(1) };
+    /// How many connections this thread has open, for the control thread to read.
+    pub static OPEN: RefCell<Option<Arc<AtomicUsize>>> = const { RefCell::new(None) };
+    /// Connections between two requests, to be woken when the thread drains.
+    static IDLE: RefCell<Wakers> = RefCell::default();
+}
+
+#[derive(Default)]
+struct Wakers {
+    wakers: Vec<Option<Waker>>,
+    free: Vec<usize>,
+}
+
+/// Wakes every idle connection: the thread drains.
+pub fn wake_idle() {
+    let wakers: Vec<Waker> = IDLE.with_borrow_mut(|i| i.wakers.iter_mut().filter_map(Option::take).collect());
+    wakers.into_iter().for_each(Waker::wake);
+}
+
+/// A place among the idle connections of the thread.
+struct IdlePlace(usize);
+
+impl IdlePlace {
+    fn new() -> IdlePlace {
+        IdlePlace(IDLE.with_borrow_mut(|i| {
+            i.free.pop().unwrap_or_else(|| {
+                i.wakers.push(None);
+                i.wakers.len() - 1
+            })
+        }))
+    }
+
+    fn set(&self, waker: &Waker) {
+        IDLE.with_borrow_mut(|i| match &i.wakers[self.0] {
+            Some(w) if w.will_wake(waker) => {}
+            _ => i.wakers[self.0] = Some(waker.clone()),
+        });
+    }
+}
+
+impl Drop for IdlePlace {
+    fn drop(&mut self) {
+        let _ = IDLE.try_with(|i| {
+            let mut i = i.borrow_mut();
+            i.wakers[self.0] = None;
+            i.free.push(self.0);
+        });
+    }
 }
 
 impl Client {
     /// A client that was just accepted.
-    pub fn new(number: u64, remote: Address, listener: usize, descriptor: i32) -> Rc<Client> {
+    pub fn new(number: u64, remote: Address, listener: usize, socket: Weak<OwnedFd>) -> Rc<Client> {
         Rc::new(Client {
             number,
             remote: RefCell::new(remote),
@@ -69,7 +154,97 @@ impl Client {
             started_ms: crate::worker::clock::wall_ms(),
             requests: Cell::new(0),
             proxy_protocol: RefCell::new(None),
-            descriptor,
+            socket,
         })
     }
+}
+
+/// Counts an open connection as long as it lives.
+struct Counted;
+
+impl Counted {
+    fn new() -> Counted {
+        OPEN.with_borrow(|o| o.as_ref().map(|n| n.store(n.load(Relaxed) + 1, Relaxed)));
+        counters::accepted();
+        Counted
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let _ = OPEN.try_with(|o| o.borrow().as_ref().map(|n| n.store(n.load(Relaxed) - 1, Relaxed)));
+        counters::closed();
+    }
+}
+
+/// Begins to serve an accepted socket.
+pub fn start(fd: OwnedFd, remote: Address, listener: usize) {
+    let limit = crate::worker::shot().process.worker_connections;
+    let open = OPEN.with_borrow(|o| o.as_ref().map_or(0, |n| n.load(Relaxed)));
+    if open >= limit {
+        crate::log::process_line(Level::Alert, format_args!("{limit} worker_connections are not enough"));
+        return;
+    }
+    let socket = Socket::new(fd);
+    let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, socket.handle());
+    tokio::task::spawn_local(guarded(socket, client));
+}
+
+/// A panic costs this connection and nothing else.
+async fn guarded(socket: Socket, client: Rc<Client>) {
+    let _counted = Counted::new();
+    let number = client.number;
+    let mut work = std::pin::pin!(run(socket, client));
+    let result = poll_fn(|cx| {
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
+            Err(panic) => Poll::Ready(Err(panic)),
+        }
+    })
+    .await;
+    if let Err(panic) = result {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        crate::log::process_line(Level::Alert, format_args!("*{number} a connection was given up: {text}"));
+    }
+}
+
+async fn run(socket: Socket, client: Rc<Client>) {
+    let mut http = Http1::new(socket);
+    if expects_proxy_header(&client) {
+        let ok = Box::pin(proxy_header::read(&mut http, &client)).await;
+        if !ok {
+            return;
+        }
+    }
+    let mut place = None;
+    loop {
+        match Box::pin(http1::serve(http, client.clone())).await {
+            Next::Gone => return,
+            Next::Idle(back) => http = back,
+        }
+        let place = place.get_or_insert_with(IdlePlace::new);
+        counters::waiting(1);
+        let woken = poll_fn(|cx| {
+            if let Poll::Ready(r) = http.socket.poll_readable(cx) {
+                return Poll::Ready(r.is_ok());
+            }
+            if crate::worker::draining() {
+                return Poll::Ready(false);
+            }
+            place.set(cx.waker());
+            http.timer.poll_expired(cx).map(|()| false)
+        })
+        .await;
+        counters::waiting(-1);
+        if !woken {
+            return;
+        }
+    }
+}
+
+fn expects_proxy_header(client: &Client) -> bool {
+    let shot = crate::worker::shot();
+    shot.ports[crate::worker::port_of(&shot, client.listener)].proxy_protocol
 }

@@ -6,6 +6,7 @@ use rustix::net::{RecvFlags, SendFlags};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -20,8 +21,8 @@ pub struct Socket {
 
 #[derive(Debug)]
 enum State {
-    Plain(OwnedFd),
-    Registered(AsyncFd<OwnedFd>),
+    Plain(Rc<OwnedFd>),
+    Registered(AsyncFd<Rc<OwnedFd>>),
     /// Only while it moves from one to the other.
     Gone,
 }
@@ -29,19 +30,29 @@ enum State {
 impl Socket {
     /// Takes a connected, non-blocking descriptor.
     pub fn new(fd: OwnedFd) -> Socket {
-        Socket { state: State::Plain(fd), overlooked: false }
+        Socket { state: State::Plain(Rc::new(fd)), overlooked: false }
+    }
+
+    /// The descriptor for those who only ask the kernel about it: gone when the socket is.
+    pub fn handle(&self) -> Weak<OwnedFd> {
+        match &self.state {
+            State::Plain(fd) => Rc::downgrade(fd),
+            State::Registered(io) => Rc::downgrade(io.get_ref()),
+            State::Gone => Weak::new(),
+        }
     }
 
     /// The descriptor itself, without its registration.
     pub fn into_fd(mut self) -> OwnedFd {
-        match std::mem::replace(&mut self.state, State::Gone) {
+        let fd = match std::mem::replace(&mut self.state, State::Gone) {
             State::Plain(fd) => fd,
             State::Registered(io) => io.into_inner(),
             State::Gone => unreachable!("a socket keeps its descriptor between calls"),
-        }
+        };
+        Rc::try_unwrap(fd).expect("handles are weak, so the socket is the only owner")
     }
 
-    fn registered(&mut self) -> io::Result<&AsyncFd<OwnedFd>> {
+    fn registered(&mut self) -> io::Result<&AsyncFd<Rc<OwnedFd>>> {
         if let State::Plain(_) = self.state {
             let State::Plain(fd) = std::mem::replace(&mut self.state, State::Gone) else { unreachable!("just matched") };
             match AsyncFd::try_with_interest(fd, Interest::READABLE | Interest::WRITABLE) {

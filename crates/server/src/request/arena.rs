@@ -30,7 +30,7 @@ impl From<Span> for Text {
 }
 
 /// The buffer. Kept and emptied between requests.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Arena {
     bytes: Vec<u8>,
 }

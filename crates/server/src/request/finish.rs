@@ -6,7 +6,7 @@ use super::phases::{self, From, Verdict};
 use super::route::Found;
 use super::{Request, Text};
 use crate::log_error;
-use crate::modules::Contexts;
+use crate::modules::RequestContexts;
 use crate::modules::core::{ErrorPage, ServerTokens};
 use crate::request::respond::{SERVER, SERVER_VERSION};
 use std::fmt;
@@ -131,7 +131,7 @@ pub fn internal_redirect(r: &mut Request, uri: Text, args: Text) -> Verdict {
     r.valid_target = false;
     r.internal = true;
     let kept = std::mem::take(&mut r.ctx);
-    r.ctx = Contexts::after_redirect(kept);
+    r.ctx = RequestContexts::after_redirect(kept);
     r.location = r.server().root;
     Verdict::Restart(From::ServerRewrite)
 }
@@ -161,7 +161,7 @@ pub fn named_location(r: &mut Request, name: &[u8]) -> Verdict {
             r.content_handler = None;
             r.uri_changed = false;
             let kept = std::mem::take(&mut r.ctx);
-            r.ctx = Contexts::after_redirect(kept);
+            r.ctx = RequestContexts::after_redirect(kept);
             phases::enter_location(r);
             Verdict::Restart(From::Rewrite)
         }

@@ -15,7 +15,7 @@ pub mod subrequest;
 
 use crate::connection::{Client, Session};
 use crate::log::error::{ErrorLog, Level};
-use crate::modules::{Contexts, LocationConf};
+use crate::modules::{LocationConf, RequestContexts};
 use crate::snapshot::{Location, LocationId, Server, ServerId, Shot, VariableId};
 use crate::upstream::Attempts;
 use arena::{Arena, Span, Text};
@@ -126,7 +126,7 @@ pub struct Request {
     /// Head bytes plus body bytes read.
     pub request_length: u64,
     /// What pieces modules keep for this request.
-    pub ctx: Contexts,
+    pub ctx: RequestContexts,
     /// Tries at upstreams, for `$upstream_*` and the error log.
     pub attempts: Attempts,
     /// The groups of the last expression that matched.
@@ -142,6 +142,12 @@ pub struct Request {
     pub parent_uri: Option<Text>,
     /// `$request_id`, made when first asked for.
     pub id: Option<Text>,
+    /// What `server_tokens` with variables came to.
+    pub tokens: Option<crate::modules::core::ServerTokens>,
+    /// The uri is added to an `alias` that belongs to a pattern (`index` and `try_files` do).
+    pub add_uri_to_alias: bool,
+    /// The uri is still the one the location was found by.
+    pub valid_location: bool,
     /// Skip the log line (mirror and others with `log_subrequest off`).
     pub logged: bool,
 }
@@ -238,7 +244,7 @@ impl Request {
             access_code: 0,
             started_ms: 0,
             request_length: 0,
-            ctx: Contexts::default(),
+            ctx: RequestContexts::default(),
             attempts,
             captures,
             values,
@@ -247,6 +253,9 @@ impl Request {
             subrequests: 0,
             parent_uri: None,
             id: None,
+            tokens: None,
+            add_uri_to_alias: false,
+            valid_location: true,
             logged: false,
         }
     }
@@ -334,6 +343,12 @@ impl Request {
     pub(crate) fn swap_shared(&mut self, other: &mut Request) {
         std::mem::swap(&mut self.arena, &mut other.arena);
         std::mem::swap(&mut self.values, &mut other.values);
+    }
+
+    /// Copies what is shared, for a subrequest that outlives this request.
+    pub(crate) fn copy_shared(&mut self, other: &Request) {
+        self.arena = other.arena.clone();
+        self.values.clone_from(&other.values);
     }
 }
 

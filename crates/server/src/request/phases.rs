@@ -157,6 +157,7 @@ async fn call(r: &mut Request, handler: Handler) -> Verdict {
 fn find_location(r: &mut Request) -> Option<Verdict> {
     r.content_handler = None;
     r.uri_changed = false;
+    r.valid_location = true;
     let shot = r.shot.clone();
     r.location = shot.server(r.server).root;
     let found = shot.location(r.location).inside.find(r, &shot);

@@ -1,0 +1,46 @@
+//! Reads the PROXY header (versions 1 and 2) that comes before everything else on `listen ... proxy_protocol`.
+
+use super::http1::Http1;
+use super::Client;
+use crate::log::error::Level;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+
+/// Reads the header. False: there is none, it is broken, or it did not come in time; the connection is to be closed.
+pub async fn read(http: &mut Http1, client: &Rc<Client>) -> bool {
+    let shot = crate::worker::shot();
+    let port = &shot.ports[crate::worker::port_of(&shot, client.listener)];
+    let server = shot.server(port.any.default);
+    http.timer.set(*server.conf.core.client_header_timeout);
+    loop {
+        match wire::proxy_protocol::parse(http.unread()) {
+            Ok(wire::proxy_protocol::Parsed::Complete { header, len }) => {
+                http.consume(len);
+                client.proxy_protocol.replace(Some(Box::new(header)));
+                return true;
+            }
+            Ok(wire::proxy_protocol::Parsed::Partial) => {}
+            Err(_) => {
+                let shown = String::from_utf8_lossy(&http.unread()[..http.unread().len().min(64)]).into_owned();
+                complain(&shot, client, format_args!("broken header: \"{shown}\" while reading PROXY protocol"));
+                return false;
+            }
+        }
+        let got = poll_fn(|cx| match http.poll_fill(cx) {
+            Poll::Ready(n) => Poll::Ready(n.ok()),
+            Poll::Pending => http.timer.poll_expired(cx).map(|()| None),
+        })
+        .await;
+        if !matches!(got, Some(n) if n > 0) {
+            return false;
+        }
+    }
+}
+
+fn complain(shot: &crate::snapshot::Shot, client: &Client, text: std::fmt::Arguments<'_>) {
+    let port = &shot.ports[crate::worker::port_of(shot, client.listener)];
+    let root = shot.server(port.any.default).root;
+    let log = &shot.location(root).conf.core.error_log;
+    log.write(Level::Error, Some(client.number), format_args!("{text}, client: {}", client.remote.borrow().host()));
+}

@@ -1,0 +1,137 @@
+//! Listening sockets of a thread: accepts in batches and starts a connection for each. After: `connection`.
+
+pub mod socket;
+
+use crate::connection::{self, Address};
+use crate::settings::ListenAddress;
+use rustix::net::{SocketAddrAny, SocketFlags};
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+/// Connections accepted in one go before others get their turn.
+const BATCH: usize = 64;
+/// How long a thread that is out of descriptors waits before it accepts again (nginx's `accept_mutex_delay`).
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(500);
+
+/// A listening socket of this thread.
+pub struct Listener {
+    /// Its number in the thread.
+    pub number: usize,
+    /// What it listens on.
+    pub address: ListenAddress,
+    fd: AsyncFd<OwnedFd>,
+    started: Cell<bool>,
+    closed: Cell<bool>,
+    wake: tokio::sync::Notify,
+}
+
+impl Listener {
+    /// Registers a listening socket with the thread.
+    pub fn new(number: usize, address: ListenAddress, fd: OwnedFd) -> io::Result<Rc<Listener>> {
+        let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
+        let wake = tokio::sync::Notify::new();
+        Ok(Rc::new(Listener { number, address, fd, started: Cell::new(false), closed: Cell::new(false), wake }))
+    }
+
+    /// Begins to accept; does nothing the second time.
+    pub fn start(self: &Rc<Self>) {
+        if !self.started.replace(true) {
+            tokio::task::spawn_local(accept_loop(self.clone()));
+        }
+    }
+
+    /// Takes what waits in the queue, then stops.
+    pub fn close(&self) {
+        self.closed.set(true);
+        self.wake.notify_one();
+    }
+}
+
+async fn accept_loop(listener: Rc<Listener>) {
+    loop {
+        let ready = tokio::select! {
+            biased;
+            () = listener.wake.notified() => None,
+            ready = listener.fd.readable() => Some(ready),
+        };
+        let mut guard = match ready {
+            None => {
+                accept_some(&listener, usize::MAX);
+                return;
+            }
+            Some(Err(_)) => return,
+            Some(Ok(guard)) => guard,
+        };
+        match accept_some(&listener, BATCH) {
+            Accepted::All => guard.clear_ready(),
+            Accepted::More => tokio::task::yield_now().await,
+            Accepted::Exhausted => {
+                guard.retain_ready();
+                crate::worker::timer::sleep(OUT_OF_DESCRIPTORS).await;
+            }
+        }
+    }
+}
+
+enum Accepted {
+    All,
+    More,
+    Exhausted,
+}
+
+fn accept_some(listener: &Listener, at_most: usize) -> Accepted {
+    for _ in 0..at_most {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        match rustix::net::acceptfrom_with(listener.fd.get_ref(), flags) {
+            Ok((fd, peer)) => connection::start(fd, peer.map_or(Address::Unix(PathBuf::new()), address), listener.number),
+            Err(e) => {
+                let error = io::Error::from(e);
+                match e {
+                    rustix::io::Errno::AGAIN => return Accepted::All,
+                    rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED => continue,
+                    rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => {
+                        crate::log::process_line(
+                            crate::log::error::Level::Crit,
+                            format_args!("accept4() failed ({})", crate::log::os_error(&error)),
+                        );
+                        return Accepted::Exhausted;
+                    }
+                    _ => {
+                        crate::log::process_line(
+                            crate::log::error::Level::Alert,
+                            format_args!("accept4() failed ({})", crate::log::os_error(&error)),
+                        );
+                        return Accepted::All;
+                    }
+                }
+            }
+        }
+    }
+    Accepted::More
+}
+
+fn address(any: SocketAddrAny) -> Address {
+    match SocketAddr::try_from(any.clone()) {
+        Ok(a) => Address::Inet(a),
+        Err(_) => {
+            let path = rustix::net::SocketAddrUnix::try_from(any).ok().and_then(|u| u.path().map(|p| p.into_owned()));
+            use std::os::unix::ffi::OsStringExt;
+            Address::Unix(path.map_or(PathBuf::new(), |p| std::ffi::OsString::from_vec(p.into_bytes()).into()))
+        }
+    }
+}
+
+/// The address that a connected socket has on this side.
+pub fn local_address(fd: BorrowedFd<'_>) -> Address {
+    match rustix::net::getsockname(fd.as_fd()) {
+        Ok(any) => address(any),
+        Err(_) => Address::Unix(PathBuf::new()),
+    }
+}

@@ -1,0 +1,682 @@
+//! The http core: the values that every request needs (nginx's `ngx_http_core_module`, without blocks, `listen` and
+//! names, which are in `http_block` and `listen`).
+
+use crate::config::complex::Complex;
+use crate::config::set::{self, duplicate, invalid};
+use crate::config::{Build, Directive, Level, Scope, http};
+use crate::log::error::ErrorLog;
+use crate::request::phases::Content;
+use crate::request::{Method, Request, Text};
+use crate::settings;
+use crate::settings::ErrorLogSpec;
+use crate::snapshot::LocationId;
+use crate::temp::TempPath;
+use conf::{Node, Problem, value};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const DIRECTIVES: &[Directive] = &[
+    http("client_header_buffer_size", |s, n| set::size(&mut server(s)?.client_header_buffer_size, n)),
+    http("client_header_timeout", |s, n| set::time(&mut server(s)?.client_header_timeout, n)),
+    http("ignore_invalid_headers", |s, n| set::flag(&mut server(s)?.ignore_invalid_headers, n)),
+    http("underscores_in_headers", |s, n| set::flag(&mut server(s)?.underscores_in_headers, n)),
+    http("merge_slashes", |s, n| set::flag(&mut server(s)?.merge_slashes, n)),
+    http("max_headers", |s, n| set::number(&mut server(s)?.max_headers, n)),
+    http("large_client_header_buffers", large_buffers),
+    http("connection_pool_size", accepted),
+    http("request_pool_size", accepted),
+    http("server_names_hash_bucket_size", accepted),
+    http("server_names_hash_max_size", accepted),
+    http("variables_hash_bucket_size", accepted),
+    http("variables_hash_max_size", accepted),
+    http("types_hash_bucket_size", accepted),
+    http("types_hash_max_size", accepted),
+    http("aio", accepted),
+    http("aio_write", accepted),
+    http("directio", accepted),
+    http("directio_alignment", accepted),
+    http("read_ahead", accepted),
+    http("sendfile", accepted),
+    http("sendfile_max_chunk", accepted),
+    http("send_lowat", accepted),
+    http("postpone_output", accepted),
+    http("output_buffers", accepted),
+    http("client_body_in_single_buffer", accepted),
+    http("root", root),
+    http("alias", alias),
+    http("internal", |s, n| {
+        if std::mem::replace(&mut s.level.conf.core.internal, true) { Err(duplicate(n)) } else { Ok(()) }
+    }),
+    http("types", types),
+    http("default_type", |s, n| set::value(&mut s.level.conf.core.default_type, n, n.args[0].text.as_slice().into())),
+    http("client_max_body_size", |s, n| set::offset(&mut s.level.conf.core.client_max_body_size, n)),
+    http("client_body_buffer_size", |s, n| set::size(&mut s.level.conf.core.client_body_buffer_size, n)),
+    http("client_body_timeout", |s, n| set::time(&mut s.level.conf.core.client_body_timeout, n)),
+    http("client_body_temp_path", body_temp_path),
+    http("client_body_in_file_only", |s, n| {
+        let words = [("off", InFile::Off), ("on", InFile::On), ("clean", InFile::Clean)];
+        set::one_of(&mut s.level.conf.core.client_body_in_file_only, n, &words)
+    }),
+    http("satisfy", |s, n| {
+        set::one_of(&mut s.level.conf.core.satisfy, n, &[("all", Satisfy::All), ("any", Satisfy::Any)])
+    }),
+    http("keepalive_timeout", keepalive_timeout),
+    http("keepalive_min_timeout", |s, n| set::time(&mut s.level.conf.core.keepalive_min_timeout, n)),
+    http("keepalive_time", |s, n| set::time(&mut s.level.conf.core.keepalive_time, n)),
+    http("keepalive_requests", |s, n| set::number(&mut s.level.conf.core.keepalive_requests, n)),
+    http("keepalive_disable", keepalive_disable),
+    http("lingering_close", |s, n| {
+        let words = [("off", Lingering::Off), ("on", Lingering::On), ("always", Lingering::Always)];
+        set::one_of(&mut s.level.conf.core.lingering_close, n, &words)
+    }),
+    http("lingering_time", |s, n| set::time(&mut s.level.conf.core.lingering_time, n)),
+    http("lingering_timeout", |s, n| set::time(&mut s.level.conf.core.lingering_timeout, n)),
+    http("reset_timedout_connection", |s, n| set::flag(&mut s.level.conf.core.reset_timedout_connection, n)),
+    http("send_timeout", |s, n| set::time(&mut s.level.conf.core.send_timeout, n)),
+    http("limit_rate", |s, n| set::complex(s.build, &mut s.level.conf.core.limit_rate, n)),
+    http("limit_rate_after", |s, n| set::complex(s.build, &mut s.level.conf.core.limit_rate_after, n)),
+    http("tcp_nopush", |s, n| set::flag(&mut s.level.conf.core.tcp_nopush, n)),
+    http("tcp_nodelay", |s, n| set::flag(&mut s.level.conf.core.tcp_nodelay, n)),
+    http("absolute_redirect", |s, n| set::flag(&mut s.level.conf.core.absolute_redirect, n)),
+    http("server_name_in_redirect", |s, n| set::flag(&mut s.level.conf.core.server_name_in_redirect, n)),
+    http("port_in_redirect", |s, n| set::flag(&mut s.level.conf.core.port_in_redirect, n)),
+    http("msie_padding", |s, n| set::flag(&mut s.level.conf.core.msie_padding, n)),
+    http("msie_refresh", |s, n| set::flag(&mut s.level.conf.core.msie_refresh, n)),
+    http("log_not_found", |s, n| set::flag(&mut s.level.conf.core.log_not_found, n)),
+    http("log_subrequest", |s, n| set::flag(&mut s.level.conf.core.log_subrequest, n)),
+    http("recursive_error_pages", |s, n| set::flag(&mut s.level.conf.core.recursive_error_pages, n)),
+    http("server_tokens", server_tokens),
+    http("chunked_transfer_encoding", |s, n| set::flag(&mut s.level.conf.core.chunked_transfer_encoding, n)),
+    http("etag", |s, n| set::flag(&mut s.level.conf.core.etag, n)),
+    http("if_modified_since", |s, n| {
+        let words = [("off", Modified::Off), ("exact", Modified::Exact), ("before", Modified::Before)];
+        set::one_of(&mut s.level.conf.core.if_modified_since, n, &words)
+    }),
+    http("max_ranges", |s, n| set::number(&mut s.level.conf.core.max_ranges, n)),
+    http("error_page", error_page),
+    http("error_log", error_log),
+    http("post_action", |s, n| set::complex(s.build, &mut s.level.conf.core.post_action, n)),
+    http("auth_delay", |s, n| set::time(&mut s.level.conf.core.auth_delay, n)),
+    http("subrequest_output_buffer_size", |s, n| set::size(&mut s.level.conf.core.subrequest_output_buffer_size, n)),
+];
+
+settings! {
+    /// Values of `http` and `server` level.
+    pub struct ServerSettings {
+        /// First buffer for heads.
+        client_header_buffer_size: u64 = 1024,
+        /// How long a head may take.
+        client_header_timeout: Duration = Duration::from_secs(60),
+        /// Number and size of further buffers for heads.
+        large_client_header_buffers: (usize, usize) = (4, 8192),
+        /// Headers with unusual names are dropped.
+        ignore_invalid_headers: bool = true,
+        /// Underscores are usual.
+        underscores_in_headers: bool = false,
+        /// `//` is `/`.
+        merge_slashes: bool = true,
+        /// Lines a head may have.
+        max_headers: u64 = 1000,
+    }
+}
+
+settings! {
+    /// Values that merge in the plain way.
+    pub struct Settings {
+        /// `root` or `alias`.
+        root: Root = Root::default(),
+        /// Types by extension.
+        types: Arc<HashMap<Box<[u8]>, Box<[u8]>>> = default_types(),
+        /// Type of what `types` does not know.
+        default_type: Arc<[u8]> = Arc::from(&b"text/plain"[..]),
+        /// 0: no limit.
+        client_max_body_size: u64 = 1024 * 1024,
+        /// Larger bodies go to a file.
+        client_body_buffer_size: u64 = 16 * 1024,
+        /// Between two reads of a body.
+        client_body_timeout: Duration = Duration::from_secs(60),
+        /// Where large bodies go.
+        client_body_temp_path: TempPath = TempPath::default(),
+        /// Bodies always go to a file.
+        client_body_in_file_only: InFile = InFile::Off,
+        /// Whether one access module is enough.
+        satisfy: Satisfy = Satisfy::All,
+        /// How long an idle connection is kept.
+        keepalive_timeout: Duration = Duration::from_secs(75),
+        /// What is told to the client, in seconds; 0: nothing.
+        keepalive_header: u64 = 0,
+        /// How long a connection stays open at least when the server wants to be rid of it.
+        keepalive_min_timeout: Duration = Duration::ZERO,
+        /// How long a connection may be used.
+        keepalive_time: Duration = Duration::from_secs(3600),
+        /// Requests a connection may bring.
+        keepalive_requests: u64 = 1000,
+        /// Browsers that get no kept connections.
+        keepalive_disable: KeepaliveDisable = KeepaliveDisable { msie6: true, safari: false },
+        /// Whether a close waits for what the client still sends.
+        lingering_close: Lingering = Lingering::On,
+        /// For how long at most.
+        lingering_time: Duration = Duration::from_secs(30),
+        /// For how long without bytes.
+        lingering_timeout: Duration = Duration::from_secs(5),
+        /// Timed-out connections are reset.
+        reset_timedout_connection: bool = false,
+        /// Between two writes.
+        send_timeout: Duration = Duration::from_secs(60),
+        /// Bytes a second.
+        limit_rate: Complex = Complex::default(),
+        /// Bytes free of the rate.
+        limit_rate_after: Complex = Complex::default(),
+        /// Head and file leave together; always so here.
+        tcp_nopush: bool = false,
+        /// No waiting for full packets.
+        tcp_nodelay: bool = true,
+        /// `Location` gets scheme and host.
+        absolute_redirect: bool = true,
+        /// The host there is the server's name.
+        server_name_in_redirect: bool = false,
+        /// The port is part of it.
+        port_in_redirect: bool = true,
+        /// Error pages are made long enough for Internet Explorer.
+        msie_padding: bool = true,
+        /// Redirects become pages for it.
+        msie_refresh: bool = false,
+        /// Files that are not there are logged.
+        log_not_found: bool = true,
+        /// Subrequests are logged.
+        log_subrequest: bool = false,
+        /// Errors on error pages have pages too.
+        recursive_error_pages: bool = false,
+        /// What answers say of the server.
+        server_tokens: Tokens = Tokens::Fixed(ServerTokens::On),
+        /// Answers of unknown length are chunked.
+        chunked_transfer_encoding: bool = true,
+        /// Files have entity tags.
+        etag: bool = true,
+        /// How `If-Modified-Since` compares.
+        if_modified_since: Modified = Modified::Exact,
+        /// Ranges of one request.
+        max_ranges: u64 = i32::MAX as u64,
+        /// Another request after each.
+        post_action: Complex = Complex::default(),
+        /// How long 401 waits.
+        auth_delay: Duration = Duration::ZERO,
+        /// What a subrequest may answer in memory.
+        subrequest_output_buffer_size: u64 = 4096,
+        /// `error_page`, in order.
+        error_pages: Arc<Vec<ErrorPage>> = Arc::default(),
+        /// `error_log` as written; opened when the snapshot is made.
+        error_log_specs: Arc<Vec<ErrorLogSpec>> = Arc::default(),
+    }
+}
+
+/// The module's values on one level.
+#[derive(Clone, Debug, Default)]
+pub struct Conf {
+    settings: Settings,
+    /// `internal`: only redirects and subrequests come here.
+    pub internal: bool,
+    /// The content handler.
+    pub handler: Option<Content>,
+    /// `limit_except`
+    pub limit_except: Option<LimitExcept>,
+    /// The open error log.
+    pub error_log: ErrorLog,
+    /// The location's handler wants `/name` sent on to `/name/`.
+    pub auto_redirect: bool,
+}
+
+impl Conf {
+    /// Takes from the level around what this one does not set.
+    pub fn merge(&mut self, parent: &Conf) {
+        // `keepalive_timeout` with one argument takes its header back.
+        if self.settings.keepalive_timeout.is_set() && !self.settings.keepalive_header.is_set() {
+            self.settings.keepalive_header.force(0);
+        }
+        self.settings.merge(&parent.settings);
+    }
+
+    /// What answers say of the server.
+    pub fn server_tokens(&self, r: &Request) -> ServerTokens {
+        match &*self.settings.server_tokens {
+            Tokens::Fixed(t) => *t,
+            Tokens::Variable(_) => r.tokens.unwrap_or(ServerTokens::On),
+        }
+    }
+}
+
+impl std::ops::Deref for Conf {
+    type Target = Settings;
+    fn deref(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+impl std::ops::DerefMut for Conf {
+    fn deref_mut(&mut self) -> &mut Settings {
+        &mut self.settings
+    }
+}
+
+/// `limit_except GET { ... }`: for all other methods this level's values hold.
+#[derive(Clone, Debug)]
+pub struct LimitExcept {
+    /// The methods that are not limited.
+    pub methods: Vec<Method>,
+    /// The level inside.
+    pub location: LocationId,
+}
+
+/// Where files are.
+#[derive(Clone, Debug, Default)]
+pub struct Root {
+    /// The directory, absolute unless it begins with a variable.
+    pub path: Complex,
+    /// `alias`: the location's name is taken off the uri. Holds the length of the name, 0 for patterns.
+    pub alias: Option<usize>,
+    /// The alias belongs to a pattern: its path is the whole file name.
+    pub whole: bool,
+}
+
+/// `client_body_in_file_only`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InFile {
+    /// Only large bodies.
+    Off,
+    /// All, and they stay.
+    On,
+    /// All, and they are removed.
+    Clean,
+}
+
+impl InFile {
+    /// Whether every body goes to a file.
+    pub fn wanted(self) -> bool {
+        self != InFile::Off
+    }
+
+    /// Whether the file stays.
+    pub fn kept(self) -> bool {
+        self == InFile::On
+    }
+}
+
+/// `satisfy`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Satisfy {
+    /// Every module must allow.
+    All,
+    /// One is enough.
+    Any,
+}
+
+impl Satisfy {
+    /// Whether one is enough.
+    pub fn any(self) -> bool {
+        self == Satisfy::Any
+    }
+}
+
+/// `lingering_close`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lingering {
+    /// Never.
+    Off,
+    /// When the client may still be sending.
+    On,
+    /// Always.
+    Always,
+}
+
+/// `keepalive_disable`
+#[derive(Clone, Copy, Debug)]
+pub struct KeepaliveDisable {
+    /// Internet Explorer 6, after a POST.
+    pub msie6: bool,
+    /// Safari on a Mac.
+    pub safari: bool,
+}
+
+/// `if_modified_since`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Modified {
+    /// Ignored.
+    Off,
+    /// The same time.
+    Exact,
+    /// Not later.
+    Before,
+}
+
+/// `server_tokens`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerTokens {
+    /// Name and version.
+    On,
+    /// Name, version and build.
+    Build,
+    /// The name.
+    Off,
+    /// No `Server` header.
+    None,
+}
+
+/// `server_tokens` as written.
+#[derive(Clone, Debug)]
+pub enum Tokens {
+    /// A word.
+    Fixed(ServerTokens),
+    /// A text with variables.
+    Variable(Complex),
+}
+
+/// One status of an `error_page`.
+#[derive(Clone, Debug)]
+pub struct ErrorPage {
+    /// The status it is for.
+    pub status: u16,
+    /// `=200`; `=` alone is 0: the page's own status.
+    pub overwrite: Option<u16>,
+    /// Where to.
+    pub target: Complex,
+}
+
+fn server<'s>(scope: &'s mut Scope<'_, '_>) -> Result<&'s mut ServerSettings, Problem> {
+    Ok(&mut scope.level.server.get_or_insert_default().core)
+}
+
+/// Something that tunes nginx's own machinery and has no meaning here; the value's form was checked by the table.
+fn accepted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    if scope.level.ignored.contains(&node.name.text) {
+        return Err(duplicate(node));
+    }
+    scope.level.ignored.push(node.name.text.clone());
+    scope.build.note(node);
+    Ok(())
+}
+
+fn large_buffers(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let number = value::number(&node.args[0].text).filter(|n| *n > 0).ok_or_else(|| invalid(node))?;
+    let size = value::size(&node.args[1].text).filter(|n| *n > 0).ok_or_else(|| invalid(node))?;
+    set::value(&mut server(scope)?.large_client_header_buffers, node, (number as usize, size as usize))
+}
+
+fn root(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    place(scope, node, None)
+}
+
+fn alias(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    if scope.level.is_named() {
+        return Err(node.problem("the \"alias\" directive cannot be used inside the named location".to_owned()));
+    }
+    place(scope, node, Some(scope.level.name.len()))
+}
+
+fn place(scope: &mut Scope<'_, '_>, node: &Node, alias: Option<usize>) -> Result<(), Problem> {
+    let core = &mut scope.level.conf.core;
+    if core.root.is_set() {
+        let (this, other) = if alias.is_some() { ("alias", "root") } else { ("root", "alias") };
+        if alias.is_some() == core.root.alias.is_some() {
+            return Err(duplicate(node));
+        }
+        return Err(node.problem(format!("\"{this}\" directive is duplicate, \"{other}\" directive was specified earlier")));
+    }
+    let word = &node.args[0];
+    for forbidden in [&b"$document_root"[..], b"${document_root}", b"$realpath_root", b"${realpath_root}"] {
+        if memchr::memmem::find(&word.text, forbidden).is_some() {
+            let name = String::from_utf8_lossy(forbidden).into_owned();
+            let text = format!("the {name} variable cannot be used in the \"{}\" directive", node.name.as_str());
+            return Err(node.problem(text));
+        }
+    }
+    let mut text = word.text.clone();
+    if alias.is_none() && text.ends_with(b"/") {
+        text.pop();
+    }
+    let path = if text.first() == Some(&b'$') {
+        text
+    } else {
+        use std::os::unix::ffi::OsStringExt;
+        scope.build.full_path(&text).into_os_string().into_vec()
+    };
+    let path = Complex::compile_bytes(scope.build, &path).map_err(|t| node.problem(t))?;
+    let whole = alias.is_some() && scope.level.is_pattern();
+    scope.level.conf.core.root.force(Root { path, alias, whole });
+    Ok(())
+}
+
+fn types(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let setting = &mut scope.level.conf.core.types;
+    let mut map = if setting.is_set() { (***setting).clone() } else { HashMap::new() };
+    for row in node.children() {
+        if row.name == "include" {
+            continue;
+        }
+        for extension in &row.args {
+            let key = extension.text.to_ascii_lowercase().into_boxed_slice();
+            if let Some(old) = map.insert(key, row.name.text.clone().into_boxed_slice()) {
+                let text = format!(
+                    "duplicate extension \"{}\", content type: \"{}\", previous content type: \"{}\"",
+                    extension.as_str(),
+                    row.name.as_str(),
+                    String::from_utf8_lossy(&old)
+                );
+                scope.build.problems.push(row.warning(text));
+            }
+        }
+    }
+    scope.level.conf.core.types.force(Arc::new(map));
+    Ok(())
+}
+
+fn default_types() -> Arc<HashMap<Box<[u8]>, Box<[u8]>>> {
+    let rows: [(&[u8], &[u8]); 3] = [(b"html", b"text/html"), (b"gif", b"image/gif"), (b"jpg", b"image/jpeg")];
+    Arc::new(rows.into_iter().map(|(e, t)| (e.into(), t.into())).collect())
+}
+
+fn body_temp_path(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let path = temp_path(scope, node)?;
+    set::value(&mut scope.level.conf.core.client_body_temp_path, node, path)
+}
+
+/// `path [level1 [level2 [level3]]]`; the directory is created before the workers start.
+pub fn temp_path(scope: &mut Scope<'_, '_>, node: &Node) -> Result<TempPath, Problem> {
+    let dir = scope.build.full_path(&node.args[0].text);
+    let mut levels = Vec::new();
+    for word in &node.args[1..] {
+        match value::number(&word.text) {
+            Some(n @ 1..=3) => levels.push(n as usize),
+            _ => return Err(node.problem(format!("invalid value \"{}\"", word.as_str()))),
+        }
+    }
+    scope.build.directories.push(dir.clone());
+    Ok(TempPath { dir, levels })
+}
+
+fn keepalive_timeout(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    set::time(&mut scope.level.conf.core.keepalive_timeout, node)?;
+    if let Some(word) = node.args.get(1) {
+        let seconds = value::seconds(&word.text).ok_or_else(|| node.problem("invalid value".to_owned()))?;
+        scope.level.conf.core.keepalive_header.force(seconds);
+    }
+    Ok(())
+}
+
+fn keepalive_disable(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let mut disable = KeepaliveDisable { msie6: false, safari: false };
+    for word in &node.args {
+        match &*word.as_str() {
+            "none" => {}
+            "msie6" => disable.msie6 = true,
+            "safari" => disable.safari = true,
+            other => return Err(node.problem(format!("invalid value \"{other}\""))),
+        }
+    }
+    set::value(&mut scope.level.conf.core.keepalive_disable, node, disable)
+}
+
+fn server_tokens(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let tokens = match &*node.args[0].as_str() {
+        "on" => Tokens::Fixed(ServerTokens::On),
+        "off" => Tokens::Fixed(ServerTokens::Off),
+        "build" => Tokens::Fixed(ServerTokens::Build),
+        "none" => Tokens::Fixed(ServerTokens::None),
+        other if other.contains('$') => Tokens::Variable(Complex::compile(scope.build, &node.args[0])?),
+        other => {
+            return Err(node.problem(format!(
+                "invalid value \"{other}\" in \"server_tokens\" directive, it must be \"on\", \"off\" or \"build\""
+            )));
+        }
+    };
+    set::value(&mut scope.level.conf.core.server_tokens, node, tokens)
+}
+
+fn error_page(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let invalid = |w: &conf::Word| node.problem(format!("invalid value \"{}\"", w.as_str()));
+    let (target, mut codes) = node.args.split_last().expect("the table says there are two or more");
+    let mut overwrite = None;
+    if let Some((last, before)) = codes.split_last()
+        && last.text.first() == Some(&b'=')
+    {
+        if before.is_empty() {
+            return Err(invalid(last));
+        }
+        overwrite = Some(match &last.text[1..] {
+            b"" => 0,
+            digits => value::number(digits).and_then(|n| u16::try_from(n).ok()).ok_or_else(|| invalid(last))?,
+        });
+        codes = before;
+    }
+    let target = Complex::compile(scope.build, target)?;
+    let mut pages = if scope.level.conf.core.error_pages.is_set() {
+        (**scope.level.conf.core.error_pages).clone()
+    } else {
+        Vec::new()
+    };
+    for word in codes {
+        let status = value::number(&word.text).filter(|n| *n != 499).ok_or_else(|| invalid(word))?;
+        if !(300..=599).contains(&status) {
+            return Err(node.problem(format!("value \"{}\" must be between 300 and 599", word.as_str())));
+        }
+        let status = status as u16;
+        let overwrite = overwrite.or(matches!(status, 494..=497).then_some(400));
+        pages.push(ErrorPage { status, overwrite, target: target.clone() });
+    }
+    scope.level.conf.core.error_pages.force(Arc::new(pages));
+    Ok(())
+}
+
+fn error_log(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let spec = super::process::error_log_spec(scope.build, node)?;
+    let core = &mut scope.level.conf.core;
+    let mut all = if core.error_log_specs.is_set() { (**core.error_log_specs).clone() } else { Vec::new() };
+    all.push(spec);
+    core.error_log_specs.force(Arc::new(all));
+    Ok(())
+}
+
+/// The value of a text as a size; 0 when it is none.
+pub fn size_of(r: &mut Request, text: &Complex) -> u64 {
+    let text = text.eval(r);
+    value::size(r.get(text)).unwrap_or(0)
+}
+
+/// The type by the uri's extension (`ngx_http_set_content_type`).
+pub fn set_content_type(r: &mut Request) {
+    if r.headers_out.content_type.is_some() {
+        return;
+    }
+    let shot = r.shot.clone();
+    let conf = &shot.location(r.location).conf.core;
+    let uri = r.get(r.uri);
+    let name = &uri[memchr::memrchr(b'/', uri).map_or(0, |i| i + 1)..];
+    let known = memchr::memrchr(b'.', name).and_then(|dot| {
+        let extension = &name[dot + 1..];
+        let mut lower = [0u8; 32];
+        let lower = lower.get_mut(..extension.len())?;
+        lower.copy_from_slice(extension);
+        lower.make_ascii_lowercase();
+        conf.types.get(&*lower)
+    });
+    let kind = known.map_or(&**conf.default_type, |k| &**k);
+    r.headers_out.content_type = Some(r.text(kind));
+}
+
+/// Whether the uri can be mapped to a path: an `alias` fits only the uri its location was found by.
+pub fn check_alias(r: &Request) -> bool {
+    let location = r.location();
+    if location.conf.core.root.alias.is_some() && !r.valid_location {
+        crate::log_error!(
+            r,
+            Alert,
+            "\"alias\" cannot be used in location \"{}\" where URI was rewritten",
+            String::from_utf8_lossy(&location.name)
+        );
+        return false;
+    }
+    true
+}
+
+/// The path of the uri's file (`ngx_http_map_uri_to_path`).
+pub fn path_of(r: &mut Request) -> Vec<u8> {
+    let mut path = Vec::with_capacity(128);
+    write_path(r, r.uri, &mut path);
+    path
+}
+
+/// Appends the path of a uri's file.
+pub fn write_path(r: &mut Request, uri: Text, out: &mut Vec<u8>) {
+    let shot = r.shot.clone();
+    let location = shot.location(r.location);
+    let root = &*location.conf.core.root;
+    let start = out.len();
+    root.path.write(r, out);
+    if root.path.as_fixed().is_none() && out.get(start) != Some(&b'/') {
+        use std::os::unix::ffi::OsStrExt;
+        let prefix = r.shot.prefix.as_os_str().as_bytes();
+        out.splice(start..start, prefix.iter().copied().chain([b'/']));
+    }
+    match root.alias {
+        None => out.extend_from_slice(r.get(uri)),
+        Some(_) if root.whole && !r.add_uri_to_alias => {}
+        Some(_) if root.whole => out.extend_from_slice(r.get(uri)),
+        Some(n) => {
+            let uri = r.get(uri);
+            out.extend_from_slice(uri.get(n..).unwrap_or_default());
+        }
+    }
+}
+
+/// The directory alone: `$document_root`.
+pub fn document_root(r: &mut Request) -> Text {
+    let shot = r.shot.clone();
+    shot.location(r.location).conf.core.root.path.eval(r)
+}
+
+/// `auth_delay`: a refusal waits, so that passwords cannot be tried quickly.
+pub async fn auth_delay(r: &mut Request) {
+    let delay = *r.conf().core.auth_delay;
+    if !delay.is_zero() {
+        crate::log_error!(r, Info, "delaying unauthorized request");
+        crate::worker::timer::sleep(delay).await;
+    }
+}
+
+/// Defaults of the `http` level that depend on the prefix.
+pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
+    use std::os::unix::ffi::OsStringExt;
+    let core = &mut level.conf.core;
+    if !core.root.is_set() {
+        let html = build.full_path(b"html").into_os_string().into_vec();
+        core.root.force(Root { path: Complex::fixed(&html), alias: None, whole: false });
+    }
+    if !core.client_body_temp_path.is_set() {
+        let dir = build.full_path(b"client_body_temp");
+        build.directories.push(dir.clone());
+        core.client_body_temp_path.force(TempPath { dir, levels: Vec::new() });
+    }
+    if !core.error_log_specs.is_set() {
+        core.error_log_specs.force(Arc::new(build.error_logs.clone()));
+    }
+}

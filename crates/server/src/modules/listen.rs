@@ -1,0 +1,373 @@
+//! `listen` and `server_name`: which sockets there are and which servers stand behind them.
+
+use crate::config::pattern::Pattern;
+use crate::config::{Build, Level, Scope};
+use crate::request::route::{Port, Site};
+use crate::settings::{Keepalive, ListenAddress, ListenSpec};
+use crate::snapshot::ServerId;
+use conf::{Node, Problem, value};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// One `listen` of a server.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// The socket it asks for.
+    pub spec: ListenSpec,
+    /// `default_server`
+    pub default: bool,
+    /// `proxy_protocol`
+    pub proxy_protocol: bool,
+    /// Socket options were given.
+    pub options: bool,
+    /// For messages.
+    pub node: Node,
+}
+
+/// One `server_name` of a server.
+#[derive(Clone, Debug)]
+pub enum Name {
+    /// `a.b`
+    Exact(Vec<u8>),
+    /// `*.a.b` as `.a.b`
+    Head(Vec<u8>),
+    /// `.a.b`: with and without something before.
+    HeadOrExact(Vec<u8>),
+    /// `a.*` as `a.`
+    Tail(Vec<u8>),
+    /// `~...`
+    Pattern(Pattern),
+}
+
+/// `listen address[:port] [parameters]`
+pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let word = node.args[0].as_str();
+    let addresses = parse_address(&word).map_err(|e| node.problem(format!("{e} in \"{word}\" of the \"listen\" directive")))?;
+    for address in addresses {
+        let mut listen = Listen {
+            spec: ListenSpec { deferred: true, ..ListenSpec::new(address) },
+            default: false,
+            proxy_protocol: false,
+            options: false,
+            node: node.clone(),
+        };
+        for word in &node.args[1..] {
+            parameter(&mut listen, node, &word.as_str())?;
+        }
+        if scope.level.listens.iter().any(|l| l.spec.address == listen.spec.address) {
+            return Err(node.problem(format!("a duplicate listen {}", node.args[0].as_str())));
+        }
+        scope.level.listens.push(listen);
+    }
+    Ok(())
+}
+
+fn parameter(listen: &mut Listen, node: &Node, text: &str) -> Result<(), Problem> {
+    let bad = |what: &str, value: &str| node.problem(format!("invalid {what} \"{value}\""));
+    let (name, value) = text.split_once('=').unwrap_or((text, ""));
+    let spec = &mut listen.spec;
+    match (name, value) {
+        ("default_server" | "default", "") => {
+            listen.default = true;
+            return Ok(());
+        }
+        ("proxy_protocol", "") => {
+            listen.proxy_protocol = true;
+            return Ok(());
+        }
+        ("bind", "") => spec.bind = true,
+        ("reuseport", "") => spec.reuseport = true,
+        ("deferred", "" | "on") => spec.deferred = true,
+        ("deferred", "off") => spec.deferred = false,
+        ("setfib", _) | ("accept_filter", _) => {}
+        ("multipath", "") => return Err(node.problem("multipath is not supported on this platform, ignored".to_owned())),
+        ("backlog", v) => match v.parse::<i32>() {
+            Ok(n) if n != 0 => spec.backlog = n,
+            _ => return Err(bad("backlog", v)),
+        },
+        ("fastopen", v) => spec.fastopen = Some(v.parse().map_err(|_| bad("fastopen", v))?),
+        ("rcvbuf", v) => spec.rcvbuf = Some(value::size(v.as_bytes()).ok_or_else(|| bad("rcvbuf", v))? as usize),
+        ("sndbuf", v) => spec.sndbuf = Some(value::size(v.as_bytes()).ok_or_else(|| bad("sndbuf", v))? as usize),
+        ("ipv6only", v) => {
+            if !matches!(spec.address, ListenAddress::Inet(SocketAddr::V6(_))) {
+                let address = spec.address.to_string();
+                return Err(node.problem(format!("ipv6only is not supported on addr \"{address}\", ignored")));
+            }
+            spec.ipv6only = match v {
+                "on" => true,
+                "off" => false,
+                other => return Err(node.problem(format!("invalid ipv6only flags \"{other}\""))),
+            };
+        }
+        ("so_keepalive", v) => {
+            spec.keepalive =
+                Some(keepalive(v).ok_or_else(|| node.problem(format!("invalid so_keepalive value: \"{v}\"")))?);
+        }
+        ("ssl" | "http2" | "quic", "") => {
+            return Err(node.problem(format!("the \"{name}\" parameter of \"listen\" is not supported yet")));
+        }
+        _ => return Err(node.problem(format!("invalid parameter \"{text}\""))),
+    }
+    listen.options = true;
+    spec.bind = true;
+    Ok(())
+}
+
+/// `on`, `off`, or `[idle]:[interval]:[count]`
+fn keepalive(text: &str) -> Option<Keepalive> {
+    match text {
+        "on" => return Some(Keepalive { on: true, ..Keepalive::default() }),
+        "off" => return Some(Keepalive::default()),
+        _ => {}
+    }
+    let parts: Vec<&str> = text.split(':').collect();
+    let [idle, interval, count] = parts.as_slice() else { return None };
+    let seconds = |t: &str| match t {
+        "" => Some(None),
+        t => value::seconds(t.as_bytes()).filter(|s| *s > 0).map(|s| Some(Duration::from_secs(s))),
+    };
+    let count = match *count {
+        "" => None,
+        t => Some(t.parse::<u32>().ok().filter(|n| *n > 0)?),
+    };
+    if idle.is_empty() && interval.is_empty() && count.is_none() {
+        return None;
+    }
+    Some(Keepalive { on: true, idle: seconds(idle)?, interval: seconds(interval)?, count })
+}
+
+/// `80`, `*:80`, `1.2.3.4`, `1.2.3.4:80`, `[::]:80`, `name:80`, `unix:/path`.
+fn parse_address(text: &str) -> Result<Vec<ListenAddress>, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        if path.is_empty() {
+            return Err("no path in the unix domain socket".into());
+        }
+        return Ok(vec![ListenAddress::Unix(PathBuf::from(path))]);
+    }
+    let inet = |a: SocketAddr| ListenAddress::Inet(a);
+    if let Ok(port) = text.parse::<u16>() {
+        if port == 0 {
+            return Err("invalid port".into());
+        }
+        return Ok(vec![inet((Ipv4Addr::UNSPECIFIED, port).into())]);
+    }
+    if text.bytes().all(|c| c.is_ascii_digit()) {
+        return Err("invalid port".into());
+    }
+    Ok(resolve(text, 80)?.into_iter().map(inet).collect())
+}
+
+/// Addresses of `host[:port]`; `*` is every IPv4 address. Names are looked up while the configuration is read.
+pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, String> {
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or("invalid host")?;
+        let ip: Ipv6Addr = host.parse().map_err(|_| "invalid IPv6 address")?;
+        let port = match rest {
+            "" => default_port,
+            rest => parse_port(rest.strip_prefix(':').ok_or("invalid host")?)?,
+        };
+        return Ok(vec![(ip, port).into()]);
+    } else {
+        match text.rsplit_once(':') {
+            Some((host, port)) => (host, parse_port(port)?),
+            None => (text, default_port),
+        }
+    };
+    if host == "*" {
+        return Ok(vec![(Ipv4Addr::UNSPECIFIED, port).into()]);
+    }
+    if host.is_empty() {
+        return Err("no host".into());
+    }
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![(ip, port).into()]);
+    }
+    let mut found: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|_| "host not found")?.collect();
+    found.dedup();
+    if found.is_empty() { Err("host not found".into()) } else { Ok(found) }
+}
+
+fn parse_port(text: &str) -> Result<u16, String> {
+    text.parse::<u16>().ok().filter(|p| *p > 0).ok_or_else(|| "invalid port".into())
+}
+
+/// `server_name a *.b ~c "";`
+pub fn server_name(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    for word in &node.args {
+        let text = &word.text;
+        let shown = word.as_str();
+        if scope.level.server_names.is_empty() {
+            scope.level.server_name = first_name(text);
+        }
+        if let Some(pattern) = text.strip_prefix(b"~") {
+            if pattern.is_empty() {
+                return Err(node.problem(format!("empty regex in server name \"{shown}\"")));
+            }
+            // Names are matched without regard to case: hosts come in lower case, and so may expressions.
+            let caseless = pattern.iter().any(u8::is_ascii_uppercase);
+            let pattern = Pattern::compile(scope.build, pattern, caseless).map_err(|t| node.problem(t))?;
+            scope.level.server_names.push((Name::Pattern(pattern), node.clone()));
+            continue;
+        }
+        if text.contains(&b'/') {
+            let text = format!("server name \"{shown}\" has suspicious symbols");
+            scope.build.problems.push(node.warning(text));
+        }
+        let lower = if text.eq_ignore_ascii_case(b"$hostname") {
+            crate::log::hostname().to_ascii_lowercase().into_bytes()
+        } else {
+            text.to_ascii_lowercase()
+        };
+        let name = parse_name(&lower)
+            .ok_or_else(|| node.problem(format!("invalid server name or wildcard \"{shown}\" on {shown}")))?;
+        if text.eq_ignore_ascii_case(b"$hostname") && scope.level.server_names.is_empty() {
+            scope.level.server_name.clone_from(&lower);
+        }
+        scope.level.server_names.push((name, node.clone()));
+    }
+    Ok(())
+}
+
+fn first_name(text: &[u8]) -> Vec<u8> {
+    text.strip_prefix(b".").unwrap_or(text).to_ascii_lowercase()
+}
+
+fn parse_name(name: &[u8]) -> Option<Name> {
+    if let Some(rest) = name.strip_prefix(b"*.") {
+        return (!rest.is_empty() && !rest.contains(&b'*')).then(|| Name::Head(name[1..].to_vec()));
+    }
+    if let Some(rest) = name.strip_prefix(b".") {
+        return (!rest.is_empty() && !rest.contains(&b'*')).then(|| Name::HeadOrExact(name.to_vec()));
+    }
+    if let Some(rest) = name.strip_suffix(b".*") {
+        return (!rest.is_empty() && !rest.contains(&b'*')).then(|| Name::Tail(name[..name.len() - 1].to_vec()));
+    }
+    if name.contains(&b'*') {
+        return None;
+    }
+    Some(Name::Exact(name.strip_suffix(b".").filter(|n| !n.is_empty()).unwrap_or(name).to_vec()))
+}
+
+/// One address with the servers behind it, while they are collected.
+struct Collected {
+    spec: ListenSpec,
+    servers: Vec<(ServerId, usize)>,
+    default: Option<(ServerId, Node)>,
+    proxy_protocol: bool,
+    options: bool,
+}
+
+/// Makes sockets and sites of all servers' `listen`s and names (`ngx_http_optimize_servers`).
+pub fn collect(build: &mut Build<'_>, servers: &[(ServerId, &Level)]) -> (Vec<ListenSpec>, Vec<Port>) {
+    let mut all: Vec<Collected> = Vec::new();
+    for (i, (id, level)) in servers.iter().enumerate() {
+        for listen in &level.listens {
+            add(build, &mut all, *id, i, listen);
+        }
+    }
+    let mut sockets: Vec<(ListenSpec, Port)> = Vec::new();
+    let wildcards: Vec<(SocketAddr, bool)> = all
+        .iter()
+        .filter_map(|c| match c.spec.address {
+            ListenAddress::Inet(a) if a.ip().is_unspecified() => Some((a, c.spec.ipv6only)),
+            _ => None,
+        })
+        .collect();
+    // Addresses that listen on everything come first, so that single addresses find them.
+    let is_any = |c: &Collected| matches!(c.spec.address, ListenAddress::Inet(a) if a.ip().is_unspecified());
+    all.sort_by_key(|c| !is_any(c));
+    for c in all {
+        let site = site(build, &c, servers);
+        let under = match c.spec.address {
+            ListenAddress::Inet(a) if !a.ip().is_unspecified() && !c.spec.bind => {
+                wildcards.iter().find(|(w, _)| w.port() == a.port() && w.is_ipv4() == a.is_ipv4()).map(|(w, _)| (*w, a))
+            }
+            _ => None,
+        };
+        match under {
+            Some((wildcard, address)) => {
+                let socket = sockets.iter_mut().find(|(s, _)| s.address == ListenAddress::Inet(wildcard));
+                let (_, port) = socket.expect("wildcard addresses come first");
+                port.addresses.push((address.ip(), site));
+            }
+            None => {
+                let port = Port { any: site, addresses: Vec::new(), proxy_protocol: c.proxy_protocol };
+                sockets.push((c.spec, port));
+            }
+        }
+    }
+    sockets.into_iter().unzip()
+}
+
+fn add(build: &mut Build<'_>, all: &mut Vec<Collected>, id: ServerId, index: usize, listen: &Listen) {
+    let Some(c) = all.iter_mut().find(|c| c.spec.address == listen.spec.address) else {
+        all.push(Collected {
+            spec: listen.spec.clone(),
+            servers: vec![(id, index)],
+            default: listen.default.then(|| (id, listen.node.clone())),
+            proxy_protocol: listen.proxy_protocol,
+            options: listen.options,
+        });
+        return;
+    };
+    c.servers.push((id, index));
+    c.proxy_protocol |= listen.proxy_protocol;
+    if listen.options {
+        if c.options && c.spec != listen.spec {
+            let text = format!("duplicate listen options for {}", listen.spec.address);
+            build.problems.push(listen.node.problem(text));
+            return;
+        }
+        c.options = true;
+        c.spec = listen.spec.clone();
+    }
+    if listen.default {
+        if c.default.is_some() {
+            let text = format!("a duplicate default server for {}", listen.spec.address);
+            build.problems.push(listen.node.problem(text));
+            return;
+        }
+        c.default = Some((id, listen.node.clone()));
+    }
+}
+
+fn site(build: &mut Build<'_>, c: &Collected, servers: &[(ServerId, &Level)]) -> Site {
+    let mut site = Site { default: c.default.as_ref().map_or(c.servers[0].0, |d| d.0), ..Site::default() };
+    site.named = c.servers.len() > 1;
+    for (id, index) in &c.servers {
+        let level = servers[*index].1;
+        for (name, node) in &level.server_names {
+            let taken = match name {
+                Name::Exact(n) => put(&mut site.exact, n, *id),
+                Name::Head(n) => put(&mut site.heads, n, *id),
+                Name::HeadOrExact(n) => put(&mut site.heads, n, *id) | put(&mut site.exact, &n[1..], *id),
+                Name::Tail(n) => put(&mut site.tails, n, *id),
+                Name::Pattern(p) => {
+                    // A pattern's captures are wanted even when there is no other server to choose.
+                    site.named = true;
+                    site.patterns.push((p.clone(), *id));
+                    false
+                }
+            };
+            if taken {
+                let shown = node.args.first().map(|w| w.as_str().into_owned()).unwrap_or_default();
+                let text = format!("conflicting server name \"{shown}\" on {}, ignored", c.spec.address);
+                build.problems.push(node.warning_bare(text));
+            }
+        }
+    }
+    site
+}
+
+/// True when the name belongs to another server already.
+fn put(map: &mut HashMap<Box<[u8]>, ServerId>, name: &[u8], id: ServerId) -> bool {
+    match map.get(name) {
+        Some(old) => *old != id,
+        None => {
+            map.insert(name.into(), id);
+            false
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! nginx's modules, one file each: what it does, its directives, its configuration, its behaviour, its tests.
+//! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
+
+pub mod core;
+pub mod http_block;
+pub mod listen;
+pub mod log;
+pub mod process;
+pub mod rewrite;
+pub mod static_files;
+pub mod variables;
+
+use crate::config::{Build, Directive, Level};
+use crate::config::variables::{Builtin, Prefix};
+use crate::request::Request;
+use crate::request::phases::{Handler, Verdict};
+use crate::request::respond::HeaderFilter;
+use conf::Contexts;
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+/// The directives of all modules.
+const DIRECTIVES: &[&[Directive]] = &[
+    process::DIRECTIVES,
+    http_block::DIRECTIVES,
+    core::DIRECTIVES,
+    rewrite::DIRECTIVES,
+    log::DIRECTIVES,
+];
+
+/// The variables of all modules.
+const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES];
+
+/// Rules for variables with a prefix.
+const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES];
+
+/// The preaccess phase.
+pub const PREACCESS: &[Handler] = &[];
+
+/// The access phase.
+pub const ACCESS: &[Handler] = &[];
+
+/// The precontent phase.
+pub const PRECONTENT: &[Handler] = &[];
+
+/// The content phase, for locations without a content handler of their own.
+pub const CONTENT: &[fn(&mut Request) -> Verdict] = &[static_files::handler];
+
+/// Header filters in the order in which they run.
+pub const HEADER_FILTERS: &[HeaderFilter] = &[];
+
+macro_rules! location_confs {
+    ($($(#[$meta:meta])* $module:ident,)*) => {
+        /// The values that modules keep for each level of `http`.
+        #[derive(Clone, Debug, Default)]
+        pub struct LocationConf { $($(#[$meta])* pub $module: $module::Conf,)* }
+        impl LocationConf {
+            /// Takes from the level around what this one does not set.
+            pub fn merge(&mut self, parent: &LocationConf) {
+                $(self.$module.merge(&parent.$module);)*
+            }
+        }
+    };
+}
+
+location_confs! {
+    /// The http core.
+    core,
+    /// `return`, `rewrite`, `set`, `if`.
+    rewrite,
+    /// `access_log`.
+    log,
+}
+
+/// The values that modules keep once for all of `http`.
+#[derive(Debug, Default)]
+pub struct MainConf {
+    /// `log_format`.
+    pub log: log::Main,
+}
+
+/// What modules keep for one request. Emptied by an internal redirect.
+#[derive(Debug, Default)]
+pub struct RequestContexts {
+    /// The client's address before `realip` replaced it.
+    pub realip: Option<std::rc::Rc<crate::connection::Address>>,
+}
+
+impl RequestContexts {
+    /// What is left of it after an internal redirect.
+    pub fn after_redirect(self) -> RequestContexts {
+        RequestContexts { realip: self.realip }
+    }
+}
+
+/// The directive called `name` in a context.
+pub fn find(name: &str, context: Contexts) -> Option<&'static Directive> {
+    static TABLE: OnceLock<HashMap<&'static str, Vec<&'static Directive>>> = OnceLock::new();
+    let table = TABLE.get_or_init(|| {
+        let mut table: HashMap<_, Vec<_>> = HashMap::new();
+        for d in DIRECTIVES.iter().copied().flatten() {
+            table.entry(d.name).or_default().push(d);
+        }
+        table
+    });
+    table.get(name)?.iter().find(|d| d.within.intersects(context)).copied()
+}
+
+/// Defaults of the `http` level, before anything inherits them.
+pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
+    core::finish_http(build, level);
+    log::finish_http(build, level);
+}
+
+/// Checks and completes a level after it has been merged with its parent.
+pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
+    let _ = (build, level, parent);
+}
+
+/// All variables of modules.
+pub fn variables() -> impl Iterator<Item = &'static Builtin> {
+    VARIABLES.iter().copied().flatten()
+}
+
+/// All prefix rules.
+pub fn prefixes() -> impl Iterator<Item = &'static Prefix> {
+    PREFIXES.iter().copied().flatten()
+}

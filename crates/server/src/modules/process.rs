@@ -1,0 +1,221 @@
+//! Directives of the main level and of `events`: processes, users, limits, the main error log (nginx's core and event
+//! modules).
+
+use crate::config::set::{duplicate, invalid};
+use crate::config::{Build, Directive, Scope, process};
+use crate::log::error::Level;
+use crate::log::syslog;
+use crate::settings::{CpuSet, EnvRule, ErrorLogSpec, ErrorLogTarget, SyslogServer, User};
+use conf::{Node, Problem, value};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::time::Duration;
+
+/// Threads at most; more than this is a mistake in the configuration.
+const MAX_THREADS: u64 = 1024;
+
+pub const DIRECTIVES: &[Directive] = &[
+    process("events", |s, n| {
+        once(s, n)?;
+        let mut level = s.build.level(conf::Contexts::EVENTS);
+        s.fill(n, &mut level);
+        Ok(())
+    }),
+    process("daemon", |s, n| flag(s, n, |p, v| p.daemon = v)),
+    process("master_process", |s, n| flag(s, n, |p, v| p.master_process = v)),
+    process("pid", |s, n| {
+        once(s, n)?;
+        s.build.process.pid = s.build.full_path(&n.args[0].text);
+        Ok(())
+    }),
+    process("lock_file", noted),
+    process("user", user),
+    process("worker_processes", worker_processes),
+    process("worker_cpu_affinity", cpu_affinity),
+    process("worker_priority", priority),
+    process("worker_rlimit_nofile", |s, n| number(s, n, |p, v| p.rlimit_nofile = Some(v))),
+    process("worker_rlimit_core", |s, n| {
+        once(s, n)?;
+        let size = value::offset(&n.args[0].text).ok_or_else(|| invalid(n))?;
+        s.build.process.rlimit_core = Some(size);
+        Ok(())
+    }),
+    process("worker_shutdown_timeout", |s, n| {
+        once(s, n)?;
+        let ms = value::milliseconds(&n.args[0].text).ok_or_else(|| invalid(n))?;
+        s.build.process.worker_shutdown_timeout = Some(Duration::from_millis(ms));
+        Ok(())
+    }),
+    process("working_directory", |s, n| {
+        once(s, n)?;
+        s.build.process.working_directory = Some(OsString::from_vec(n.args[0].text.clone()).into());
+        Ok(())
+    }),
+    process("env", env),
+    process("error_log", |s, n| {
+        let spec = error_log_spec(s.build, n)?;
+        s.build.error_logs.push(spec);
+        Ok(())
+    }),
+    process("debug_points", noted),
+    process("timer_resolution", noted),
+    process("thread_pool", |s, n| {
+        s.build.note(n);
+        Ok(())
+    }),
+    process("pcre_jit", noted),
+    process("ssl_engine", noted),
+    process("worker_connections", |s, n| number(s, n, |p, v| p.worker_connections = v as usize)),
+    process("use", noted),
+    process("accept_mutex", noted),
+    process("accept_mutex_delay", noted),
+    process("multi_accept", noted),
+    process("worker_aio_requests", noted),
+    process("debug_connection", |s, n| {
+        s.build.note(n);
+        Ok(())
+    }),
+];
+
+fn once(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    if scope.level.ignored.contains(&node.name.text) {
+        return Err(duplicate(node));
+    }
+    scope.level.ignored.push(node.name.text.clone());
+    Ok(())
+}
+
+fn noted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    once(scope, node)?;
+    scope.build.note(node);
+    Ok(())
+}
+
+fn flag(
+    scope: &mut Scope<'_, '_>,
+    node: &Node,
+    apply: fn(&mut crate::settings::ProcessSettings, bool),
+) -> Result<(), Problem> {
+    once(scope, node)?;
+    apply(&mut scope.build.process, node.args[0].text.eq_ignore_ascii_case(b"on"));
+    Ok(())
+}
+
+fn number(
+    scope: &mut Scope<'_, '_>,
+    node: &Node,
+    apply: fn(&mut crate::settings::ProcessSettings, u64),
+) -> Result<(), Problem> {
+    once(scope, node)?;
+    let n = value::number(&node.args[0].text).ok_or_else(|| node.problem("invalid number".to_owned()))?;
+    apply(&mut scope.build.process, n);
+    Ok(())
+}
+
+fn user(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    once(scope, node)?;
+    let name = node.args[0].as_str().into_owned();
+    let group = node.args.get(1).map_or_else(|| name.clone(), |w| w.as_str().into_owned());
+    let uid = crate::master::user_id(&name).ok_or_else(|| node.problem(format!("getpwnam(\"{name}\") failed")))?;
+    let gid = crate::master::group_id(&group).ok_or_else(|| node.problem(format!("getgrnam(\"{group}\") failed")))?;
+    scope.build.process.user = Some(User { name, uid, gid });
+    Ok(())
+}
+
+fn worker_processes(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    once(scope, node)?;
+    let word = &node.args[0];
+    scope.build.process.threads = if *word == "auto" {
+        std::thread::available_parallelism().map_or(1, usize::from)
+    } else {
+        match value::number(&word.text) {
+            Some(n @ 1..=MAX_THREADS) => n as usize,
+            _ => return Err(node.problem("invalid number".to_owned())),
+        }
+    };
+    Ok(())
+}
+
+/// `auto [mask]`, or a mask of binary digits for each thread.
+fn cpu_affinity(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    once(scope, node)?;
+    let auto = node.args[0] == "auto";
+    let masks = node.args[auto as usize..].iter();
+    let sets: Vec<CpuSet> = masks.map(|w| mask(&w.text).ok_or_else(|| bad_mask(node, w))).collect::<Result<_, _>>()?;
+    scope.build.process.cpu_affinity = if auto {
+        let online = std::thread::available_parallelism().map_or(1, usize::from);
+        let all = sets.into_iter().next().unwrap_or(CpuSet((0..online).collect()));
+        all.0.into_iter().map(|c| CpuSet(vec![c])).collect()
+    } else {
+        sets
+    };
+    scope.build.process.cpu_affinity_auto = auto;
+    Ok(())
+}
+
+fn bad_mask(node: &Node, word: &conf::Word) -> Problem {
+    node.problem(format!("invalid character in \"{}\"", word.as_str()))
+}
+
+fn mask(text: &[u8]) -> Option<CpuSet> {
+    let digits: Vec<u8> = text.iter().copied().filter(|c| *c != b' ').collect();
+    if digits.is_empty() || digits.iter().any(|c| !matches!(c, b'0' | b'1')) {
+        return None;
+    }
+    Some(CpuSet(digits.iter().rev().enumerate().filter(|(_, c)| **c == b'1').map(|(i, _)| i).collect()))
+}
+
+fn priority(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    once(scope, node)?;
+    let text = node.args[0].as_str();
+    scope.build.process.priority = text.parse().map_err(|_| node.problem("invalid number".to_owned()))?;
+    Ok(())
+}
+
+fn env(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let text = &node.args[0].text;
+    let rule = match memchr::memchr(b'=', text) {
+        Some(at) => EnvRule::Set(OsString::from_vec(text[..at].to_vec()), OsString::from_vec(text[at + 1..].to_vec())),
+        None => EnvRule::Keep(OsString::from_vec(text.clone())),
+    };
+    scope.build.process.env.push(rule);
+    Ok(())
+}
+
+/// `error_log target [level]`, on any level.
+pub fn error_log_spec(build: &Build<'_>, node: &Node) -> Result<ErrorLogSpec, Problem> {
+    let word = node.args[0].as_str();
+    let target = if word == "stderr" {
+        ErrorLogTarget::Stderr
+    } else if let Some(parameters) = word.strip_prefix("syslog:") {
+        let spec = syslog::parse(parameters, resolve_syslog).map_err(|t| node.problem(t))?;
+        ErrorLogTarget::Syslog(spec)
+    } else if word.starts_with("memory:") {
+        return Err(node.problem("\"memory:\" logs are not supported".to_owned()));
+    } else {
+        ErrorLogTarget::File(build.full_path(&node.args[0].text))
+    };
+    let mut level = Level::Error;
+    for (i, word) in node.args[1..].iter().enumerate() {
+        let text = word.as_str();
+        match Level::from_name(&text) {
+            Some(l) if i == 0 => level = l,
+            // Debug levels of nginx's subsystems count as debug.
+            None if text.starts_with("debug_") => level = Level::Debug,
+            Some(_) => return Err(node.problem(format!("duplicate log level \"{text}\""))),
+            None => return Err(node.problem(format!("invalid log level \"{text}\""))),
+        }
+    }
+    Ok(ErrorLogSpec { target, level })
+}
+
+/// The address of a syslog server: `unix:path`, or host and port (514).
+pub fn resolve_syslog(text: &str) -> Result<SyslogServer, String> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(SyslogServer::Unix(path.into()));
+    }
+    match super::listen::resolve(text, 514) {
+        Ok(addresses) => Ok(SyslogServer::Inet(addresses[0])),
+        Err(e) => Err(format!("{e} in syslog server \"{text}\"")),
+    }
+}

@@ -1,0 +1,357 @@
+//! The variables that nginx has without any module (`ngx_http_variables.c`).
+
+use crate::config::variables::{Builtin, Prefix};
+use crate::connection::Address;
+use crate::modules::core;
+use crate::request::headers::KnownHeader as K;
+use crate::request::{Request, Text, respond};
+use crate::text;
+use crate::worker::{clock, counters};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::AsFd;
+
+type Get = fn(&mut Request) -> Option<Text>;
+
+/// A value that may change while the request goes on.
+const fn volatile(name: &'static str, evaluate: Get) -> Builtin {
+    Builtin { name, evaluate, volatile: true, assign: None }
+}
+
+/// A value that stays.
+const fn fixed(name: &'static str, evaluate: Get) -> Builtin {
+    Builtin { name, evaluate, volatile: false, assign: None }
+}
+
+pub const VARIABLES: &[Builtin] = &[
+    fixed("host", host),
+    fixed("content_length", |r| r.headers_in.find(K::ContentLength)),
+    fixed("content_type", |r| r.headers_in.find(K::ContentType)),
+    fixed("binary_remote_addr", binary_remote_addr),
+    volatile("remote_addr", |r| Some(text!(r, "{}", r.client.clone().remote.borrow().host()))),
+    volatile("remote_port", |r| port(r, r.client.clone().remote.borrow().port())),
+    fixed("proxy_protocol_addr", |r| proxied(r, |h| h.source.map(|s| s.ip().to_string()))),
+    fixed("proxy_protocol_port", |r| proxied(r, |h| h.source.map(|s| s.port().to_string()))),
+    fixed("proxy_protocol_server_addr", |r| proxied(r, |h| h.destination.map(|s| s.ip().to_string()))),
+    fixed("proxy_protocol_server_port", |r| proxied(r, |h| h.destination.map(|s| s.port().to_string()))),
+    fixed("server_addr", server_addr),
+    fixed("server_port", server_port),
+    fixed("server_protocol", server_protocol),
+    fixed("scheme", |_| Some(Text::from("http"))),
+    fixed("https", |_| Some(Text::EMPTY)),
+    fixed("request_port", |r| r.request_port.filter(|p| *p > 0).map_or(Some(Text::EMPTY), |p| port(r, p))),
+    fixed("is_request_port", |r| Some(Text::from(if r.request_port.is_some_and(|p| p > 0) { ":" } else { "" }))),
+    fixed("request_uri", |r| Some(r.target)),
+    volatile("uri", |r| Some(r.uri)),
+    volatile("document_uri", |r| Some(r.uri)),
+    fixed("request", |r| Some(r.line)),
+    volatile("document_root", |r| Some(core::document_root(r))),
+    volatile("realpath_root", realpath_root),
+    volatile("query_string", |r| Some(r.args)),
+    Builtin { name: "args", evaluate: |r| Some(r.args), volatile: true, assign: Some(|r, v| r.args = v) },
+    volatile("is_args", |r| Some(Text::from(if r.get(r.args).is_empty() { "" } else { "?" }))),
+    volatile("request_filename", |r| {
+        let path = core::path_of(r);
+        Some(r.text(&path))
+    }),
+    fixed("server_name", |r| {
+        let name = r.server().name.clone();
+        Some(r.text(&name))
+    }),
+    fixed("request_method", |r| Some(r.method_name)),
+    fixed("remote_user", remote_user),
+    volatile("bytes_sent", |r| Some(text!(r, "{}", r.bytes_sent()))),
+    volatile("body_bytes_sent", |r| Some(text!(r, "{}", r.body_bytes_sent()))),
+    fixed("pipe", |_| Some(Text::from("."))),
+    volatile("request_completion", |r| {
+        Some(Text::from(if r.response_done && !r.aborted { "OK" } else { "" }))
+    }),
+    fixed("request_body", request_body),
+    fixed("request_body_file", request_body_file),
+    volatile("request_length", |r| Some(text!(r, "{}", r.request_length))),
+    volatile("request_time", |r| {
+        let ms = clock::wall_ms().saturating_sub(r.started_ms);
+        Some(text!(r, "{}.{:03}", ms / 1000, ms % 1000))
+    }),
+    fixed("request_id", request_id),
+    volatile("status", |r| Some(text!(r, "{:03}", status(r)))),
+    volatile("sent_http_content_type", sent_content_type),
+    volatile("sent_http_content_length", |r| r.headers_out.content_length.map(|n| text!(r, "{n}"))),
+    volatile("sent_http_last_modified", |r| {
+        let t = r.headers_out.last_modified?;
+        Some(r.text(&wire::date::http_date(t)))
+    }),
+    volatile("sent_http_connection", |r| {
+        Some(Text::from(match (r.headers_out.status, r.keepalive) {
+            (101, _) => "upgrade",
+            (_, true) => "keep-alive",
+            (_, false) => "close",
+        }))
+    }),
+    volatile("sent_http_keep_alive", |r| {
+        let seconds = *r.conf().core.keepalive_header;
+        (r.keepalive && seconds > 0).then(|| text!(r, "timeout={seconds}"))
+    }),
+    volatile("sent_http_transfer_encoding", |r| match &r.session {
+        crate::connection::Session::Http1(h) if h.chunked => Some(Text::from("chunked")),
+        _ => None,
+    }),
+    Builtin {
+        name: "limit_rate",
+        evaluate: |r| {
+            let (rate, _) = respond::rate(r);
+            Some(text!(r, "{rate}"))
+        },
+        volatile: true,
+        assign: Some(|r, v| r.limit_rate = conf::value::size(r.get(v))),
+    },
+    fixed("connection", |r| Some(text!(r, "{}", r.client.number))),
+    fixed("connection_requests", |r| Some(text!(r, "{}", r.client.requests.get()))),
+    volatile("connection_time", |r| {
+        let ms = clock::wall_ms().saturating_sub(r.client.started_ms);
+        Some(text!(r, "{}.{:03}", ms / 1000, ms % 1000))
+    }),
+    fixed("nginx_version", |_| Some(Text::from(crate::NGINX_VERSION))),
+    fixed("hostname", |r| Some(r.text(crate::log::hostname().as_bytes()))),
+    fixed("pid", |r| Some(text!(r, "{}", std::process::id()))),
+    volatile("msec", |r| {
+        let ms = clock::wall_ms();
+        Some(text!(r, "{}.{:03}", ms / 1000, ms % 1000))
+    }),
+    volatile("time_iso8601", |r| Some(r.text(crate::log::local_time().iso8601().as_bytes()))),
+    volatile("time_local", |r| Some(r.text(crate::log::local_time().common().as_bytes()))),
+    volatile("tcpinfo_rtt", |r| tcp_info(r, |i| i.rtt)),
+    volatile("tcpinfo_rttvar", |r| tcp_info(r, |i| i.rttvar)),
+    volatile("tcpinfo_snd_cwnd", |r| tcp_info(r, |i| i.snd_cwnd)),
+    volatile("tcpinfo_rcv_space", |r| tcp_info(r, |i| i.rcv_space)),
+    volatile("connections_active", |r| Some(text!(r, "{}", counters::sum().active))),
+    volatile("connections_reading", |r| Some(text!(r, "{}", counters::sum().reading))),
+    volatile("connections_writing", |r| Some(text!(r, "{}", counters::sum().writing))),
+    volatile("connections_waiting", |r| Some(text!(r, "{}", counters::sum().waiting))),
+    fixed("http2", |_| Some(Text::EMPTY)),
+    fixed("http3", |_| Some(Text::EMPTY)),
+];
+
+pub const PREFIXES: &[Prefix] = &[
+    Prefix { name: "http_", evaluate: request_header, volatile: false },
+    Prefix { name: "sent_http_", evaluate: sent_header, volatile: true },
+    Prefix { name: "sent_trailer_", evaluate: sent_trailer, volatile: true },
+    Prefix { name: "cookie_", evaluate: cookie, volatile: false },
+    Prefix { name: "arg_", evaluate: argument, volatile: true },
+    Prefix { name: "proxy_protocol_tlv_", evaluate: tlv, volatile: false },
+];
+
+fn host(r: &mut Request) -> Option<Text> {
+    if let Some(host) = r.headers_in.host {
+        return Some(host);
+    }
+    let name = r.server().name.clone();
+    Some(r.text(&name))
+}
+
+fn port(r: &mut Request, port: u16) -> Option<Text> {
+    Some(if port == 0 { Text::EMPTY } else { text!(r, "{port}") })
+}
+
+fn binary_remote_addr(r: &mut Request) -> Option<Text> {
+    let remote = r.client.remote.borrow().clone();
+    Some(match remote {
+        Address::Inet(SocketAddr::V4(a)) => r.text(&a.ip().octets()),
+        Address::Inet(SocketAddr::V6(a)) => r.text(&a.ip().octets()),
+        Address::Unix(_) => Text::from("unix:"),
+    })
+}
+
+fn proxied(r: &mut Request, pick: fn(&wire::proxy_protocol::Header) -> Option<String>) -> Option<Text> {
+    let value = r.client.proxy_protocol.borrow().as_deref().map(|h| pick(h).unwrap_or_default())?;
+    Some(r.text(value.as_bytes()))
+}
+
+fn tlv(r: &mut Request, name: &str) -> Option<Text> {
+    let client = r.client.clone();
+    let header = client.proxy_protocol.borrow();
+    let value = header.as_deref()?.tlv_named(name)?;
+    Some(r.text(&value))
+}
+
+fn server_addr(r: &mut Request) -> Option<Text> {
+    let local = crate::worker::local_address(&r.client);
+    Some(text!(r, "{}", local.host()))
+}
+
+fn server_port(r: &mut Request) -> Option<Text> {
+    let local = crate::worker::local_address(&r.client).port();
+    port(r, local)
+}
+
+fn server_protocol(r: &mut Request) -> Option<Text> {
+    Some(r.headers_in.head.protocol.map_or(Text::EMPTY, Text::Own))
+}
+
+fn realpath_root(r: &mut Request) -> Option<Text> {
+    use std::os::unix::ffi::OsStrExt;
+    let root = core::document_root(r);
+    let path = std::path::PathBuf::from(std::ffi::OsStr::from_bytes(r.get(root)));
+    match std::fs::canonicalize(&path) {
+        Ok(real) => Some(r.text(real.as_os_str().as_bytes())),
+        Err(e) => {
+            crate::log_error!(r, Crit, "realpath() \"{}\" failed ({})", path.display(), crate::log::os_error(&e));
+            None
+        }
+    }
+}
+
+/// User name and password of `Authorization: Basic`, decoded once (`ngx_http_auth_basic_user`).
+pub fn basic_credentials(r: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
+    let value = r.headers_in.find(K::Authorization)?;
+    let value = r.get(value);
+    let rest = value.get(..6).filter(|p| p.eq_ignore_ascii_case(b"basic ")).map(|_| &value[6..])?;
+    let rest = &rest[rest.iter().take_while(|b| **b == b' ').count()..];
+    let decoded = wire::encoding::base64_decode(rest)?;
+    let at = memchr::memchr(b':', &decoded)?;
+    Some((decoded[..at].to_vec(), decoded[at + 1..].to_vec()))
+}
+
+fn remote_user(r: &mut Request) -> Option<Text> {
+    let (user, _) = basic_credentials(r)?;
+    (!user.is_empty()).then(|| r.text(&user))
+}
+
+fn status(r: &Request) -> u16 {
+    if r.error_status != 0 && r.headers_out.status == 0 {
+        r.error_status
+    } else if r.headers_out.status != 0 {
+        r.headers_out.status
+    } else if r.version == crate::request::Version::HTTP09 {
+        9
+    } else {
+        0
+    }
+}
+
+fn request_body(r: &mut Request) -> Option<Text> {
+    let stored = r.body.stored.clone()?;
+    if stored.file.is_some() || stored.len == 0 {
+        return None;
+    }
+    Some(r.text(&stored.memory))
+}
+
+fn request_body_file(r: &mut Request) -> Option<Text> {
+    use std::os::unix::ffi::OsStrExt;
+    let stored = r.body.stored.clone()?;
+    let file = stored.file.as_ref()?;
+    Some(r.text(file.path.as_os_str().as_bytes()))
+}
+
+fn request_id(r: &mut Request) -> Option<Text> {
+    if r.id.is_none() {
+        let mut bytes = [0u8; 16];
+        let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+        let mut hex = Vec::with_capacity(32);
+        wire::encoding::hex(&bytes, &mut hex);
+        r.id = Some(r.text(&hex));
+    }
+    r.id
+}
+
+fn sent_content_type(r: &mut Request) -> Option<Text> {
+    let kind = r.headers_out.content_type?;
+    let Some(charset) = r.headers_out.charset.filter(|c| !r.get(*c).is_empty()) else { return Some(kind) };
+    let mark = r.arena.mark();
+    r.arena.append(kind);
+    r.arena.append(Text::from("; charset="));
+    r.arena.append(charset);
+    Some(Text::Own(r.arena.since(mark)))
+}
+
+#[derive(Clone, Copy)]
+struct TcpInfo {
+    rtt: u32,
+    rttvar: u32,
+    snd_cwnd: u32,
+    rcv_space: u32,
+}
+
+fn tcp_info(r: &mut Request, pick: fn(TcpInfo) -> u32) -> Option<Text> {
+    let socket = r.client.socket.upgrade()?;
+    let [rtt, rttvar, snd_cwnd, rcv_space] = crate::master::tcp_info(socket.as_fd())?;
+    let value = pick(TcpInfo { rtt, rttvar, snd_cwnd, rcv_space });
+    Some(text!(r, "{value}"))
+}
+
+/// `a_b` stands for `a-b` in any case.
+fn is_named(header: &[u8], name: &str) -> bool {
+    header.len() == name.len()
+        && header.iter().zip(name.bytes()).all(|(h, n)| {
+            let h = if *h == b'-' { b'_' } else { h.to_ascii_lowercase() };
+            h == n
+        })
+}
+
+/// Headers of the same name are one list; cookies are joined as browsers do.
+fn request_header(r: &mut Request, name: &str) -> Option<Text> {
+    let separator: &'static str = if name == "cookie" { "; " } else { ", " };
+    let mut found: Option<Text> = None;
+    for i in 0..r.headers_in.head.headers.len() {
+        let line = r.headers_in.head.headers[i];
+        if is_named(r.arena.span(line.name), name) {
+            found = Some(joined(r, found, separator, line.value.into()));
+        }
+    }
+    found
+}
+
+fn joined(r: &mut Request, first: Option<Text>, separator: &'static str, next: Text) -> Text {
+    let Some(first) = first else { return next };
+    let mark = r.arena.mark();
+    r.arena.append(first);
+    r.arena.append(Text::from(separator));
+    r.arena.append(next);
+    Text::Own(r.arena.since(mark))
+}
+
+fn sent_header(r: &mut Request, name: &str) -> Option<Text> {
+    let mut found: Option<Text> = None;
+    for i in 0..r.headers_out.lines.len() {
+        let line = r.headers_out.lines[i];
+        if is_named(r.get(line.name), name) {
+            found = Some(joined(r, found, ", ", line.value));
+        }
+    }
+    found
+}
+
+fn sent_trailer(r: &mut Request, name: &str) -> Option<Text> {
+    let mut found: Option<Text> = None;
+    for i in 0..r.headers_out.trailers.len() {
+        let line = r.headers_out.trailers[i];
+        if is_named(r.get(line.name), name) {
+            found = Some(joined(r, found, ", ", line.value));
+        }
+    }
+    found
+}
+
+fn cookie(r: &mut Request, name: &str) -> Option<Text> {
+    for line in r.headers_in.lines().iter().filter(|l| l.known == K::Cookie) {
+        let all = r.arena.span(line.value);
+        if let Some(value) = wire::http1::values::find_in_list(all, name.as_bytes(), b';') {
+            let value = value.to_vec();
+            return Some(r.text(&value));
+        }
+    }
+    None
+}
+
+fn argument(r: &mut Request, name: &str) -> Option<Text> {
+    let value = wire::http1::target::argument(r.get(r.args), name.as_bytes())?.to_vec();
+    Some(r.text(&value))
+}
+
+/// The client's IP address, if it has one.
+pub fn remote_ip(r: &Request) -> Option<IpAddr> {
+    match &*r.client.remote.borrow() {
+        Address::Inet(a) => Some(a.ip()),
+        Address::Unix(_) => None,
+    }
+}

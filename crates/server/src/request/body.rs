@@ -1,0 +1,354 @@
+//! What a client sends after the head: read into memory or a file, streamed to a handler, or thrown away.
+//! Before: `phases`. Around: a content handler that wants it. Nobody reads a body that is not asked for.
+
+use super::Request;
+use super::phases::Verdict;
+use crate::connection::Session;
+use crate::connection::http1::Http1;
+use crate::log_error;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use wire::http1::chunked::{Decoder, Event, Trailers};
+
+/// A body that nobody wants is read for at most this long before the connection is given up (`lingering_time` holds
+/// after the answer).
+const DISCARD_AT_MOST: u64 = 10 * 1024 * 1024;
+
+/// How the body is framed, and how much of it is still to come.
+#[derive(Clone, Debug, Default)]
+enum Framing {
+    #[default]
+    None,
+    Length(u64),
+    Chunked(Decoder),
+    Ended,
+}
+
+/// The body of a request.
+#[derive(Debug, Default)]
+pub struct Body {
+    framing: Framing,
+    /// The whole body, once it has been read.
+    pub stored: Option<Rc<Stored>>,
+    /// Bytes taken off the connection as body so far.
+    pub received: u64,
+    discarded: bool,
+    /// The handler reads it piece by piece.
+    pub streamed: bool,
+}
+
+/// A body that has been read whole.
+#[derive(Debug, Default)]
+pub struct Stored {
+    /// The bytes, unless they are in `file`.
+    pub memory: Vec<u8>,
+    /// The file that holds the body.
+    pub file: Option<BodyFile>,
+    /// Its length.
+    pub len: u64,
+}
+
+/// A body in a temporary file.
+#[derive(Debug)]
+pub struct BodyFile {
+    /// Open for reading and writing.
+    pub fd: Rc<OwnedFd>,
+    /// Its path, for `$request_body_file`.
+    pub path: PathBuf,
+    /// Removed with the request.
+    pub remove: bool,
+}
+
+impl Drop for BodyFile {
+    fn drop(&mut self) {
+        if self.remove {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Body {
+    /// Takes over the framing that the head announced.
+    pub fn expect(&mut self, length: Option<u64>, chunked: bool) {
+        self.framing = match (length, chunked) {
+            (_, true) => Framing::Chunked(Decoder::new(Trailers::Drop)),
+            (Some(0) | None, false) => Framing::None,
+            (Some(n), false) => Framing::Length(n),
+        };
+    }
+
+    /// Whether bytes of the body may still be on the way.
+    pub fn is_pending(&self) -> bool {
+        matches!(self.framing, Framing::Length(_) | Framing::Chunked(_))
+    }
+
+    /// Whether the request came with a body at all.
+    pub fn is_present(&self) -> bool {
+        !matches!(self.framing, Framing::None)
+    }
+
+    /// Whether it is being thrown away.
+    pub fn is_discarded(&self) -> bool {
+        self.discarded
+    }
+
+    /// Moves body bytes from the connection's input to `out`. `Ok(true)`: the body is complete.
+    fn take(&mut self, http: &mut Http1, out: Option<&mut Vec<u8>>) -> Result<bool, ()> {
+        let mut sink = out;
+        match &mut self.framing {
+            Framing::None | Framing::Ended => return Ok(true),
+            Framing::Length(left) => {
+                let n = http.unread().len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                if let Some(out) = &mut sink {
+                    out.extend_from_slice(&http.unread()[..n]);
+                }
+                http.consume(n);
+                self.received += n as u64;
+                *left -= n as u64;
+                if *left > 0 {
+                    return Ok(false);
+                }
+            }
+            Framing::Chunked(decoder) => {
+                let mut at = 0;
+                let ended = loop {
+                    match decoder.decode(http.unread(), &mut at) {
+                        Ok(Event::Data(span)) => {
+                            if let Some(out) = &mut sink {
+                                out.extend_from_slice(span.of(http.unread()));
+                            }
+                            self.received += span.len() as u64;
+                        }
+                        Ok(Event::More) => break false,
+                        Ok(Event::End | Event::Trailers) => break true,
+                        Err(_) => return Err(()),
+                    }
+                };
+                http.consume(at);
+                if !ended {
+                    return Ok(false);
+                }
+            }
+        }
+        self.framing = Framing::Ended;
+        Ok(true)
+    }
+}
+
+/// Why a body could not be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BodyError {
+    /// Answer with this status.
+    Status(u16),
+    /// The client is gone.
+    Gone,
+}
+
+impl From<BodyError> for Verdict {
+    fn from(e: BodyError) -> Verdict {
+        match e {
+            BodyError::Status(s) => Verdict::Status(s),
+            BodyError::Gone => Verdict::Broken,
+        }
+    }
+}
+
+/// Sends `100 Continue` when the client waits for it (`ngx_http_test_expect`).
+pub fn confirm_expectation(r: &mut Request) {
+    use super::headers::KnownHeader as K;
+    if r.expect_tested || r.version < super::Version::HTTP11 {
+        return;
+    }
+    let Some(expect) = r.headers_in.find(K::Expect) else { return };
+    r.expect_tested = true;
+    if !r.get(expect).eq_ignore_ascii_case(b"100-continue") {
+        return;
+    }
+    if let Session::Http1(http) = &mut r.session {
+        http.output.push_bytes(b"HTTP/1.1 100 Continue\r\n\r\n");
+    }
+}
+
+/// Waits for body bytes; they are appended to `out`. `Ok(true)`: the body is complete. Each wait has
+/// `client_body_timeout`.
+pub async fn read_some(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
+    let timeout = *r.conf().core.client_body_timeout;
+    arm(r, timeout);
+    poll_fn(|cx| poll_some(r, cx, out)).await
+}
+
+/// Starts the clock for [`poll_some`].
+pub fn arm(r: &mut Request, timeout: Duration) {
+    if let Session::Http1(http) = &mut r.session {
+        http.timer.set(timeout);
+    }
+}
+
+/// See [`read_some`]; the caller arms the clock.
+pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
+    let Session::Http1(http) = &mut r.session else { return Poll::Ready(Ok(true)) };
+    let before = r.body.received;
+    loop {
+        match r.body.take(http, Some(out)) {
+            Ok(true) => return Poll::Ready(finish_read(r, before, true)),
+            Ok(false) if r.body.received > before => return Poll::Ready(finish_read(r, before, false)),
+            Ok(false) => {}
+            Err(()) => {
+                log_error!(r, Info, "client sent invalid chunked body");
+                return Poll::Ready(Err(BodyError::Status(400)));
+            }
+        }
+        // The client may be waiting for `100 Continue`.
+        if !http.output.is_empty() {
+            let Http1 { socket, output, .. } = &mut **http;
+            if let Poll::Ready(Err(e)) = output.poll_write(socket, cx, u64::MAX) {
+                r.broken(&e);
+                return Poll::Ready(Err(BodyError::Gone));
+            }
+        }
+        match http.poll_fill(cx) {
+            Poll::Ready(Ok(0)) => {
+                log_error!(r, Info, "client prematurely closed connection");
+                r.aborted = true;
+                return Poll::Ready(Err(BodyError::Status(400)));
+            }
+            Poll::Ready(Ok(_)) => {}
+            Poll::Ready(Err(e)) => {
+                log_error!(r, Info, "recv() failed ({})", crate::log::os_error(&e));
+                r.aborted = true;
+                return Poll::Ready(Err(BodyError::Status(400)));
+            }
+            Poll::Pending => {
+                if http.timer.poll_expired(cx).is_ready() {
+                    log_error!(r, Info, "client timed out (110: Connection timed out)");
+                    return Poll::Ready(Err(BodyError::Status(408)));
+                }
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+fn finish_read(r: &mut Request, before: u64, complete: bool) -> Result<bool, BodyError> {
+    r.request_length += r.body.received - before;
+    let max = *r.conf().core.client_max_body_size;
+    if max > 0 && r.body.received > max {
+        log_error!(r, Error, "client intended to send too large chunked body: {} bytes", r.body.received);
+        return Err(BodyError::Status(413));
+    }
+    Ok(complete)
+}
+
+/// Reads the whole body, into memory up to `client_body_buffer_size`, else into a file. Does it once.
+pub async fn read_all(r: &mut Request) -> Result<Rc<Stored>, BodyError> {
+    if let Some(stored) = &r.body.stored {
+        return Ok(stored.clone());
+    }
+    let shot = r.shot.clone();
+    let conf = &shot.location(r.location).conf.core;
+    let keep = *conf.client_body_buffer_size;
+    let always_file = conf.client_body_in_file_only.wanted();
+    let mut memory = Vec::new();
+    let mut file: Option<BodyFile> = None;
+    let mut written = 0u64;
+    if r.is_main() && r.body.is_present() {
+        confirm_expectation(r);
+        loop {
+            let complete = read_some(r, &mut memory).await?;
+            let spill = memory.len() as u64 > keep || (complete && (always_file || file.is_some()));
+            if spill {
+                if file.is_none() {
+                    file = Some(create_file(r)?);
+                    if !always_file {
+                        let path = file.as_ref().map(|f| f.path.display().to_string()).unwrap_or_default();
+                        log_error!(r, Warn, "a client request body is buffered to a temporary file {path}");
+                    }
+                }
+                let f = file.as_ref().expect("a file was just made");
+                if let Err(e) = write_file(&f.fd, &memory, written) {
+                    log_error!(r, Crit, "pwrite() \"{}\" failed ({})", f.path.display(), crate::log::os_error(&e));
+                    return Err(BodyError::Status(500));
+                }
+                written += memory.len() as u64;
+                memory.clear();
+            }
+            if complete {
+                break;
+            }
+        }
+    }
+    let len = written + memory.len() as u64;
+    let stored = Rc::new(Stored { memory, file, len });
+    r.body.stored = Some(stored.clone());
+    Ok(stored)
+}
+
+fn create_file(r: &Request) -> Result<BodyFile, BodyError> {
+    let conf = &r.conf().core;
+    match crate::temp::create(&conf.client_body_temp_path) {
+        Ok((fd, path)) => {
+            let remove = !conf.client_body_in_file_only.kept();
+            if remove && !conf.client_body_in_file_only.wanted() {
+                // Nobody is told the name: the file goes with its last descriptor.
+                let _ = std::fs::remove_file(&path);
+            }
+            Ok(BodyFile { fd: Rc::new(fd), path, remove })
+        }
+        Err((path, e)) => {
+            log_error!(r, Crit, "open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e));
+            Err(BodyError::Status(500))
+        }
+    }
+}
+
+/// Writes all of `bytes` at `offset`.
+pub fn write_file(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let n = rustix::io::pwrite(fd.as_fd(), bytes, offset)?;
+        bytes = &bytes[n..];
+        offset += n as u64;
+    }
+    Ok(())
+}
+
+/// After the answer: takes what is left of the body off a connection that is to be kept. False: it cannot be kept.
+pub async fn discard(r: &mut Request) -> bool {
+    if !r.body.is_pending() {
+        return true;
+    }
+    if !r.expect_tested && r.headers_in.find(super::headers::KnownHeader::Expect).is_some() {
+        // It was never told to send the body, and may not.
+        return false;
+    }
+    r.body.discarded = true;
+    let timeout = *r.conf().core.lingering_timeout;
+    let start = r.body.received;
+    loop {
+        let Session::Http1(http) = &mut r.session else { return false };
+        match r.body.take(http, None) {
+            Ok(true) => return true,
+            Ok(false) if r.body.received - start > DISCARD_AT_MOST => return false,
+            Ok(false) => {}
+            Err(()) => return false,
+        }
+        // The answer goes out first: the client may be waiting for it before it sends on.
+        if super::respond::flush_rest(r).await.is_err() {
+            return false;
+        }
+        let Session::Http1(http) = &mut r.session else { return false };
+        http.timer.set(timeout);
+        let got = poll_fn(|cx| match http.poll_fill(cx) {
+            Poll::Ready(n) => Poll::Ready(n.ok()),
+            Poll::Pending => http.timer.poll_expired(cx).map(|()| None),
+        })
+        .await;
+        if !matches!(got, Some(n) if n > 0) {
+            return false;
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Which server, which location. Before: `head`. After: `phases`. Pure look-ups in the snapshot.
+
+use super::{Request, Text};
+use crate::config::pattern::Pattern;
+use crate::connection::{Address, Client};
+use crate::snapshot::{LocationId, ServerId, Shot};
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// The servers behind one listening socket. A socket for all addresses may stand for several `listen` addresses.
+#[derive(Debug, Default)]
+pub struct Port {
+    /// The site for every address without one of its own.
+    pub any: Site,
+    /// Sites of single addresses behind a socket that listens on all.
+    pub addresses: Vec<(IpAddr, Site)>,
+    /// `listen ... proxy_protocol`
+    pub proxy_protocol: bool,
+}
+
+impl Port {
+    /// The servers for the address that a client connected to.
+    pub fn site(&self, client: &Client) -> &Site {
+        if !self.addresses.is_empty()
+            && let Address::Inet(local) = crate::worker::local_address(client)
+            && let Some((_, site)) = self.addresses.iter().find(|(ip, _)| *ip == local.ip())
+        {
+            return site;
+        }
+        &self.any
+    }
+}
+
+/// The servers of one address by name.
+#[derive(Debug, Default)]
+pub struct Site {
+    /// The server for names that none has.
+    pub default: ServerId,
+    /// Whether names can make a difference at all.
+    pub named: bool,
+    /// `server_name a.b`
+    pub exact: HashMap<Box<[u8]>, ServerId>,
+    /// `*.a.b` as `.a.b`; with `true` also `a.b` itself (`.a.b`).
+    pub heads: HashMap<Box<[u8]>, ServerId>,
+    /// `a.b.*` as `a.b.`
+    pub tails: HashMap<Box<[u8]>, ServerId>,
+    /// `~...` in order.
+    pub patterns: Vec<(Pattern, ServerId)>,
+}
+
+impl Site {
+    /// The server for a host: exact, longest `*.x`, longest `x.*`, first pattern (`ngx_http_find_virtual_server`).
+    pub fn find(&self, r: &mut Request, host: Text) -> Option<ServerId> {
+        if !self.named {
+            return None;
+        }
+        let name = r.get(host);
+        if let Some(id) = self.exact.get(name) {
+            return Some(*id);
+        }
+        if !self.heads.is_empty() {
+            for at in memchr::memchr_iter(b'.', name) {
+                // A label must stand before the dot.
+                if at > 0
+                    && let Some(id) = self.heads.get(&name[at..])
+                {
+                    return Some(*id);
+                }
+            }
+        }
+        if !self.tails.is_empty() {
+            for at in memchr::memrchr_iter(b'.', name) {
+                if at + 1 < name.len()
+                    && let Some(id) = self.tails.get(&name[..=at])
+                {
+                    return Some(*id);
+                }
+            }
+        }
+        self.patterns.iter().find(|(p, _)| p.exec(r, host)).map(|(_, id)| *id)
+    }
+}
+
+/// What a look-up of a location found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// No location inside: the level itself.
+    None,
+    /// This one.
+    Location(LocationId),
+    /// This one is `/name/` with a proxy, and the uri was `/name`: a redirect.
+    AutoRedirect(LocationId),
+}
+
+/// The locations inside a level.
+#[derive(Debug, Default)]
+pub struct LocationTree {
+    /// Sorted by name.
+    prefixes: Vec<Prefix>,
+    exact: HashMap<Box<[u8]>, LocationId>,
+    /// Names without their last slash, of locations that redirect there.
+    redirects: HashMap<Box<[u8]>, LocationId>,
+    patterns: Vec<(Pattern, LocationId)>,
+    names: Vec<(Box<[u8]>, LocationId)>,
+}
+
+#[derive(Debug)]
+struct Prefix {
+    name: Box<[u8]>,
+    id: LocationId,
+    /// `^~`: no patterns after this one.
+    last: bool,
+    /// The longest prefix of this name that has a location too.
+    shorter: Option<usize>,
+}
+
+impl LocationTree {
+    /// Adds `location /x`, or `^~ /x` with `last`.
+    pub fn add_prefix(&mut self, name: &[u8], id: LocationId, last: bool) {
+        self.prefixes.push(Prefix { name: name.into(), id, last, shorter: None });
+    }
+
+    /// Adds `location = /x`.
+    pub fn add_exact(&mut self, name: &[u8], id: LocationId) {
+        self.exact.insert(name.into(), id);
+    }
+
+    /// Adds the redirect from `/x` to the location `/x/`.
+    pub fn add_redirect(&mut self, name: &[u8], id: LocationId) {
+        self.redirects.insert(name.into(), id);
+    }
+
+    /// Adds `location ~ x`.
+    pub fn add_pattern(&mut self, pattern: Pattern, id: LocationId) {
+        self.patterns.push((pattern, id));
+    }
+
+    /// Adds `location @x`, without the `@`.
+    pub fn add_named(&mut self, name: &[u8], id: LocationId) {
+        self.names.push((name.into(), id));
+    }
+
+    /// Call once after the last `add`.
+    pub fn finish(&mut self) {
+        self.prefixes.sort_by(|a, b| a.name.cmp(&b.name));
+        for i in 0..self.prefixes.len() {
+            let mut candidate = i.checked_sub(1);
+            while let Some(c) = candidate {
+                if self.prefixes[i].name.starts_with(&self.prefixes[c].name) {
+                    break;
+                }
+                candidate = self.prefixes[c].shorter;
+            }
+            self.prefixes[i].shorter = candidate;
+        }
+    }
+
+    /// The named location.
+    pub fn named(&self, name: &[u8]) -> Found {
+        match self.names.iter().find(|(n, _)| **n == *name) {
+            Some((_, id)) => Found::Location(*id),
+            None => Found::None,
+        }
+    }
+
+    /// The location for the request's uri, nested ones included (`ngx_http_core_find_location`).
+    pub fn find(&self, r: &mut Request, shot: &Shot) -> Found {
+        let uri = r.get(r.uri);
+        if let Some(id) = self.exact.get(uri) {
+            return Found::Location(*id);
+        }
+        let mut found = Found::None;
+        let mut last = false;
+        if let Some(p) = self.longest_prefix(uri) {
+            (found, last) = (Found::Location(p.id), p.last);
+        }
+        if let Some(id) = self.redirects.get(uri)
+            && !matches!(self.longest_prefix(uri), Some(p) if p.name.len() == uri.len())
+        {
+            return Found::AutoRedirect(*id);
+        }
+        if let Found::Location(id) = found {
+            match shot.location(id).inside.find(r, shot) {
+                Found::None => {}
+                inner => return inner,
+            }
+        }
+        if !last {
+            for (pattern, id) in &self.patterns {
+                if pattern.exec(r, r.uri) {
+                    return match shot.location(*id).inside.find(r, shot) {
+                        Found::None => Found::Location(*id),
+                        inner => inner,
+                    };
+                }
+            }
+        }
+        found
+    }
+
+    fn longest_prefix(&self, uri: &[u8]) -> Option<&Prefix> {
+        let mut at = match self.prefixes.binary_search_by(|p| compare(&p.name, uri)) {
+            Ok(i) => Some(i),
+            Err(i) => i.checked_sub(1),
+        };
+        while let Some(i) = at {
+            let p = &self.prefixes[i];
+            if uri.starts_with(&p.name) {
+                return Some(p);
+            }
+            at = p.shorter;
+        }
+        None
+    }
+}
+
+fn compare(name: &[u8], uri: &[u8]) -> Ordering {
+    name.cmp(uri)
+}

@@ -1,0 +1,190 @@
+//! Requests that a request makes for itself: to ask for permission, to copy its traffic, to include other content.
+//! A subrequest works on its parent's bytes and variables, which move over while it runs and back when it is done.
+
+use super::filter::Chunk;
+use super::phases::{self, From, Verdict};
+use super::{MAX_SUBREQUESTS, Method, Request, Text};
+use crate::config::complex::Complex;
+use crate::connection::Session;
+use crate::log_error;
+use std::io;
+
+/// Where a subrequest's answer goes.
+pub struct SubSession {
+    /// What happens with the body.
+    pub mode: Mode,
+    /// The body, if captured.
+    pub captured: Vec<u8>,
+    /// Bytes of body so far.
+    pub length: u64,
+    /// The status was taken from an error without a page (`auth_request` looks at nothing else).
+    pub plain_status: bool,
+}
+
+/// What happens with a subrequest's body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Only its head counts.
+    Discard,
+    /// It is collected, up to so many bytes.
+    Capture(usize),
+}
+
+/// What a subrequest is to be.
+pub struct Options {
+    /// What happens with its body.
+    pub mode: Mode,
+    /// Whether it sees the parent's body.
+    pub with_body: bool,
+    /// GET in place of the parent's method.
+    pub get: bool,
+}
+
+/// Makes a subrequest and waits for its end. The child is given back with its answer's head; its texts are valid in the
+/// parent. Errors: `subrequests cycle`, as a status.
+pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Result<Box<Request>, Verdict> {
+    if r.subrequests >= MAX_SUBREQUESTS || r.depth >= MAX_SUBREQUESTS {
+        log_error!(r, Error, "subrequests cycle while processing \"{}\"", String::from_utf8_lossy(r.get(uri)));
+        return Err(Verdict::Status(500));
+    }
+    r.subrequests += 1;
+    let session = SubSession { mode: options.mode, captured: Vec::new(), length: 0, plain_status: false };
+    let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(session));
+    child.swap_shared(r);
+    prepare(&mut child, r, uri, args, &options);
+    let verdict = Box::pin(phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)));
+    verdict.await;
+    if *child.conf().core.log_subrequest {
+        crate::modules::log::write(&mut child);
+    }
+    r.subrequests = child.subrequests;
+    child.swap_shared(r);
+    if child.aborted && child.headers_out.status == 0 {
+        child.headers_out.status = 500;
+    }
+    Ok(child)
+}
+
+/// Makes a subrequest that runs on its own, after the parent's answer or beside it. It has copies of everything.
+pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result<(), Verdict> {
+    if r.subrequests >= MAX_SUBREQUESTS {
+        log_error!(r, Error, "subrequests cycle while processing \"{}\"", String::from_utf8_lossy(r.get(uri)));
+        return Err(Verdict::Status(500));
+    }
+    r.subrequests += 1;
+    let session = SubSession { mode: options.mode, captured: Vec::new(), length: 0, plain_status: false };
+    let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(session));
+    child.copy_shared(r);
+    prepare(&mut child, r, uri, args, &options);
+    tokio::task::spawn_local(async move {
+        phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)).await;
+        if *child.conf().core.log_subrequest {
+            crate::modules::log::write(&mut child);
+        }
+    });
+    Ok(())
+}
+
+fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Text, options: &Options) {
+    child.depth = r.depth + 1;
+    child.subrequests = r.subrequests;
+    child.internal = true;
+    child.server = r.server;
+    child.location = r.location;
+    child.method = if options.get { Method::Get } else { r.method };
+    child.method_name = if options.get { Text::from("GET") } else { r.method_name };
+    child.line = r.line;
+    child.target = r.target;
+    child.valid_target = false;
+    child.uri = uri;
+    child.args = args;
+    child.version = r.version;
+    child.scheme = r.scheme;
+    child.headers_in.head.headers.clone_from(&r.headers_in.head.headers);
+    child.headers_in.head.protocol = r.headers_in.head.protocol;
+    child.headers_in.host = r.headers_in.host;
+    child.headers_in.content_length = r.headers_in.content_length;
+    child.headers_in.chunked = r.headers_in.chunked;
+    child.request_port = r.request_port;
+    child.started_ms = crate::worker::clock::wall_ms();
+    child.request_length = r.request_length;
+    child.parent_uri = Some(r.uri);
+    child.ctx.realip.clone_from(&r.ctx.realip);
+    if options.with_body {
+        child.body.stored.clone_from(&r.body.stored);
+    }
+}
+
+/// A status without an error page in a subrequest: the parent looks at the status, there is no text.
+pub fn absorbs(r: &mut Request, status: u16) -> bool {
+    let has_page = !r.error_page && r.conf().core.error_pages.iter().any(|p| p.status == status);
+    let Session::Sub(sub) = &mut r.session else { return false };
+    if has_page || sub.mode != Mode::Discard {
+        return false;
+    }
+    sub.plain_status = true;
+    r.headers_out.status = status;
+    r.header_sent = true;
+    r.response_done = true;
+    true
+}
+
+/// Takes a piece of a subrequest's body.
+pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
+    let Session::Sub(sub) = &mut r.session else { return Ok(()) };
+    sub.length += chunk.len();
+    let Mode::Capture(limit) = sub.mode else { return Ok(()) };
+    if sub.captured.len() as u64 + chunk.len() > limit as u64 {
+        return Err(io::Error::other("too big subrequest response while sending to client"));
+    }
+    match chunk {
+        Chunk::Bytes(b) => sub.captured.extend_from_slice(b),
+        Chunk::File { file, offset, len } => {
+            let before = sub.captured.len();
+            sub.captured.resize(before + len as usize, 0);
+            let mut at = 0;
+            while at < len as usize {
+                let n = rustix::io::pread(&**file, &mut sub.captured[before + at..], offset + at as u64)?;
+                if n == 0 {
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+                at += n;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A subrequest waits for nobody: its parent takes what there is.
+pub(crate) async fn flush(_r: &mut Request) -> Result<(), Verdict> {
+    Ok(())
+}
+
+/// `post_action`: the finished request goes through the phases once more for another uri; the client sees nothing.
+pub async fn post_action(r: &mut Request, target: &Complex) {
+    let target = target.eval(r);
+    let status = r.headers_out.status;
+    let session = std::mem::replace(
+        &mut r.session,
+        Session::Sub(SubSession { mode: Mode::Discard, captured: Vec::new(), length: 0, plain_status: false }),
+    );
+    let (keepalive, aborted) = (r.keepalive, r.aborted);
+    r.header_sent = false;
+    r.response_done = false;
+    r.aborted = false;
+    r.error_status = 0;
+    r.headers_out.clear();
+    r.depth = 1;
+    let verdict = match r.get(target).first() {
+        Some(b'@') => {
+            let name = r.get(target)[1..].to_vec();
+            super::finish::named_location(r, &name)
+        }
+        _ => super::finish::internal_redirect(r, target, Text::EMPTY),
+    };
+    Box::pin(phases::conclude(r, verdict)).await;
+    r.depth = 0;
+    r.session = session;
+    r.headers_out.status = status;
+    (r.keepalive, r.aborted) = (keepalive, aborted);
+}

@@ -1,0 +1,48 @@
+//! A worker thread: its snapshot, its listeners, its loop. Around everything that serves. Shares nothing with its
+//! siblings on the way of a request.
+
+pub mod clock;
+pub mod counters;
+pub mod thread;
+pub mod timer;
+
+use crate::connection::{Address, Client};
+use crate::snapshot::Shot;
+use std::cell::{Cell, RefCell};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+thread_local! {
+    static SHOT: RefCell<Option<Rc<Shot>>> = const { RefCell::new(None) };
+    static DRAINING: Cell<bool> = const { Cell::new(false) };
+    /// For each listener of this thread, the index of its port in the current snapshot.
+    static PORTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The snapshot for the next request.
+pub fn shot() -> Rc<Shot> {
+    SHOT.with_borrow(|s| s.clone()).expect("a thread that serves has a snapshot")
+}
+
+/// Whether the thread is to end once its connections are done.
+pub fn draining() -> bool {
+    DRAINING.get()
+}
+
+/// The local address of a client's connection; asked of the kernel once.
+pub fn local_address(client: &Client) -> Address {
+    if let Some(a) = &*client.local.borrow() {
+        return a.clone();
+    }
+    let Some(socket) = client.socket.upgrade() else { return Address::Unix(Default::default()) };
+    let address = crate::listen::local_address(socket.as_fd());
+    client.local.replace(Some(address.clone()));
+    address
+}
+
+/// The port of the snapshot that a listener of this thread stands for. A listener whose address is gone keeps the
+/// connections it brought: they are served by the first port until they close.
+pub fn port_of(shot: &Shot, listener: usize) -> usize {
+    let index = PORTS.with_borrow(|p| p[listener]);
+    if index < shot.ports.len() { index } else { 0 }
+}
