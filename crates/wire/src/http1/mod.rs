@@ -14,6 +14,8 @@ mod scan;
 pub mod target;
 pub mod values;
 
+pub(crate) use scan::hex_digit;
+
 /// A protocol version as nginx counts it: major * 1000 + minor, so that versions compare as numbers.
 ///
 /// `HTTP/1.2` is `Version(1002)`: above 1.1 and treated as such. HTTP/0.9 is a request or an answer without a version.

@@ -29,7 +29,8 @@ pub struct Normalized {
 /// `out`. With `merge_slashes` runs of slashes become one.
 ///
 /// # Errors
-/// A path that climbs above the root, a broken escape, `%00`.
+/// A path that climbs above the root, a broken escape, a NUL, escaped or not. Other control characters are refused by
+/// the request line and by [`split`].
 pub fn normalize(raw: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<Normalized, BadTarget> {
     let mut path = PathWriter { base: out.len(), out, exten: None, place: Place::Segment, merge_slashes };
     let mut found = Normalized::default();
@@ -57,6 +58,7 @@ pub fn normalize(raw: &[u8], merge_slashes: bool, out: &mut Vec<u8>) -> Result<N
                 break;
             }
             b'#' => break,
+            0 => return Err(BadTarget),
             _ => {
                 found.plus |= byte == b'+';
                 path.byte(byte)?;
