@@ -1,13 +1,17 @@
 //! The running configuration: immutable, shared by all threads, swapped whole on a reload.
 //! Made by `config`, read by everything after it.
 
-use crate::config::Matching;
+use crate::config::{Build, Matching};
+use crate::log::error::ErrorLog;
+use crate::log::file::OpenFiles;
 use crate::config::pattern::Scratch;
 use crate::config::variables::Variable;
 use crate::modules::core::ServerSettings;
+use crate::modules::http_block;
 use crate::modules::{LocationConf, MainConf};
 use crate::request::route::{LocationTree, Port};
-use crate::settings::{ListenSpec, ProcessSettings};
+use crate::settings::{ErrorLogSpec, ErrorLogTarget, ListenSpec, ProcessSettings};
+use conf::Problem;
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -67,6 +71,12 @@ pub struct Snapshot {
     pub main: MainConf,
     /// `-p`: what relative paths made of variables are relative to.
     pub prefix: std::path::PathBuf,
+    /// Open log files by path.
+    pub log_files: std::collections::HashMap<std::path::PathBuf, Arc<crate::log::file::LogFile>>,
+    /// Directories that must be there before the workers start.
+    pub directories: Vec<std::path::PathBuf>,
+    /// `error_log` of the main level.
+    pub error_logs: Vec<crate::settings::ErrorLogSpec>,
     /// Server blocks.
     pub servers: Vec<Server>,
     /// Levels of the `http` tree by index.
@@ -80,6 +90,78 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
+    /// Makes a snapshot of what was read. Opens no file: the logs do nothing until [`Snapshot::open_logs`].
+    pub fn build(mut build: Build<'_>, generation: u64) -> Result<Snapshot, Vec<Problem>> {
+        let tables = http_block::finish(&mut build);
+        let variables = match build.variables.finish() {
+            Ok(v) => v,
+            Err(unknown) => {
+                build.problems.extend(unknown.into_iter().map(Problem::bare));
+                Vec::new()
+            }
+        };
+        if build.problems.iter().any(|p| p.level == conf::Level::Emerg) {
+            return Err(build.problems);
+        }
+        Ok(Snapshot {
+            generation,
+            process: build.process,
+            main: build.main,
+            prefix: build.prefix,
+            log_files: Default::default(),
+            directories: build.directories,
+            error_logs: build.error_logs,
+            servers: tables.servers,
+            locations: tables.locations,
+            variables,
+            listens: tables.listens,
+            ports: tables.ports,
+        })
+    }
+
+    /// The paths of all log files.
+    pub fn log_paths(&self) -> Vec<std::path::PathBuf> {
+        let mut paths: Vec<_> = Vec::new();
+        let mut add = |path: &std::path::PathBuf| {
+            if !paths.contains(path) {
+                paths.push(path.clone());
+            }
+        };
+        let of = |spec: &ErrorLogSpec, add: &mut dyn FnMut(&std::path::PathBuf)| {
+            if let ErrorLogTarget::File(path) = &spec.target {
+                add(path);
+            }
+        };
+        self.error_logs.iter().for_each(|s| of(s, &mut add));
+        for location in &self.locations {
+            location.conf.log.paths().for_each(&mut add);
+            location.conf.core.error_log_specs.iter().for_each(|s| of(s, &mut add));
+        }
+        paths
+    }
+
+    /// Opens all logs, or takes them from what is open. The error names the path.
+    pub fn open_logs(&mut self, files: &OpenFiles) -> Result<ErrorLog, (std::path::PathBuf, std::io::Error)> {
+        for path in self.log_paths() {
+            let file = files.open(&path).map_err(|e| (path.clone(), e))?;
+            self.log_files.insert(path, file);
+        }
+        let mut known: Vec<(Arc<Vec<ErrorLogSpec>>, ErrorLog)> = Vec::new();
+        for location in &mut self.locations {
+            let specs: &Arc<Vec<ErrorLogSpec>> = &location.conf.core.error_log_specs;
+            let log = match known.iter().find(|(s, _)| Arc::ptr_eq(s, specs) || s == specs) {
+                Some((_, log)) => log.clone(),
+                None => {
+                    let log = ErrorLog::open(specs, files)?;
+                    known.push((specs.clone(), log.clone()));
+                    log
+                }
+            };
+            location.conf.core.error_log = log;
+        }
+        ErrorLog::open(&self.error_logs, files)
+    }
+
     /// A level by its index.
     pub fn location(&self, id: LocationId) -> &Location {
         &self.locations[id.0 as usize]

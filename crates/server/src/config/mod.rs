@@ -3,6 +3,7 @@
 
 pub mod complex;
 pub mod pattern;
+pub mod read;
 pub mod set;
 pub mod setting;
 pub mod variables;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use variables::Variables;
 
 /// What a directive does with its words.
-pub type Setter = fn(&mut Scope<'_>, &Node) -> Result<(), Problem>;
+pub type Setter = fn(&mut Scope<'_, '_>, &Node) -> Result<(), Problem>;
 
 /// One directive of a module: its name and what sets it. Contexts and arity stand in `conf`'s table of all directives.
 pub struct Directive {
@@ -161,7 +162,7 @@ impl<'f> Build<'f> {
 
     /// Remembers that a directive has no meaning here.
     pub fn note(&mut self, node: &Node) {
-        self.notes.push(node.notice(format!(""{}" has no effect in Ironweir", node.name.as_str())));
+        self.notes.push(node.notice(format!("\"{}\" has no effect in Ironweir", node.name.as_str())));
     }
 
     /// A new level of `http`.

@@ -467,7 +467,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: Option<&[u8]>
         out.extend_from_slice(b"\r\n");
     }
     if let Some(t) = h.last_modified {
-        line(out, b"Last-Modified", &wire::date::http_date(t));
+        line(out, b"Last-Modified", &wire::date::format_http(t));
     }
     for l in h.lines.iter().filter(|l| l.known == K::Location) {
         line(out, b"Location", r.arena.get(l.value));

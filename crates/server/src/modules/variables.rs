@@ -9,6 +9,7 @@ use crate::text;
 use crate::worker::{clock, counters};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
+use wire::proxy_protocol::TlvValue;
 
 type Get = fn(&mut Request) -> Option<Text>;
 
@@ -29,10 +30,10 @@ pub const VARIABLES: &[Builtin] = &[
     fixed("binary_remote_addr", binary_remote_addr),
     volatile("remote_addr", |r| Some(text!(r, "{}", r.client.clone().remote.borrow().host()))),
     volatile("remote_port", |r| port(r, r.client.clone().remote.borrow().port())),
-    fixed("proxy_protocol_addr", |r| proxied(r, |h| h.source.map(|s| s.ip().to_string()))),
-    fixed("proxy_protocol_port", |r| proxied(r, |h| h.source.map(|s| s.port().to_string()))),
-    fixed("proxy_protocol_server_addr", |r| proxied(r, |h| h.destination.map(|s| s.ip().to_string()))),
-    fixed("proxy_protocol_server_port", |r| proxied(r, |h| h.destination.map(|s| s.port().to_string()))),
+    fixed("proxy_protocol_addr", |r| proxied(r, |h| h.source.to_string())),
+    fixed("proxy_protocol_port", |r| proxied(r, |h| h.source_port.to_string())),
+    fixed("proxy_protocol_server_addr", |r| proxied(r, |h| h.destination.to_string())),
+    fixed("proxy_protocol_server_port", |r| proxied(r, |h| h.destination_port.to_string())),
     fixed("server_addr", server_addr),
     fixed("server_port", server_port),
     fixed("server_protocol", server_protocol),
@@ -78,7 +79,7 @@ pub const VARIABLES: &[Builtin] = &[
     volatile("sent_http_content_length", |r| r.headers_out.content_length.map(|n| text!(r, "{n}"))),
     volatile("sent_http_last_modified", |r| {
         let t = r.headers_out.last_modified?;
-        Some(r.text(&wire::date::http_date(t)))
+        Some(r.text(&wire::date::format_http(t)))
     }),
     volatile("sent_http_connection", |r| {
         Some(Text::from(match (r.headers_out.status, r.keepalive) {
@@ -117,8 +118,8 @@ pub const VARIABLES: &[Builtin] = &[
         let ms = clock::wall_ms();
         Some(text!(r, "{}.{:03}", ms / 1000, ms % 1000))
     }),
-    volatile("time_iso8601", |r| Some(r.text(crate::log::local_time().iso8601().as_bytes()))),
-    volatile("time_local", |r| Some(r.text(crate::log::local_time().common().as_bytes()))),
+    volatile("time_iso8601", |r| Some(r.text(&crate::log::local_time().iso8601()))),
+    volatile("time_local", |r| Some(r.text(&crate::log::local_time().common()))),
     volatile("tcpinfo_rtt", |r| tcp_info(r, |i| i.rtt)),
     volatile("tcpinfo_rttvar", |r| tcp_info(r, |i| i.rttvar)),
     volatile("tcpinfo_snd_cwnd", |r| tcp_info(r, |i| i.snd_cwnd)),
@@ -161,16 +162,19 @@ fn binary_remote_addr(r: &mut Request) -> Option<Text> {
     })
 }
 
-fn proxied(r: &mut Request, pick: fn(&wire::proxy_protocol::Header) -> Option<String>) -> Option<Text> {
-    let value = r.client.proxy_protocol.borrow().as_deref().map(|h| pick(h).unwrap_or_default())?;
+fn proxied(r: &mut Request, pick: fn(&wire::proxy_protocol::Header) -> String) -> Option<Text> {
+    let value = r.client.proxy_protocol.borrow().as_deref().map(pick)?;
     Some(r.text(value.as_bytes()))
 }
 
 fn tlv(r: &mut Request, name: &str) -> Option<Text> {
     let client = r.client.clone();
     let header = client.proxy_protocol.borrow();
-    let value = header.as_deref()?.tlv_named(name)?;
-    Some(r.text(&value))
+    match header.as_deref()?.tlvs.lookup(name.as_bytes()) {
+        Ok(Some(TlvValue::Bytes(b))) => Some(r.text(b)),
+        Ok(Some(TlvValue::Number(n))) => Some(text!(r, "{n}")),
+        Ok(None) | Err(_) => None,
+    }
 }
 
 fn server_addr(r: &mut Request) -> Option<Text> {
@@ -206,7 +210,8 @@ pub fn basic_credentials(r: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
     let value = r.get(value);
     let rest = value.get(..6).filter(|p| p.eq_ignore_ascii_case(b"basic ")).map(|_| &value[6..])?;
     let rest = &rest[rest.iter().take_while(|b| **b == b' ').count()..];
-    let decoded = wire::encoding::base64_decode(rest)?;
+    let mut decoded = Vec::new();
+    wire::encoding::base64_decode(rest, wire::encoding::Alphabet::Standard, &mut decoded).ok()?;
     let at = memchr::memchr(b':', &decoded)?;
     Some((decoded[..at].to_vec(), decoded[at + 1..].to_vec()))
 }
@@ -248,7 +253,7 @@ fn request_id(r: &mut Request) -> Option<Text> {
         let mut bytes = [0u8; 16];
         let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
         let mut hex = Vec::with_capacity(32);
-        wire::encoding::hex(&bytes, &mut hex);
+        wire::encoding::hex_encode(&bytes, &mut hex);
         r.id = Some(r.text(&hex));
     }
     r.id

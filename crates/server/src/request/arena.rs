@@ -95,8 +95,11 @@ impl Arena {
 #[macro_export]
 macro_rules! text {
     ($r:expr, $($arg:tt)*) => {{
-        let mark = $r.arena.mark();
-        let _ = std::io::Write::write_fmt($r.arena.buffer(), format_args!($($arg)*));
-        $crate::request::arena::Text::Own($r.arena.since(mark))
+        let mut room = std::mem::take(&mut $r.room);
+        room.clear();
+        let _ = std::io::Write::write_fmt(&mut room, format_args!($($arg)*));
+        let span = $r.arena.push(&room);
+        $r.room = room;
+        $crate::request::arena::Text::Own(span)
     }};
 }

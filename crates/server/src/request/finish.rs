@@ -176,7 +176,7 @@ pub fn named_location(r: &mut Request, name: &[u8]) -> Verdict {
 fn refresh(r: &mut Request) -> Verdict {
     let to = r.headers_out.find(K::Location).unwrap_or(Text::EMPTY);
     let mut page = b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=".to_vec();
-    wire::http1::escape::escape_into(wire::http1::escape::Escape::Refresh, r.get(to), &mut page);
+    wire::http1::escape::escape_uri(r.get(to), wire::http1::escape::Escape::Refresh, &mut page);
     page.extend_from_slice(b"\"></head><body></body></html>\r\n");
     r.headers_out.remove(K::Location);
     r.error_status = 200;

@@ -54,7 +54,7 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
         let mut path = std::mem::take(&mut r.scratch);
         path.clear();
         let found = target::normalize(r.arena.span(raw), merge, &mut path);
-        let result = match found {
+        let result: Result<(), u16> = match found {
             Ok(n) => {
                 r.uri = r.text(&path[n.path.range()]);
                 r.args = match n.args {
@@ -89,7 +89,7 @@ fn set_host(r: &mut Request, host: Text, complaint: &'static str) -> Result<(), 
         Ok(parts) => {
             let name = r.text(&out);
             r.headers_in.host = Some(name);
-            r.request_port = parts.port;
+            r.request_port = Some(parts.port).filter(|p| *p > 0);
             Ok(())
         }
         Err(_) => {
@@ -154,16 +154,24 @@ fn headers(r: &mut Request) -> Result<(), u16> {
                 r.headers_in.chunked = true;
             }
             K::Connection => {
-                let tokens = values::connection_tokens(r.arena.span(line.value));
-                r.headers_in.connection_close |= tokens.close;
-                r.headers_in.connection_keep_alive |= tokens.keep_alive && !tokens.close;
+                let kind = values::parse_connection(r.arena.span(line.value));
+                if let Some(kind) = kind {
+                    r.headers_in.connection_close = kind == values::ConnectionType::Close;
+                    r.headers_in.connection_keep_alive = kind == values::ConnectionType::KeepAlive;
+                }
             }
             K::UserAgent => browser(r, line.value),
             // nginx allows these once and calls a second one an error of the client.
-            K::IfModifiedSince | K::IfUnmodifiedSince | K::IfMatch | K::IfNoneMatch | K::Referer
-            | K::ContentType | K::Range | K::IfRange | K::Expect | K::Upgrade | K::Te | K::Authorization => {
-                let first = r.headers_in.head.headers[..i].iter().any(|l| l.known == line.known);
-                if first && !matches!(line.known, K::Te | K::Upgrade | K::Expect | K::Referer) || first && strict(line.known) {
+            K::IfModifiedSince
+            | K::IfUnmodifiedSince
+            | K::IfMatch
+            | K::IfNoneMatch
+            | K::ContentRange
+            | K::IfRange
+            | K::Expect
+            | K::Authorization
+            | K::ProxyAuthorization => {
+                if r.headers_in.head.headers[..i].iter().any(|l| l.known == line.known) {
                     return Err(duplicate(r, line));
                 }
             }
@@ -171,10 +179,6 @@ fn headers(r: &mut Request) -> Result<(), u16> {
         }
     }
     Ok(())
-}
-
-fn strict(known: K) -> bool {
-    matches!(known, K::Te | K::Upgrade | K::Expect | K::Referer)
 }
 
 fn duplicate(r: &Request, line: super::headers::HeaderLine) -> u16 {

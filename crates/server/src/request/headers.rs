@@ -2,7 +2,7 @@
 
 use super::arena::{Arena, Text};
 pub use wire::http1::request::RequestHead;
-pub use wire::http1::{HeaderLine, KnownHeader};
+pub use wire::http1::{field::HeaderLine, known::KnownHeader};
 
 /// The request's headers and what the head parser found in them.
 #[derive(Debug, Default)]

@@ -18,12 +18,14 @@ use crate::log::error::{ErrorLog, Level};
 use crate::modules::{LocationConf, RequestContexts};
 use crate::snapshot::{Location, LocationId, Server, ServerId, Shot, VariableId};
 use crate::upstream::Attempts;
-use arena::{Arena, Span, Text};
+use arena::{Arena, Span};
 use body::Body;
 use filter::BodyFilter;
 use headers::{HeadersIn, HeadersOut};
 use std::rc::Rc;
-pub use wire::http1::request::{Method, Version};
+pub use arena::Text;
+pub use wire::http1::Version;
+pub use wire::http1::request::Method;
 
 /// Rewrites and internal redirects a request may go through (nginx's `NGX_HTTP_MAX_URI_CHANGES`).
 pub const MAX_URI_CHANGES: u8 = 10;
@@ -134,6 +136,8 @@ pub struct Request {
     values: Vec<Value>,
     /// Room to build texts in.
     pub scratch: Vec<u8>,
+    /// Room of the `text!` macro.
+    pub room: Vec<u8>,
     /// Depth below the client's own request, 0 for that itself.
     pub depth: u8,
     /// How many subrequests were made for the client's request.
@@ -163,6 +167,7 @@ struct Buffers {
     captures: Vec<Option<Span>>,
     values: Vec<Value>,
     scratch: Vec<u8>,
+    room: Vec<u8>,
 }
 
 impl Buffers {
@@ -194,13 +199,14 @@ impl Request {
             captures: std::mem::take(&mut self.captures),
             values: std::mem::take(&mut self.values),
             scratch: std::mem::take(&mut self.scratch),
+            room: std::mem::take(&mut self.room),
         };
         kept.clear();
         *self = Request::with_buffers(shot, client, session, kept);
     }
 
     fn with_buffers(shot: Rc<Shot>, client: Rc<Client>, session: Session, buffers: Buffers) -> Request {
-        let Buffers { arena, headers_in, headers_out, body_filters, attempts, captures, mut values, scratch } = buffers;
+        let Buffers { arena, headers_in, headers_out, body_filters, attempts, captures, mut values, scratch, room } = buffers;
         values.resize(shot.variables.len(), Value::Unknown);
         Request {
             arena,
@@ -217,7 +223,7 @@ impl Request {
             args: Text::EMPTY,
             plain_uri: false,
             valid_target: true,
-            version: Version::Http11,
+            version: Version::HTTP11,
             scheme: None,
             headers_in,
             request_port: None,
@@ -249,6 +255,7 @@ impl Request {
             captures,
             values,
             scratch,
+            room,
             depth: 0,
             subrequests: 0,
             parent_uri: None,

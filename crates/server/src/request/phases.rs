@@ -182,7 +182,7 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
     if let Found::AutoRedirect(id) = found {
         let location = shot.location(id);
         let mut target = Vec::with_capacity(location.name.len() + 1);
-        wire::http1::escape::escape_into(wire::http1::escape::Escape::Uri, &location.name, &mut target);
+        wire::http1::escape::escape_uri(&location.name, wire::http1::escape::Escape::Uri, &mut target);
         if !r.get(r.args).is_empty() {
             target.push(b'?');
             target.extend_from_slice(r.get(r.args));

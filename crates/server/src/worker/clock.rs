@@ -30,7 +30,7 @@ thread_local! {
 pub fn http_date() -> [u8; 29] {
     let now = wall_seconds();
     if DATE_SECOND.get() != now {
-        DATE.set(wire::date::http_date(now));
+        DATE.set(wire::date::format_http(now));
         DATE_SECOND.set(now);
     }
     DATE.with_borrow(|d| *d)

@@ -1,0 +1,56 @@
+//! Reads a configuration whole: files, tree, levels, snapshot. What `-t`, the start and a reload have in common.
+
+use super::Build;
+use crate::snapshot::Snapshot;
+use conf::{Contexts, Files, Problem, Source};
+use std::path::{Path, PathBuf};
+
+/// Which configuration, as the command line says it.
+#[derive(Clone, Debug)]
+pub struct Which {
+    /// `-c`, absolute.
+    pub file: PathBuf,
+    /// `-p`
+    pub prefix: PathBuf,
+    /// `-g`
+    pub globals: Vec<u8>,
+}
+
+/// What was read.
+pub struct Reading {
+    /// The texts, for `-T` and messages.
+    pub sources: Vec<Source>,
+    /// Errors and warnings.
+    pub problems: Vec<Problem>,
+    /// What has no effect here, for `-t`.
+    pub notes: Vec<Problem>,
+    /// The snapshot, unless there are errors.
+    pub snapshot: Option<Snapshot>,
+}
+
+/// Reads it.
+pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
+    let conf_prefix = which.file.parent().unwrap_or(Path::new("/")).to_owned();
+    let (tree, problems) = conf::load(files, &which.file, &conf_prefix, &which.globals);
+    let mut build = Build::new(files, &which.prefix, &conf_prefix);
+    build.process.pid = which.prefix.join("logs/nginx.pid");
+    build.problems = problems;
+    let mut main = build.level(Contexts::MAIN);
+    build.block(&tree.nodes, &mut main);
+    if !main.ignored.iter().any(|n| n == b"events") && build.problems.is_empty() {
+        build.problems.push(Problem::bare("no \"events\" section in configuration"));
+    }
+    if build.error_logs.is_empty() {
+        build.error_logs.push(crate::settings::ErrorLogSpec {
+            target: crate::settings::ErrorLogTarget::File(which.prefix.join("logs/error.log")),
+            level: crate::log::error::Level::Error,
+        });
+    }
+    tree.sort(&mut build.problems);
+    let notes = std::mem::take(&mut build.notes);
+    let warnings: Vec<Problem> = build.problems.clone();
+    match Snapshot::build(build, generation) {
+        Ok(snapshot) => Reading { sources: tree.sources, problems: warnings, notes, snapshot: Some(snapshot) },
+        Err(problems) => Reading { sources: tree.sources, problems, notes, snapshot: None },
+    }
+}
