@@ -1,47 +1,91 @@
 //! Ironweir's binary: command lines only.
 
+mod cli;
+
+use conf::{Level, Problem, Source};
+use server::config::read::{Reading, Which, read};
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-use server::config::read::{Which, read};
-use std::sync::Arc;
+fn main() -> ExitCode {
+    let options = match cli::parse(std::env::args_os().skip(1)) {
+        Ok(o) => o,
+        Err(text) => {
+            eprintln!("nginx: {text}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if options.version {
+        print_version(&options);
+        if !options.test {
+            return ExitCode::SUCCESS;
+        }
+    }
+    let which =
+        Which { file: options.file.clone(), prefix: options.prefix.clone(), globals: options.globals.clone() };
+    if options.test {
+        return test(&options, &which);
+    }
+    server::serve::run(which, options.error_log, options.signal.as_deref())
+}
 
-fn main() {
-    let args: Vec<String> = std::env::args().collect();
-    let get = |f: &str| args.iter().position(|a| a == f).map(|i| args[i + 1].clone());
-    let prefix = std::path::PathBuf::from(get("-p").unwrap_or("/usr/local/nginx".into()));
-    let file = prefix.join(get("-c").unwrap_or("conf/nginx.conf".into()));
-    let which = Which { file, prefix, globals: get("-g").unwrap_or_default().into_bytes() };
-    let reading = read(&conf::Disk, &which, 1);
-    for p in &reading.problems {
-        eprintln!("nginx: [{}] {}", p.level.name(), p.render_line(&reading.sources));
+fn print_version(options: &cli::Options) {
+    eprintln!("nginx version: nginx/{} (Ironweir {})", server::NGINX_VERSION, env!("CARGO_PKG_VERSION"));
+    if options.help {
+        eprint!("{}", cli::HELP);
     }
-    let Some(mut snapshot) = reading.snapshot else { std::process::exit(1) };
-    let files = server::log::file::OpenFiles::default();
-    let log = snapshot.open_logs(&files).expect("logs");
-    server::log::error::set_default_log(log);
-    let snapshot = Arc::new(snapshot);
-    let mut sockets = Vec::new();
-    for (i, l) in snapshot.listens.iter().enumerate() {
-        let server::settings::ListenAddress::Inet(a) = &l.address else { panic!() };
-        let fds = (0..snapshot.process.threads)
-            .map(|_| {
-                let s = socket2::Socket::new(socket2::Domain::for_address(*a), socket2::Type::STREAM, None).unwrap();
-                s.set_reuse_address(true).unwrap();
-                s.set_reuse_port(true).unwrap();
-                s.bind(&(*a).into()).unwrap();
-                s.listen(l.backlog).unwrap();
-                s.set_nonblocking(true).unwrap();
-                s.set_tcp_nodelay(true).unwrap();
-                s.into()
-            })
-            .collect();
-        sockets.push(server::worker::process::Sockets { listen: i, fds });
+    if options.configure {
+        eprintln!("built by rustc");
+        eprintln!("configure arguments: {}", server::modules::configure_arguments());
     }
-    let w = server::worker::process::Workers::start(&snapshot, sockets).unwrap();
-    std::fs::write(&snapshot.process.pid, format!("{}\n", std::process::id())).unwrap();
-    loop {
-        std::thread::sleep(std::time::Duration::from_secs(1000));
-        let _ = &w;
+}
+
+/// `-t` and `-T`
+fn test(options: &cli::Options, which: &Which) -> ExitCode {
+    let reading = read(&conf::Disk, which, 1);
+    show(&reading.problems, &reading.sources, Level::Warn);
+    let file = which.file.display();
+    let good = reading.snapshot.is_some();
+    if good && !options.quiet {
+        show(&reading.notes, &reading.sources, Level::Notice);
+        eprintln!("nginx: the configuration file {file} syntax is ok");
+    }
+    if good {
+        if !options.quiet {
+            eprintln!("nginx: configuration file {file} test is successful");
+        }
+    } else {
+        eprintln!("nginx: configuration file {file} test failed");
+    }
+    if options.dump && good {
+        dump(&reading);
+    }
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn show(problems: &[Problem], sources: &[Source], least: Level) {
+    let excerpts = std::io::stderr().is_terminal();
+    for p in problems.iter().filter(|p| p.level <= least) {
+        eprintln!("nginx: [{}] {}", p.level.name(), p.render_line(sources));
+        if excerpts && let Some(text) = p.render_excerpt(sources) {
+            eprintln!("{text}");
+        }
+    }
+}
+
+/// Each file once, in the order of reading.
+fn dump(reading: &Reading) {
+    let mut out = std::io::stdout().lock();
+    let mut seen = Vec::new();
+    for source in reading.sources.iter().filter(|s| !s.command_line) {
+        if !seen.contains(&&source.path) {
+            seen.push(&source.path);
+            let _ = write!(out, "# configuration file {}:\n", source.path.display());
+            let _ = out.write_all(&source.text);
+            let _ = out.write_all(b"\n");
+        }
     }
 }

@@ -8,6 +8,7 @@ pub mod master;
 pub mod modules;
 pub mod request;
 pub mod resolve;
+pub mod serve;
 pub mod settings;
 pub mod snapshot;
 pub mod temp;

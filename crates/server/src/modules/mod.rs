@@ -6,6 +6,7 @@ pub mod http_block;
 pub mod listen;
 pub mod log;
 pub mod process;
+pub mod proxy;
 pub mod rewrite;
 pub mod static_files;
 pub mod variables;
@@ -26,6 +27,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     core::DIRECTIVES,
     rewrite::DIRECTIVES,
     log::DIRECTIVES,
+    proxy::DIRECTIVES,
 ];
 
 /// The variables of all modules.
@@ -125,4 +127,15 @@ pub fn variables() -> impl Iterator<Item = &'static Builtin> {
 /// All prefix rules.
 pub fn prefixes() -> impl Iterator<Item = &'static Prefix> {
     PREFIXES.iter().copied().flatten()
+}
+
+/// What `-V` says: the modules that are there, and those that nginx has by default and Ironweir has not.
+pub fn configure_arguments() -> String {
+    let with = ["--with-pcre-jit", "--with-http_realip_module", "--with-http_auth_request_module",
+        "--with-http_gzip_static_module", "--with-http_random_index_module", "--with-http_secure_link_module",
+        "--with-http_stub_status_module", "--with-debug"];
+    let without = ["charset", "gzip", "ssi", "memcached", "limit_conn", "limit_req", "fastcgi", "uwsgi", "scgi",
+        "grpc", "browser", "upstream_sticky"];
+    let without = without.iter().map(|m| format!("--without-http_{m}_module"));
+    with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
 }

@@ -1,0 +1,116 @@
+//! nginx's command line: `-?hvVtTq -s signal -p prefix -e file -c file -g directives`.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// Where nginx looks for everything when `-p` does not say.
+const DEFAULT_PREFIX: &str = "/etc/nginx";
+/// Where the configuration is, from the prefix.
+const DEFAULT_FILE: &str = "nginx.conf";
+
+/// What was asked for.
+#[derive(Debug, Default)]
+pub struct Options {
+    /// `-?`, `-h`
+    pub help: bool,
+    /// `-v`
+    pub version: bool,
+    /// `-V`
+    pub configure: bool,
+    /// `-t`, `-T`
+    pub test: bool,
+    /// `-T`
+    pub dump: bool,
+    /// `-q`
+    pub quiet: bool,
+    /// `-s`
+    pub signal: Option<String>,
+    /// `-p`, absolute.
+    pub prefix: PathBuf,
+    /// `-c`, absolute.
+    pub file: PathBuf,
+    /// `-e`
+    pub error_log: Option<PathBuf>,
+    /// `-g`
+    pub globals: Vec<u8>,
+}
+
+/// Reads the arguments; an error is nginx's text for it.
+pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, String> {
+    let mut o = Options::default();
+    let mut prefix = None;
+    let mut file = None;
+    let mut args = args.map(OsStringExt::into_vec);
+    while let Some(arg) = args.next() {
+        let Some(letters) = arg.strip_prefix(b"-") else {
+            return Err(format!("invalid option: \"{}\"", String::from_utf8_lossy(&arg)));
+        };
+        let mut rest = letters;
+        while let Some((letter, after)) = rest.split_first() {
+            rest = after;
+            match letter {
+                b'?' | b'h' => (o.version, o.help) = (true, true),
+                b'v' => o.version = true,
+                b'V' => (o.version, o.configure) = (true, true),
+                b't' => o.test = true,
+                b'T' => (o.test, o.dump) = (true, true),
+                b'q' => o.quiet = true,
+                b'p' | b'e' | b'c' | b'g' | b's' => {
+                    let value = if rest.is_empty() { args.next() } else { Some(rest.to_vec()) };
+                    let value = value.filter(|v| !v.is_empty()).ok_or_else(|| missing(*letter))?;
+                    let path = || PathBuf::from(OsString::from_vec(value.clone()));
+                    match letter {
+                        b'p' => prefix = Some(path()),
+                        b'e' => o.error_log = Some(path()),
+                        b'c' => file = Some(path()),
+                        b'g' => o.globals = value,
+                        _ => o.signal = Some(signal(&value)?),
+                    }
+                    rest = &[];
+                }
+                other => return Err(format!("invalid option: \"{}\"", *other as char)),
+            }
+        }
+    }
+    let here = std::env::current_dir().unwrap_or_default();
+    o.prefix = here.join(prefix.unwrap_or_else(|| DEFAULT_PREFIX.into()));
+    o.file = o.prefix.join(file.unwrap_or_else(|| DEFAULT_FILE.into()));
+    o.error_log = o.error_log.map(|e| if e.as_os_str() == "stderr" { e } else { o.prefix.join(e) });
+    Ok(o)
+}
+
+fn missing(letter: u8) -> String {
+    match letter {
+        b'p' => "option \"-p\" requires directory name".to_owned(),
+        b'g' => "option \"-g\" requires parameter".to_owned(),
+        b's' => "option \"-s\" requires parameter".to_owned(),
+        other => format!("option \"-{}\" requires file name", other as char),
+    }
+}
+
+fn signal(value: &[u8]) -> Result<String, String> {
+    match value {
+        b"stop" | b"quit" | b"reopen" | b"reload" => Ok(String::from_utf8_lossy(value).into_owned()),
+        other => Err(format!("invalid option: \"-s {}\"", String::from_utf8_lossy(other))),
+    }
+}
+
+/// What `-?` prints after the version.
+pub const HELP: &str = "Usage: ironweir [-?hvVtTq] [-s signal] [-p prefix]
+                [-e filename] [-c filename] [-g directives]
+       ironweir demo [--port 8080]
+
+Options:
+  -?,-h         : this help
+  -v            : show version and exit
+  -V            : show version and configure options then exit
+  -t            : test configuration and exit
+  -T            : test configuration, dump it and exit
+  -q            : suppress non-error messages during configuration testing
+  -s signal     : send signal to a master process: stop, quit, reopen, reload
+  -p prefix     : set prefix path (default: /etc/nginx/)
+  -e filename   : set error log file (default: logs/error.log)
+  -c filename   : set configuration file (default: nginx.conf)
+  -g directives : set global directives out of configuration file
+";
