@@ -82,7 +82,7 @@ fn parse_seconds(text: &[u8]) -> Option<u64> {
                     return None;
                 }
                 next_unit = unit + 1;
-                total = total.checked_add(value.take().unwrap_or(0).checked_mul(UNITS[unit].1)?)?;
+                total = total.checked_add(value.take()?.checked_mul(UNITS[unit].1)?)?;
             }
         }
     }

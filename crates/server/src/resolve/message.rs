@@ -372,3 +372,30 @@ fn read_name(message: &[u8], mut at: usize) -> Result<Vec<u8>, &'static str> {
 fn u16_at(message: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([message[at], message[at + 1]])
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Four full labels, 257 bytes on the wire: past RFC 1035, but in use and answered by nginx.
+    #[test]
+    fn names_past_255_bytes_are_asked_and_read() {
+        let name = [[b'A'; 63]; 4].join(&b'.');
+        let mut message = build_query(7, &name, record_type::A).unwrap().into_vec();
+        assert_eq!(message.len(), HEADER + 257 + QUESTION_TAIL);
+        (message[2], message[7]) = (0x81, 1);
+        message.extend_from_slice(&[0xc0, 0x0c, 0, 1, 0, 1, 0xff, 0, 0, 0, 0, 4, 10, 0, 0, 1]);
+        let reply = Reply::parse(&message, Transport::Udp).unwrap();
+        assert_eq!(reply.question, name.to_ascii_lowercase());
+        let found = reply.addresses(&|_| {}).unwrap();
+        assert_eq!((found.addresses.len(), found.ttl_s), (1, 0));
+    }
+
+    #[test]
+    fn addresses_as_names() {
+        assert_eq!(arpa_name(IpAddr::from([1, 2, 3, 4])), b"4.3.2.1.in-addr.arpa");
+        let name = arpa_name("fe80::12".parse().unwrap());
+        assert!(name.starts_with(b"2.1.0.0.") && name.ends_with(b".0.8.e.f.ip6.arpa"));
+        assert_eq!(name.len(), 64 + "ip6.arpa".len());
+    }
+}

@@ -281,7 +281,9 @@ fn callers_of_one_name_share_the_query() {
         let bench = Bench::new(&[server.address], &["ipv6=off"]);
         let (one, two, three) = tokio::join!(bench.ips("a.net"), bench.ips("A.NET"), bench.ips("a.net."));
         assert_eq!(server.asked(), ["a.net A"]);
-        assert_eq!([one.as_str(), &two, &three], ["10.0.0.1 10.0.0.2", "10.0.0.2 10.0.0.1", "10.0.0.1 10.0.0.2"]);
+        let mut answers = [one, two, three];
+        answers.sort();
+        assert_eq!(answers, ["10.0.0.1 10.0.0.2", "10.0.0.1 10.0.0.2", "10.0.0.2 10.0.0.1"]);
         // A time to live of zero is for those who waited.
         bench.ips("a.net").await;
         assert_eq!(server.asked().len(), 2);
@@ -319,7 +321,7 @@ fn aliases_are_followed_to_a_limit() {
         let bench = Bench::new(&[server.address], &["ipv6=off"]);
         assert_eq!(bench.ips("n0").await, "3: Host not found");
         assert_eq!(bench.ips("n1").await, "10.0.0.51");
-        assert_eq!(server.asked().len(), 51);
+        assert_eq!(server.asked().len(), 52);
         let cached = bench.resolver.cached(b"n30").unwrap();
         assert!(cached.valid_until() < Instant::now() + Duration::from_secs(31));
         assert_eq!(bench.ips("loop").await, "3: Host not found");
