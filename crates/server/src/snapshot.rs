@@ -7,7 +7,7 @@ use crate::log::file::OpenFiles;
 use crate::config::pattern::Scratch;
 use crate::config::variables::Variable;
 use crate::modules::core::ServerSettings;
-use crate::modules::http_block;
+use crate::modules::{http_block, upstream_block};
 use crate::modules::{LocationConf, MainConf};
 use crate::request::route::{LocationTree, Port};
 use crate::settings::{ErrorLogSpec, ErrorLogTarget, ListenSpec, ProcessSettings};
@@ -83,6 +83,8 @@ pub struct Snapshot {
     pub locations: Vec<Location>,
     /// Variables by index.
     pub variables: Vec<Variable>,
+    /// Groups of upstream peers by index.
+    pub groups: Vec<Arc<crate::upstream::group::Group>>,
     /// What is listened on, and which servers stand behind each.
     pub listens: Vec<ListenSpec>,
     /// One for each of `listens`.
@@ -92,6 +94,7 @@ pub struct Snapshot {
 impl Snapshot {
     /// Makes a snapshot of what was read. Opens no file: the logs do nothing until [`Snapshot::open_logs`].
     pub fn build(mut build: Build<'_>, generation: u64) -> Result<Snapshot, Vec<Problem>> {
+        upstream_block::finish(&mut build);
         let tables = http_block::finish(&mut build);
         let variables = match build.variables.finish() {
             Ok(v) => v,
@@ -114,6 +117,7 @@ impl Snapshot {
             servers: tables.servers,
             locations: tables.locations,
             variables,
+            groups: build.groups,
             listens: tables.listens,
             ports: tables.ports,
         })

@@ -115,6 +115,8 @@ pub struct Build<'f> {
     pub directories: Vec<PathBuf>,
     /// Directives that were accepted and have no meaning here, for `-t` to say.
     pub notes: Vec<Problem>,
+    /// Groups of upstream peers.
+    pub groups: Vec<std::sync::Arc<crate::upstream::group::Group>>,
     /// Number of compiled expressions, each of which has scratch space in every thread.
     pub patterns: u32,
     next_location: u32,
@@ -143,6 +145,7 @@ impl<'f> Build<'f> {
             http: None,
             directories: Vec::new(),
             notes: Vec::new(),
+            groups: Vec::new(),
             patterns: 0,
             next_location: 0,
         }

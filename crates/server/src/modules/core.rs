@@ -8,6 +8,7 @@ use crate::log::error::ErrorLog;
 use crate::request::phases::Content;
 use crate::request::{Method, Request, Text};
 use crate::settings;
+use crate::resolve::ResolverConfig;
 use crate::settings::ErrorLogSpec;
 use crate::snapshot::LocationId;
 use crate::temp::TempPath;
@@ -97,6 +98,19 @@ pub const DIRECTIVES: &[Directive] = &[
     http("error_page", error_page),
     http("error_log", error_log),
     http("post_action", |s, n| set::complex(s.build, &mut s.level.conf.core.post_action, n)),
+    http("resolver", |s, n| {
+        let words: Vec<&[u8]> = n.args.iter().map(|w| w.text.as_slice()).collect();
+        let config = ResolverConfig::parse(&words).map_err(|t| n.problem(t))?;
+        set::value(&mut s.level.conf.core.resolver, n, Some(Arc::new(config)))
+    }),
+    http("resolver_timeout", |s, n| set::time(&mut s.level.conf.core.resolver_timeout, n)),
+    http("early_hints", |s, n| {
+        let mut all = Vec::new();
+        for word in &n.args {
+            all.push(Complex::compile(s.build, word)?);
+        }
+        set::value(&mut s.level.conf.core.early_hints, n, Arc::new(all))
+    }),
     http("auth_delay", |s, n| set::time(&mut s.level.conf.core.auth_delay, n)),
     http("subrequest_output_buffer_size", |s, n| set::size(&mut s.level.conf.core.subrequest_output_buffer_size, n)),
 ];
@@ -200,6 +214,12 @@ settings! {
         max_ranges: u64 = i32::MAX as u64,
         /// Another request after each.
         post_action: Complex = Complex::default(),
+        /// Who resolves names at run time.
+        resolver: Option<Arc<ResolverConfig>> = None,
+        /// For how long.
+        resolver_timeout: Duration = Duration::from_secs(30),
+        /// Conditions under which 103 is sent on.
+        early_hints: Arc<Vec<Complex>> = Arc::default(),
         /// How long 401 waits.
         auth_delay: Duration = Duration::ZERO,
         /// What a subrequest may answer in memory.

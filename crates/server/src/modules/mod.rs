@@ -7,8 +7,10 @@ pub mod listen;
 pub mod log;
 pub mod process;
 pub mod proxy;
+pub mod proxy_rewrite;
 pub mod rewrite;
 pub mod static_files;
+pub mod upstream_block;
 pub mod variables;
 
 use crate::config::{Build, Directive, Level};
@@ -28,13 +30,14 @@ const DIRECTIVES: &[&[Directive]] = &[
     rewrite::DIRECTIVES,
     log::DIRECTIVES,
     proxy::DIRECTIVES,
+    upstream_block::DIRECTIVES,
 ];
 
 /// The variables of all modules.
-const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES];
+const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES];
 
 /// Rules for variables with a prefix.
-const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES];
+const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
 
 /// The preaccess phase.
 pub const PREACCESS: &[Handler] = &[];
@@ -72,6 +75,8 @@ location_confs! {
     rewrite,
     /// `access_log`.
     log,
+    /// `proxy_pass`.
+    proxy,
 }
 
 /// The values that modules keep once for all of `http`.
@@ -79,11 +84,17 @@ location_confs! {
 pub struct MainConf {
     /// `log_format`.
     pub log: log::Main,
+    /// `upstream` blocks.
+    pub upstream: upstream_block::Main,
 }
 
 /// What modules keep for one request. Emptied by an internal redirect.
 #[derive(Debug, Default)]
 pub struct RequestContexts {
+    /// The answer is also written to a file.
+    pub store: Option<crate::upstream::store::Store>,
+    /// `proxy_pass`.
+    pub proxy: proxy::Context,
     /// The client's address before `realip` replaced it.
     pub realip: Option<std::rc::Rc<crate::connection::Address>>,
 }
@@ -91,7 +102,7 @@ pub struct RequestContexts {
 impl RequestContexts {
     /// What is left of it after an internal redirect.
     pub fn after_redirect(self) -> RequestContexts {
-        RequestContexts { realip: self.realip }
+        RequestContexts { realip: self.realip, ..RequestContexts::default() }
     }
 }
 
@@ -116,7 +127,7 @@ pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
 
 /// Checks and completes a level after it has been merged with its parent.
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
-    let _ = (build, level, parent);
+    proxy::finish_level(build, level, parent);
 }
 
 /// All variables of modules.

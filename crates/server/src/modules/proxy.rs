@@ -1,11 +1,987 @@
-//! `proxy_pass` (being built).
+//! `proxy_pass`: what is sent to an HTTP upstream and what becomes of its answer (nginx's `ngx_http_proxy_module`). The
+//! way to the peer is `upstream`'s; rewriting of answer headers is in `proxy_rewrite`.
 
-use crate::config::{Directive, http};
+use super::proxy_rewrite::{self, CookieFlags, Rewrite};
+use crate::config::complex::Complex;
+use crate::config::set::{self, duplicate};
+use crate::config::variables::Builtin;
+use crate::config::{Build, Directive, Level, Matching, Scope, http};
+use crate::log_error;
+use crate::request::headers::{HeaderOut, KnownHeader as K};
+use crate::request::phases::{Content, Verdict, Waiting};
+use crate::request::{Method, Request, Text, Version, body, finish};
+use crate::settings;
+use crate::text;
+use crate::upstream::exchange::{Answer, Job, JobBody};
+use crate::upstream::group::{Group, GroupId};
+use crate::upstream::settings::{Store, UpstreamSettings, ignore, next};
+use crate::upstream::{relay, retry};
+use conf::{Contexts, Node, Problem, Word, value};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use wire::http1::escape::{Escape, escape_uri};
 
 pub const DIRECTIVES: &[Directive] = &[
-    http("proxy_temp_path", |s, n| super::core::temp_path(s, n).map(|_| ())),
+    http("proxy_pass", proxy_pass),
+    http("proxy_connect_timeout", |s, n| set::time(&mut conf(s).connect_timeout, n)),
+    http("proxy_send_timeout", |s, n| set::time(&mut conf(s).send_timeout, n)),
+    http("proxy_read_timeout", |s, n| set::time(&mut conf(s).read_timeout, n)),
+    http("proxy_next_upstream", |s, n| mask(&mut conf(s).next_upstream, n, next::WORDS)),
+    http("proxy_next_upstream_tries", |s, n| set::number(&mut conf(s).next_upstream_tries, n)),
+    http("proxy_next_upstream_timeout", |s, n| set::time(&mut conf(s).next_upstream_timeout, n)),
+    http("proxy_buffering", |s, n| set::flag(&mut conf(s).buffering, n)),
+    http("proxy_request_buffering", |s, n| set::flag(&mut conf(s).request_buffering, n)),
+    http("proxy_buffer_size", |s, n| set::size(&mut conf(s).buffer_size, n)),
+    http("proxy_buffers", |s, n| {
+        let invalid = || set::invalid(n);
+        let number = value::number(&n.args[0].text).filter(|n| *n > 0).ok_or_else(invalid)?;
+        let size = value::size(&n.args[1].text).filter(|n| *n > 0).ok_or_else(invalid)?;
+        set::value(&mut conf(s).buffers, n, (number, size))
+    }),
+    http("proxy_busy_buffers_size", |s, n| set::size(&mut conf(s).busy_buffers_size, n)),
+    http("proxy_max_temp_file_size", |s, n| set::offset(&mut conf(s).max_temp_file_size, n)),
+    http("proxy_temp_file_write_size", |s, n| set::size(&mut conf(s).temp_file_write_size, n)),
+    http("proxy_temp_path", |s, n| {
+        let path = super::core::temp_path(s, n)?;
+        set::value(&mut conf(s).temp_path, n, path)
+    }),
+    http("proxy_bind", bind),
+    http("proxy_socket_keepalive", |s, n| set::flag(&mut conf(s).socket_keepalive, n)),
+    http("proxy_socket_rcvbuf", |s, n| set::size(&mut conf(s).socket_rcvbuf, n)),
+    http("proxy_socket_sndbuf", |s, n| set::size(&mut conf(s).socket_sndbuf, n)),
+    http("proxy_send_lowat", |s, n| {
+        s.build.note(n);
+        Ok(())
+    }),
+    http("proxy_headers_hash_bucket_size", noted),
+    http("proxy_headers_hash_max_size", noted),
+    http("proxy_ignore_client_abort", |s, n| set::flag(&mut conf(s).ignore_client_abort, n)),
+    http("proxy_intercept_errors", |s, n| set::flag(&mut conf(s).intercept_errors, n)),
+    http("proxy_limit_rate", |s, n| set::complex(s.build, &mut s.level.conf.proxy.upstream.limit_rate, n)),
+    http("proxy_pass_request_headers", |s, n| set::flag(&mut conf(s).pass_request_headers, n)),
+    http("proxy_pass_request_body", |s, n| set::flag(&mut conf(s).pass_request_body, n)),
+    http("proxy_pass_trailers", |s, n| set::flag(&mut conf(s).pass_trailers, n)),
+    http("proxy_force_ranges", |s, n| set::flag(&mut conf(s).force_ranges, n)),
+    http("proxy_ignore_headers", |s, n| mask(&mut conf(s).ignore_headers, n, ignore::WORDS)),
+    http("proxy_hide_header", |s, n| {
+        Arc::make_mut(conf(s).hide_headers.entry()).push(n.args[0].text.to_ascii_lowercase().into());
+        Ok(())
+    }),
+    http("proxy_pass_header", |s, n| {
+        Arc::make_mut(conf(s).pass_headers.entry()).push(n.args[0].text.to_ascii_lowercase().into());
+        Ok(())
+    }),
+    http("proxy_store", store),
+    http("proxy_store_access", store_access),
+    http("proxy_http_version", |s, n| {
+        let words = [("1.0", Version::HTTP10), ("1.1", Version::HTTP11)];
+        if n.args[0] == "2" {
+            return Err(n.problem("\"proxy_http_version 2\" is not supported yet".to_owned()));
+        }
+        set::one_of(&mut s.level.conf.proxy.http_version, n, &words)
+    }),
+    http("proxy_method", |s, n| set::complex(s.build, &mut s.level.conf.proxy.method, n)),
+    http("proxy_set_body", |s, n| {
+        let body = Complex::compile(s.build, &n.args[0])?;
+        set::value(&mut s.level.conf.proxy.set_body, n, Some(body))
+    }),
+    http("proxy_set_header", |s, n| {
+        let value = Complex::compile(s.build, &n.args[1])?;
+        let name: Arc<[u8]> = n.args[0].text.as_slice().into();
+        Arc::make_mut(s.level.conf.proxy.set_header.entry()).push((name, value));
+        Ok(())
+    }),
+    http("proxy_redirect", proxy_rewrite::redirect),
+    http("proxy_cookie_domain", |s, n| proxy_rewrite::cookie(s, n, false)),
+    http("proxy_cookie_path", |s, n| proxy_rewrite::cookie(s, n, true)),
+    http("proxy_cookie_flags", proxy_rewrite::cookie_flags),
     // The directories of modules that are not here yet are made, so that one configuration fits both servers.
     http("fastcgi_temp_path", |s, n| super::core::temp_path(s, n).map(|_| ())),
     http("uwsgi_temp_path", |s, n| super::core::temp_path(s, n).map(|_| ())),
     http("scgi_temp_path", |s, n| super::core::temp_path(s, n).map(|_| ())),
 ];
+
+pub const VARIABLES: &[Builtin] = &[
+    Builtin { name: "proxy_host", evaluate: |r| r.ctx.proxy.host, volatile: true, assign: None },
+    Builtin { name: "proxy_port", evaluate: |r| r.ctx.proxy.port, volatile: true, assign: None },
+    Builtin { name: "proxy_add_x_forwarded_for", evaluate: add_x_forwarded_for, volatile: true, assign: None },
+    Builtin { name: "proxy_add_via", evaluate: add_via, volatile: true, assign: None },
+    Builtin {
+        name: "proxy_internal_body_length",
+        evaluate: |r| r.ctx.proxy.body_length.map(|n| text!(r, "{n}")),
+        volatile: true,
+        assign: None,
+    },
+    Builtin {
+        name: "proxy_internal_chunked",
+        evaluate: |r| r.ctx.proxy.chunked.then_some(Text::from("chunked")),
+        volatile: true,
+        assign: None,
+    },
+];
+
+/// Headers that are never passed on, whatever is set.
+const NOT_PASSED: [&[u8]; 9] = [
+    b"host",
+    b"connection",
+    b"proxy-connection",
+    b"content-length",
+    b"transfer-encoding",
+    b"te",
+    b"keep-alive",
+    b"expect",
+    b"upgrade",
+];
+
+/// Headers of answers that clients do not get unless `proxy_pass_header` says so.
+const HIDDEN: [&[u8]; 8] = [
+    b"date",
+    b"server",
+    b"x-pad",
+    b"x-accel-expires",
+    b"x-accel-redirect",
+    b"x-accel-limit-rate",
+    b"x-accel-buffering",
+    b"x-accel-charset",
+];
+
+settings! {
+    /// Values that merge.
+    pub struct Settings {
+        /// `proxy_http_version`
+        http_version: Version = Version::HTTP11,
+        /// `proxy_method`
+        method: Complex = Complex::default(),
+        /// `proxy_set_body`
+        set_body: Option<Complex> = None,
+        /// `proxy_set_header`, inherited only where none is set.
+        set_header: Arc<Vec<(Arc<[u8]>, Complex)>> = Arc::default(),
+        /// `proxy_redirect`; none: `default`.
+        redirect: Option<Arc<Vec<Rewrite>>> = None,
+        /// `proxy_cookie_domain`
+        cookie_domain: Arc<Vec<Rewrite>> = Arc::default(),
+        /// `proxy_cookie_path`
+        cookie_path: Arc<Vec<Rewrite>> = Arc::default(),
+        /// `proxy_cookie_flags`
+        cookie_flags: Arc<Vec<CookieFlags>> = Arc::default(),
+    }
+}
+
+/// The module's values on one level.
+#[derive(Clone, Debug, Default)]
+pub struct Conf {
+    settings: Settings,
+    /// What all modules with upstreams have.
+    pub upstream: UpstreamSettings,
+    /// `proxy_pass`
+    pub pass: Option<Arc<Pass>>,
+    /// What is ready for requests.
+    ready: Arc<Ready>,
+}
+
+/// Where `proxy_pass` leads.
+#[derive(Debug)]
+pub struct Pass {
+    /// The url as written, or with variables.
+    url: Complex,
+    /// What a url without variables comes to.
+    fixed: Option<Url>,
+    node: Node,
+    /// The group, found when levels are merged.
+    group: std::sync::OnceLock<GroupId>,
+    /// The length of the location's name, which the url's path replaces.
+    location: Vec<u8>,
+}
+
+/// A url in parts.
+#[derive(Clone, Debug)]
+struct Url {
+    /// `host:port`, the name of a group, `unix:/path`.
+    target: String,
+    /// What `Host` and `$proxy_host` say.
+    host: String,
+    port: String,
+    /// Path and arguments, perhaps nothing.
+    uri: Vec<u8>,
+    full: String,
+}
+
+/// Lists made once for a level.
+#[derive(Debug, Default)]
+struct Ready {
+    /// `Host`, if set.
+    host: Option<Complex>,
+    /// Set headers, without `Host`.
+    headers: Vec<(Arc<[u8]>, Complex)>,
+    /// Lower-case names of set headers: the client's own are not passed.
+    replaced: Vec<Box<[u8]>>,
+    /// Content-Length and Transfer-Encoding are the configuration's business.
+    own_length: bool,
+    own_coding: bool,
+    redirects: Arc<Vec<Rewrite>>,
+}
+
+/// What a request keeps for this module.
+#[derive(Debug, Default)]
+pub struct Context {
+    host: Option<Text>,
+    port: Option<Text>,
+    body_length: Option<u64>,
+    chunked: bool,
+}
+
+impl Conf {
+    /// Takes from the level around what this one does not set.
+    pub fn merge(&mut self, parent: &Conf) {
+        self.settings.merge(&parent.settings);
+        self.upstream.merge(&parent.upstream);
+    }
+}
+
+impl std::ops::Deref for Conf {
+    type Target = Settings;
+    fn deref(&self) -> &Settings {
+        &self.settings
+    }
+}
+
+impl std::ops::DerefMut for Conf {
+    fn deref_mut(&mut self) -> &mut Settings {
+        &mut self.settings
+    }
+}
+
+fn conf<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut UpstreamSettings {
+    &mut scope.level.conf.proxy.upstream
+}
+
+fn noted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    scope.build.note(node);
+    Ok(())
+}
+
+fn mask(setting: &mut crate::config::setting::Setting<u32>, node: &Node, words: &[(&str, u32)]) -> Result<(), Problem> {
+    if setting.is_set() {
+        return Err(duplicate(node));
+    }
+    let mut bits = 0;
+    for w in &node.args {
+        let text = w.as_str();
+        match words.iter().find(|(name, _)| name.eq_ignore_ascii_case(&text)) {
+            Some((_, bit)) => bits |= bit,
+            // What only caches know.
+            None if matches!(&*text, "updating") => {}
+            None => return Err(node.problem(format!("invalid value \"{text}\""))),
+        }
+    }
+    setting.force(bits);
+    Ok(())
+}
+
+fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    if node.args[0] == "off" {
+        return set::value(&mut conf(scope).bind, node, None);
+    }
+    let address = Complex::compile(scope.build, &node.args[0])?;
+    if let Some(fixed) = address.as_fixed()
+        && parse_local(fixed).is_none()
+    {
+        return Err(node.problem(format!("invalid address \"{}\"", node.args[0].as_str())));
+    }
+    let transparent = match node.args.get(1) {
+        None => false,
+        Some(w) if *w == "transparent" => true,
+        Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
+    };
+    set::value(&mut conf(scope).bind, node, Some((address, transparent)))
+}
+
+fn parse_local(text: &[u8]) -> Option<SocketAddr> {
+    let text = std::str::from_utf8(text).ok()?;
+    text.parse::<SocketAddr>().ok().or_else(|| Some(SocketAddr::new(text.trim_matches(['[', ']']).parse().ok()?, 0)))
+}
+
+fn store(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let store = match &*node.args[0].as_str() {
+        "off" => Store::Off,
+        "on" => Store::On,
+        _ => {
+            let path = scope.build.full_path(&node.args[0].text);
+            use std::os::unix::ffi::OsStrExt;
+            let path = Complex::compile_bytes(scope.build, path.as_os_str().as_bytes());
+            Store::Path(path.map_err(|t| node.problem(t))?)
+        }
+    };
+    set::value(&mut conf(scope).store, node, store)
+}
+
+/// `user:rw group:r all:r`
+fn store_access(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let mut mode = 0o600;
+    for word in &node.args {
+        let text = word.as_str();
+        let bad = || node.problem(format!("invalid value \"{text}\""));
+        let (who, what) = text.split_once(':').ok_or_else(bad)?;
+        let shift = match who {
+            "user" => 6,
+            "group" => 3,
+            "all" => 0,
+            _ => return Err(bad()),
+        };
+        let bits = match what {
+            "rw" => 6,
+            "r" => 4,
+            _ => return Err(bad()),
+        };
+        mode |= bits << shift;
+    }
+    set::value(&mut conf(scope).store_access, node, mode)
+}
+
+fn proxy_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    if scope.level.conf.proxy.pass.is_some() {
+        return Err(duplicate(node));
+    }
+    let word: &Word = &node.args[0];
+    let url = Complex::compile(scope.build, word)?;
+    let fixed = match url.as_fixed() {
+        None => None,
+        Some(text) => Some(parse_url(text).map_err(|e| node.problem(e))?),
+    };
+    if let Some(u) = &fixed
+        && !u.uri.is_empty()
+    {
+        let nameless = scope.level.nameless || !scope.level.context.intersects(Contexts::LOCATION);
+        if scope.level.is_pattern() || scope.level.is_named() || nameless {
+            return Err(node.problem(
+                "\"proxy_pass\" cannot have URI part in location given by regular expression, or inside named location, \
+                 or inside \"if\" statement, or inside \"limit_except\" block"
+                    .to_owned(),
+            ));
+        }
+    }
+    scope.level.conf.core.auto_redirect = scope.level.name.ends_with(b"/");
+    scope.level.conf.core.handler = Some(Content::Later(handler));
+    let location = scope.level.name.clone();
+    let pass = Pass { url, fixed, node: node.clone(), group: Default::default(), location };
+    scope.level.conf.proxy.pass = Some(Arc::new(pass));
+    Ok(())
+}
+
+/// `http://host[:port][/uri]`, `http://unix:/path:[/uri]`
+fn parse_url(text: &[u8]) -> Result<Url, String> {
+    let full = String::from_utf8_lossy(text).into_owned();
+    let Some(rest) = text.get(..7).filter(|p| p.eq_ignore_ascii_case(b"http://")).map(|_| &text[7..]) else {
+        if text.get(..8).is_some_and(|p| p.eq_ignore_ascii_case(b"https://")) {
+            return Err("\"proxy_pass\" to https is not supported yet".into());
+        }
+        return Err("invalid URL prefix".into());
+    };
+    if rest.starts_with(b"unix:") {
+        let path_end = memchr::memchr(b':', &rest[5..]).map_or(rest.len(), |i| i + 5);
+        let target = String::from_utf8_lossy(&rest[..path_end]).into_owned();
+        let uri = rest.get(path_end + 1..).unwrap_or_default().to_vec();
+        return Ok(Url { target, host: "localhost".into(), port: String::new(), uri, full });
+    }
+    let end = rest.iter().position(|b| matches!(b, b'/' | b'?' | b'#')).unwrap_or(rest.len());
+    let target = String::from_utf8_lossy(&rest[..end]).into_owned();
+    if target.is_empty() {
+        return Err(format!("no host in upstream \"{}\"", String::from_utf8_lossy(rest)));
+    }
+    let mut uri = rest[end..].to_vec();
+    if uri.first() == Some(&b'?') {
+        uri.insert(0, b'/');
+    }
+    let port_at = if target.starts_with('[') { target.find("]:").map(|i| i + 1) } else { target.rfind(':') };
+    let (host, port) = match port_at {
+        Some(i) => {
+            let port = &target[i + 1..];
+            if port.parse::<u16>().ok().filter(|p| *p > 0).is_none() {
+                return Err(format!("invalid port in upstream \"{}\"", String::from_utf8_lossy(rest)));
+            }
+            let host = if port == "80" { target[..i].to_owned() } else { target.clone() };
+            (host, port.to_owned())
+        }
+        None => (target.clone(), "80".to_owned()),
+    };
+    Ok(Url { target, host, port, uri, full })
+}
+
+/// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_proxy_merge_loc_conf`).
+pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+    let nameless = matches!(level.matching, Matching::Nameless) && level.context != Contexts::SERVER;
+    let conf = &mut level.conf.proxy;
+    if conf.pass.is_none() && nameless {
+        conf.pass.clone_from(&parent.proxy.pass);
+        if conf.pass.is_some() && level.context.intersects(Contexts::LIMIT_EXCEPT) && level.conf.core.handler.is_none() {
+            level.conf.core.handler = Some(Content::Later(handler));
+        }
+    }
+    let conf = &mut level.conf.proxy;
+    if conf.upstream.temp_path.dir.as_os_str().is_empty() {
+        let dir = build.full_path(b"proxy_temp");
+        conf.upstream.temp_path.force(crate::temp::TempPath { dir, levels: vec![1, 2] });
+    }
+    let Some(pass) = conf.pass.clone() else { return };
+    build.directories.push(conf.upstream.temp_path.dir.clone());
+    if let Some(url) = &pass.fixed
+        && pass.group.get().is_none()
+    {
+        match super::upstream_block::group_for(build, &url.target, 80) {
+            Ok(id) => {
+                let _ = pass.group.set(id);
+            }
+            Err(e) => build.problems.push(pass.node.problem(e)),
+        }
+    }
+    conf.ready = Arc::new(ready(conf, &pass));
+}
+
+fn ready(conf: &Conf, pass: &Pass) -> Ready {
+    let mut ready = Ready::default();
+    for (name, value) in conf.set_header.iter() {
+        let lower: Box<[u8]> = name.to_ascii_lowercase().into();
+        match &*lower {
+            b"host" => ready.host = Some(value.clone()),
+            b"content-length" => ready.own_length = true,
+            b"transfer-encoding" => ready.own_coding = true,
+            _ => {}
+        }
+        if &*lower != b"host" && !value.is_empty() {
+            ready.headers.push((name.clone(), value.clone()));
+        }
+        ready.replaced.push(lower);
+    }
+    ready.redirects = match &*conf.redirect {
+        Some(list) => Arc::new(
+            list.iter()
+                .flat_map(|r| match r {
+                    Rewrite::Default => default_redirect(pass),
+                    other => Some(other.clone()),
+                })
+                .collect(),
+        ),
+        None => Arc::new(default_redirect(pass).into_iter().collect()),
+    };
+    ready
+}
+
+fn default_redirect(pass: &Pass) -> Option<Rewrite> {
+    let url = pass.fixed.as_ref()?;
+    if url.uri.is_empty() {
+        let pattern = Complex::fixed(format!("{}/", url.full).as_bytes());
+        return Some(Rewrite::Prefix { pattern, replacement: Complex::fixed(b"/") });
+    }
+    let pattern = Complex::fixed(url.full.as_bytes());
+    Some(Rewrite::Prefix { pattern, replacement: Complex::fixed(&pass.location) })
+}
+
+/// The content handler.
+pub fn handler(r: &mut Request) -> Waiting<'_> {
+    Box::pin(run(r))
+}
+
+/// Where a request goes.
+struct Target {
+    group: Arc<Group>,
+    /// Path and arguments that replace the location's name; with variables, all of it.
+    uri: Vec<u8>,
+    whole: bool,
+}
+
+async fn run(r: &mut Request) -> Verdict {
+    let shot = r.shot.clone();
+    let conf = &shot.location(r.location).conf.proxy;
+    let Some(pass) = conf.pass.clone() else { return Verdict::Status(500) };
+    if !r.attempts.all.is_empty() {
+        r.attempts.all.push(crate::upstream::Attempt { gap: true, ..Default::default() });
+    }
+    r.attempts.scheme = "http://";
+    let target = match &pass.fixed {
+        Some(url) => {
+            let id = *pass.group.get().expect("a url without variables has its group since the configuration was read");
+            r.ctx.proxy.host = Some(r.text(url.host.as_bytes()));
+            r.ctx.proxy.port = Some(r.text(url.port.as_bytes()));
+            Target { group: shot.groups[id.0 as usize].clone(), uri: url.uri.clone(), whole: false }
+        }
+        None => match dynamic(r, &pass).await {
+            Ok(t) => t,
+            Err(v) => return v,
+        },
+    };
+    let body = match request_body(r, conf).await {
+        Ok(b) => b,
+        Err(v) => return v,
+    };
+    let (head, is_head) = match build_head(r, conf, &pass, &target) {
+        Ok(h) => h,
+        Err(v) => return v,
+    };
+    let local = match &*conf.upstream.bind {
+        Some((address, _)) => {
+            let text = address.eval(r);
+            parse_local(r.get(text))
+        }
+        None => None,
+    };
+    let keepalive = target.group.keepalive.connections.is_some() && local.is_none();
+    let job = Job { group: target.group, head, body, is_head, keepalive, local };
+    let answer = match retry::find_answer(r, &job, &conf.upstream).await {
+        Ok(a) => a,
+        Err(v) => return v,
+    };
+    pass_on(r, conf, &job, answer).await
+}
+
+/// `proxy_pass` with variables.
+async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target, Verdict> {
+    let text = pass.url.eval(r);
+    let url = match parse_url(r.get(text)) {
+        Ok(u) => u,
+        Err(e) => {
+            let shown = String::from_utf8_lossy(r.get(text)).into_owned();
+            log_error!(r, Error, "{e} in \"{shown}\"");
+            return Err(Verdict::Status(500));
+        }
+    };
+    r.ctx.proxy.host = Some(r.text(url.host.as_bytes()));
+    r.ctx.proxy.port = Some(r.text(url.port.as_bytes()));
+    let shot = r.shot.clone();
+    let whole = !url.uri.is_empty();
+    if let Some(group) = shot.groups.iter().find(|g| *g.name == *url.target && g.is_block) {
+        return Ok(Target { group: group.clone(), uri: url.uri, whole });
+    }
+    let addresses = crate::upstream::names::addresses(r, &url.target, 80).await?;
+    let mut group = Group::implicit(&url.target, addresses);
+    group.keepalive.connections = None;
+    Ok(Target { group: Arc::new(group), uri: url.uri, whole })
+}
+
+/// Reads the client's body, or leaves it to be streamed.
+async fn request_body(r: &mut Request, conf: &Conf) -> Result<JobBody, Verdict> {
+    let ctx = &mut r.ctx.proxy;
+    (ctx.body_length, ctx.chunked) = (r.headers_in.content_length, false);
+    let wanted = *conf.upstream.pass_request_body && conf.set_body.is_none();
+    let streamable = *conf.http_version >= Version::HTTP11 || !r.headers_in.chunked;
+    if !*conf.upstream.request_buffering && wanted && streamable && r.is_main() && r.body.stored.is_none() {
+        if !r.body.is_present() {
+            return Ok(JobBody::None);
+        }
+        body::confirm_expectation(r);
+        r.body.streamed = true;
+        let chunked = r.headers_in.chunked;
+        r.ctx.proxy.chunked = chunked;
+        return Ok(JobBody::Stream { chunked });
+    }
+    if !r.is_main() && r.body.stored.is_none() {
+        r.ctx.proxy.body_length = None;
+        return Ok(JobBody::None);
+    }
+    if r.body.stored.is_none() && !r.body.is_present() {
+        return Ok(JobBody::None);
+    }
+    let stored = body::read_all(r).await.map_err(Verdict::from)?;
+    if r.headers_in.chunked {
+        r.headers_in.content_length = Some(stored.len);
+    }
+    r.ctx.proxy.body_length = r.headers_in.content_length;
+    Ok(if wanted { JobBody::Stored(stored) } else { JobBody::None })
+}
+
+/// The request's head (`ngx_http_proxy_create_request`). Also whether it is a HEAD.
+fn build_head(r: &mut Request, conf: &Conf, pass: &Pass, target: &Target) -> Result<(Vec<u8>, bool), Verdict> {
+    let mut out = crate::connection::pool::take_buffer();
+    let method = if conf.method.is_empty() { r.method_name } else { conf.method.eval(r) };
+    let is_head = r.get(method).eq_ignore_ascii_case(b"HEAD");
+    out.extend_from_slice(r.get(method));
+    out.push(b' ');
+    let uri_start = out.len();
+    write_uri(r, pass, target, &mut out);
+    if out.len() == uri_start {
+        log_error!(r, Error, "zero length URI to proxy");
+        return Err(Verdict::Status(500));
+    }
+    let uri = r.text(&out[uri_start..]);
+    r.attempts.uri = Some(uri);
+    let own_body = conf.set_body.as_ref().map(|b| b.eval(r));
+    if let Some(b) = own_body {
+        r.ctx.proxy.body_length = Some(r.get(b).len() as u64);
+    }
+    let v11 = *conf.http_version >= Version::HTTP11;
+    out.extend_from_slice(if v11 { b" HTTP/1.1\r\n" } else { b" HTTP/1.0\r\n" });
+    let ready = &conf.ready;
+    let mut host = ready.host.as_ref().map(|h| h.eval(r));
+    if host.is_none_or(|h| v11 && r.get(h).is_empty()) {
+        host = r.ctx.proxy.host;
+    }
+    if let Some(host) = host.filter(|h| !r.get(*h).is_empty()) {
+        write_line(&mut out, b"Host", r.get(host));
+    }
+    for (name, value) in &ready.headers {
+        let value = value.eval(r);
+        if !r.get(value).is_empty() {
+            write_line(&mut out, name, r.get(value));
+        }
+    }
+    if let Some(n) = r.ctx.proxy.body_length.filter(|_| !ready.own_length) {
+        out.extend_from_slice(b"Content-Length: ");
+        crate::request::respond::write_decimal(n, &mut out);
+        out.extend_from_slice(b"\r\n");
+    }
+    if r.ctx.proxy.chunked && !ready.own_coding {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if *conf.upstream.pass_request_headers {
+        pass_headers(r, ready, &mut out);
+    }
+    out.extend_from_slice(b"\r\n");
+    if let Some(b) = own_body {
+        out.extend_from_slice(r.get(b));
+    }
+    Ok((out, is_head))
+}
+
+fn pass_headers(r: &Request, ready: &Ready, out: &mut Vec<u8>) {
+    for line in r.headers_in.lines() {
+        if matches!(
+            line.known,
+            K::Host
+                | K::Connection
+                | K::ProxyConnection
+                | K::ContentLength
+                | K::TransferEncoding
+                | K::Te
+                | K::KeepAlive
+                | K::Expect
+                | K::Upgrade
+        ) {
+            continue;
+        }
+        let name = r.arena.span(line.name);
+        debug_assert!(line.known != K::Other || !NOT_PASSED.iter().any(|n| n.eq_ignore_ascii_case(name)));
+        if !ready.replaced.iter().any(|n| n.eq_ignore_ascii_case(name)) {
+            write_line(out, name, r.arena.span(line.value));
+        }
+    }
+}
+
+fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn write_uri(r: &Request, pass: &Pass, target: &Target, out: &mut Vec<u8>) {
+    if target.whole {
+        out.extend_from_slice(&target.uri);
+        return;
+    }
+    if target.uri.is_empty() && r.valid_target {
+        let raw = r.get(r.target);
+        if raw.first() == Some(&b'?') {
+            out.push(b'/');
+        }
+        out.extend_from_slice(raw);
+        return;
+    }
+    let uri = r.get(r.uri);
+    let mut skip = 0;
+    if r.valid_location && !target.uri.is_empty() {
+        skip = pass.location.len().min(uri.len());
+    }
+    if r.valid_location {
+        out.extend_from_slice(&target.uri);
+    }
+    if r.headers_in.head.quoted || r.internal || !r.plain_uri {
+        escape_uri(&uri[skip..], Escape::Uri, out);
+    } else {
+        out.extend_from_slice(&uri[skip..]);
+    }
+    if !r.get(r.args).is_empty() {
+        out.push(b'?');
+        out.extend_from_slice(r.get(r.args));
+    }
+}
+
+/// What becomes of an answer (`ngx_http_upstream_process_headers` and on).
+async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Verdict {
+    let status = r.attempts.head.status;
+    let http09 = r.attempts.head.version < Version::HTTP10;
+    r.attempts.current().status = if http09 { 200 } else { status };
+    let keep = keeps_connection(r);
+    let length = content_length(r);
+    if status >= 300
+        && let Some(verdict) = intercept(r, conf, status)
+    {
+        done_early(r, job, answer, keep, length);
+        return verdict;
+    }
+    if let Some(verdict) = accel_redirect(r, conf) {
+        done_early(r, job, answer, keep, length);
+        return verdict;
+    }
+    let chunked = r.attempts.head.header(K::TransferEncoding).is_some();
+    if let Err(v) = copy_headers(r, conf, length.filter(|_| !chunked)) {
+        return v;
+    }
+    r.headers_out.status = if http09 { 200 } else { status };
+    if !http09 {
+        let base = r.attempts.head_base;
+        r.headers_out.status_line = Some(relay::text_of(r.attempts.head.status_line, base));
+    }
+    if status == 101 && r.headers_in.find(K::Upgrade).is_some() {
+        r.keepalive = false;
+        if let Err(v) = r.send_header() {
+            return v;
+        }
+        return relay::upgrade(r, job, &conf.upstream, answer).await;
+    }
+    let buffering = accel_buffering(r, conf);
+    let rate = super::core::size_of(r, &conf.upstream.limit_rate);
+    open_store(r, conf);
+    if *conf.upstream.force_ranges {
+        r.allow_ranges = true;
+    }
+    if let Err(v) = r.send_header() {
+        return v;
+    }
+    if r.header_only && !job.is_head && !matches!(status, 204 | 304) && r.ctx.store.is_none() {
+        // The client wants no body: what the peer sends of it is not waited for.
+        r.response_done = true;
+        r.attempts.active = false;
+        done_early(r, job, answer, keep, length);
+        return Verdict::Answered;
+    }
+    let way = relay::Way {
+        buffering,
+        rate,
+        keep,
+        length: length.filter(|_| !chunked),
+        trailers: *conf.upstream.pass_trailers,
+    };
+    relay::body(r, job, &conf.upstream, answer, way).await
+}
+
+/// The answer's body is not wanted; its connection is kept if there is none.
+fn done_early(r: &mut Request, job: &Job, answer: Answer, keep: bool, length: Option<u64>) {
+    let empty = crate::upstream::exchange::is_bodiless(&r.attempts.head, job.is_head)
+        || (length == Some(0) && r.attempts.head.header(K::TransferEncoding).is_none());
+    let ms = crate::worker::clock::monotonic_ms() - answer.started_ms;
+    r.attempts.current().response_ms = Some(ms);
+    r.attempts.active = false;
+    crate::upstream::choose::succeeded(&answer.chosen);
+    let clean = answer.at == answer.input.len() && answer.request_sent;
+    crate::upstream::exchange::release(job, answer, keep && empty && clean);
+}
+
+fn keeps_connection(r: &Request) -> bool {
+    let head = &r.attempts.head;
+    let close = head.headers.iter().any(|h| {
+        h.known == K::Connection
+            && wire::http1::values::contains_ignoring_case(
+                r.get(relay::text_of(h.value, r.attempts.head_base)),
+                b"close",
+            )
+    });
+    head.version >= Version::HTTP11 && !close && head.status != 101
+}
+
+fn content_length(r: &Request) -> Option<u64> {
+    let h = r.attempts.head.header(K::ContentLength)?;
+    wire::http1::values::parse_content_length(r.get(relay::text_of(h.value, r.attempts.head_base)))
+}
+
+/// `proxy_intercept_errors`: an `error_page` of the location stands in for the answer.
+fn intercept(r: &mut Request, conf: &Conf, status: u16) -> Option<Verdict> {
+    let shot = r.shot.clone();
+    let core = &shot.location(r.location).conf.core;
+    if !*conf.upstream.intercept_errors || r.error_page {
+        return None;
+    }
+    core.error_pages.iter().any(|p| p.status == status).then(|| {
+        if status == 401 {
+            copy_known(r, K::WwwAuthenticate, "WWW-Authenticate");
+        }
+        Verdict::Status(status)
+    })
+}
+
+fn copy_known(r: &mut Request, known: K, name: &'static str) {
+    let base = r.attempts.head_base;
+    for i in 0..r.attempts.head.headers.len() {
+        let h = r.attempts.head.headers[i];
+        if h.known == known {
+            r.headers_out.add(known, name, relay::text_of(h.value, base));
+        }
+    }
+}
+
+/// `X-Accel-Redirect`
+fn accel_redirect(r: &mut Request, conf: &Conf) -> Option<Verdict> {
+    if *conf.upstream.ignore_headers & ignore::REDIRECT != 0 {
+        return None;
+    }
+    let base = r.attempts.head_base;
+    let line = *r.attempts.head.header(K::XAccelRedirect)?;
+    let to = relay::text_of(line.value, base);
+    // Only these of the answer's headers survive the redirect.
+    for i in 0..r.attempts.head.headers.len() {
+        let h = r.attempts.head.headers[i];
+        let value = relay::text_of(h.value, base);
+        match h.known {
+            K::ContentType => r.headers_out.content_type = Some(value),
+            K::SetCookie | K::ContentDisposition | K::CacheControl | K::Expires | K::AcceptRanges => {
+                let name = relay::text_of(h.name, base);
+                r.headers_out.lines.push(HeaderOut { name, value, known: h.known });
+            }
+            _ => {}
+        }
+    }
+    r.error_status = 0;
+    if r.get(to).first() == Some(&b'@') {
+        let name = r.get(to)[1..].to_vec();
+        return Some(finish::named_location(r, &name));
+    }
+    let mut path = Vec::new();
+    let raw = r.get(to).to_vec();
+    let Ok(parts) = wire::http1::target::parse_unsafe_uri(&raw, &mut path) else {
+        log_error!(r, Error, "unsafe URI \"{}\" was detected", String::from_utf8_lossy(&raw));
+        return Some(Verdict::Status(404));
+    };
+    let uri = r.text(&path[parts.path.range()]);
+    let args = parts.args.map_or(Text::EMPTY, |a| r.text(&raw[a.range()]));
+    if r.method != Method::Head {
+        r.method = Method::Get;
+        r.method_name = Text::from("GET");
+    }
+    Some(finish::internal_redirect(r, uri, args))
+}
+
+fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
+    let base = r.attempts.head_base;
+    if *conf.upstream.ignore_headers & ignore::LIMIT_RATE == 0
+        && let Some(h) = r.attempts.head.header(K::XAccelLimitRate)
+    {
+        let text = relay::text_of(h.value, base);
+        r.limit_rate = match r.get(text) {
+            b"off" => Some(0),
+            digits => value::number(digits).or(r.limit_rate),
+        };
+    }
+    if *conf.upstream.ignore_headers & ignore::BUFFERING == 0
+        && let Some(h) = r.attempts.head.header(K::XAccelBuffering)
+    {
+        let text = r.get(relay::text_of(h.value, base));
+        if text.eq_ignore_ascii_case(b"no") {
+            return false;
+        }
+        if text.eq_ignore_ascii_case(b"yes") {
+            return true;
+        }
+    }
+    *conf.upstream.buffering
+}
+
+fn is_hidden(conf: &Conf, name: &[u8]) -> bool {
+    let named = |n: &[u8]| n.eq_ignore_ascii_case(name);
+    if conf.upstream.pass_headers.iter().any(|n| named(n)) {
+        return false;
+    }
+    HIDDEN.iter().any(|n| named(n)) || conf.upstream.hide_headers.iter().any(|n| named(n))
+}
+
+fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>) -> Result<(), Verdict> {
+    let base = r.attempts.head_base;
+    r.headers_out.content_length = length;
+    for i in 0..r.attempts.head.headers.len() {
+        let h = r.attempts.head.headers[i];
+        let (name, value) = (relay::text_of(h.name, base), relay::text_of(h.value, base));
+        if is_hidden(conf, r.get(name)) {
+            continue;
+        }
+        match h.known {
+            K::ContentLength | K::Connection | K::KeepAlive | K::TransferEncoding => {}
+            K::ContentType => set_content_type(r, value),
+            K::LastModified => {
+                r.headers_out.last_modified = wire::date::parse_http(r.get(value));
+                if r.headers_out.last_modified.is_none() {
+                    r.headers_out.lines.push(HeaderOut { name, value, known: K::Other });
+                }
+            }
+            K::Location => {
+                let value = proxy_rewrite::apply(r, &conf.ready.redirects, value).unwrap_or(value);
+                r.headers_out.lines.push(HeaderOut { name, value, known: K::Location });
+            }
+            K::Refresh => {
+                let value = proxy_rewrite::refresh(r, &conf.ready.redirects, value);
+                r.headers_out.lines.push(HeaderOut { name, value, known: K::Refresh });
+            }
+            K::SetCookie => {
+                let value = proxy_rewrite::set_cookie(r, conf, value);
+                r.headers_out.lines.push(HeaderOut { name, value, known: K::SetCookie });
+            }
+            K::Upgrade if r.attempts.head.status != 101 => {}
+            K::AcceptRanges if *conf.upstream.force_ranges => {}
+            known => r.headers_out.lines.push(HeaderOut { name, value, known }),
+        }
+    }
+    Ok(())
+}
+
+/// `text/html; charset=x` is taken apart as filters want it.
+fn set_content_type(r: &mut Request, value: Text) {
+    let bytes = r.get(value);
+    let Some(at) = memchr::memchr(b';', bytes) else {
+        r.headers_out.content_type = Some(value);
+        return;
+    };
+    let rest = bytes[at + 1..].trim_ascii_start();
+    let charset = rest.get(..8).filter(|p| p.eq_ignore_ascii_case(b"charset=")).map(|_| &rest[8..]);
+    match charset {
+        Some(c) => {
+            let c = c.strip_prefix(b"\"").unwrap_or(c);
+            let c = c.strip_suffix(b"\"").unwrap_or(c).to_vec();
+            let kind = bytes[..at].to_vec();
+            r.headers_out.content_type = Some(r.text(&kind));
+            r.headers_out.charset = Some(r.text(&c));
+        }
+        None => r.headers_out.content_type = Some(value),
+    }
+}
+
+fn open_store(r: &mut Request, conf: &Conf) {
+    let path = match &*conf.upstream.store {
+        Store::Off => return,
+        Store::On => super::core::path_of(r),
+        Store::Path(p) => {
+            let text = p.eval(r);
+            r.get(text).to_vec()
+        }
+    };
+    if r.attempts.head.status != 200 {
+        return;
+    }
+    r.ctx.store = crate::upstream::store::Store::open(&conf.upstream.temp_path, path, *conf.upstream.store_access);
+}
+
+fn add_x_forwarded_for(r: &mut Request) -> Option<Text> {
+    let mut out = Vec::new();
+    for line in r.headers_in.lines().iter().filter(|l| l.known == K::XForwardedFor) {
+        out.extend_from_slice(r.arena.span(line.value));
+        out.extend_from_slice(b", ");
+    }
+    let _ = std::io::Write::write_fmt(&mut out, format_args!("{}", r.client.remote.borrow().host()));
+    Some(r.text(&out))
+}
+
+fn add_via(r: &mut Request) -> Option<Text> {
+    let mut out = Vec::new();
+    for line in r.headers_in.lines().iter().filter(|l| l.known == K::Via) {
+        out.extend_from_slice(r.arena.span(line.value));
+        out.extend_from_slice(b", ");
+    }
+    let version = if r.version >= Version::HTTP11 { "1.1" } else { "1.0" };
+    out.extend_from_slice(format!("{version} ironweir").as_bytes());
+    Some(r.text(&out))
+}

@@ -284,8 +284,8 @@ fn tcp_info(r: &mut Request, pick: fn(TcpInfo) -> u32) -> Option<Text> {
     Some(text!(r, "{value}"))
 }
 
-/// `a_b` stands for `a-b` in any case.
-fn is_named(header: &[u8], name: &str) -> bool {
+/// Whether a variable's name means this header: `a_b` stands for `a-b` in any case.
+pub fn is_named(header: &[u8], name: &str) -> bool {
     header.len() == name.len()
         && header.iter().zip(name.bytes()).all(|(h, n)| {
             let h = if *h == b'-' { b'_' } else { h.to_ascii_lowercase() };

@@ -309,7 +309,7 @@ impl fmt::Display for LogFacts<'_> {
         if !r.is_main() {
             write!(f, ", subrequest: \"{}\"", String::from_utf8_lossy(r.get(r.uri)))?;
         }
-        if let Some(upstream) = r.attempts.current_url() {
+        if let Some(upstream) = crate::upstream::current_url(r) {
             write!(f, ", upstream: \"{upstream}\"")?;
         }
         if let Some(host) = r.headers_in.find(K::Host) {

@@ -276,41 +276,78 @@ pub fn rate(r: &mut Request) -> (u64, u64) {
     (rate, after)
 }
 
+/// The queue on its way out while something else goes on: rate and timeout included.
+pub struct Flow {
+    rate: u64,
+    after: u64,
+    timeout: Duration,
+    rest: Option<crate::worker::timer::Timer>,
+    armed: bool,
+}
+
+impl Flow {
+    /// For an answer with this rate.
+    pub fn new(r: &Request, rate: u64, after: u64) -> Flow {
+        Flow { rate, after, timeout: *r.conf().core.send_timeout, rest: None, armed: false }
+    }
+
+    /// Writes what the kernel and the rate take. Ready when the queue is empty. Error `TimedOut`: `send_timeout` passed
+    /// without a byte taken.
+    pub fn poll(&mut self, r: &mut Request, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+        let Session::Http1(http) = &mut r.session else { return Poll::Ready(Ok(())) };
+        loop {
+            if http.output.is_empty() {
+                self.armed = false;
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(rest) = &self.rest {
+                std::task::ready!(rest.poll_expired(cx));
+                self.rest = None;
+            }
+            let mut limit = u64::MAX;
+            if self.rate > 0 {
+                let sent = http.output.written.saturating_sub(http.answer_start);
+                let seconds = (clock::monotonic_ms() - http.rate_start_ms) / 1000 + 1;
+                let due = self.rate * seconds + self.after;
+                if sent >= due {
+                    self.pause((sent - due) * 1000 / self.rate + 1);
+                    continue;
+                }
+                limit = due - sent;
+            }
+            if !self.armed {
+                http.timer.set(self.timeout);
+                self.armed = true;
+            }
+            let http1::Http1 { socket, output, timer, .. } = &mut **http;
+            let before = output.written;
+            match output.poll_write(socket, cx, limit) {
+                Poll::Ready(Ok(_)) => self.armed = false,
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
+                Poll::Pending => {
+                    std::task::ready!(timer.poll_expired(cx));
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+            }
+            let took = output.written - before;
+            if self.rate > 0 && !output.is_empty() {
+                self.pause((took * 1000 / self.rate).min(1000) + 1);
+            }
+        }
+    }
+
+    fn pause(&mut self, ms: u64) {
+        let timer = crate::worker::timer::Timer::new();
+        timer.set(Duration::from_millis(ms));
+        self.rest = Some(timer);
+    }
+}
+
 /// Writes the queue. Error `TimedOut`: `send_timeout` passed without a byte taken.
 pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
     let (rate, after) = rate(r);
-    let timeout = *r.conf().core.send_timeout;
-    let Session::Http1(http) = &mut r.session else { return Ok(()) };
-    loop {
-        if http.output.is_empty() {
-            return Ok(());
-        }
-        let mut limit = u64::MAX;
-        if rate > 0 {
-            let sent = http.output.written.saturating_sub(http.answer_start);
-            let seconds = (clock::monotonic_ms() - http.rate_start_ms) / 1000 + 1;
-            let allowed = (rate * seconds + after).saturating_sub(sent);
-            if allowed == 0 {
-                let over = sent - (rate * seconds + after);
-                crate::worker::timer::sleep(Duration::from_millis(over * 1000 / rate + 1)).await;
-                continue;
-            }
-            limit = allowed;
-        }
-        http.timer.set(timeout);
-        let http1::Http1 { socket, output, timer, .. } = &mut **http;
-        let before = output.written;
-        poll_fn(|cx| match output.poll_write(socket, cx, limit) {
-            Poll::Ready(done) => Poll::Ready(done),
-            Poll::Pending => timer.poll_expired(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
-        })
-        .await?;
-        let took = output.written - before;
-        if rate > 0 && !output.is_empty() {
-            let wait = (took * 1000 / rate).min(1000);
-            crate::worker::timer::sleep(Duration::from_millis(wait + 1)).await;
-        }
-    }
+    let mut flow = Flow::new(r, rate, after);
+    poll_fn(|cx| flow.poll(r, cx)).await
 }
 
 /// Appends a number in decimal.

@@ -1,25 +1,103 @@
-//! Upstreams: groups of peers, connections to them, exchanges with them.
+//! Upstreams. The way of a request through here: `group` (who there is) -> `choose` (whom to ask) -> `connect` and `pool`
+//! (a connection) -> `exchange` (one try) -> `relay` (the answer on its way to the client), around it `retry` (the next
+//! peer). What is sent and how the answer is read belongs to the protocol's module (`modules::proxy`).
 
+pub mod choose;
+pub mod connect;
+pub mod exchange;
+pub mod group;
+pub mod names;
+pub mod pool;
+pub mod relay;
+pub mod retry;
+pub mod settings;
+pub mod store;
+pub mod tunnel;
+
+use crate::request::{Request, Text};
 use crate::snapshot::Shot;
+use group::Peer;
 use std::rc::Rc;
+use std::sync::Arc;
+use wire::http1::response::ResponseHead;
 
-/// Tries at upstreams for one request: `$upstream_*`, the error log's `upstream:`.
+/// One try at a peer, as `$upstream_*` tell it.
+#[derive(Clone, Debug, Default)]
+pub struct Attempt {
+    /// The peer; none when there was none to ask, or for the gap that an internal redirect leaves.
+    pub peer: Option<Arc<Peer>>,
+    /// The group's name, shown when there was no peer.
+    pub group: Option<Arc<str>>,
+    /// The answer's status, or the one that stands for its absence.
+    pub status: u16,
+    /// Until the connection stood, ms.
+    pub connect_ms: Option<u64>,
+    /// Until the head was read, ms.
+    pub header_ms: Option<u64>,
+    /// Until the end, ms.
+    pub response_ms: Option<u64>,
+    /// Body bytes read.
+    pub body_bytes: u64,
+    /// All bytes read.
+    pub received: u64,
+    /// All bytes sent.
+    pub sent: u64,
+    /// Stands between the tries of two locations.
+    pub gap: bool,
+}
+
+/// Tries at upstreams for one request.
 #[derive(Debug, Default)]
 pub struct Attempts {
-    url: Option<String>,
+    /// In order.
+    pub all: Vec<Attempt>,
+    /// `http://` and the uri of the current try, for the error log.
+    pub scheme: &'static str,
+    /// See `scheme`.
+    pub uri: Option<Text>,
+    /// A peer is being asked now.
+    pub active: bool,
+    /// The last answer's head; its spans are offsets into the arena from `head_base` on.
+    pub head: ResponseHead,
+    /// See `head`.
+    pub head_base: u32,
+    /// The last answer's trailers, in the arena.
+    pub trailers: Vec<(Text, Text)>,
 }
 
 impl Attempts {
-    /// Empties it.
+    /// Empties it, keeping its buffers.
     pub fn clear(&mut self) {
-        self.url = None;
+        self.all.clear();
+        self.trailers.clear();
+        self.head.headers.clear();
+        self.uri = None;
+        self.active = false;
     }
 
-    /// Which peer is being asked, as the error log shows it.
-    pub fn current_url(&self) -> Option<&str> {
-        self.url.as_deref()
+    /// The try under way.
+    pub fn current(&mut self) -> &mut Attempt {
+        self.all.last_mut().expect("a try is noted before anything happens in it")
     }
 }
 
-/// A thread takes a new snapshot: pools of groups that are gone are closed.
-pub fn adopt(_shot: &Rc<Shot>) {}
+/// Which peer is being asked, as the error log shows it: `http://127.0.0.1:8080/uri`.
+pub fn current_url(r: &Request) -> Option<String> {
+    if !r.attempts.active {
+        return None;
+    }
+    let peer = r.attempts.all.last()?;
+    let name = match (&peer.peer, &peer.group) {
+        (Some(p), _) => &*p.name,
+        (None, Some(g)) => g,
+        (None, None) => return None,
+    };
+    let separator = if name.starts_with("unix:") { ":" } else { "" };
+    let uri = r.attempts.uri.map_or(&b""[..], |u| r.get(u));
+    Some(format!("{}{name}{separator}{}", r.attempts.scheme, String::from_utf8_lossy(uri)))
+}
+
+/// A thread takes a new snapshot: idle connections of groups that are gone are closed.
+pub fn adopt(shot: &Rc<Shot>) {
+    pool::retain(shot);
+}

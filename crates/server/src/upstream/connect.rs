@@ -1,0 +1,90 @@
+//! Opens a connection to a peer.
+
+use super::settings::UpstreamSettings;
+use crate::connection::Address;
+use crate::connection::socket::Socket;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// A connection under way.
+pub struct Connecting {
+    /// The socket.
+    pub socket: Socket,
+    /// It stands already.
+    pub done: bool,
+}
+
+/// Why a connection could not even be begun; names the call that failed, as nginx's log does.
+pub struct Failed {
+    /// `socket()`, `bind()`, `connect()`.
+    pub call: &'static str,
+    /// What the kernel said.
+    pub error: io::Error,
+}
+
+/// Begins to connect. `local` is the address of `proxy_bind`.
+pub fn begin(to: &Address, local: Option<SocketAddr>, conf: &UpstreamSettings) -> Result<Connecting, Failed> {
+    let family = match to {
+        Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
+        Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
+        Address::Unix(_) => AddressFamily::UNIX,
+    };
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed("socket()"))?;
+    options(&fd, to, conf).map_err(failed("setsockopt()"))?;
+    if let Some(local) = local {
+        // The port is chosen at connect, when the kernel knows the whole four-tuple: no shortage of ports per address.
+        let _ = crate::master::sys::set_option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
+        rustix::net::bind(&fd, &local).map_err(failed("bind()"))?;
+    }
+    let result = match to {
+        Address::Inet(a) => rustix::net::connect(&fd, a),
+        Address::Unix(path) => match SocketAddrUnix::new(path) {
+            Ok(a) => rustix::net::connect(&fd, &a),
+            Err(e) => Err(e),
+        },
+    };
+    match result {
+        Ok(()) => Ok(Connecting { socket: Socket::new(fd), done: true }),
+        Err(Errno::INPROGRESS) => Ok(Connecting { socket: Socket::new(fd), done: false }),
+        Err(e) => Err(failed("connect()")(e)),
+    }
+}
+
+fn failed(call: &'static str) -> impl Fn(Errno) -> Failed {
+    move |e| Failed { call, error: e.into() }
+}
+
+fn options(fd: &OwnedFd, to: &Address, conf: &UpstreamSettings) -> Result<(), Errno> {
+    if *conf.socket_rcvbuf > 0 {
+        sockopt::set_socket_recv_buffer_size(fd, *conf.socket_rcvbuf as usize)?;
+    }
+    if *conf.socket_sndbuf > 0 {
+        sockopt::set_socket_send_buffer_size(fd, *conf.socket_sndbuf as usize)?;
+    }
+    if *conf.socket_keepalive {
+        sockopt::set_socket_keepalive(fd, true)?;
+    }
+    if matches!(to, Address::Inet(_)) {
+        sockopt::set_tcp_nodelay(fd, true)?;
+    }
+    Ok(())
+}
+
+/// Waits until the connection stands.
+pub async fn finish(connecting: Connecting) -> Result<Socket, Failed> {
+    let Connecting { mut socket, done } = connecting;
+    if done {
+        return Ok(socket);
+    }
+    let wait = poll_fn(|cx| socket.poll_writable(cx)).await;
+    wait.map_err(|error| Failed { call: "connect()", error })?;
+    match sockopt::socket_error(socket.as_fd()) {
+        Ok(Ok(())) => Ok(socket),
+        Ok(Err(e)) | Err(e) => Err(failed("connect()")(e)),
+    }
+}

@@ -1,0 +1,559 @@
+//! One try at one peer: a connection, the request out, the answer's head in. After: `relay`, or `retry` with another peer.
+
+use super::choose::Chosen;
+use super::connect;
+use super::group::Group;
+use super::pool::{self, Connection, InUse};
+use super::settings::{UpstreamSettings, next};
+use crate::connection::{Session, pool as buffers};
+use crate::log_error;
+use crate::request::Request;
+use crate::request::body::{self, BodyError, Stored};
+use crate::worker::clock;
+use crate::worker::timer::Timer;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use wire::http1::Parsed;
+use wire::http1::response::{ResponseHead, ResponseParser};
+
+/// How much of a body file is sent at once.
+const FILE_CHUNK: usize = 512 * 1024;
+
+/// What is asked of the peers of a group.
+pub struct Job {
+    /// Whom to ask.
+    pub group: Arc<Group>,
+    /// The request's head, and a body that the configuration gives.
+    pub head: Vec<u8>,
+    /// The client's body.
+    pub body: JobBody,
+    /// The answer has no body whatever its head says.
+    pub is_head: bool,
+    /// The connection may be used again.
+    pub keepalive: bool,
+    /// Where to connect from.
+    pub local: Option<SocketAddr>,
+}
+
+/// The body that goes with a job.
+pub enum JobBody {
+    /// None, or part of `head`.
+    None,
+    /// Read whole before.
+    Stored(Rc<Stored>),
+    /// Sent on as it comes; in chunks where its length is unknown.
+    Stream {
+        /// Chunks.
+        chunked: bool,
+    },
+}
+
+/// A peer's answer, its head read.
+pub struct Answer {
+    /// The connection.
+    pub connection: Connection,
+    /// Bytes read; the body begins at `at`.
+    pub input: Vec<u8>,
+    /// See `input`.
+    pub at: usize,
+    /// The peer.
+    pub chosen: Chosen,
+    /// The deadline of reads.
+    pub timer: Timer,
+    /// All of the request has been sent.
+    pub request_sent: bool,
+    /// When the try began, ms.
+    pub started_ms: u64,
+    _in_use: InUse,
+}
+
+/// Why a try gave no answer.
+pub struct Failure {
+    /// A bit of [`next`].
+    pub kind: u32,
+    /// Something of the request went out.
+    pub request_sent: bool,
+    /// The connection was an idle one that turned out to be dead: no fault of the peer.
+    pub stale: bool,
+    /// The client is to blame: its status.
+    pub client: Option<u16>,
+}
+
+impl Failure {
+    fn of(kind: u32, sent: bool, stale: bool) -> Failure {
+        Failure { kind, request_sent: sent, stale, client: None }
+    }
+
+    fn client(status: u16) -> Failure {
+        Failure { kind: next::ERROR, request_sent: false, stale: false, client: Some(status) }
+    }
+}
+
+/// Whether the client has gone away.
+pub fn poll_client_gone(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
+    match &mut r.session {
+        Session::Http1(http) => http.socket.poll_closed(cx),
+        Session::Sub(_) | Session::None => Poll::Pending,
+    }
+}
+
+/// Asks one peer. `fresh`: no idle connection may be used.
+pub async fn ask(
+    r: &mut Request,
+    job: &Job,
+    conf: &UpstreamSettings,
+    chosen: Chosen,
+    fresh: bool,
+) -> Result<Answer, (Failure, Chosen)> {
+    let started_ms = clock::monotonic_ms();
+    let timer = Timer::new();
+    let in_use = pool::begin(&job.group);
+    let idle = if fresh || !job.keepalive { None } else { pool::take(&job.group, &chosen.peer) };
+    let reused = idle.is_some();
+    let mut connection = match idle {
+        Some(c) => {
+            r.attempts.current().connect_ms = Some(0);
+            c
+        }
+        None => match open(r, job, conf, &chosen, &timer, started_ms).await {
+            Ok(c) => c,
+            Err(f) => return Err((f, chosen)),
+        },
+    };
+    connection.requests += 1;
+    let mut input = buffers::take_buffer();
+    let sent = match send(r, job, conf, &mut connection, &timer, &mut input, reused).await {
+        Ok(sent) => sent,
+        Err(f) => {
+            buffers::give_buffer(input);
+            return Err((f, chosen));
+        }
+    };
+    match read_head(r, conf, &mut connection, &timer, &mut input, reused).await {
+        Ok(at) => {
+            r.attempts.current().header_ms = Some(clock::monotonic_ms() - started_ms);
+            Ok(Answer {
+                connection,
+                input,
+                at,
+                chosen,
+                timer,
+                request_sent: sent,
+                started_ms,
+                _in_use: in_use,
+            })
+        }
+        Err(f) => {
+            buffers::give_buffer(input);
+            Err((f, chosen))
+        }
+    }
+}
+
+async fn open(
+    r: &mut Request,
+    job: &Job,
+    conf: &UpstreamSettings,
+    chosen: &Chosen,
+    timer: &Timer,
+    started_ms: u64,
+) -> Result<Connection, Failure> {
+    let connecting = match connect::begin(&chosen.peer.address, job.local, conf) {
+        Ok(c) => c,
+        Err(f) => return Err(connect_failed(r, &f)),
+    };
+    timer.set(*conf.connect_timeout);
+    let watch = !*conf.ignore_client_abort;
+    let mut wait = std::pin::pin!(connect::finish(connecting));
+    let event = poll_fn(|cx| {
+        use std::future::Future;
+        if let Poll::Ready(result) = wait.as_mut().poll(cx) {
+            return Poll::Ready(Event::Done(result));
+        }
+        if timer.poll_expired(cx).is_ready() {
+            return Poll::Ready(Event::TimedOut);
+        }
+        if watch && poll_client_gone(r, cx).is_ready() {
+            return Poll::Ready(Event::ClientGone);
+        }
+        Poll::Pending
+    })
+    .await;
+    match event {
+        Event::Done(Ok(socket)) => {
+            r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started_ms);
+            Ok(Connection::new(socket))
+        }
+        Event::Done(Err(f)) => Err(connect_failed(r, &f)),
+        Event::TimedOut => {
+            log_error!(r, Error, "upstream timed out (110: Connection timed out) while connecting to upstream");
+            Err(Failure::of(next::TIMEOUT, false, false))
+        }
+        Event::ClientGone => Err(client_gone(r, "connecting to upstream")),
+    }
+}
+
+enum Event<T> {
+    Done(T),
+    TimedOut,
+    ClientGone,
+}
+
+fn connect_failed(r: &Request, f: &connect::Failed) -> Failure {
+    // What the operator can do about it stands in the same line.
+    let hint = match f.error.raw_os_error() {
+        Some(libc::EADDRNOTAVAIL) => ": no free local port or address; see net.ipv4.ip_local_port_range and proxy_bind",
+        Some(libc::EAGAIN) => ": the peer's accept queue is full; see its backlog and net.core.somaxconn",
+        Some(libc::EMFILE | libc::ENFILE) => ": out of descriptors; see worker_rlimit_nofile",
+        _ => "",
+    };
+    let text = crate::log::os_error(&f.error);
+    log_error!(r, Error, "{} failed ({text}){hint} while connecting to upstream", f.call.trim_end_matches("()").to_owned() + "()");
+    Failure::of(next::ERROR, false, false)
+}
+
+fn client_gone(r: &mut Request, doing: &str) -> Failure {
+    log_error!(r, Info, "client prematurely closed connection, so upstream connection is closed too while {doing}");
+    Failure::client(499)
+}
+
+/// Sends the request. True when all of it went out; false when the peer answered before that.
+async fn send(
+    r: &mut Request,
+    job: &Job,
+    conf: &UpstreamSettings,
+    connection: &mut Connection,
+    timer: &Timer,
+    input: &mut Vec<u8>,
+    reused: bool,
+) -> Result<bool, Failure> {
+    timer.set(*conf.send_timeout);
+    let memory: &[u8] = match &job.body {
+        JobBody::Stored(s) if s.file.is_none() => &s.memory,
+        _ => b"",
+    };
+    if !write_two(r, conf, connection, timer, &job.head, memory, input, reused).await? {
+        return Ok(false);
+    }
+    match &job.body {
+        JobBody::Stored(s) if s.file.is_some() => send_file(r, conf, connection, timer, s, input, reused).await,
+        JobBody::Stream { chunked } => stream(r, conf, connection, timer, *chunked, input, reused).await,
+        _ => Ok(true),
+    }
+}
+
+/// Writes two pieces. False: the peer said something first.
+#[allow(clippy::too_many_arguments, reason = "the parts of a try; a struct of them would be used here only")]
+async fn write_two(
+    r: &mut Request,
+    conf: &UpstreamSettings,
+    connection: &mut Connection,
+    timer: &Timer,
+    first: &[u8],
+    second: &[u8],
+    input: &mut Vec<u8>,
+    reused: bool,
+) -> Result<bool, Failure> {
+    let total = first.len() + second.len();
+    let mut done = 0;
+    while done < total {
+        let rest_first = &first[done.min(first.len())..];
+        let rest_second = &second[done.saturating_sub(first.len())..];
+        let watch = !*conf.ignore_client_abort;
+        let event = poll_fn(|cx| {
+            let write = connection.socket.poll_write_with(cx, |s| {
+                if rest_second.is_empty() { s.try_write(rest_first, false) } else { s.try_write_two(rest_first, rest_second) }
+            });
+            if let Poll::Ready(n) = write {
+                return Poll::Ready(Event::Done(Ok(n)));
+            }
+            // A peer that answers before it has read all stops reading: what it says counts.
+            if input.is_empty()
+                && done > 0
+                && let Poll::Ready(n) = connection.socket.poll_read(cx, input)
+            {
+                return Poll::Ready(Event::Done(Err(n)));
+            }
+            if timer.poll_expired(cx).is_ready() {
+                return Poll::Ready(Event::TimedOut);
+            }
+            if watch && poll_client_gone(r, cx).is_ready() {
+                return Poll::Ready(Event::ClientGone);
+            }
+            Poll::Pending
+        })
+        .await;
+        match event {
+            Event::Done(Ok(Ok(n))) => {
+                done += n;
+                r.attempts.current().sent += n as u64;
+                timer.set(*conf.send_timeout);
+            }
+            Event::Done(Ok(Err(e))) => {
+                // A peer may have answered and closed before it had read everything.
+                if connection.socket.try_read(input).is_ok_and(|n| n > 0) {
+                    r.attempts.current().received += input.len() as u64;
+                    return Ok(false);
+                }
+                log_error!(r, Error, "send() failed ({}) while sending request to upstream", crate::log::os_error(&e));
+                return Err(Failure::of(next::ERROR, done > 0, reused));
+            }
+            Event::Done(Err(Ok(n))) if n > 0 => {
+                r.attempts.current().received += n as u64;
+                return Ok(false);
+            }
+            Event::Done(Err(_)) => {
+                log_error!(r, Error, "upstream prematurely closed connection while sending request to upstream");
+                return Err(Failure::of(next::ERROR, true, reused));
+            }
+            Event::TimedOut => {
+                log_error!(r, Error, "upstream timed out (110: Connection timed out) while sending request to upstream");
+                return Err(Failure::of(next::TIMEOUT, true, false));
+            }
+            Event::ClientGone => return Err(client_gone(r, "sending request to upstream")),
+        }
+    }
+    Ok(true)
+}
+
+async fn send_file(
+    r: &mut Request,
+    conf: &UpstreamSettings,
+    connection: &mut Connection,
+    timer: &Timer,
+    stored: &Stored,
+    input: &mut Vec<u8>,
+    reused: bool,
+) -> Result<bool, Failure> {
+    let file = stored.file.as_ref().expect("asked before");
+    let mut offset = 0u64;
+    while offset < stored.len {
+        let len = (stored.len - offset).min(FILE_CHUNK as u64) as usize;
+        let mut at = offset;
+        let event = poll_fn(|cx| {
+            if let Poll::Ready(n) =
+                connection.socket.poll_write_with(cx, |s| s.try_sendfile(file.fd.as_fd(), &mut at, len))
+            {
+                return Poll::Ready(Event::Done(Ok(n)));
+            }
+            if input.is_empty()
+                && let Poll::Ready(n) = connection.socket.poll_read(cx, input)
+            {
+                return Poll::Ready(Event::Done(Err(n)));
+            }
+            timer.poll_expired(cx).map(|()| Event::TimedOut)
+        })
+        .await;
+        match event {
+            Event::Done(Ok(Ok(n))) if n > 0 => {
+                offset += n as u64;
+                r.attempts.current().sent += n as u64;
+                timer.set(*conf.send_timeout);
+            }
+            Event::Done(Err(Ok(n))) if n > 0 => {
+                r.attempts.current().received += n as u64;
+                return Ok(false);
+            }
+            Event::TimedOut => {
+                log_error!(r, Error, "upstream timed out (110: Connection timed out) while sending request to upstream");
+                return Err(Failure::of(next::TIMEOUT, true, false));
+            }
+            _ => {
+                log_error!(r, Error, "sendfile() failed while sending request to upstream");
+                return Err(Failure::of(next::ERROR, true, reused));
+            }
+        }
+    }
+    Ok(true)
+}
+
+/// Sends the client's body on as it comes.
+async fn stream(
+    r: &mut Request,
+    conf: &UpstreamSettings,
+    connection: &mut Connection,
+    timer: &Timer,
+    chunked: bool,
+    input: &mut Vec<u8>,
+    reused: bool,
+) -> Result<bool, Failure> {
+    let mut piece = buffers::take_buffer();
+    let mut framed = Vec::new();
+    let timeout = *r.conf().core.client_body_timeout;
+    loop {
+        piece.clear();
+        body::arm(r, timeout);
+        let got = poll_fn(|cx| {
+            if let Poll::Ready(x) = body::poll_some(r, cx, &mut piece) {
+                return Poll::Ready(Ok(x));
+            }
+            if input.is_empty()
+                && let Poll::Ready(n) = connection.socket.poll_read(cx, input)
+            {
+                return Poll::Ready(Err(n));
+            }
+            Poll::Pending
+        })
+        .await;
+        let complete = match got {
+            Ok(Ok(complete)) => complete,
+            Ok(Err(BodyError::Status(s))) => return Err(Failure::client(s)),
+            Ok(Err(BodyError::Gone)) => return Err(Failure::client(499)),
+            Err(Ok(n)) if n > 0 => {
+                r.attempts.current().received += n as u64;
+                return Ok(false);
+            }
+            Err(_) => {
+                log_error!(r, Error, "upstream prematurely closed connection while sending request to upstream");
+                return Err(Failure::of(next::ERROR, true, reused));
+            }
+        };
+        framed.clear();
+        if chunked {
+            if !piece.is_empty() {
+                wire::http1::chunked::encode_size(piece.len() as u64, &mut framed);
+                framed.extend_from_slice(&piece);
+                framed.extend_from_slice(b"\r\n");
+            }
+            if complete {
+                framed.extend_from_slice(wire::http1::chunked::LAST_CHUNK);
+            }
+        }
+        let out = if chunked { &framed } else { &piece };
+        timer.set(*conf.send_timeout);
+        if !out.is_empty() && !write_two(r, conf, connection, timer, out, b"", input, reused).await? {
+            return Ok(false);
+        }
+        if complete {
+            buffers::give_buffer(piece);
+            return Ok(true);
+        }
+    }
+}
+
+/// Reads the head; its texts land in the arena, its lines in `r.attempts.head`. Gives where the body begins.
+async fn read_head(
+    r: &mut Request,
+    conf: &UpstreamSettings,
+    connection: &mut Connection,
+    timer: &Timer,
+    input: &mut Vec<u8>,
+    reused: bool,
+) -> Result<usize, Failure> {
+    let mut parser = ResponseParser::default();
+    let mut head = std::mem::take(&mut r.attempts.head);
+    let mut start = 0;
+    timer.set(*conf.read_timeout);
+    let result = loop {
+        if input.len() > start {
+            match parser.parse(&input[start..], &mut head) {
+                Ok(Parsed::Complete { len }) if head.status == 103 => {
+                    super::relay::early_hints(r, &head, &input[start..start + len]);
+                    start += len;
+                    parser = ResponseParser::default();
+                    continue;
+                }
+                Ok(Parsed::Complete { len }) => {
+                    let base = r.arena.mark();
+                    r.arena.push(&input[start..start + len]);
+                    r.attempts.head_base = base as u32;
+                    break Ok(start + len);
+                }
+                Ok(_) if (input.len() - start) as u64 >= *conf.buffer_size => {
+                    log_error!(r, Error, "upstream sent too big header while reading response header from upstream");
+                    break Err(Failure::of(next::INVALID_HEADER, true, false));
+                }
+                Ok(_) => {}
+                Err(e) => {
+                    let mut text = Vec::new();
+                    e.log(&input[start..], &mut text);
+                    let text = String::from_utf8_lossy(&text).into_owned();
+                    log_error!(r, Error, "{text} while reading response header from upstream");
+                    break Err(Failure::of(next::INVALID_HEADER, true, false));
+                }
+            }
+        }
+        if input.capacity() - input.len() < 1024 {
+            input.reserve(buffers::BUFFER);
+        }
+        let watch = !*conf.ignore_client_abort;
+        let event = poll_fn(|cx| {
+            if let Poll::Ready(n) = connection.socket.poll_read(cx, input) {
+                return Poll::Ready(Event::Done(n));
+            }
+            if timer.poll_expired(cx).is_ready() {
+                return Poll::Ready(Event::TimedOut);
+            }
+            if watch && poll_client_gone(r, cx).is_ready() {
+                return Poll::Ready(Event::ClientGone);
+            }
+            // What waits for the client (100 Continue) goes out meanwhile.
+            if let Session::Http1(http) = &mut r.session
+                && !http.output.is_empty()
+            {
+                let crate::connection::http1::Http1 { socket, output, .. } = &mut **http;
+                let _ = output.poll_write(socket, cx, u64::MAX);
+            }
+            Poll::Pending
+        })
+        .await;
+        match event {
+            Event::Done(Ok(n)) if n > 0 => {
+                r.attempts.current().received += n as u64;
+                timer.set(*conf.read_timeout);
+            }
+            Event::Done(Ok(_)) => {
+                if !reused || input.len() > start {
+                    log_error!(
+                        r,
+                        Error,
+                        "upstream prematurely closed connection while reading response header from upstream"
+                    );
+                }
+                break Err(Failure::of(next::ERROR, true, reused && input.is_empty()));
+            }
+            Event::Done(Err(e)) => {
+                let text = crate::log::os_error(&e);
+                if !reused || input.len() > start {
+                    log_error!(r, Error, "recv() failed ({text}) while reading response header from upstream");
+                }
+                break Err(Failure::of(next::ERROR, true, reused && input.is_empty()));
+            }
+            Event::TimedOut => {
+                log_error!(
+                    r,
+                    Error,
+                    "upstream timed out (110: Connection timed out) while reading response header from upstream"
+                );
+                break Err(Failure::of(next::TIMEOUT, true, false));
+            }
+            Event::ClientGone => break Err(client_gone(r, "reading response header from upstream")),
+        }
+    };
+    r.attempts.head = head;
+    result
+}
+
+/// For tests of heads that came whole.
+pub fn is_bodiless(head: &ResponseHead, is_head: bool) -> bool {
+    is_head || matches!(head.status, 204 | 304) || (100..200).contains(&head.status)
+}
+
+/// Closes a try's connection, or keeps it for the next request.
+pub fn release(job: &Job, answer: Answer, keep: bool) {
+    let Answer { connection, input, chosen, .. } = answer;
+    buffers::give_buffer(input);
+    if keep && job.keepalive {
+        pool::give(&job.group, &chosen.peer, connection);
+    }
+}
+
+/// An error of a read that counts as the end.
+pub fn is_reset(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,201 @@
+//! A group of peers: an `upstream` block, or the address of a `proxy_pass`. Peers' states are shared by all threads and
+//! outlive reloads: they are found again by group and address.
+
+use crate::config::complex::Complex;
+use crate::connection::Address;
+use balance::{FailurePolicy, Failures, Ranges, Ring};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Duration;
+
+/// Index of a group in the snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupId(pub u32);
+
+/// A group.
+#[derive(Debug)]
+pub struct Group {
+    /// The name of the block, or `host:port`.
+    pub name: Arc<str>,
+    /// How a peer is chosen.
+    pub method: Method,
+    /// The peers, and those that stand in for them.
+    pub tiers: [Tier; 2],
+    /// `keepalive`
+    pub keepalive: Keepalive,
+    /// An `upstream` block, not just an address.
+    pub is_block: bool,
+}
+
+/// The peers of one rank.
+#[derive(Debug, Default)]
+pub struct Tier {
+    /// In the order of the text, each address of a name on its own.
+    pub peers: Vec<Arc<Peer>>,
+    /// For `random`.
+    pub ranges: Option<Ranges>,
+    /// For `hash ... consistent`.
+    pub ring: Option<Ring>,
+    /// The other rank has no peers: this rank's only peer is never set aside.
+    pub alone: bool,
+}
+
+/// How a peer is chosen.
+#[derive(Clone, Debug, Default)]
+pub enum Method {
+    /// In turn, by weight.
+    #[default]
+    RoundRobin,
+    /// `least_conn`
+    LeastConn,
+    /// `ip_hash`
+    IpHash,
+    /// `hash key`, or `hash key consistent`.
+    Hash {
+        /// What is hashed.
+        key: Complex,
+        /// By a ring.
+        consistent: bool,
+    },
+    /// `random`, `random two`.
+    Random {
+        /// Of two, the one with fewer connections.
+        two: bool,
+    },
+}
+
+/// `keepalive` and its companions.
+#[derive(Clone, Debug)]
+pub struct Keepalive {
+    /// Idle connections that each thread keeps at least; none: connections are not kept.
+    pub connections: Option<usize>,
+    /// Requests a connection may carry.
+    pub requests: u64,
+    /// How long a connection may be used.
+    pub time: Duration,
+    /// How long it may be idle.
+    pub timeout: Duration,
+}
+
+impl Default for Keepalive {
+    fn default() -> Keepalive {
+        Keepalive {
+            connections: Some(32),
+            requests: 1000,
+            time: Duration::from_secs(3600),
+            timeout: Duration::from_secs(60),
+        }
+    }
+}
+
+/// A peer: one address of one `server` line.
+#[derive(Debug)]
+pub struct Peer {
+    /// `127.0.0.1:8080`, `unix:/path`: `$upstream_addr`.
+    pub name: Box<str>,
+    /// The server as it was written.
+    pub server: Box<str>,
+    /// Where it is.
+    pub address: Address,
+    /// `weight`
+    pub weight: u32,
+    /// `max_conns`, 0: no limit.
+    pub max_conns: u32,
+    /// `max_fails`, `fail_timeout`
+    pub policy: FailurePolicy,
+    /// `down`
+    pub down: bool,
+    /// What is known of it.
+    pub state: Arc<PeerState>,
+}
+
+/// What all threads know of a peer.
+#[derive(Debug, Default)]
+pub struct PeerState {
+    /// Connections in use.
+    pub conns: AtomicU32,
+    count: AtomicU32,
+    accessed_s: AtomicU64,
+    checked_s: AtomicU64,
+}
+
+impl PeerState {
+    /// The failures so far.
+    pub fn failures(&self) -> Failures {
+        Failures {
+            count: self.count.load(Relaxed),
+            accessed_s: self.accessed_s.load(Relaxed),
+            checked_s: self.checked_s.load(Relaxed),
+        }
+    }
+
+    /// Whether there is nothing against the peer, with one load.
+    pub fn is_clean(&self) -> bool {
+        self.count.load(Relaxed) == 0
+    }
+
+    /// Stores what a rule made of the failures. Threads may overtake each other here; the worst is one failure less.
+    pub fn set_failures(&self, f: Failures) {
+        self.count.store(f.count, Relaxed);
+        self.accessed_s.store(f.accessed_s, Relaxed);
+        self.checked_s.store(f.checked_s, Relaxed);
+    }
+}
+
+/// States by group and address, as long as any snapshot uses them.
+static STATES: Mutex<Option<HashMap<(Box<str>, Box<str>), Weak<PeerState>>>> = Mutex::new(None);
+
+/// The state of a peer: the one that is there already, or a new one.
+pub fn state_of(group: &str, peer: &str) -> Arc<PeerState> {
+    let mut guard = STATES.lock().expect("nothing panics while it is locked");
+    let states = guard.get_or_insert_default();
+    states.retain(|_, s| s.strong_count() > 0);
+    let key = (Box::from(group), Box::from(peer));
+    if let Some(state) = states.get(&key).and_then(Weak::upgrade) {
+        return state;
+    }
+    let state = Arc::new(PeerState::default());
+    states.insert(key, Arc::downgrade(&state));
+    state
+}
+
+impl Group {
+    /// A group for addresses that no `upstream` block names.
+    pub fn implicit(name: &str, addresses: Vec<Address>) -> Group {
+        let peers = addresses.into_iter().map(|a| Arc::new(Peer::new(name, name, a))).collect();
+        Group {
+            name: name.into(),
+            method: Method::RoundRobin,
+            tiers: [Tier { peers, alone: true, ..Tier::default() }, Tier::default()],
+            keepalive: Keepalive::default(),
+            is_block: false,
+        }
+    }
+
+    /// How often a request may be tried: every peer that is not down once.
+    pub fn tries(&self) -> usize {
+        self.tiers.iter().flat_map(|t| &t.peers).filter(|p| !p.down).count()
+    }
+}
+
+impl Peer {
+    /// A peer with the values a `server` line has by default.
+    pub fn new(group: &str, server: &str, address: Address) -> Peer {
+        let name = match &address {
+            Address::Inet(a) => a.to_string(),
+            Address::Unix(path) => format!("unix:{}", path.display()),
+        };
+        let state = state_of(group, &name);
+        Peer {
+            name: name.into(),
+            server: server.into(),
+            address,
+            weight: 1,
+            max_conns: 0,
+            policy: FailurePolicy::default(),
+            down: false,
+            state,
+        }
+    }
+}

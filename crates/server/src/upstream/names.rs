@@ -1,0 +1,60 @@
+//! Addresses of upstreams whose names are known only at run time: `proxy_pass` with variables.
+
+use crate::connection::Address;
+use crate::log_error;
+use crate::request::Request;
+use crate::request::phases::Verdict;
+use crate::resolve::{Resolver, ResolverConfig};
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::sync::Arc;
+
+thread_local! {
+    /// A thread's resolvers by what the configuration says.
+    static RESOLVERS: RefCell<Vec<(Arc<ResolverConfig>, Resolver)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// This thread's resolver for a configuration.
+pub fn resolver(config: &Arc<ResolverConfig>) -> Resolver {
+    RESOLVERS.with_borrow_mut(|all| {
+        all.retain(|(c, _)| Arc::ptr_eq(c, config) || Arc::strong_count(c) > 1);
+        if let Some((_, r)) = all.iter().find(|(c, _)| Arc::ptr_eq(c, config)) {
+            return r.clone();
+        }
+        let log = Rc::new(|text: &str| {
+            crate::log::process_line(crate::log::error::Level::Error, format_args!("{text}"));
+        });
+        let made = Resolver::new((**config).clone(), log);
+        all.push((config.clone(), made.clone()));
+        made
+    })
+}
+
+/// Addresses of `host[:port]` or `unix:path`.
+pub async fn addresses(r: &mut Request, target: &str, default_port: u16) -> Result<Vec<Address>, Verdict> {
+    if let Some(path) = target.strip_prefix("unix:") {
+        return Ok(vec![Address::Unix(path.into())]);
+    }
+    let at = if target.starts_with('[') { target.find("]:").map(|i| i + 1) } else { target.rfind(':') };
+    let (host, port) = match at {
+        Some(i) => (&target[..i], target[i + 1..].parse().unwrap_or(default_port)),
+        None => (target, default_port),
+    };
+    if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
+        return Ok(vec![Address::Inet(SocketAddr::new(ip, port))]);
+    }
+    let shot = r.shot.clone();
+    let core = &shot.location(r.location).conf.core;
+    let Some(config) = &*core.resolver else {
+        log_error!(r, Error, "no resolver defined to resolve {host}");
+        return Err(Verdict::Status(502));
+    };
+    match resolver(config).resolve(host.as_bytes(), *core.resolver_timeout).await {
+        Ok(found) => Ok(found.iter().map(|ip| Address::Inet(SocketAddr::new(ip, port))).collect()),
+        Err(e) => {
+            log_error!(r, Error, "{host} could not be resolved ({e})");
+            Err(Verdict::Status(502))
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! Idle connections to peers, per thread. Kept by demand: as many as were in use at once lately, and `keepalive N` at
+//! least, so that a burst does not thrash the pool. What the other side closed is found without asking the kernel.
+
+use super::group::{Group, Peer};
+use crate::connection::socket::Socket;
+use crate::snapshot::Shot;
+use crate::worker::{clock, timer};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+/// How often idle connections are looked over.
+const SWEEP: Duration = Duration::from_secs(1);
+/// After so many sweeps the memory of the highest demand fades to the present one.
+const FADE: u64 = 10;
+
+/// A connection to a peer and what it has been through.
+pub struct Connection {
+    /// The socket.
+    pub socket: Socket,
+    /// Requests so far.
+    pub requests: u64,
+    /// When it was opened, ms of the monotonic clock.
+    pub started_ms: u64,
+    idle_since_ms: u64,
+}
+
+impl Connection {
+    /// A connection that was just opened.
+    pub fn new(socket: Socket) -> Connection {
+        Connection { socket, requests: 0, started_ms: clock::monotonic_ms(), idle_since_ms: 0 }
+    }
+}
+
+struct Pool {
+    group: Arc<Group>,
+    idle: HashMap<Box<str>, Vec<Connection>>,
+    count: usize,
+    in_use: Rc<Cell<usize>>,
+    peak: usize,
+}
+
+thread_local! {
+    static POOLS: RefCell<HashMap<Arc<str>, Pool>> = RefCell::default();
+    static SWEEPING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Counts a connection as in use.
+pub struct InUse(Rc<Cell<usize>>);
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+fn with<T>(group: &Arc<Group>, work: impl FnOnce(&mut Pool) -> T) -> T {
+    POOLS.with_borrow_mut(|pools| {
+        if !pools.contains_key(&group.name) {
+            let pool =
+                Pool { group: group.clone(), idle: HashMap::new(), count: 0, in_use: Rc::default(), peak: 0 };
+            pools.insert(group.name.clone(), pool);
+        }
+        work(pools.get_mut(&group.name).expect("inserted above"))
+    })
+}
+
+/// Notes that a connection of the group is needed.
+pub fn begin(group: &Arc<Group>) -> InUse {
+    with(group, |p| {
+        let n = p.in_use.get() + 1;
+        p.in_use.set(n);
+        p.peak = p.peak.max(n);
+        InUse(p.in_use.clone())
+    })
+}
+
+/// An idle connection to a peer that is still good, if there is one.
+pub fn take(group: &Arc<Group>, peer: &Peer) -> Option<Connection> {
+    group.keepalive.connections?;
+    with(group, |p| {
+        let list = p.idle.get_mut(&peer.name)?;
+        while let Some(mut c) = list.pop() {
+            p.count -= 1;
+            if is_quiet(&mut c) {
+                return Some(c);
+            }
+        }
+        None
+    })
+}
+
+/// Keeps a connection for later, unless there are enough or it has served its time.
+pub fn give(group: &Arc<Group>, peer: &Peer, mut connection: Connection) {
+    let Some(floor) = group.keepalive.connections else { return };
+    let now = clock::monotonic_ms();
+    let old = now - connection.started_ms > group.keepalive.time.as_millis() as u64;
+    if connection.requests >= group.keepalive.requests || old || crate::worker::draining() {
+        return;
+    }
+    if !is_quiet(&mut connection) {
+        return;
+    }
+    connection.idle_since_ms = now;
+    with(group, |p| {
+        // The connection that is being given back still counts as in use.
+        if p.count + p.in_use.get().saturating_sub(1) >= p.peak.max(floor) {
+            return;
+        }
+        p.count += 1;
+        match p.idle.get_mut(&peer.name) {
+            Some(list) => list.push(connection),
+            None => {
+                p.idle.insert(peer.name.clone(), vec![connection]);
+            }
+        }
+    });
+    if !SWEEPING.replace(true) {
+        tokio::task::spawn_local(sweep());
+    }
+}
+
+/// Whether the other side has neither closed nor said anything.
+fn is_quiet(c: &mut Connection) -> bool {
+    let mut cx = Context::from_waker(Waker::noop());
+    c.socket.poll_readable(&mut cx).is_pending()
+}
+
+async fn sweep() {
+    let mut round = 0u64;
+    loop {
+        timer::sleep(SWEEP).await;
+        round += 1;
+        let now = clock::monotonic_ms();
+        let left = POOLS.with_borrow_mut(|pools| {
+            for p in pools.values_mut() {
+                let timeout = p.group.keepalive.timeout.as_millis() as u64;
+                for list in p.idle.values_mut() {
+                    list.retain_mut(|c| now - c.idle_since_ms < timeout && is_quiet(c));
+                }
+                p.idle.retain(|_, list| !list.is_empty());
+                p.count = p.idle.values().map(Vec::len).sum();
+                if round % FADE == 0 {
+                    p.peak = p.in_use.get();
+                }
+            }
+            pools.values().map(|p| p.count).sum::<usize>()
+        });
+        if left == 0 || crate::worker::draining() {
+            clear_when_draining();
+            SWEEPING.set(false);
+            return;
+        }
+    }
+}
+
+fn clear_when_draining() {
+    if crate::worker::draining() {
+        POOLS.with_borrow_mut(HashMap::clear);
+    }
+}
+
+/// Closes what belongs to groups that a new snapshot does not have, or has otherwise.
+pub fn retain(shot: &Rc<Shot>) {
+    POOLS.with_borrow_mut(|pools| {
+        pools.retain(|name, pool| match shot.groups.iter().find(|g| g.name == *name) {
+            Some(group) => {
+                pool.group = group.clone();
+                let known = |n: &str| group.tiers.iter().flat_map(|t| &t.peers).any(|p| *p.name == *n);
+                pool.idle.retain(|peer, _| known(peer));
+                pool.count = pool.idle.values().map(Vec::len).sum();
+                true
+            }
+            None => false,
+        });
+    });
+}

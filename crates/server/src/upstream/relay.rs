@@ -1,0 +1,444 @@
+//! The answer's body on its way from the peer to the client: as fast as the peer sends while there is room in memory or in
+//! a file, no faster than the client takes otherwise.
+
+use super::exchange::{Answer, Job, is_bodiless, poll_client_gone, release};
+use super::settings::UpstreamSettings;
+use super::tunnel;
+use crate::connection::pool as buffers;
+use crate::connection::Session;
+use crate::log_error;
+use crate::request::filter::Chunk;
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::Verdict;
+use crate::request::{Request, Text, respond};
+use crate::worker::clock;
+use crate::worker::timer::Timer;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+use wire::http1::chunked::{Decoder, Event, Trailers};
+use wire::http1::field::TrailerParser;
+use wire::http1::response::ResponseHead;
+use wire::http1::{Parsed, Version};
+
+/// How the answer's body ends.
+enum Framing {
+    None,
+    Length(u64),
+    Chunked(Decoder),
+    /// The last chunk has been seen.
+    Trailers,
+    Close,
+}
+
+/// What is known about the way of an answer.
+pub struct Way {
+    /// `proxy_buffering`, or what the answer says about it.
+    pub buffering: bool,
+    /// Bytes a second from the peer, 0: no limit.
+    pub rate: u64,
+    /// The answer's connection may be used again.
+    pub keep: bool,
+    /// What `Content-Length` said.
+    pub length: Option<u64>,
+    /// `proxy_pass_trailers`
+    pub trailers: bool,
+}
+
+enum Step {
+    Read(io::Result<usize>),
+    Drained,
+    TimedOut,
+    ClientFailed(io::Error),
+    ClientGone,
+}
+
+/// Sends the body after the head has been sent.
+pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answer: Answer, way: Way) -> Verdict {
+    let framing = framing(&r.attempts.head, job.is_head);
+    let mut relay = Relay { framing, spool: None, way, done: false, extra: false, began: clock::monotonic_ms(), read: 0 };
+    let verdict = relay.run(r, conf, &mut answer).await;
+    let now = clock::monotonic_ms();
+    let started = answer.started_ms;
+    r.attempts.current().response_ms = Some(now - started);
+    r.attempts.active = false;
+    let keep = relay.done && !relay.extra && relay.way.keep && answer.request_sent && answer.at == answer.input.len();
+    super::choose::succeeded(&answer.chosen);
+    release(job, answer, keep);
+    verdict
+}
+
+fn framing(head: &ResponseHead, is_head: bool) -> Framing {
+    if is_bodiless(head, is_head) {
+        return Framing::None;
+    }
+    if head.header(K::TransferEncoding).is_some() {
+        return Framing::Chunked(Decoder::new(Trailers::HandOut));
+    }
+    Framing::Close
+}
+
+struct Relay {
+    framing: Framing,
+    spool: Option<Spool>,
+    way: Way,
+    done: bool,
+    /// The peer sent more than it announced.
+    extra: bool,
+    began: u64,
+    read: u64,
+}
+
+/// A file for what the client has not taken yet.
+struct Spool {
+    fd: Rc<OwnedFd>,
+    written: u64,
+}
+
+impl Relay {
+    async fn run(&mut self, r: &mut Request, conf: &UpstreamSettings, answer: &mut Answer) -> Verdict {
+        if let Framing::Close = self.framing
+            && let Some(n) = self.way.length
+        {
+            self.framing = Framing::Length(n);
+        }
+        let memory = conf.buffers.0 * conf.buffers.1 + *conf.buffer_size;
+        let rate_timer = Timer::new();
+        answer.timer.set(*conf.read_timeout);
+        loop {
+            match self.take(r, conf, answer, memory) {
+                Ok(()) => {}
+                Err(v) => return v,
+            }
+            if self.done {
+                return self.end(r);
+            }
+            if !self.way.buffering
+                && let Err(v) = respond::flush(r).await
+            {
+                return v;
+            }
+            match self.step(r, conf, answer, memory, &rate_timer).await {
+                Step::Read(Ok(n)) if n > 0 => {
+                    self.read += n as u64;
+                    r.attempts.current().received += n as u64;
+                    answer.timer.set(*conf.read_timeout);
+                }
+                Step::Read(Ok(_)) => return self.closed(r),
+                Step::Read(Err(e)) => {
+                    let text = crate::log::os_error(&e);
+                    log_error!(r, Error, "recv() failed ({text}) while reading upstream");
+                    return cut_short(r);
+                }
+                Step::Drained => {}
+                Step::TimedOut => {
+                    log_error!(r, Error, "upstream timed out (110: Connection timed out) while reading upstream");
+                    return cut_short(r);
+                }
+                Step::ClientFailed(e) if e.kind() == io::ErrorKind::TimedOut => {
+                    log_error!(r, Info, "client timed out (110: Connection timed out) while sending to client");
+                    r.aborted = true;
+                    return Verdict::Broken;
+                }
+                Step::ClientFailed(e) => return r.broken(&e),
+                Step::ClientGone => {
+                    log_error!(
+                        r,
+                        Info,
+                        "client prematurely closed connection, so upstream connection is closed too while sending to client"
+                    );
+                    r.aborted = true;
+                    return Verdict::Broken;
+                }
+            }
+        }
+    }
+
+    /// Waits until there is more to do: bytes from the peer while there is room, or room.
+    async fn step(
+        &mut self,
+        r: &mut Request,
+        conf: &UpstreamSettings,
+        answer: &mut Answer,
+        memory: u64,
+        rate_timer: &Timer,
+    ) -> Step {
+        let (rate, after) = respond::rate(r);
+        let watch = !*conf.ignore_client_abort;
+        let paused = self.pause();
+        if let Some(wait) = paused {
+            rate_timer.set(wait);
+        }
+        let Answer { connection, input, timer, .. } = answer;
+        if input.capacity() - input.len() < 1024 {
+            input.reserve(buffers::BUFFER);
+        }
+        let mut paused = paused.is_some();
+        let mut flow = respond::Flow::new(r, rate, after);
+        poll_fn(|cx| {
+            let before = waiting(r);
+            let client = flow.poll(r, cx);
+            if let Poll::Ready(Err(e)) = client {
+                return Poll::Ready(Step::ClientFailed(e));
+            }
+            if paused && rate_timer.poll_expired(cx).is_ready() {
+                paused = false;
+            }
+            let room = self.room(r, conf, memory);
+            if room && !paused {
+                if let Poll::Ready(n) = connection.socket.poll_read(cx, input) {
+                    return Poll::Ready(Step::Read(n));
+                }
+                if timer.poll_expired(cx).is_ready() {
+                    return Poll::Ready(Step::TimedOut);
+                }
+            } else if waiting(r) < before {
+                return Poll::Ready(Step::Drained);
+            }
+            if watch && poll_client_gone(r, cx).is_ready() {
+                return Poll::Ready(Step::ClientGone);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// How long reading has to rest for `proxy_limit_rate`.
+    fn pause(&self) -> Option<Duration> {
+        if self.way.rate == 0 {
+            return None;
+        }
+        let due = self.read * 1000 / self.way.rate;
+        let passed = clock::monotonic_ms() - self.began;
+        (due > passed).then(|| Duration::from_millis(due - passed))
+    }
+
+    fn room(&self, r: &Request, conf: &UpstreamSettings, memory: u64) -> bool {
+        let waits = waiting(r);
+        if waits < memory {
+            return true;
+        }
+        self.way.buffering && self.spool.as_ref().map_or(0, |s| s.written) < *conf.max_temp_file_size
+    }
+
+    /// Takes the body's bytes out of what was read and sends them on.
+    fn take(&mut self, r: &mut Request, conf: &UpstreamSettings, answer: &mut Answer, memory: u64) -> Result<(), Verdict> {
+        loop {
+            let Answer { input, at, .. } = answer;
+            let (start, end) = match &mut self.framing {
+                Framing::None => {
+                    self.done = true;
+                    self.extra |= *at < input.len();
+                    break;
+                }
+                Framing::Length(left) => {
+                    let n = ((input.len() - *at) as u64).min(*left);
+                    let start = *at;
+                    *at += n as usize;
+                    *left -= n;
+                    if *left == 0 {
+                        self.done = true;
+                        if *at < input.len() {
+                            self.extra = true;
+                            log_error!(
+                                r,
+                                Warn,
+                                "upstream sent more data than specified in \"Content-Length\" header while reading upstream"
+                            );
+                        }
+                    }
+                    (start, *at)
+                }
+                Framing::Close => {
+                    let start = *at;
+                    *at = input.len();
+                    (start, *at)
+                }
+                Framing::Chunked(decoder) => match decoder.decode(input, at) {
+                    Ok(Event::Data(span)) => (span.start as usize, span.end as usize),
+                    Ok(Event::More) => break,
+                    Ok(Event::Trailers | Event::End) => {
+                        self.framing = Framing::Trailers;
+                        continue;
+                    }
+                    Err(_) => {
+                        log_error!(r, Error, "upstream sent invalid chunked response while reading upstream");
+                        return Err(cut_short(r));
+                    }
+                },
+                Framing::Trailers => {
+                    self.trailers(r, input, at)?;
+                    break;
+                }
+            };
+            if end > start {
+                self.send(r, conf, &answer.input[start..end], memory)?;
+            }
+            if self.done || !matches!(self.framing, Framing::Chunked(_)) {
+                break;
+            }
+        }
+        if answer.at == answer.input.len() {
+            answer.input.clear();
+            answer.at = 0;
+        } else if answer.at > buffers::BUFFER / 2 {
+            answer.input.drain(..answer.at);
+            answer.at = 0;
+        }
+        Ok(())
+    }
+
+    fn trailers(&mut self, r: &mut Request, input: &[u8], at: &mut usize) -> Result<(), Verdict> {
+        let mut fields = Vec::new();
+        match TrailerParser::default().parse(&input[*at..], &mut fields) {
+            Ok(Parsed::Complete { len }) => {
+                let base = r.arena.mark() as u32;
+                r.arena.push(&input[*at..*at + len]);
+                let moved = |s: wire::span::Span| wire::span::Span { start: s.start + base, end: s.end + base };
+                for f in fields {
+                    r.attempts.trailers.push((moved(f.name).into(), moved(f.value).into()));
+                }
+                *at += len;
+                self.done = true;
+                self.extra |= *at < input.len();
+                Ok(())
+            }
+            Ok(_) if input.len() - *at > wire::http1::chunked::MAX_TRAILER as usize => {
+                log_error!(r, Error, "upstream sent too big trailers while reading upstream");
+                Err(cut_short(r))
+            }
+            Ok(_) => Ok(()),
+            Err(_) => {
+                log_error!(r, Error, "upstream sent invalid trailer while reading upstream");
+                Err(cut_short(r))
+            }
+        }
+    }
+
+    fn send(&mut self, r: &mut Request, conf: &UpstreamSettings, bytes: &[u8], memory: u64) -> Result<(), Verdict> {
+        r.attempts.current().body_bytes += bytes.len() as u64;
+        if let Some(store) = &mut r.ctx.store {
+            store.write(bytes);
+        }
+        let full = self.way.buffering && waiting(r) + bytes.len() as u64 > memory && *conf.max_temp_file_size > 0;
+        if !full || !r.is_main() {
+            return r.send_body(Chunk::Bytes(bytes), false);
+        }
+        if self.spool.is_none() {
+            match crate::temp::create(&conf.temp_path) {
+                Ok((fd, path)) => {
+                    let _ = std::fs::remove_file(&path);
+                    let shown = path.display().to_string();
+                    log_error!(
+                        r,
+                        Warn,
+                        "an upstream response is buffered to a temporary file {shown} while reading upstream"
+                    );
+                    self.spool = Some(Spool { fd: Rc::new(fd), written: 0 });
+                }
+                Err((path, e)) => {
+                    log_error!(r, Crit, "open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e));
+                    return r.send_body(Chunk::Bytes(bytes), false);
+                }
+            }
+        }
+        let spool = self.spool.as_mut().expect("made above");
+        let offset = spool.written;
+        if let Err(e) = crate::request::body::write_file(&spool.fd, bytes, offset) {
+            log_error!(r, Crit, "pwrite() of a temporary file failed ({})", crate::log::os_error(&e));
+            return Err(cut_short(r));
+        }
+        spool.written += bytes.len() as u64;
+        let file = spool.fd.clone();
+        r.send_body(Chunk::File { file: &file, offset, len: bytes.len() as u64 }, false)
+    }
+
+    /// The peer closed its connection.
+    fn closed(&mut self, r: &mut Request) -> Verdict {
+        match self.framing {
+            Framing::Close => {
+                self.done = true;
+                self.way.keep = false;
+                self.end(r)
+            }
+            _ => {
+                log_error!(r, Error, "upstream prematurely closed connection while reading upstream");
+                cut_short(r)
+            }
+        }
+    }
+
+    fn end(&mut self, r: &mut Request) -> Verdict {
+        if let Some(store) = r.ctx.store.take() {
+            store.finish(r);
+        }
+        if self.way.trailers {
+            pass_trailers(r);
+        }
+        match r.send_body(Chunk::Bytes(b""), true) {
+            Ok(()) => Verdict::Answered,
+            Err(v) => v,
+        }
+    }
+}
+
+/// `proxy_pass_trailers`
+fn pass_trailers(r: &mut Request) {
+    for i in 0..r.attempts.trailers.len() {
+        let (name, value) = r.attempts.trailers[i];
+        r.headers_out.trailers.push(crate::request::headers::HeaderOut { name, value, known: K::Other });
+    }
+}
+
+fn waiting(r: &Request) -> u64 {
+    match &r.session {
+        Session::Http1(http) => http.output.waiting(),
+        Session::Sub(_) | Session::None => 0,
+    }
+}
+
+/// The client gets what there is and then a closed connection: the only way to say that something is missing.
+fn cut_short(r: &mut Request) -> Verdict {
+    r.keepalive = false;
+    r.ctx.store = None;
+    Verdict::Answered
+}
+
+/// Sends 103 on, where `early_hints` allows it.
+pub fn early_hints(r: &mut Request, head: &ResponseHead, bytes: &[u8]) {
+    let shot = r.shot.clone();
+    let allowed = &shot.location(r.location).conf.core.early_hints;
+    if r.version < Version::HTTP11 || !r.is_main() || allowed.is_empty() || !allowed.iter().any(|c| c.is_true(r)) {
+        return;
+    }
+    let Session::Http1(http) = &mut r.session else { return };
+    let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
+    for line in &head.headers {
+        if matches!(line.known, K::Connection | K::KeepAlive | K::TransferEncoding | K::ContentLength) {
+            continue;
+        }
+        out.extend_from_slice(line.name.of(bytes));
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(line.value.of(bytes));
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    http.output.push_bytes(&out);
+}
+
+/// 101: from here on both sides speak another protocol.
+pub async fn upgrade(r: &mut Request, job: &Job, conf: &UpstreamSettings, answer: Answer) -> Verdict {
+    let _ = job;
+    r.keepalive = false;
+    let verdict = tunnel::run(r, conf, answer).await;
+    r.attempts.active = false;
+    verdict
+}
+
+/// A text for a value that the arena holds already.
+pub fn text_of(span: wire::span::Span, base: u32) -> Text {
+    wire::span::Span { start: span.start + base, end: span.end + base }.into()
+}

@@ -1,0 +1,120 @@
+//! Asks peers of a group until one gives an answer to pass on (`proxy_next_upstream`).
+
+use super::choose::{self, Walk};
+use super::exchange::{self, Answer, Job, JobBody};
+use super::settings::{UpstreamSettings, next};
+use super::Attempt;
+use crate::log_error;
+use crate::request::phases::Verdict;
+use crate::request::{Method, Request};
+use crate::worker::clock;
+
+/// How often an idle connection may turn out to be dead before a fresh one is opened.
+const STALE_TRIES: usize = 1;
+
+/// Finds an answer. On `Err` the verdict is what the content handler has to return.
+pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) -> Result<Answer, Verdict> {
+    let started = clock::monotonic_ms();
+    let mut walk = Walk::default();
+    let mut left = job.group.tries();
+    if *conf.next_upstream_tries > 0 {
+        left = left.min(*conf.next_upstream_tries as usize);
+    }
+    loop {
+        let Some(chosen) = choose::choose(r, &job.group, &mut walk) else {
+            return Err(no_live_upstreams(r, job));
+        };
+        r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
+        r.attempts.active = true;
+        let began = clock::monotonic_ms();
+        let mut chosen = chosen;
+        let mut stale = 0;
+        let (failure, chosen) = loop {
+            match exchange::ask(r, job, conf, chosen, stale >= STALE_TRIES).await {
+                Ok(answer) => match judge(r, job, conf, &answer, left, started) {
+                    None => return Ok(answer),
+                    Some(kind) => {
+                        let failure = exchange::Failure { kind, request_sent: true, stale: false, client: None };
+                        let Answer { chosen, .. } = answer;
+                        break (failure, chosen);
+                    }
+                },
+                Err((f, c)) if f.stale && may_repeat(r, conf, job, f.request_sent) && stale < STALE_TRIES => {
+                    stale += 1;
+                    chosen = c;
+                }
+                Err(failed) => break failed,
+            }
+        };
+        let attempt = r.attempts.current();
+        attempt.response_ms = Some(clock::monotonic_ms() - began);
+        if let Some(status) = failure.client {
+            attempt.status = status;
+            r.attempts.active = false;
+            r.aborted |= status == 499;
+            return Err(Verdict::Status(status));
+        }
+        attempt.status = status_of(failure.kind);
+        let status = attempt.status;
+        if !matches!(failure.kind, next::HTTP_403 | next::HTTP_404)
+            && choose::failed(&job.group, &chosen)
+            && job.group.tries() > 1
+        {
+            log_error!(r, Warn, "upstream server temporarily disabled while {}", doing(failure.kind));
+        }
+        left = left.saturating_sub(1);
+        let late = !conf.next_upstream_timeout.is_zero()
+            && clock::monotonic_ms() - started >= conf.next_upstream_timeout.as_millis() as u64;
+        let wanted = *conf.next_upstream & failure.kind != 0;
+        if left == 0 || late || !wanted || !may_repeat(r, conf, job, failure.request_sent) {
+            r.attempts.active = false;
+            return Err(Verdict::Status(status));
+        }
+    }
+}
+
+fn doing(kind: u32) -> &'static str {
+    if kind & (next::ERROR | next::TIMEOUT) != 0 { "connecting to upstream" } else { "reading response header from upstream" }
+}
+
+fn no_live_upstreams(r: &mut Request, job: &Job) -> Verdict {
+    let group = Some(job.group.name.clone());
+    r.attempts.all.push(Attempt { group, status: 502, ..Attempt::default() });
+    r.attempts.active = true;
+    log_error!(r, Error, "no live upstreams while connecting to upstream");
+    r.attempts.active = false;
+    Verdict::Status(502)
+}
+
+/// A request that was sent may only be repeated when that does no harm, and when its body is still there.
+fn may_repeat(r: &Request, conf: &UpstreamSettings, job: &Job, sent: bool) -> bool {
+    if !sent {
+        return true;
+    }
+    if matches!(job.body, JobBody::Stream { .. }) {
+        return false;
+    }
+    let harmful = matches!(r.method, Method::Post | Method::Lock | Method::Patch);
+    !harmful || *conf.next_upstream & next::NON_IDEMPOTENT != 0
+}
+
+/// Whether an answer's status is a reason to ask another peer.
+fn judge(r: &Request, job: &Job, conf: &UpstreamSettings, answer: &Answer, left: usize, started: u64) -> Option<u32> {
+    let kind = next::of_status(r.attempts.head.status)?;
+    let late = !conf.next_upstream_timeout.is_zero()
+        && clock::monotonic_ms() - started >= conf.next_upstream_timeout.as_millis() as u64;
+    let _ = answer;
+    (left > 1 && *conf.next_upstream & kind != 0 && !late && may_repeat(r, conf, job, true)).then_some(kind)
+}
+
+fn status_of(kind: u32) -> u16 {
+    match kind {
+        next::TIMEOUT | next::HTTP_504 => 504,
+        next::HTTP_500 => 500,
+        next::HTTP_503 => 503,
+        next::HTTP_403 => 403,
+        next::HTTP_404 => 404,
+        next::HTTP_429 => 429,
+        _ => 502,
+    }
+}
