@@ -1,10 +1,13 @@
 //! nginx's modules, one file each: what it does, its directives, its configuration, its behaviour, its tests.
 //! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
 
+pub mod access;
 pub mod core;
+pub mod headers;
 pub mod http_block;
 pub mod listen;
 pub mod log;
+pub mod map;
 pub mod process;
 pub mod proxy;
 pub mod rewrite;
@@ -27,6 +30,9 @@ const DIRECTIVES: &[&[Directive]] = &[
     core::DIRECTIVES,
     rewrite::DIRECTIVES,
     log::DIRECTIVES,
+    headers::DIRECTIVES,
+    access::DIRECTIVES,
+    map::DIRECTIVES,
     proxy::DIRECTIVES,
 ];
 
@@ -40,7 +46,7 @@ const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES];
 pub const PREACCESS: &[Handler] = &[];
 
 /// The access phase.
-pub const ACCESS: &[Handler] = &[];
+pub const ACCESS: &[Handler] = &[Handler::Now(access::handler)];
 
 /// The precontent phase.
 pub const PRECONTENT: &[Handler] = &[];
@@ -49,7 +55,7 @@ pub const PRECONTENT: &[Handler] = &[];
 pub const CONTENT: &[fn(&mut Request) -> Verdict] = &[static_files::handler];
 
 /// Header filters in the order in which they run.
-pub const HEADER_FILTERS: &[HeaderFilter] = &[];
+pub const HEADER_FILTERS: &[HeaderFilter] = &[headers::filter];
 
 macro_rules! location_confs {
     ($($(#[$meta:meta])* $module:ident,)*) => {
@@ -72,6 +78,10 @@ location_confs! {
     rewrite,
     /// `access_log`.
     log,
+    /// `add_header`, `expires`.
+    headers,
+    /// `allow`, `deny`.
+    access,
 }
 
 /// The values that modules keep once for all of `http`.
