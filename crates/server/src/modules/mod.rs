@@ -8,8 +8,10 @@ pub mod http_block;
 pub mod listen;
 pub mod log;
 pub mod map;
+pub mod not_modified;
 pub mod process;
 pub mod proxy;
+pub mod range;
 pub mod rewrite;
 pub mod static_files;
 pub mod variables;
@@ -55,7 +57,7 @@ pub const PRECONTENT: &[Handler] = &[];
 pub const CONTENT: &[fn(&mut Request) -> Verdict] = &[static_files::handler];
 
 /// Header filters in the order in which they run.
-pub const HEADER_FILTERS: &[HeaderFilter] = &[headers::filter];
+pub const HEADER_FILTERS: &[HeaderFilter] = &[not_modified::filter, headers::filter, range::filter];
 
 macro_rules! location_confs {
     ($($(#[$meta:meta])* $module:ident,)*) => {
