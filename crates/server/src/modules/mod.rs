@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod core;
+pub mod geo;
 pub mod headers;
 pub mod http_block;
 pub mod listen;
@@ -12,7 +13,10 @@ pub mod not_modified;
 pub mod process;
 pub mod proxy;
 pub mod range;
+pub mod realip;
+pub mod referer;
 pub mod rewrite;
+pub mod split_clients;
 pub mod static_files;
 pub mod variables;
 
@@ -35,17 +39,24 @@ const DIRECTIVES: &[&[Directive]] = &[
     headers::DIRECTIVES,
     access::DIRECTIVES,
     map::DIRECTIVES,
+    geo::DIRECTIVES,
+    split_clients::DIRECTIVES,
+    realip::DIRECTIVES,
+    referer::DIRECTIVES,
     proxy::DIRECTIVES,
 ];
 
 /// The variables of all modules.
-const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES];
+const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, realip::VARIABLES, referer::VARIABLES];
 
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES];
 
+/// The post-read phase: before any rewrite, with the server's values.
+pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[realip::handler];
+
 /// The preaccess phase.
-pub const PREACCESS: &[Handler] = &[];
+pub const PREACCESS: &[Handler] = &[Handler::Now(realip::handler)];
 
 /// The access phase.
 pub const ACCESS: &[Handler] = &[Handler::Now(access::handler)];
@@ -84,6 +95,10 @@ location_confs! {
     headers,
     /// `allow`, `deny`.
     access,
+    /// `set_real_ip_from`.
+    realip,
+    /// `valid_referers`.
+    referer,
 }
 
 /// The values that modules keep once for all of `http`.
@@ -128,7 +143,7 @@ pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
 
 /// Checks and completes a level after it has been merged with its parent.
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
-    let _ = (build, level, parent);
+    referer::finish_level(build, level, parent);
 }
 
 /// All variables of modules.
