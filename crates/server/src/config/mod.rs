@@ -1,7 +1,9 @@
 //! From the tree of words to a snapshot: walks the blocks, lets each module set its values, merges the levels.
 //! After: `conf` (text to tree). Before: `snapshot`. Opens no socket and no log file.
 
+pub mod cidr;
 pub mod complex;
+pub mod hostnames;
 pub mod pattern;
 pub mod read;
 pub mod set;

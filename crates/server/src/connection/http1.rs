@@ -466,7 +466,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: Option<&[u8]>
         crate::request::respond::write_decimal(n, out);
         out.extend_from_slice(b"\r\n");
     }
-    if let Some(t) = h.last_modified {
+    if let Some(t) = h.last_modified.filter(|_| !h.has(K::LastModified)) {
         line(out, b"Last-Modified", &wire::date::format_http(t));
     }
     for l in h.lines.iter().filter(|l| l.known == K::Location) {

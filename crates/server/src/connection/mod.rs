@@ -46,7 +46,7 @@ pub struct Client {
     /// Requests so far.
     pub requests: Cell<u64>,
     /// What the PROXY header said, if the listener wants one.
-    pub proxy_protocol: RefCell<Option<Box<wire::proxy_protocol::Header>>>,
+    pub proxy_protocol: RefCell<Option<Rc<wire::proxy_protocol::Header>>>,
     /// For questions to the kernel: `TCP_INFO`, the local address.
     pub socket: Weak<OwnedFd>,
 }

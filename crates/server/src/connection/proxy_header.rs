@@ -17,7 +17,7 @@ pub async fn read(http: &mut Http1, client: &Rc<Client>) -> bool {
         match wire::proxy_protocol::parse(http.unread()) {
             Ok(wire::proxy_protocol::Parsed::Complete { header, len }) => {
                 http.consume(len);
-                client.proxy_protocol.replace(header.map(Box::new));
+                client.proxy_protocol.replace(header.map(Rc::new));
                 return true;
             }
             Ok(wire::proxy_protocol::Parsed::Partial) => {}

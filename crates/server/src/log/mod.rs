@@ -44,6 +44,16 @@ pub fn local_time() -> Now {
 }
 
 impl Now {
+    /// When the clock shows a time of day next, in seconds since 1970 (`ngx_next_time`, but for nights when clocks are
+    /// changed).
+    pub fn next_at(&self, second_of_day: i64) -> i64 {
+        const DAY: i64 = 24 * 60 * 60;
+        let offset = self.offset_minutes as i64 * 60;
+        let midnight = (self.seconds + offset).div_euclid(DAY) * DAY - offset;
+        let at = midnight + second_of_day;
+        if at > self.seconds { at } else { at + DAY }
+    }
+
     /// `20/Nov/2026:20:41:09 +0000`
     pub fn common(&self) -> [u8; 26] {
         wire::date::format_log(self.seconds, self.offset_minutes)

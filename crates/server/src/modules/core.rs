@@ -407,7 +407,7 @@ fn server<'s>(scope: &'s mut Scope<'_, '_>) -> Result<&'s mut ServerSettings, Pr
 }
 
 /// Something that tunes nginx's own machinery and has no meaning here; the value's form was checked by the table.
-fn accepted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+pub fn accepted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if scope.level.ignored.contains(&node.name.text) {
         return Err(duplicate(node));
     }

@@ -1,14 +1,23 @@
 //! nginx's modules, one file each: what it does, its directives, its configuration, its behaviour, its tests.
 //! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
 
+pub mod access;
 pub mod core;
+pub mod geo;
+pub mod headers;
 pub mod http_block;
 pub mod listen;
 pub mod log;
+pub mod map;
+pub mod not_modified;
 pub mod process;
 pub mod proxy;
 pub mod proxy_rewrite;
+pub mod range;
+pub mod realip;
+pub mod referer;
 pub mod rewrite;
+pub mod split_clients;
 pub mod static_files;
 pub mod upstream_block;
 pub mod variables;
@@ -29,21 +38,31 @@ const DIRECTIVES: &[&[Directive]] = &[
     core::DIRECTIVES,
     rewrite::DIRECTIVES,
     log::DIRECTIVES,
+    headers::DIRECTIVES,
+    access::DIRECTIVES,
+    map::DIRECTIVES,
+    geo::DIRECTIVES,
+    split_clients::DIRECTIVES,
+    realip::DIRECTIVES,
+    referer::DIRECTIVES,
     proxy::DIRECTIVES,
     upstream_block::DIRECTIVES,
 ];
 
 /// The variables of all modules.
-const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES];
+const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES, realip::VARIABLES, referer::VARIABLES];
 
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
 
+/// The post-read phase: before any rewrite, with the server's values.
+pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[realip::handler];
+
 /// The preaccess phase.
-pub const PREACCESS: &[Handler] = &[];
+pub const PREACCESS: &[Handler] = &[Handler::Now(realip::handler)];
 
 /// The access phase.
-pub const ACCESS: &[Handler] = &[];
+pub const ACCESS: &[Handler] = &[Handler::Now(access::handler)];
 
 /// The precontent phase.
 pub const PRECONTENT: &[Handler] = &[];
@@ -52,7 +71,7 @@ pub const PRECONTENT: &[Handler] = &[];
 pub const CONTENT: &[fn(&mut Request) -> Verdict] = &[static_files::handler];
 
 /// Header filters in the order in which they run.
-pub const HEADER_FILTERS: &[HeaderFilter] = &[];
+pub const HEADER_FILTERS: &[HeaderFilter] = &[not_modified::filter, headers::filter, range::filter];
 
 macro_rules! location_confs {
     ($($(#[$meta:meta])* $module:ident,)*) => {
@@ -77,6 +96,14 @@ location_confs! {
     log,
     /// `proxy_pass`.
     proxy,
+    /// `add_header`, `expires`.
+    headers,
+    /// `allow`, `deny`.
+    access,
+    /// `set_real_ip_from`.
+    realip,
+    /// `valid_referers`.
+    referer,
 }
 
 /// The values that modules keep once for all of `http`.
@@ -128,6 +155,7 @@ pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
 /// Checks and completes a level after it has been merged with its parent.
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
     proxy::finish_level(build, level, parent);
+    referer::finish_level(build, level, parent);
 }
 
 /// All variables of modules.

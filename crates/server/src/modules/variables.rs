@@ -78,6 +78,9 @@ pub const VARIABLES: &[Builtin] = &[
     volatile("sent_http_content_type", sent_content_type),
     volatile("sent_http_content_length", |r| r.headers_out.content_length.map(|n| text!(r, "{n}"))),
     volatile("sent_http_last_modified", |r| {
+        if let Some(text) = r.headers_out.find(K::LastModified) {
+            return Some(text);
+        }
         let t = r.headers_out.last_modified?;
         Some(r.text(&wire::date::format_http(t)))
     }),

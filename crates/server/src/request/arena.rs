@@ -17,6 +17,16 @@ impl Text {
     pub const EMPTY: Text = Text::Fixed(b"");
 }
 
+impl Text {
+    /// Without its last `n` bytes.
+    pub fn shortened(self, n: usize) -> Text {
+        match self {
+            Text::Fixed(b) => Text::Fixed(&b[..b.len().saturating_sub(n)]),
+            Text::Own(s) => Text::Own(Span { start: s.start, end: s.end.saturating_sub(n as u32).max(s.start) }),
+        }
+    }
+}
+
 impl From<&'static str> for Text {
     fn from(s: &'static str) -> Text {
         Text::Fixed(s.as_bytes())

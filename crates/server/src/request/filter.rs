@@ -21,7 +21,17 @@ pub enum Chunk<'a> {
     },
 }
 
-impl Chunk<'_> {
+impl<'a> Chunk<'a> {
+    /// The bytes `from..to` of it; what lies behind its end is left out.
+    pub fn cut(self, from: u64, to: u64) -> Chunk<'a> {
+        let to = to.min(self.len());
+        let from = from.min(to);
+        match self {
+            Chunk::Bytes(b) => Chunk::Bytes(&b[from as usize..to as usize]),
+            Chunk::File { file, offset, .. } => Chunk::File { file, offset: offset + from, len: to - from },
+        }
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> u64 {
         match self {

@@ -81,6 +81,8 @@ pub struct HeadersOut {
     pub lines: Vec<HeaderOut>,
     /// Sent after a chunked body.
     pub trailers: Vec<HeaderOut>,
+    /// Trailers may follow, so the body is chunked where it can be.
+    pub expect_trailers: bool,
 }
 
 impl HeadersOut {

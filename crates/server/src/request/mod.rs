@@ -94,6 +94,10 @@ pub struct Request {
     pub body_filters: Vec<Box<dyn BodyFilter>>,
     /// Filters may change the body only while it is in memory (nginx's `filter_need_in_memory`).
     pub allow_ranges: bool,
+    /// Only one range at a time: the body comes in pieces.
+    pub single_range: bool,
+    /// The conditions of the request were for somebody else (an upstream) to judge.
+    pub disable_not_modified: bool,
     /// Body bytes handed to the session: `$body_bytes_sent` counts what was written.
     pub limit_rate: Option<u64>,
     /// `limit_rate_after` by `X-Accel-Limit-Rate` or `set`.
@@ -234,6 +238,8 @@ impl Request {
             response_done: false,
             body_filters,
             allow_ranges: false,
+            single_range: false,
+            disable_not_modified: false,
             limit_rate: None,
             limit_rate_after: None,
             content_handler: None,

@@ -1,4 +1,4 @@
-//! nginx's phases in their order: server-rewrite, find-config, rewrite, preaccess, access, precontent, content.
+//! nginx's phases in their order: post-read, server-rewrite, find-config, rewrite, preaccess, access, precontent, content.
 //! Who stands in each is written in `modules`. Handlers that need not wait are plain functions.
 
 use super::route::Found;
@@ -57,7 +57,11 @@ pub enum Content {
 
 /// Works on a request until it is answered.
 pub async fn process(r: &mut Request) {
-    let verdict = run_phases(r, From::ServerRewrite).await;
+    let refused = modules::POST_READ.iter().find_map(|handler| stop(handler(r)));
+    let verdict = match refused {
+        Some(v) => v,
+        None => run_phases(r, From::ServerRewrite).await,
+    };
     conclude(r, verdict).await;
 }
 

@@ -21,6 +21,8 @@ pub enum Filtered {
     Next,
     /// Send this status's page instead (`ngx_http_filter_finalize_request`).
     Replace(u16),
+    /// Send this status's page with the head as it is now.
+    Refuse(u16),
     /// Nothing can be sent.
     Broken,
 }
@@ -47,6 +49,10 @@ impl Request {
             match f(self) {
                 Filtered::Next => {}
                 Filtered::Replace(status) => return Err(super::finish::replace(self, status)),
+                Filtered::Refuse(status) => {
+                    self.body_filters.clear();
+                    return Err(Verdict::Status(status));
+                }
                 Filtered::Broken => return Err(Verdict::Broken),
             }
         }
@@ -92,9 +98,14 @@ impl Request {
         }
         let bodiless = matches!(self.headers_out.status, 304 | 204) || self.headers_out.status < 200;
         let mut chunked = false;
-        if self.headers_out.content_length.is_none() && !bodiless && self.method != super::Method::Head {
+        let h = &self.headers_out;
+        if (h.content_length.is_none() || h.expect_trailers) && !bodiless && self.method != super::Method::Head {
             chunked = http1::may_chunk(self);
-            self.keepalive &= chunked;
+            if chunked {
+                self.headers_out.content_length = None;
+            } else if self.headers_out.content_length.is_none() {
+                self.keepalive = false;
+            }
         }
         self.absolute_location();
         let token = match self.conf().core.server_tokens(self) {
