@@ -111,12 +111,12 @@ pub fn find(name: &str, context: Contexts) -> Option<&'static Directive> {
 /// Defaults of the `http` level, before anything inherits them.
 pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
     core::finish_http(build, level);
-    log::finish_http(build, level);
 }
 
 /// Checks and completes a level after it has been merged with its parent.
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
-    let _ = (build, level, parent);
+    let _ = parent;
+    log::finish_level(build, level);
 }
 
 /// All variables of modules.
