@@ -1,6 +1,7 @@
 //! nginx's modules, one file each: what it does, its directives, its configuration, its behaviour, its tests.
 //! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
 
+pub mod auth_request;
 pub mod core;
 pub mod http_block;
 pub mod listen;
@@ -27,6 +28,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     core::DIRECTIVES,
     rewrite::DIRECTIVES,
     log::DIRECTIVES,
+    auth_request::DIRECTIVES,
     proxy::DIRECTIVES,
 ];
 
@@ -40,7 +42,7 @@ const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES];
 pub const PREACCESS: &[Handler] = &[];
 
 /// The access phase.
-pub const ACCESS: &[Handler] = &[];
+pub const ACCESS: &[Handler] = &[auth_request::HANDLER];
 
 /// The precontent phase.
 pub const PRECONTENT: &[Handler] = &[];
@@ -72,6 +74,8 @@ location_confs! {
     rewrite,
     /// `access_log`.
     log,
+    /// `auth_request`.
+    auth_request,
 }
 
 /// The values that modules keep once for all of `http`.
