@@ -75,6 +75,16 @@ pub fn run(which: Which, error_log: Option<PathBuf>, _signal: Option<&str>) -> E
                     let _ = std::fs::remove_file(&snapshot.process.pid);
                     return ExitCode::SUCCESS;
                 }
+                10 => {
+                    workers.flush_logs();
+                    for file in files.all() {
+                        if let Err(e) = file.reopen() {
+                            let (path, e) = (file.path().display(), crate::log::os_error(&e));
+                            let level = crate::log::error::Level::Emerg;
+                            crate::log::process_line(level, format_args!("open() \"{path}\" failed ({e})"));
+                        }
+                    }
+                }
                 _ => {}
             }
         }

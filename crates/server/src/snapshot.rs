@@ -6,6 +6,7 @@ use crate::log::error::ErrorLog;
 use crate::log::file::OpenFiles;
 use crate::config::pattern::Scratch;
 use crate::config::variables::Variable;
+use crate::log::lines::Lines;
 use crate::modules::core::ServerSettings;
 use crate::modules::{http_block, upstream_block};
 use crate::modules::{LocationConf, MainConf};
@@ -71,8 +72,6 @@ pub struct Snapshot {
     pub main: MainConf,
     /// `-p`: what relative paths made of variables are relative to.
     pub prefix: std::path::PathBuf,
-    /// Open log files by path.
-    pub log_files: std::collections::HashMap<std::path::PathBuf, Arc<crate::log::file::LogFile>>,
     /// Directories that must be there before the workers start.
     pub directories: Vec<std::path::PathBuf>,
     /// `error_log` of the main level.
@@ -111,7 +110,6 @@ impl Snapshot {
             process: build.process,
             main: build.main,
             prefix: build.prefix,
-            log_files: Default::default(),
             directories: build.directories,
             error_logs: build.error_logs,
             servers: tables.servers,
@@ -137,8 +135,8 @@ impl Snapshot {
             }
         };
         self.error_logs.iter().for_each(|s| of(s, &mut add));
+        self.main.log.files.iter().for_each(|f| add(&f.path));
         for location in &self.locations {
-            location.conf.log.paths().for_each(&mut add);
             location.conf.core.error_log_specs.iter().for_each(|s| of(s, &mut add));
         }
         paths
@@ -146,9 +144,8 @@ impl Snapshot {
 
     /// Opens all logs, or takes them from what is open. The error names the path.
     pub fn open_logs(&mut self, files: &OpenFiles) -> Result<ErrorLog, (std::path::PathBuf, std::io::Error)> {
-        for path in self.log_paths() {
-            let file = files.open(&path).map_err(|e| (path.clone(), e))?;
-            self.log_files.insert(path, file);
+        for log in &mut self.main.log.files {
+            log.file = Some(files.open(&log.path).map_err(|e| (log.path.clone(), e))?);
         }
         let mut known: Vec<(Arc<Vec<ErrorLogSpec>>, ErrorLog)> = Vec::new();
         for location in &mut self.locations {
@@ -182,12 +179,21 @@ pub struct Shot {
     snapshot: Arc<Snapshot>,
     /// Scratch space of the expressions.
     pub scratch: RefCell<Scratch>,
+    /// Lines on their way to log files.
+    pub lines: Lines,
+}
+
+impl Drop for Shot {
+    /// The last request under this configuration is done.
+    fn drop(&mut self) {
+        self.lines.flush(&self.snapshot);
+    }
 }
 
 impl Shot {
     /// A thread's view of a snapshot.
     pub fn new(snapshot: Arc<Snapshot>) -> Shot {
-        Shot { snapshot, scratch: RefCell::default() }
+        Shot { snapshot, scratch: RefCell::default(), lines: Lines::default() }
     }
 
     /// The shared part.

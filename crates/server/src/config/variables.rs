@@ -122,6 +122,17 @@ impl Variables {
         Ok(self.index(name))
     }
 
+    /// Declares a variable that a directive assigns; until then it is not found, and nobody is warned.
+    pub fn declare_quietly(&mut self, name: &[u8]) -> Result<VariableId, String> {
+        let key = String::from_utf8_lossy(name).to_ascii_lowercase();
+        let known = self.defined.contains_key(&*key);
+        let id = self.declare(name)?;
+        if !known && let Some(d) = self.defined.get_mut(&*key) {
+            d.evaluate = None;
+        }
+        Ok(id)
+    }
+
     /// Declares the variable of a named group.
     pub fn define_by_pattern(&mut self, name: &[u8]) -> VariableId {
         self.declare(name).unwrap_or_else(|_| self.index(name))

@@ -141,6 +141,7 @@ pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) -> Next {
         let shot = crate::worker::shot();
         let mut r = pool::take_request(shot, client.clone(), Session::None);
         http.output.put_buffer_from_pool();
+        r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
         r.session = Session::Http1(http);
         let (keep, mut back) = one_request(&mut r).await;
         pool::give_request(r);

@@ -2,11 +2,14 @@
 
 pub mod error;
 pub mod file;
+pub mod lines;
+pub mod opened;
 pub mod syslog;
 
-use crate::master::sys::{LocalTime, local_time as local};
+use crate::master::sys::local_time as local;
 use crate::worker::clock;
 use error::{Errno, Level};
+use std::cell::Cell;
 use std::io;
 
 /// A system error without the parentheses: `2: No such file or directory`.
@@ -26,41 +29,42 @@ pub fn hostname() -> &'static str {
     syslog::hostname()
 }
 
-/// The current time in the host's time zone.
+/// The current time in the host's time zone, as log lines have it.
+#[derive(Clone, Copy)]
 pub struct Now {
-    seconds: i64,
-    offset_minutes: i32,
+    /// `20/Nov/2026:20:41:09 +0000`
+    pub common: [u8; 26],
+    /// `2026-11-20T20:41:09+00:00`
+    pub iso8601: [u8; 25],
 }
 
-/// See [`Now`].
+thread_local! {
+    static NOW: Cell<(i64, Now)> = const { Cell::new((i64::MIN, Now { common: [0; 26], iso8601: [0; 25] })) };
+}
+
+/// See [`Now`]; formatted once a second and thread.
 pub fn local_time() -> Now {
     let seconds = clock::wall_seconds();
-    let local: LocalTime = local(seconds);
-    let as_utc = wire::date::days_from_civil(local.year as i64, local.month as u8, local.day as u8) * 86400
-        + local.hour as i64 * 3600
-        + local.minute as i64 * 60
-        + local.second as i64;
-    Now { seconds, offset_minutes: ((as_utc - seconds) / 60) as i32 }
+    let (known, now) = NOW.get();
+    if known == seconds {
+        return now;
+    }
+    let offset = local(seconds).offset_minutes;
+    let now = Now {
+        common: wire::date::format_log(seconds, offset),
+        iso8601: wire::date::format_iso8601(seconds, offset),
+    };
+    NOW.set((seconds, now));
+    now
 }
 
-impl Now {
-    /// When the clock shows a time of day next, in seconds since 1970 (`ngx_next_time`, but for nights when clocks are
-    /// changed).
-    pub fn next_at(&self, second_of_day: i64) -> i64 {
-        const DAY: i64 = 24 * 60 * 60;
-        let offset = self.offset_minutes as i64 * 60;
-        let midnight = (self.seconds + offset).div_euclid(DAY) * DAY - offset;
-        let at = midnight + second_of_day;
-        if at > self.seconds { at } else { at + DAY }
-    }
-
-    /// `20/Nov/2026:20:41:09 +0000`
-    pub fn common(&self) -> [u8; 26] {
-        wire::date::format_log(self.seconds, self.offset_minutes)
-    }
-
-    /// `2026-11-20T20:41:09+00:00`
-    pub fn iso8601(&self) -> [u8; 25] {
-        wire::date::format_iso8601(self.seconds, self.offset_minutes)
-    }
+/// When the clock shows a time of day next, in seconds since 1970 (`ngx_next_time`, but for nights when clocks are
+/// changed).
+pub fn next_at(second_of_day: i64) -> i64 {
+    const DAY: i64 = 24 * 60 * 60;
+    let seconds = clock::wall_seconds();
+    let offset = local(seconds).offset_minutes as i64 * 60;
+    let midnight = (seconds + offset).div_euclid(DAY) * DAY - offset;
+    let at = midnight + second_of_day;
+    if at > seconds { at } else { at + DAY }
 }

@@ -240,7 +240,7 @@ fn set_expires(r: &mut Request, expires: &Expires) {
         _ if seconds == 0 && kind != Kind::Daily => (r.text(&clock::http_date()), Text::from("max-age=0")),
         _ => {
             let at = match (kind, r.headers_out.last_modified) {
-                (Kind::Daily, _) => crate::log::local_time().next_at(seconds),
+                (Kind::Daily, _) => crate::log::next_at(seconds),
                 (Kind::Modified, Some(modified)) => modified.saturating_add(seconds),
                 _ => now.saturating_add(seconds),
             };

@@ -1,30 +1,47 @@
-//! The access log (nginx's `ngx_http_log_module`): formats, targets, conditions. Lines of a loop turn leave together.
+//! The access log (nginx's `ngx_http_log_module`): formats, targets, conditions. What becomes of the lines is in
+//! `log::lines` (files), `log::opened` (files named by variables) and `log::syslog`.
 
 use crate::config::complex::Complex;
 use crate::config::set::duplicate;
+use crate::config::setting::Setting;
 use crate::config::{Build, Directive, Level, Scope, http};
-use crate::log::file::LogFile;
+use crate::log::lines::{self, Buffering, LineFile};
+use crate::log::opened::CacheSpec;
 use crate::log::syslog::{self, Syslog};
+use crate::log_error;
+use crate::modules::{core, variables};
+use crate::request::respond::write_decimal;
 use crate::request::{Request, Text};
-use crate::snapshot::VariableId;
-use conf::{Node, Problem};
-use std::cell::RefCell;
-use std::collections::HashMap;
+use crate::snapshot::{Shot, VariableId};
+use crate::worker::clock;
+use conf::{Contexts, Node, Problem, Word, value};
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// A thread's lines for one file are written when they reach this size, or at the end of the loop turn.
-const TURN_BUFFER: usize = 64 * 1024;
 /// The format called `combined`.
-const COMBINED: &str = "$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \
-                        \"$http_referer\" \"$http_user_agent\"";
+const COMBINED: &[u8] = b"$remote_addr - $remote_user [$time_local] \"$request\" $status $body_bytes_sent \
+                          \"$http_referer\" \"$http_user_agent\"";
+/// `buffer=` where only `gzip` is given.
+const GZIP_BUFFER: usize = 64 * 1024;
 
-pub const DIRECTIVES: &[Directive] = &[http("log_format", log_format), http("access_log", access_log)];
+pub const DIRECTIVES: &[Directive] = &[
+    http("log_format", log_format),
+    http("access_log", access_log),
+    http("open_log_file_cache", open_log_file_cache),
+];
 
-/// `log_format`s by name.
+/// What all levels share.
 #[derive(Debug, Default)]
 pub struct Main {
-    formats: HashMap<Vec<u8>, Arc<Format>>,
+    formats: Vec<(Vec<u8>, Arc<Format>)>,
+    /// The files that access logs write to.
+    pub files: Vec<LineFile>,
+    /// The log of servers that name none.
+    default: Option<Arc<AccessLog>>,
+    /// How many `open_log_file_cache`s there are.
+    caches: usize,
 }
 
 /// The logs of one level.
@@ -32,22 +49,17 @@ pub struct Main {
 pub struct Conf {
     logs: Vec<Arc<AccessLog>>,
     off: bool,
+    cache: Setting<Option<Arc<CacheSpec>>>,
 }
 
 impl Conf {
     /// A level without `access_log` has its parent's.
     pub fn merge(&mut self, parent: &Conf) {
+        self.cache.inherit(&parent.cache);
         if self.logs.is_empty() && !self.off {
-            self.clone_from(parent);
+            self.logs.clone_from(&parent.logs);
+            self.off = parent.off;
         }
-    }
-
-    /// The files that the logs need.
-    pub fn paths(&self) -> impl Iterator<Item = &PathBuf> {
-        self.logs.iter().filter_map(|l| match &l.target {
-            Target::File(path) => Some(path),
-            _ => None,
-        })
     }
 }
 
@@ -61,7 +73,10 @@ struct AccessLog {
 
 #[derive(Debug)]
 enum Target {
-    File(PathBuf),
+    /// Index in `Main::files`.
+    File(usize),
+    /// A path with variables.
+    Path(Complex),
     Syslog(Arc<Syslog>),
 }
 
@@ -82,12 +97,45 @@ enum Escape {
 #[derive(Debug)]
 enum Part {
     Text(Box<[u8]>),
+    Special(Special),
     Variable(VariableId),
+}
+
+/// Variables that are written to the line as they are, without the detour of a value (`ngx_http_log_vars`).
+#[derive(Clone, Copy, Debug)]
+enum Special {
+    Pipe,
+    TimeLocal,
+    TimeIso8601,
+    Msec,
+    RequestTime,
+    Status,
+    BytesSent,
+    BodyBytesSent,
+    RequestLength,
+}
+
+impl Special {
+    fn named(name: &[u8]) -> Option<Special> {
+        Some(match name {
+            b"pipe" => Special::Pipe,
+            b"time_local" => Special::TimeLocal,
+            b"time_iso8601" => Special::TimeIso8601,
+            b"msec" => Special::Msec,
+            b"request_time" => Special::RequestTime,
+            b"status" => Special::Status,
+            b"bytes_sent" => Special::BytesSent,
+            b"body_bytes_sent" => Special::BodyBytesSent,
+            b"request_length" => Special::RequestLength,
+            _ => return None,
+        })
+    }
 }
 
 fn log_format(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let name = &node.args[0];
-    if scope.build.main.log.formats.contains_key(&name.text) {
+    let formats = &scope.build.main.log.formats;
+    if name.text == b"combined" || formats.iter().any(|(n, _)| *n == name.text) {
         return Err(node.problem(format!("duplicate \"log_format\" name \"{}\"", name.as_str())));
     }
     let mut words = &node.args[1..];
@@ -104,23 +152,23 @@ fn log_format(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         };
         words = &words[1..];
     }
-    let text: Vec<u8> = words.iter().flat_map(|w| w.text.iter().copied()).collect();
-    let format = compile(scope.build, &text, escape).map_err(|t| node.problem(t))?;
-    scope.build.main.log.formats.insert(name.text.clone(), Arc::new(format));
+    let mut parts = Vec::new();
+    for word in words {
+        compile(scope.build, &word.text, &mut parts).map_err(|t| node.problem(t))?;
+    }
+    scope.build.main.log.formats.push((name.text.clone(), Arc::new(Format { parts, escape })));
     Ok(())
 }
 
-fn compile(build: &mut Build<'_>, text: &[u8], escape: Escape) -> Result<Format, String> {
-    let mut parts = Vec::new();
-    let mut literal = Vec::new();
+fn compile(build: &mut Build<'_>, text: &[u8], parts: &mut Vec<Part>) -> Result<(), String> {
     let mut at = 0;
     while at < text.len() {
-        if text[at] != b'$' {
-            literal.push(text[at]);
-            at += 1;
-            continue;
-        }
-        at += 1;
+        let Some(dollar) = memchr::memchr(b'$', &text[at..]).map(|i| at + i) else {
+            add_text(parts, &text[at..]);
+            break;
+        };
+        add_text(parts, &text[at..dollar]);
+        at = dollar + 1;
         let braced = text.get(at) == Some(&b'{');
         at += braced as usize;
         let start = at;
@@ -136,81 +184,198 @@ fn compile(build: &mut Build<'_>, text: &[u8], escape: Escape) -> Result<Format,
             at += 1;
         }
         if name.is_empty() {
-            let rest = String::from_utf8_lossy(text).into_owned();
-            return Err(format!("invalid parameter \"{rest}\""));
+            return Err(format!("invalid parameter \"{}\"", String::from_utf8_lossy(&text[dollar..])));
         }
-        if !literal.is_empty() {
-            parts.push(Part::Text(std::mem::take(&mut literal).into()));
-        }
-        parts.push(Part::Variable(build.variables.index(name)));
+        parts.push(match Special::named(name) {
+            Some(special) => Part::Special(special),
+            None => Part::Variable(build.variables.index(name)),
+        });
     }
-    if !literal.is_empty() {
-        parts.push(Part::Text(literal.into()));
-    }
-    Ok(Format { parts, escape })
-}
-
-fn access_log(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let word = node.args[0].as_str().into_owned();
-    if word == "off" && node.args.len() == 1 {
-        if scope.level.conf.log.off || !scope.level.conf.log.logs.is_empty() {
-            return Err(duplicate(node));
-        }
-        scope.level.conf.log.off = true;
-        return Ok(());
-    }
-    let target = if let Some(parameters) = word.strip_prefix("syslog:") {
-        let spec = syslog::parse(parameters, super::process::resolve_syslog).map_err(|t| node.problem(t))?;
-        Target::Syslog(Arc::new(Syslog::new(spec)))
-    } else {
-        Target::File(scope.build.full_path(&node.args[0].text))
-    };
-    let mut format = None;
-    let mut condition = None;
-    for word in &node.args[1..] {
-        let text = word.as_str();
-        if let Some(rest) = text.strip_prefix("if=") {
-            condition = Some(Complex::compile_bytes(scope.build, rest.as_bytes()).map_err(|t| node.problem(t))?);
-        } else if format.is_none() {
-            format = Some(named(scope.build, &word.text).ok_or_else(|| {
-                node.problem(format!("unknown log format \"{text}\""))
-            })?);
-        } else {
-            return Err(node.problem(format!("invalid parameter \"{text}\"")));
-        }
-    }
-    let format = match format {
-        Some(f) => f,
-        None => named(scope.build, b"combined").expect("combined is always known"),
-    };
-    scope.level.conf.log.logs.push(Arc::new(AccessLog { target, format, condition }));
     Ok(())
 }
 
-fn named(build: &mut Build<'_>, name: &[u8]) -> Option<Arc<Format>> {
-    if let Some(f) = build.main.log.formats.get(name) {
-        return Some(f.clone());
+/// Texts that meet become one.
+fn add_text(parts: &mut Vec<Part>, text: &[u8]) {
+    match parts.last_mut() {
+        _ if text.is_empty() => {}
+        Some(Part::Text(before)) => *before = [before, text].concat().into(),
+        _ => parts.push(Part::Text(text.into())),
     }
-    if name != b"combined" {
+}
+
+fn access_log(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    if node.args[0].text == b"off" {
+        scope.level.conf.log.off = true;
+        return match node.args.get(1) {
+            Some(more) => Err(node.problem(format!("invalid parameter \"{}\"", more.as_str()))),
+            None => Ok(()),
+        };
+    }
+    let target = target(scope.build, node)?;
+    let format = match node.args.get(1) {
+        None => named(scope.build, b"combined"),
+        Some(word) => named(scope.build, &word.text),
+    };
+    let Some(format) = format else {
+        return Err(node.problem(format!("unknown log format \"{}\"", node.args[1].as_str())));
+    };
+    let mut options = Options::default();
+    for word in node.args.iter().skip(2) {
+        options.read(scope.build, word).map_err(|t| node.problem(t))?;
+    }
+    options.apply(scope.build, &target, &node.args[0]).map_err(|t| node.problem(t))?;
+    scope.level.conf.log.logs.push(Arc::new(AccessLog { target, format, condition: options.condition }));
+    Ok(())
+}
+
+fn target(build: &mut Build<'_>, node: &Node) -> Result<Target, Problem> {
+    let word = &node.args[0];
+    if let Some(parameters) = word.text.strip_prefix(b"syslog:") {
+        let parameters = String::from_utf8_lossy(parameters);
+        let spec = syslog::parse(&parameters, super::process::resolve_syslog).map_err(|t| node.problem(t))?;
+        return Ok(Target::Syslog(Arc::new(Syslog::new(spec))));
+    }
+    let path = build.full_path(&word.text);
+    if memchr::memchr(b'$', &word.text).is_none() {
+        return Ok(Target::File(file_number(build, path)));
+    }
+    use std::os::unix::ffi::OsStrExt;
+    let path = Complex::compile_bytes(build, path.as_os_str().as_bytes()).map_err(|t| node.problem(t))?;
+    Ok(Target::Path(path))
+}
+
+fn file_number(build: &mut Build<'_>, path: PathBuf) -> usize {
+    let files = &mut build.main.log.files;
+    files.iter().position(|f| f.path == path).unwrap_or_else(|| {
+        files.push(LineFile { path, buffering: None, file: None });
+        files.len() - 1
+    })
+}
+
+/// What may follow the format's name.
+#[derive(Default)]
+struct Options {
+    size: usize,
+    flush: Option<Duration>,
+    gzip: Option<u32>,
+    condition: Option<Complex>,
+}
+
+impl Options {
+    fn read(&mut self, build: &mut Build<'_>, word: &Word) -> Result<(), String> {
+        let shown = |text: &[u8]| String::from_utf8_lossy(text).into_owned();
+        if let Some(text) = word.text.strip_prefix(b"buffer=") {
+            let size = value::size(text).filter(|n| *n > 0);
+            self.size = size.ok_or_else(|| format!("invalid buffer size \"{}\"", shown(text)))? as usize;
+        } else if let Some(text) = word.text.strip_prefix(b"flush=") {
+            let time = value::milliseconds(text).filter(|n| *n > 0);
+            let time = time.ok_or_else(|| format!("invalid flush time \"{}\"", shown(text)))?;
+            self.flush = Some(Duration::from_millis(time));
+        } else if word.text == b"gzip" || word.text.starts_with(b"gzip=") {
+            if self.size == 0 {
+                self.size = GZIP_BUFFER;
+            }
+            self.gzip = Some(match word.text.get(5..) {
+                None => 1,
+                Some(text) => match value::number(text) {
+                    Some(level @ 1..=9) => level as u32,
+                    _ => return Err(format!("invalid compression level \"{}\"", shown(text))),
+                },
+            });
+        } else if let Some(text) = word.text.strip_prefix(b"if=") {
+            self.condition = Some(Complex::compile_bytes(build, text)?);
+        } else {
+            return Err(format!("invalid parameter \"{}\"", word.as_str()));
+        }
+        Ok(())
+    }
+
+    /// The buffer belongs to the file: all logs that name it share it.
+    fn apply(&self, build: &mut Build<'_>, target: &Target, word: &Word) -> Result<(), String> {
+        if self.size == 0 {
+            return match self.flush {
+                Some(_) => Err(format!("no buffer is defined for access_log \"{}\"", word.as_str())),
+                None => Ok(()),
+            };
+        }
+        let file = match target {
+            Target::File(number) => &mut build.main.log.files[*number],
+            Target::Path(_) => return Err("buffered logs cannot have variables in name".to_owned()),
+            Target::Syslog(_) => return Err("logs to syslog cannot be buffered".to_owned()),
+        };
+        let buffering = Buffering { size: self.size, flush: self.flush, gzip: self.gzip };
+        if file.buffering.replace(buffering).is_some_and(|b| b != buffering) {
+            let text = format!("access_log \"{}\" already defined with conflicting parameters", word.as_str());
+            return Err(text);
+        }
+        Ok(())
+    }
+}
+
+fn named(build: &mut Build<'_>, name: &[u8]) -> Option<Arc<Format>> {
+    let formats = &build.main.log.formats;
+    if let Some((_, format)) = formats.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
+        return Some(format.clone());
+    }
+    if !name.eq_ignore_ascii_case(b"combined") {
         return None;
     }
-    let f = Arc::new(compile(build, COMBINED.as_bytes(), Escape::Default).expect("the built-in format compiles"));
-    build.main.log.formats.insert(name.to_vec(), f.clone());
-    Some(f)
+    let mut parts = Vec::new();
+    compile(build, COMBINED, &mut parts).expect("the built-in format compiles");
+    let format = Arc::new(Format { parts, escape: Escape::Default });
+    build.main.log.formats.push((b"combined".to_vec(), format.clone()));
+    Some(format)
 }
 
-/// Without any `access_log` there is one: `logs/access.log`, combined.
-pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
-    let conf = &mut level.conf.log;
-    if conf.logs.is_empty() && !conf.off {
-        let format = named(build, b"combined").expect("combined is always known");
-        let target = Target::File(build.full_path(b"logs/access.log"));
-        conf.logs.push(Arc::new(AccessLog { target, format, condition: None }));
+fn open_log_file_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    if scope.level.conf.log.cache.is_set() {
+        return Err(duplicate(node));
     }
+    let mut spec = CacheSpec { index: scope.build.main.log.caches, max: 0, inactive: 10, valid: 60, min_uses: 1 };
+    let mut off = false;
+    for word in &node.args {
+        let (name, text) = match memchr::memchr(b'=', &word.text) {
+            Some(at) => (&word.text[..at], &word.text[at + 1..]),
+            None => (&word.text[..], &b""[..]),
+        };
+        let read = match name {
+            b"max" => value::number(text).map(|n| spec.max = n as usize),
+            b"inactive" => value::seconds(text).map(|n| spec.inactive = n),
+            b"min_uses" => value::number(text).map(|n| spec.min_uses = n),
+            b"valid" => value::seconds(text).map(|n| spec.valid = n),
+            b"off" if word.text == b"off" => {
+                off = true;
+                Some(())
+            }
+            _ => None,
+        };
+        if read.is_none() {
+            let text = format!("invalid \"open_log_file_cache\" parameter \"{}\"", word.as_str());
+            return Err(node.problem(text));
+        }
+    }
+    if !off && spec.max == 0 {
+        return Err(node.problem("\"open_log_file_cache\" must have \"max\" parameter".to_owned()));
+    }
+    scope.build.main.log.caches += 1;
+    scope.level.conf.log.cache.force((!off).then(|| Arc::new(spec)));
+    Ok(())
 }
 
-thread_local! {
-    static TURN: RefCell<Vec<(Arc<LogFile>, Vec<u8>)>> = const { RefCell::new(Vec::new()) };
+/// A server without any `access_log` has one: `logs/access.log`, combined.
+pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+    let conf = &mut level.conf.log;
+    if !level.context.intersects(Contexts::SERVER) || !conf.logs.is_empty() || conf.off {
+        return;
+    }
+    let log = build.main.log.default.clone().unwrap_or_else(|| {
+        let format = named(build, b"combined").expect("combined is always known");
+        let path = build.full_path(b"logs/access.log");
+        let target = Target::File(file_number(build, path));
+        Arc::new(AccessLog { target, format, condition: None })
+    });
+    build.main.log.default = Some(log.clone());
+    conf.logs.push(log);
 }
 
 /// Writes the request's lines.
@@ -219,72 +384,106 @@ pub fn write(r: &mut Request) {
         return;
     }
     let shot = r.shot.clone();
-    for log in &shot.location(r.location).conf.log.logs {
+    let conf = &shot.location(r.location).conf.log;
+    if conf.off {
+        return;
+    }
+    for log in &conf.logs {
         if let Some(condition) = &log.condition
             && !condition.is_true(r)
         {
             continue;
         }
-        let mut line = std::mem::take(&mut r.scratch);
-        line.clear();
-        format(r, &log.format, &mut line);
         match &log.target {
-            Target::File(path) => {
-                line.push(b'\n');
-                if let Some(file) = shot.log_files.get(path) {
-                    append(file, &line);
-                }
+            Target::File(number) => {
+                let mut bytes = shot.lines.take(*number);
+                let start = bytes.len();
+                format(r, &log.format, &mut bytes);
+                bytes.push(b'\n');
+                lines::add(&shot, *number, bytes, start);
             }
-            Target::Syslog(syslog) => syslog.send(&line),
+            Target::Path(path) => write_to_path(r, &shot, log, path, conf.cache.as_deref()),
+            Target::Syslog(syslog) => {
+                let mut line = std::mem::take(&mut r.scratch);
+                line.clear();
+                format(r, &log.format, &mut line);
+                syslog.send(&line);
+                r.scratch = line;
+            }
         }
-        r.scratch = line;
     }
 }
 
-fn append(file: &Arc<LogFile>, line: &[u8]) {
-    TURN.with_borrow_mut(|turn| {
-        let index = match turn.iter().position(|(f, _)| Arc::ptr_eq(f, file)) {
-            Some(i) => i,
-            None => {
-                turn.push((file.clone(), Vec::new()));
-                turn.len() - 1
-            }
-        };
-        let (file, buffer) = &mut turn[index];
-        buffer.extend_from_slice(line);
-        if buffer.len() >= TURN_BUFFER {
-            let _ = file.append(buffer, crate::worker::clock::wall_seconds());
-            buffer.clear();
+/// A path with variables could be led anywhere: lines are written only while the request's root is there
+/// (`ngx_http_log_script_write`).
+fn write_to_path(r: &mut Request, shot: &Rc<Shot>, log: &AccessLog, path: &Complex, cache: Option<&CacheSpec>) {
+    if !has_root(r) {
+        return;
+    }
+    let path = path.eval(r);
+    let mut line = std::mem::take(&mut r.scratch);
+    line.clear();
+    format(r, &log.format, &mut line);
+    line.push(b'\n');
+    let now = clock::monotonic_ms() / 1000;
+    if let Err((call, e)) = shot.lines.opened.append(cache, r.get(path), &line, now) {
+        let (path, e) = (String::from_utf8_lossy(r.get(path)), crate::log::os_error(&e.into()));
+        if call == "write()" {
+            log_error!(r, Alert, "{call} to \"{path}\" failed ({e})");
+        } else {
+            log_error!(r, Crit, "{call} \"{path}\" failed ({e})");
         }
-    });
+    }
+    r.scratch = line;
 }
 
-/// Writes what the thread collected in this loop turn.
-pub fn end_of_turn() {
-    let _ = TURN.try_with(|turn| {
-        for (file, buffer) in turn.borrow_mut().iter_mut().filter(|(_, b)| !b.is_empty()) {
-            let _ = file.append(buffer, crate::worker::clock::wall_seconds());
-            buffer.clear();
-        }
-    });
-}
-
-/// Lets go of the files of a former snapshot.
-pub fn forget_files() {
-    end_of_turn();
-    TURN.with_borrow_mut(Vec::clear);
+fn has_root(r: &mut Request) -> bool {
+    let root = core::document_root(r);
+    let error = match rustix::fs::stat(r.get(root)) {
+        Ok(s) if rustix::fs::FileType::from_raw_mode(s.st_mode).is_dir() => return true,
+        Ok(_) => rustix::io::Errno::NOTDIR,
+        Err(e) => e,
+    };
+    let (root, e) = (String::from_utf8_lossy(r.get(root)), crate::log::os_error(&error.into()));
+    log_error!(r, Error, "testing \"{root}\" existence failed ({e})");
+    false
 }
 
 fn format(r: &mut Request, format: &Format, out: &mut Vec<u8>) {
     for part in &format.parts {
         match part {
             Part::Text(t) => out.extend_from_slice(t),
+            Part::Special(special) => write_special(r, *special, out),
             Part::Variable(id) => {
                 let value = r.variable(*id);
                 write_value(r, value, format.escape, out);
             }
         }
     }
+}
+
+fn write_special(r: &Request, special: Special, out: &mut Vec<u8>) {
+    match special {
+        Special::Pipe => out.push(if r.pipelined { b'p' } else { b'.' }),
+        Special::TimeLocal => out.extend_from_slice(&crate::log::local_time().common),
+        Special::TimeIso8601 => out.extend_from_slice(&crate::log::local_time().iso8601),
+        Special::Msec => write_seconds(clock::wall_ms(), out),
+        Special::RequestTime => write_seconds(clock::wall_ms().saturating_sub(r.started_ms), out),
+        Special::Status => {
+            let status = variables::status(r);
+            out.extend([status / 100 % 10, status / 10 % 10, status % 10].map(|d| b'0' + d as u8));
+        }
+        Special::BytesSent => write_decimal(r.bytes_sent(), out),
+        Special::BodyBytesSent => write_decimal(r.body_bytes_sent(), out),
+        Special::RequestLength => write_decimal(r.request_length, out),
+    }
+}
+
+/// Milliseconds as `1.042`.
+fn write_seconds(ms: u64, out: &mut Vec<u8>) {
+    write_decimal(ms / 1000, out);
+    let digit = |n: u64| b'0' + (n % 10) as u8;
+    out.extend_from_slice(&[b'.', digit(ms / 100), digit(ms / 10), digit(ms)]);
 }
 
 fn write_value(r: &Request, value: Option<Text>, escape: Escape, out: &mut Vec<u8>) {
@@ -305,11 +504,34 @@ fn write_value(r: &Request, value: Option<Text>, escape: Escape, out: &mut Vec<u
 /// `"`, `\` and bytes outside printable ASCII become `\xXX` (`ngx_http_log_escape`).
 fn escape_default(bytes: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    for &b in bytes {
-        if b < 0x20 || b >= 0x7f || b == b'"' || b == b'\\' {
-            out.extend_from_slice(&[b'\\', b'x', HEX[(b >> 4) as usize], HEX[(b & 15) as usize]]);
-        } else {
-            out.push(b);
+    let odd = |b: u8| !(0x20..0x7f).contains(&b) || b == b'"' || b == b'\\';
+    let mut rest = bytes;
+    while let Some(at) = rest.iter().position(|b| odd(*b)) {
+        let b = rest[at];
+        out.extend_from_slice(&rest[..at]);
+        out.extend_from_slice(&[b'\\', b'x', HEX[(b >> 4) as usize], HEX[(b & 15) as usize]]);
+        rest = &rest[at + 1..];
+    }
+    out.extend_from_slice(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_have_three_digits() {
+        for (ms, text) in [(0, "0.000"), (42, "0.042"), (1_700_000_000_123, "1700000000.123"), (9999, "9.999")] {
+            let mut out = Vec::new();
+            write_seconds(ms, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn odd_bytes_are_written_in_hexadecimal() {
+        let mut out = Vec::new();
+        escape_default(b"a\"b\\\x01\x7f\xff~", &mut out);
+        assert_eq!(out, br"a\x22b\x5C\x01\x7F\xFF~");
     }
 }

@@ -2,6 +2,7 @@
 //! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
 
 pub mod access;
+pub mod auth_request;
 pub mod core;
 pub mod geo;
 pub mod headers;
@@ -45,6 +46,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     split_clients::DIRECTIVES,
     realip::DIRECTIVES,
     referer::DIRECTIVES,
+    auth_request::DIRECTIVES,
     proxy::DIRECTIVES,
     upstream_block::DIRECTIVES,
 ];
@@ -62,7 +64,7 @@ pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[realip::handler];
 pub const PREACCESS: &[Handler] = &[Handler::Now(realip::handler)];
 
 /// The access phase.
-pub const ACCESS: &[Handler] = &[Handler::Now(access::handler)];
+pub const ACCESS: &[Handler] = &[Handler::Now(access::handler), auth_request::HANDLER];
 
 /// The precontent phase.
 pub const PRECONTENT: &[Handler] = &[];
@@ -104,6 +106,8 @@ location_confs! {
     realip,
     /// `valid_referers`.
     referer,
+    /// `auth_request`.
+    auth_request,
 }
 
 /// The values that modules keep once for all of `http`.
@@ -149,13 +153,14 @@ pub fn find(name: &str, context: Contexts) -> Option<&'static Directive> {
 /// Defaults of the `http` level, before anything inherits them.
 pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
     core::finish_http(build, level);
-    log::finish_http(build, level);
 }
 
 /// Checks and completes a level after it has been merged with its parent.
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
     proxy::finish_level(build, level, parent);
     referer::finish_level(build, level, parent);
+    let _ = parent;
+    log::finish_level(build, level);
 }
 
 /// All variables of modules.

@@ -62,7 +62,7 @@ pub const VARIABLES: &[Builtin] = &[
     fixed("remote_user", remote_user),
     volatile("bytes_sent", |r| Some(text!(r, "{}", r.bytes_sent()))),
     volatile("body_bytes_sent", |r| Some(text!(r, "{}", r.body_bytes_sent()))),
-    fixed("pipe", |_| Some(Text::from("."))),
+    fixed("pipe", |r| Some(Text::from(if r.pipelined { "p" } else { "." }))),
     volatile("request_completion", |r| {
         Some(Text::from(if r.response_done && !r.aborted { "OK" } else { "" }))
     }),
@@ -121,8 +121,8 @@ pub const VARIABLES: &[Builtin] = &[
         let ms = clock::wall_ms();
         Some(text!(r, "{}.{:03}", ms / 1000, ms % 1000))
     }),
-    volatile("time_iso8601", |r| Some(r.text(&crate::log::local_time().iso8601()))),
-    volatile("time_local", |r| Some(r.text(&crate::log::local_time().common()))),
+    volatile("time_iso8601", |r| Some(r.text(&crate::log::local_time().iso8601))),
+    volatile("time_local", |r| Some(r.text(&crate::log::local_time().common))),
     volatile("tcpinfo_rtt", |r| tcp_info(r, |i| i.rtt)),
     volatile("tcpinfo_rttvar", |r| tcp_info(r, |i| i.rttvar)),
     volatile("tcpinfo_snd_cwnd", |r| tcp_info(r, |i| i.snd_cwnd)),
@@ -224,7 +224,8 @@ fn remote_user(r: &mut Request) -> Option<Text> {
     (!user.is_empty()).then(|| r.text(&user))
 }
 
-fn status(r: &Request) -> u16 {
+/// `$status`
+pub fn status(r: &Request) -> u16 {
     if r.error_status != 0 && r.headers_out.status == 0 {
         r.error_status
     } else if r.headers_out.status != 0 {

@@ -158,6 +158,8 @@ pub struct Request {
     pub valid_location: bool,
     /// Skip the log line (mirror and others with `log_subrequest off`).
     pub logged: bool,
+    /// The request was there already when the one before it was answered.
+    pub pipelined: bool,
 }
 
 /// What a request keeps for the next one.
@@ -270,6 +272,7 @@ impl Request {
             add_uri_to_alias: false,
             valid_location: true,
             logged: false,
+            pipelined: false,
         }
     }
 

@@ -40,6 +40,13 @@ impl Workers {
         Ok(())
     }
 
+    /// Makes the threads write what they hold back for access logs. To be called before log files are reopened.
+    pub fn flush_logs(&self) {
+        for t in &self.threads {
+            let _ = t.orders.send(Order::FlushLogs);
+        }
+    }
+
     /// Ends the threads once their connections are done, or after `at_most`.
     pub fn drain(self, at_most: Option<Duration>) {
         for t in &self.threads {

@@ -23,6 +23,8 @@ pub enum Order {
         /// Sockets that are new.
         ears: Vec<Ear>,
     },
+    /// Write what is held back for access logs: their files are about to be reopened.
+    FlushLogs,
     /// Stop accepting, close idle connections, end when the rest is done.
     Drain,
     /// Close everything now.
@@ -62,7 +64,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
-        .on_thread_park(crate::modules::log::end_of_turn)
+        .on_thread_park(crate::log::lines::end_of_turn)
         .build_local(tokio::runtime::LocalOptions::default())
         .expect("a runtime needs only memory and two descriptors");
     runtime.block_on(async move {
@@ -73,6 +75,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Configure { snapshot, ears } => configure(&mut mine, snapshot, ears),
+                Order::FlushLogs => crate::log::lines::flush_thread(),
                 Order::Drain => {
                     for l in mine.listeners.drain(..) {
                         l.close();
@@ -88,7 +91,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
             }
         }
     });
-    crate::modules::log::end_of_turn();
+    crate::log::lines::flush_thread();
     drop(runtime);
     // Threads end with the process; what their storage holds must not outlive the runtime's handles.
     connection::pool::clear();
