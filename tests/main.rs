@@ -3,5 +3,11 @@
 
 mod harness;
 
+mod bad_requests;
+mod configuration;
+mod error_pages;
 mod keepalive;
+mod parity;
+mod recorded_requests;
+mod rewrite;
 mod static_files;

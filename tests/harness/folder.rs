@@ -4,6 +4,10 @@ use socket2::{Domain, Socket, Type};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime};
+
+/// When all files were last changed: 1 January 2026.
+const WRITTEN: Duration = Duration::from_secs(1_767_225_600);
 
 /// A directory below the system's temporary one, readable by all (workers are not root), removed at the end.
 pub struct Folder(PathBuf);
@@ -29,11 +33,14 @@ impl Folder {
         std::fs::create_dir_all(self.0.join(name)).expect("a directory in ours");
     }
 
-    /// Writes a file in it, with the directories above it.
+    /// Writes a file in it, with the directories above it. All have the same time, so that two servers' answers about
+    /// their own copies can be compared.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) {
         let path = self.0.join(name);
         std::fs::create_dir_all(path.parent().expect("it is below the directory")).expect("a directory in ours");
-        std::fs::write(path, content).expect("a file in ours");
+        std::fs::write(&path, content).expect("a file in ours");
+        let file = std::fs::File::options().write(true).open(&path).expect("just written");
+        file.set_modified(SystemTime::UNIX_EPOCH + WRITTEN).expect("it is ours");
     }
 }
 

@@ -56,12 +56,16 @@ impl Site {
 
     /// The whole configuration, but for the process directives that the harness needs.
     pub fn whole(text: &str) -> Site {
+        let process = "daemon off; pid @DIR@/logs/nginx.pid; error_log @DIR@/logs/error.log info;";
+        Site::exactly(&format!("{process}\n{text}\n"))
+    }
+
+    /// The configuration to the letter.
+    pub fn exactly(text: &str) -> Site {
         let folder = Folder::new();
         folder.make("logs");
         folder.make("html");
-        let process = "daemon off; pid @DIR@/logs/nginx.pid; error_log @DIR@/logs/error.log info;\n";
-        let ports = vec![Port::reserve(), Port::reserve()];
-        Site { folder, text: format!("{process}{text}\n"), ports, names: Vec::new() }
+        Site { folder, text: text.to_owned(), ports: vec![Port::reserve(), Port::reserve()], names: Vec::new() }
     }
 
     /// Adds a file, its name relative to the directory.
@@ -96,7 +100,7 @@ impl Site {
         Some(server)
     }
 
-    /// Runs `-t`; gives its status and what it wrote to standard error.
+    /// Runs `-t`; gives its status and what it wrote to standard error, with `@DIR@` for the directory.
     pub fn check(self) -> (ExitStatus, String) {
         self.check_as(Program::Ironweir).expect("Ironweir is built")
     }
@@ -106,7 +110,8 @@ impl Site {
         let path = program.path()?;
         self.write();
         let out = command(&path, self.folder.path()).arg("-t").stderr(Stdio::piped()).output().expect("-t runs");
-        Some((out.status, String::from_utf8_lossy(&out.stderr).into_owned()))
+        let said = String::from_utf8_lossy(&out.stderr).into_owned();
+        Some((out.status, said.replace(&self.folder.path().display().to_string(), "@DIR@")))
     }
 
     fn write(&self) {
