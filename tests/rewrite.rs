@@ -116,7 +116,7 @@ fn which_location() {
 #[test]
 fn which_server() {
     let server = Site::http(
-        "server { listen 127.0.0.1:@PORT@; return 200 first; }
+        "server { listen 127.0.0.1:@PORT@; server_name first; return 200 first; }
          server { listen 127.0.0.1:@PORT@; server_name example.com; return 200 exact; }
          server { listen 127.0.0.1:@PORT@; server_name *.example.com; return 200 before; }
          server { listen 127.0.0.1:@PORT@; server_name example.*; return 200 after; }
