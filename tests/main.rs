@@ -5,9 +5,11 @@ mod harness;
 
 mod bad_requests;
 mod configuration;
+mod demo;
 mod error_pages;
 mod keepalive;
 mod parity;
+mod proxy;
 mod recorded_requests;
 mod rewrite;
 mod static_files;

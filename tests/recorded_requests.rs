@@ -1,7 +1,7 @@
 //! 302 raw requests with what nginx 1.31.5 made of them: the same kind of answer, and never more bytes passed to the upstream.
 //! Needs `../shared/data/http1-requests.json`; the rules of comparing are those of `../shared/suites/replay-raw.py`.
 
-use crate::harness::{Server, Site, find, shared};
+use crate::harness::{Program, Server, Site, find, shared};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -89,7 +89,7 @@ fn start() -> Option<(Server, Vec<Lane>)> {
     let probe = Site::http(&format!(
         "server {{ listen 127.0.0.1:@PORT@; location / {{ {PROXY} proxy_pass http://127.0.0.1:1; }} }}"
     ));
-    if !probe.check().0.success() {
+    if !probe.check_as(Program::under_test())?.0.success() {
         return None;
     }
     let (mut text, mut lanes, mut ports) = (String::new(), Vec::new(), Vec::new());

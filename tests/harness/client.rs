@@ -143,7 +143,8 @@ impl Client {
         }
     }
 
-    fn take(&mut self, count: usize) -> Vec<u8> {
+    /// The next `count` bytes.
+    pub fn take(&mut self, count: usize) -> Vec<u8> {
         while self.buffer.len() < count {
             assert!(self.fill(), "a body cut short: {} of {count} bytes", self.buffer.len());
         }

@@ -6,8 +6,8 @@ mod folder;
 mod server;
 
 pub use backend::{Backend, Reply};
-pub use client::{Response, find};
-pub use folder::Port;
+pub use client::{Client, Response, find};
+pub use folder::{Folder, Port};
 pub use server::{Program, Server, Site};
 
 /// A file of `../shared` beside the repository; nothing, said aloud, where that is not there.

@@ -21,6 +21,13 @@ pub enum Program {
 }
 
 impl Program {
+    /// Ironweir. With `TEST_PROGRAM=nginx` in the environment nginx takes its place: a way to see whether a test asks for what
+    /// nginx does.
+    pub fn under_test() -> Program {
+        let nginx = std::env::var("TEST_PROGRAM").is_ok_and(|name| name == "nginx");
+        if nginx { Program::Nginx } else { Program::Ironweir }
+    }
+
     /// Where it is; nothing if it is not installed.
     pub fn path(self) -> Option<PathBuf> {
         match self {
@@ -80,12 +87,9 @@ impl Site {
         self
     }
 
-    /// Starts Ironweir. With `TEST_PROGRAM=nginx` in the environment nginx takes its place: a way to see whether a test
-    /// asks for what nginx does.
+    /// Starts the program under test.
     pub fn start(self) -> Server {
-        let nginx = std::env::var("TEST_PROGRAM").is_ok_and(|name| name == "nginx");
-        let program = if nginx { Program::Nginx } else { Program::Ironweir };
-        self.start_as(program).expect("the program is there")
+        self.start_as(Program::under_test()).expect("the program is there")
     }
 
     /// Starts a program and waits until it accepts; nothing if it is not installed.
