@@ -1,6 +1,7 @@
 //! Ironweir's binary: command lines only.
 
 mod cli;
+mod demo;
 
 use conf::{Level, Problem, Source};
 use server::config::read::{Reading, Which, read};
@@ -11,6 +12,9 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    if std::env::args_os().nth(1).is_some_and(|a| a == "demo") {
+        return demo::run(std::env::args_os().skip(2));
+    }
     let options = match cli::parse(std::env::args_os().skip(1)) {
         Ok(o) => o,
         Err(text) => {

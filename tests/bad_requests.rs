@@ -1,0 +1,80 @@
+//! What bad input gets: a clear status or a closed connection, and a line in the error log.
+
+use crate::harness::{Server, Site};
+
+fn server() -> Server {
+    Site::server("client_header_timeout 300ms; client_header_buffer_size 128; large_client_header_buffers 2 512; location / { return 200 ok; }").start()
+}
+
+fn status(server: &Server, request: impl AsRef<[u8]>) -> Option<u16> {
+    server.connect().send(request).read_response(false).map(|r| r.status)
+}
+
+#[test]
+fn refused_with_a_status() {
+    let server = server();
+    for (request, expected) in [
+        ("nonsense\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400),
+        ("GET / HTTP/2.0\r\nHost: a\r\n\r\n", 505),
+        ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+        ("GET /%zz HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("GET /../x HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("get / HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+        ("TRACE / HTTP/1.1\r\nHost: a\r\n\r\n", 405),
+        ("CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 405),
+        ("\x16\x03\x01\x02\x00\x01\x00\x01\x7c\x03\x03", 400),
+    ] {
+        assert_eq!(status(&server, request), Some(expected), "{request:?}");
+    }
+    assert!(server.error_log().contains("client sent invalid method while reading client request line"));
+    assert!(server.error_log().contains("client sent HTTP/1.1 request without \"Host\" header"));
+}
+
+#[test]
+fn too_large() {
+    let server = server();
+    let long = "x".repeat(600);
+    assert_eq!(status(&server, format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n")), Some(414));
+    assert_eq!(status(&server, format!("GET / HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n")), Some(400));
+    let lines = format!("X: {}\r\n", "x".repeat(400)).repeat(4);
+    assert_eq!(status(&server, format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n")), Some(400));
+    assert!(server.error_log().contains("client sent too long URI"));
+    assert!(server.error_log().contains("client sent too long header line"));
+    assert_eq!(status(&server, format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(300))), Some(200));
+}
+
+#[test]
+fn headers_that_are_passed_over() {
+    let server = Site::server("location / { return 200 \"$http_good-$http_under_score\"; }").start();
+    let request = "GET / HTTP/1.1\r\nHost: a\r\nGood: yes\r\nunder_score: x\r\nb@d: x\r\n\r\n";
+    assert_eq!(server.connect().send(request).response().text(), "yes-");
+    assert!(server.error_log().contains("client sent invalid header line"));
+}
+
+#[test]
+fn a_client_that_stops_in_the_middle() {
+    let server = server();
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHos").finish();
+    assert!(client.is_closed());
+    // Nothing more within client_header_timeout: closed without an answer.
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHos");
+    assert!(client.is_closed());
+    assert_eq!(server.get("/").text(), "ok");
+}
+
+#[test]
+fn nothing_is_lost_after_an_empty_line() {
+    let server = server();
+    let mut client = server.connect();
+    client.send("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!((client.response().status, client.response().status), (200, 200));
+}

@@ -1,0 +1,70 @@
+//! `ironweir demo`: starts without a file, shows what it promises, leaves nothing behind.
+
+use crate::harness::{Client, Folder, Program};
+use rustix::process::{Pid, Signal, kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+fn demo(arguments: &[&str], temporary: &Path) -> Child {
+    let mut command = Command::new(Program::Ironweir.path().unwrap());
+    command.arg("demo").args(arguments).env("TMPDIR", temporary);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+}
+
+/// Where it says that it listens.
+fn port(child: &mut Child) -> u16 {
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    let port = line.trim_end().trim_end_matches('/').rsplit(':').next().and_then(|p| p.parse().ok());
+    port.unwrap_or_else(|| {
+        let mut error = String::new();
+        let _ = child.stderr.as_mut().unwrap().read_to_string(&mut error);
+        panic!("an address, not {line:?}: {error}")
+    })
+}
+
+#[test]
+fn a_balancer_two_backends_and_a_page() {
+    let folder = Folder::new();
+    let mut child = demo(&["--port", "0"], folder.path());
+    let port = port(&mut child);
+    let mut client = Client::connect(port);
+    let page = client.get("/");
+    assert_eq!((page.status, page.header("Content-Type")), (200, Some("text/html")));
+    assert!(page.text().contains("Ironweir") && !page.text().contains("@PORT@"), "{}", page.text());
+    let mut answers: Vec<String> = (0..10).map(|_| client.get("/backend").text()).collect();
+    answers.sort();
+    answers.dedup();
+    assert_eq!(answers, ["backend one\n", "backend two\n"]);
+    assert!(client.get("/status").text().starts_with("Active connections: "));
+    assert_eq!(client.get("/none").status, 404);
+
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(client.is_closed());
+    let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn a_port_that_is_taken() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let folder = Folder::new();
+    let child = demo(&[&format!("--port={port}")], folder.path());
+    let out = child.wait_with_output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(said.contains(&format!("port {port} is in use")), "{said}");
+}
+
+#[test]
+fn what_it_does_not_understand() {
+    let folder = Folder::new();
+    for arguments in [&["--prot", "1"][..], &["--port"], &["--port", "http"], &["8080"]] {
+        let out = demo(arguments, folder.path()).wait_with_output().unwrap();
+        assert_eq!(out.status.code(), Some(1), "{arguments:?}");
+        assert!(String::from_utf8_lossy(&out.stderr).contains("Usage: ironweir demo"), "{arguments:?}");
+    }
+}

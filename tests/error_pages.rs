@@ -1,0 +1,68 @@
+//! `error_page` and the answers that nobody wrote a page for.
+
+use crate::harness::Site;
+
+#[test]
+fn built_in_pages() {
+    let server = Site::server("location = /a { return 404; } location = /b { return 502; }").start();
+    let r = server.get("/a");
+    assert_eq!((r.status, r.header("Content-Type")), (404, Some("text/html")));
+    assert!(r.text().starts_with("<html>\r\n<head><title>404 Not Found</title></head>\r\n<body>\r\n"));
+    assert!(server.get("/b").text().contains("<h1>502 Bad Gateway</h1>"));
+}
+
+#[test]
+fn the_server_names_itself_as_told() {
+    let server = Site::server("location / { return 404; } location /off { server_tokens off; return 404; }").start();
+    let name = format!("ironweir/{}", env!("CARGO_PKG_VERSION"));
+    assert_eq!(server.get("/").header("Server"), Some(name.as_str()));
+    assert!(server.get("/").text().contains(&format!("<center>{name}</center>")));
+    assert_eq!(server.get("/off").header("Server"), Some("ironweir"));
+    assert!(server.get("/off").text().contains("<center>ironweir</center>"));
+}
+
+#[test]
+fn pages_of_all_forms() {
+    let server = Site::server(
+        "error_page 404 /404.html;
+         error_page 403 =200 /said.txt;
+         error_page 402 = /answer;
+         error_page 410 =301 https://example.com/gone;
+         error_page 500 502 503 @named;
+         location /403 { return 403; }
+         location /402 { return 402; }
+         location /410 { return 410; }
+         location /503 { return 503; }
+         location /own { error_page 404 /own.html; }
+         location = /answer { return 201 answered; }
+         location @named { return 200 \"named $status $uri\"; }",
+    )
+    .file("html/404.html", "nothing here")
+    .file("html/own.html", "own")
+    .file("html/said.txt", "said")
+    .start();
+    let said = |target: &str| {
+        let r = server.get(target);
+        (r.status, r.text())
+    };
+    assert_eq!(said("/none"), (404, "nothing here".to_owned()));
+    assert_eq!(said("/403"), (200, "said".to_owned()));
+    assert_eq!(said("/402"), (201, "answered".to_owned()));
+    let r = server.get("/410");
+    assert_eq!((r.status, r.header("Location")), (301, Some("https://example.com/gone")));
+    assert_eq!(said("/503").0, 503);
+    assert!(said("/503").1.starts_with("named 503 /503"), "{:?}", said("/503"));
+    // A level that sets its own inherits none.
+    assert_eq!(said("/own/none"), (404, "own".to_owned()));
+    assert_eq!(server.connect().head("/none").header("Content-Length"), Some("12"));
+}
+
+#[test]
+fn internal_locations() {
+    let server = Site::server(
+        "error_page 404 /inside/404; location /inside/ { internal; return 200 \"inside $uri\"; } location /x { return 404; }",
+    )
+    .start();
+    assert_eq!(server.get("/x").text(), "inside /inside/404");
+    assert_eq!(server.get("/inside/404").status, 404);
+}

@@ -1,0 +1,22 @@
+//! What the tests stand on: a server in a directory of its own, a client and a backend that see every byte.
+
+mod backend;
+mod client;
+mod folder;
+mod server;
+
+pub use backend::{Backend, Reply};
+pub use client::{Client, Response, find};
+pub use folder::{Folder, Port};
+pub use server::{Program, Server, Site};
+
+/// A file of `../shared` beside the repository; nothing, said aloud, where that is not there.
+pub fn shared(name: &str) -> Option<String> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let found =
+        ["../shared", "../../shared"].iter().find_map(|s| std::fs::read_to_string(root.join(s).join(name)).ok());
+    if found.is_none() {
+        println!("../shared/{name} is not there: left out");
+    }
+    found
+}

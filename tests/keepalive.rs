@@ -1,0 +1,107 @@
+//! Kept connections and pipelining.
+
+use crate::harness::Site;
+
+fn site(directives: &str) -> Site {
+    Site::server(&format!(
+        "{directives} location / {{ return 200 \"$request_uri\"; }} location /body {{ client_max_body_size 10; return 200 \"b$content_length\"; }}"
+    ))
+}
+
+#[test]
+fn many_requests_on_one_connection() {
+    let server = site("").start();
+    let mut client = server.connect();
+    for i in 0..200 {
+        let r = client.get(&format!("/{i}"));
+        assert_eq!((r.status, r.text()), (200, format!("/{i}")));
+    }
+}
+
+#[test]
+fn pipelined_requests_are_answered_in_order() {
+    let server = site("").start();
+    let mut client = server.connect();
+    let batch: String = (0..50).map(|i| format!("GET /{i} HTTP/1.1\r\nHost: localhost\r\n\r\n")).collect();
+    client.send(&batch);
+    for i in 0..50 {
+        assert_eq!(client.response().text(), format!("/{i}"));
+    }
+    client.send(
+        "GET /last HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\nGET /never HTTP/1.1\r\nHost: x\r\n\r\n",
+    );
+    let last = client.response();
+    assert_eq!((last.text().as_str(), last.header("Connection")), ("/last", Some("close")));
+    assert!(client.is_closed());
+}
+
+#[test]
+fn one_byte_at_a_time() {
+    let server = site("").start();
+    let mut client = server.connect();
+    for byte in b"GET /slow HTTP/1.1\r\nHost: localhost\r\n\r\n" {
+        client.send([*byte]);
+    }
+    assert_eq!(client.response().text(), "/slow");
+}
+
+#[test]
+fn http_1_0_closes_unless_asked() {
+    let server = site("").start();
+    let mut client = server.connect();
+    assert_eq!(client.send("GET /a HTTP/1.0\r\n\r\n").response().header("Connection"), Some("close"));
+    assert!(client.is_closed());
+    let mut client = server.connect();
+    let r = client.send("GET /a HTTP/1.0\r\nConnection: keep-alive\r\n\r\n").response();
+    assert_eq!(r.header("Connection"), Some("keep-alive"));
+    assert_eq!(client.get("/b").text(), "/b");
+}
+
+#[test]
+fn http_0_9_is_the_body_alone() {
+    let server = site("").start();
+    assert_eq!(server.connect().send("GET /old\r\n").rest(), b"/old");
+}
+
+#[test]
+fn limits_of_a_kept_connection() {
+    let server = site("keepalive_requests 2;").start();
+    let mut client = server.connect();
+    assert_eq!(client.get("/1").header("Connection"), Some("keep-alive"));
+    assert_eq!(client.get("/2").header("Connection"), Some("close"));
+    assert!(client.is_closed());
+
+    let server = site("keepalive_timeout 0;").start();
+    assert_eq!(server.get("/").header("Connection"), Some("close"));
+
+    let server = site("keepalive_timeout 75s 20s;").start();
+    assert_eq!(server.get("/").header("Keep-Alive"), Some("timeout=20"));
+
+    let server = site("keepalive_timeout 50ms;").start();
+    let mut client = server.connect();
+    client.get("/");
+    assert!(client.is_closed());
+}
+
+#[test]
+fn a_body_that_nobody_reads_is_passed_over() {
+    let server = site("").start();
+    let mut client = server.connect();
+    client.send("POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\n12345");
+    assert_eq!(client.response().text(), "b5");
+    client.send("POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+    assert_eq!(client.response().text(), "/x");
+    assert_eq!(client.get("/after").text(), "/after");
+    client.send("POST /body HTTP/1.1\r\nHost: localhost\r\nContent-Length: 11\r\n\r\n12345678901");
+    assert_eq!(client.response().status, 413);
+}
+
+#[test]
+fn expect_100_continue() {
+    let server = site("").start();
+    let mut client = server.connect();
+    client.send("POST /x HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: 3\r\n\r\nabc");
+    let statuses: Vec<u16> =
+        std::iter::from_fn(|| client.read_response(false)).map(|r| r.status).take_while(|s| *s != 200).collect();
+    assert!(statuses.is_empty() || statuses == [100], "{statuses:?}");
+}

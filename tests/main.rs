@@ -1,0 +1,15 @@
+//! Tests of the whole binary over real sockets, one file a feature. One test program, since linking costs more than running.
+#![allow(clippy::unwrap_used, unreachable_pub)]
+
+mod harness;
+
+mod bad_requests;
+mod configuration;
+mod demo;
+mod error_pages;
+mod keepalive;
+mod parity;
+mod proxy;
+mod recorded_requests;
+mod rewrite;
+mod static_files;

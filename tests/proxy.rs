@@ -1,0 +1,236 @@
+//! `proxy_pass` and `upstream`, with a backend that sees every byte.
+
+use crate::harness::{Backend, Reply, Site};
+
+/// What nginx does by default since 1.29.7, said aloud so that an older one can be put in our place.
+const KEPT: &str = "proxy_http_version 1.1; proxy_set_header Connection \"\";";
+
+#[test]
+fn a_request_passes_through() {
+    let backend = Backend::start(|_| {
+        Reply::Keep(b"HTTP/1.1 201 Made\r\nContent-Length: 4\r\nX-From: backend\r\nServer: other\r\n\r\nmade".into())
+    });
+    let server = Site::server(&format!("location / {{ {KEPT} proxy_pass http://127.0.0.1:@BACKEND@; }}"))
+        .set("BACKEND", backend.port)
+        .start();
+    let request =
+        "POST /a%20b?c=d HTTP/1.1\r\nHost: front\r\nX-One: 1\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+    let r = server.connect().send(request).response();
+    assert_eq!((r.status, r.text().as_str(), r.header("X-From")), (201, "made", Some("backend")));
+    assert_ne!(r.header("Server"), Some("other"));
+    let seen = backend.seen();
+    assert_eq!(seen[0].line(), "POST /a%20b?c=d HTTP/1.1");
+    assert_eq!(seen[0].header("Host"), Some(&*format!("127.0.0.1:{}", backend.port)));
+    assert_eq!((seen[0].header("X-One"), seen[0].header("Content-Length")), (Some("1"), Some("5")));
+    assert_eq!((seen[0].header("Connection"), seen[0].body.as_slice()), (None, &b"hello"[..]));
+}
+
+#[test]
+fn what_becomes_of_the_uri() {
+    let backend = Backend::start(|seen| Reply::ok(seen.line().split(' ').nth(1).unwrap_or_default()));
+    let server = Site::server(
+        "location / { proxy_pass http://127.0.0.1:@BACKEND@; }
+         location /a/ { proxy_pass http://127.0.0.1:@BACKEND@/b/; }
+         location /c { proxy_pass http://127.0.0.1:@BACKEND@/; }
+         location ~ ^/re/(.*)$ { proxy_pass http://127.0.0.1:@BACKEND@/$1$is_args$args; }
+         location /w { rewrite ^/w/(.*) /v/$1 break; proxy_pass http://127.0.0.1:@BACKEND@; }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    for (target, expected) in [
+        ("/x/../y%20z?q=1", "/x/../y%20z?q=1"),
+        ("/a/x%20y?q=1", "/b/x%20y?q=1"),
+        ("/a/../a/x", "/b/x"),
+        ("/c/x", "//x"),
+        ("/re/x?q=1", "/x?q=1"),
+        ("/w/x?q=1", "/v/x?q=1"),
+    ] {
+        assert_eq!(server.get(target).text(), expected, "{target}");
+    }
+}
+
+#[test]
+fn headers_that_are_set_and_hidden() {
+    let backend = Backend::start(|_| {
+        Reply::Keep(
+            b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-Secret: 1\r\nX-Powered-By: x\r\nLocation: http://a/b\r\n\r\nok"
+                .into(),
+        )
+    });
+    let server = Site::server(
+        "location / {
+             proxy_set_header Host $host; proxy_set_header X-Real-IP $remote_addr; proxy_set_header X-Gone \"\";
+             proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for;
+             proxy_hide_header X-Secret; proxy_redirect http://a/ /front/;
+             proxy_pass http://127.0.0.1:@BACKEND@;
+         }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    let request = "GET / HTTP/1.1\r\nHost: front\r\nX-Gone: 1\r\nX-Forwarded-For: 10.0.0.1\r\n\r\n";
+    let r = server.connect().send(request).response();
+    assert_eq!((r.header("X-Secret"), r.header("X-Powered-By")), (None, Some("x")));
+    assert_eq!(r.header("Location"), Some(&*format!("http://front:{}/front/b", server.port)));
+    let seen = &backend.seen()[0];
+    assert_eq!((seen.header("Host"), seen.header("X-Real-IP")), (Some("front"), Some("127.0.0.1")));
+    assert_eq!((seen.header("X-Gone"), seen.header("X-Forwarded-For")), (None, Some("10.0.0.1, 127.0.0.1")));
+}
+
+#[test]
+fn upstream_connections_are_kept() {
+    let backend = Backend::ok("ok");
+    let server = Site::http(&format!(
+        "upstream b {{ server 127.0.0.1:@BACKEND@; keepalive 4; }}
+         server {{ listen 127.0.0.1:@PORT@; location / {{ {KEPT} proxy_pass http://b; }} }}"
+    ))
+    .set("BACKEND", backend.port)
+    .start();
+    for _ in 0..20 {
+        assert_eq!(server.get("/").text(), "ok");
+    }
+    let connections: Vec<_> = backend.seen().iter().map(|s| s.connection).collect();
+    assert_eq!(connections, [0; 20]);
+}
+
+#[test]
+fn requests_take_turns() {
+    let (one, two) = (Backend::ok("one"), Backend::ok("two"));
+    let server = Site::http(
+        "upstream b { server 127.0.0.1:@ONE@ weight=3; server 127.0.0.1:@TWO@; }
+         server { listen 127.0.0.1:@PORT@; location / { proxy_pass http://b; } }",
+    )
+    .set("ONE", one.port)
+    .set("TWO", two.port)
+    .start();
+    let answers: Vec<_> = (0..40).map(|_| server.get("/").text()).collect();
+    assert_eq!(answers.iter().filter(|a| *a == "one").count(), 30, "{answers:?}");
+}
+
+#[test]
+fn a_peer_that_refuses_is_passed_over() {
+    let backend = Backend::ok("ok");
+    let server = Site::http(
+        "upstream b { server 127.0.0.1:@OTHER@; server 127.0.0.1:@BACKEND@; }
+         server { listen 127.0.0.1:@PORT@; location / { proxy_pass http://b; } }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    for _ in 0..10 {
+        assert_eq!(server.get("/").text(), "ok");
+    }
+    assert!(server.error_log().contains("connect() failed (111: Connection refused) while connecting to upstream"));
+}
+
+#[test]
+fn a_backend_that_fails() {
+    let backend = Backend::start(|seen| match seen.line().split(' ').nth(1) {
+        Some("/nothing") => Reply::Close(Vec::new()),
+        Some("/nonsense") => Reply::Close(b"nonsense\r\n\r\n".into()),
+        Some("/short") => Reply::Close(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc".into()),
+        Some("/error") => Reply::Keep(b"HTTP/1.1 503 Busy\r\nContent-Length: 4\r\n\r\nbusy".into()),
+        _ => Reply::ok("ok"),
+    });
+    let server = Site::server(
+        "location / { proxy_pass http://127.0.0.1:@BACKEND@; }
+         location = /dead { proxy_pass http://127.0.0.1:@OTHER@; }
+         location = /mine { proxy_intercept_errors on; error_page 503 = @mine; proxy_pass http://127.0.0.1:@BACKEND@/error; }
+         location @mine { return 200 mine; }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    assert_eq!(server.get("/dead").status, 502);
+    assert_eq!(server.get("/nothing").status, 502);
+    assert!(
+        server
+            .error_log()
+            .contains("upstream prematurely closed connection while reading response header from upstream")
+    );
+    let r = server.get("/error");
+    assert_eq!((r.status, r.text().as_str()), (503, "busy"));
+    assert_eq!(server.get("/mine").text(), "mine");
+    // What is cut short by the backend is cut short for the client.
+    let mut client = server.connect();
+    let said = client.send("GET /short HTTP/1.1\r\nHost: x\r\n\r\n").rest();
+    assert!(said.ends_with(b"abc"), "{}", said.escape_ascii());
+    assert_eq!(server.get("/").text(), "ok");
+}
+
+#[test]
+fn bodies_in_all_framings() {
+    let backend = Backend::start(|seen| match seen.line().split(' ').nth(1) {
+        Some("/chunked") => Reply::Keep(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n4;x=y\r\ndefg\r\n0\r\n\r\n".into(),
+        ),
+        Some("/close") => Reply::Close(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nto the end".into()),
+        Some("/none") => Reply::Keep(b"HTTP/1.1 204 No Content\r\n\r\n".into()),
+        Some("/same") => Reply::Keep(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n".into()),
+        Some("/large") => {
+            let mut bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 2000000\r\n\r\n".to_vec();
+            bytes.extend(std::iter::repeat_n(b"0123456789", 200_000).flatten());
+            Reply::Keep(bytes)
+        }
+        _ => Reply::ok(&seen.body.len().to_string()),
+    });
+    let server = Site::server(&format!(
+        "client_max_body_size 10m; location / {{ {KEPT} proxy_pass http://127.0.0.1:@BACKEND@; }}
+         location /unbuffered/ {{ {KEPT} proxy_buffering off; proxy_request_buffering off; proxy_pass http://127.0.0.1:@BACKEND@/; }}"
+    ))
+    .set("BACKEND", backend.port)
+    .start();
+    let mut client = server.connect();
+    for prefix in ["", "/unbuffered"] {
+        assert_eq!(client.get(&format!("{prefix}/chunked")).text(), "abcdefg");
+        assert_eq!(client.get(&format!("{prefix}/close")).text(), "to the end");
+        assert_eq!(client.get(&format!("{prefix}/none")).status, 204);
+        assert_eq!(client.get(&format!("{prefix}/same")).status, 304);
+        let large = client.get(&format!("{prefix}/large"));
+        assert_eq!(large.body.len(), 2_000_000);
+        assert!(large.body.chunks(10).all(|c| c == b"0123456789"));
+        let body = vec![b'x'; 3_000_000];
+        client
+            .send(format!("PUT {prefix}/put HTTP/1.1\r\nHost: x\r\nContent-Length: {}\r\n\r\n", body.len()))
+            .send(&body);
+        assert_eq!(client.response().text(), "3000000");
+    }
+    client.send("PUT /put HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+    assert_eq!(client.response().text(), "3");
+    assert_eq!(client.head("/large").header("Content-Length"), Some("2000000"));
+}
+
+#[test]
+fn an_upgraded_connection_is_a_tunnel() {
+    use std::io::{Read, Write};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let echo = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut head = Vec::new();
+        let mut bytes = [0; 4096];
+        while !head.ends_with(b"\r\n\r\n") {
+            let n = stream.read(&mut bytes).unwrap();
+            assert!(n > 0);
+            head.extend_from_slice(&bytes[..n]);
+        }
+        stream
+            .write_all(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\nhello")
+            .unwrap();
+        while let Ok(n @ 1..) = stream.read(&mut bytes) {
+            stream.write_all(&bytes[..n]).unwrap();
+        }
+        String::from_utf8_lossy(&head).into_owned()
+    });
+    let server = Site::server(
+        "location / { proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;
+                      proxy_pass http://127.0.0.1:@BACKEND@; }",
+    )
+    .set("BACKEND", port)
+    .start();
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: x\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n");
+    let r = client.response();
+    assert_eq!((r.status, r.header("Upgrade")), (101, Some("echo")));
+    client.send("there and back");
+    assert_eq!(client.take(19), b"hellothere and back");
+    assert!(client.finish().is_closed());
+    assert!(echo.join().unwrap().contains("\r\nUpgrade: echo\r\n"));
+}
