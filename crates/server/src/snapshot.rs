@@ -1,11 +1,11 @@
 //! The running configuration: immutable, shared by all threads, swapped whole on a reload.
 //! Made by `config`, read by everything after it.
 
+use crate::config::pattern::Scratch;
+use crate::config::variables::Variable;
 use crate::config::{Build, Matching};
 use crate::log::error::ErrorLog;
 use crate::log::file::OpenFiles;
-use crate::config::pattern::Scratch;
-use crate::config::variables::Variable;
 use crate::modules::core::ServerSettings;
 use crate::modules::http_block;
 use crate::modules::{LocationConf, MainConf};
@@ -178,12 +178,14 @@ pub struct Shot {
     snapshot: Arc<Snapshot>,
     /// Scratch space of the expressions.
     pub scratch: RefCell<Scratch>,
+    /// What `open_file_cache` keeps.
+    pub files: RefCell<crate::files::cache::Caches>,
 }
 
 impl Shot {
     /// A thread's view of a snapshot.
     pub fn new(snapshot: Arc<Snapshot>) -> Shot {
-        Shot { snapshot, scratch: RefCell::default() }
+        Shot { snapshot, scratch: RefCell::default(), files: RefCell::default() }
     }
 
     /// The shared part.

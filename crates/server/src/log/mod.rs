@@ -44,6 +44,11 @@ pub fn local_time() -> Now {
 }
 
 impl Now {
+    /// What local time is ahead of UTC.
+    pub fn offset_seconds(&self) -> i64 {
+        i64::from(self.offset_minutes) * 60
+    }
+
     /// `20/Nov/2026:20:41:09 +0000`
     pub fn common(&self) -> [u8; 26] {
         wire::date::format_log(self.seconds, self.offset_minutes)

@@ -1,17 +1,27 @@
 //! nginx's modules, one file each: what it does, its directives, its configuration, its behaviour, its tests.
 //! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
 
+pub mod autoindex;
 pub mod core;
+pub mod disable_symlinks;
+pub mod empty_gif;
+pub mod gzip_rules;
+pub mod gzip_static;
 pub mod http_block;
+pub mod index;
 pub mod listen;
 pub mod log;
+pub mod open_file_cache;
 pub mod process;
+pub mod random_index;
 pub mod rewrite;
 pub mod static_files;
+pub mod stub_status;
+pub mod try_files;
 pub mod variables;
 
-use crate::config::{Build, Directive, Level};
 use crate::config::variables::{Builtin, Prefix};
+use crate::config::{Build, Directive, Level};
 use crate::request::Request;
 use crate::request::phases::{Handler, Verdict};
 use crate::request::respond::HeaderFilter;
@@ -26,6 +36,16 @@ const DIRECTIVES: &[&[Directive]] = &[
     core::DIRECTIVES,
     rewrite::DIRECTIVES,
     log::DIRECTIVES,
+    open_file_cache::DIRECTIVES,
+    disable_symlinks::DIRECTIVES,
+    gzip_rules::DIRECTIVES,
+    index::DIRECTIVES,
+    random_index::DIRECTIVES,
+    autoindex::DIRECTIVES,
+    gzip_static::DIRECTIVES,
+    try_files::DIRECTIVES,
+    empty_gif::DIRECTIVES,
+    stub_status::DIRECTIVES,
 ];
 
 /// The variables of all modules.
@@ -41,13 +61,14 @@ pub const PREACCESS: &[Handler] = &[];
 pub const ACCESS: &[Handler] = &[];
 
 /// The precontent phase.
-pub const PRECONTENT: &[Handler] = &[];
+pub const PRECONTENT: &[Handler] = &[Handler::Now(try_files::handler)];
 
 /// The content phase, for locations without a content handler of their own.
-pub const CONTENT: &[fn(&mut Request) -> Verdict] = &[static_files::handler];
+pub const CONTENT: &[fn(&mut Request) -> Verdict] =
+    &[random_index::handler, index::handler, autoindex::handler, gzip_static::handler, static_files::handler];
 
 /// Header filters in the order in which they run.
-pub const HEADER_FILTERS: &[HeaderFilter] = &[];
+pub const HEADER_FILTERS: &[HeaderFilter] = &[gzip_rules::vary_filter];
 
 macro_rules! location_confs {
     ($($(#[$meta:meta])* $module:ident,)*) => {
@@ -70,6 +91,22 @@ location_confs! {
     rewrite,
     /// `access_log`.
     log,
+    /// `open_file_cache`.
+    open_file_cache,
+    /// `disable_symlinks`.
+    disable_symlinks,
+    /// `gzip_vary`, `gzip_proxied` and others.
+    gzip_rules,
+    /// `index`.
+    index,
+    /// `random_index`.
+    random_index,
+    /// `autoindex`.
+    autoindex,
+    /// `gzip_static`.
+    gzip_static,
+    /// `try_files`.
+    try_files,
 }
 
 /// The values that modules keep once for all of `http`.
@@ -77,6 +114,8 @@ location_confs! {
 pub struct MainConf {
     /// `log_format`.
     pub log: log::Main,
+    /// `open_file_cache`.
+    pub open_file_cache: open_file_cache::Main,
 }
 
 /// What modules keep for one request. Emptied by an internal redirect.
@@ -84,12 +123,14 @@ pub struct MainConf {
 pub struct RequestContexts {
     /// The client's address before `realip` replaced it.
     pub realip: Option<std::rc::Rc<crate::connection::Address>>,
+    /// Whether the answer may be compressed.
+    pub gzip: gzip_rules::State,
 }
 
 impl RequestContexts {
     /// What is left of it after an internal redirect.
     pub fn after_redirect(self) -> RequestContexts {
-        RequestContexts { realip: self.realip }
+        RequestContexts { realip: self.realip, gzip: self.gzip }
     }
 }
 
