@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod connection;
+pub mod files;
 pub mod listen;
 pub mod log;
 pub mod master;

@@ -1,11 +1,11 @@
 //! The running configuration: immutable, shared by all threads, swapped whole on a reload.
 //! Made by `config`, read by everything after it.
 
+use crate::config::pattern::Scratch;
+use crate::config::variables::Variable;
 use crate::config::{Build, Matching};
 use crate::log::error::ErrorLog;
 use crate::log::file::OpenFiles;
-use crate::config::pattern::Scratch;
-use crate::config::variables::Variable;
 use crate::log::lines::Lines;
 use crate::modules::core::ServerSettings;
 use crate::modules::{http_block, upstream_block};
@@ -181,6 +181,8 @@ pub struct Shot {
     pub scratch: RefCell<Scratch>,
     /// Lines on their way to log files.
     pub lines: Lines,
+    /// What `open_file_cache` keeps.
+    pub files: RefCell<crate::files::cache::Caches>,
 }
 
 impl Drop for Shot {
@@ -193,7 +195,7 @@ impl Drop for Shot {
 impl Shot {
     /// A thread's view of a snapshot.
     pub fn new(snapshot: Arc<Snapshot>) -> Shot {
-        Shot { snapshot, scratch: RefCell::default(), lines: Lines::default() }
+        Shot { snapshot, scratch: RefCell::default(), lines: Lines::default(), files: RefCell::default() }
     }
 
     /// The shared part.

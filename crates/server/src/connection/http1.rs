@@ -259,13 +259,21 @@ async fn read_head(r: &mut Request) -> HeadRead {
             }
         }
         let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+        let state = if http.unread().is_empty() { counters::waiting } else { counters::reading };
+        let mut counted = false;
         let got = poll_fn(|cx| {
             if let Poll::Ready(n) = http.poll_fill(cx) {
                 return Poll::Ready(Some(n));
             }
+            if !std::mem::replace(&mut counted, true) {
+                state(1);
+            }
             http.timer.poll_expired(cx).map(|()| None)
         })
         .await;
+        if counted {
+            state(-1);
+        }
         let began = !http.unread().is_empty();
         match got {
             Some(Ok(n)) if n > 0 => {}
@@ -506,15 +514,24 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 /// Queues a piece of the body in the answer's framing.
 pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
+    let limited = chunk.len() >= super::output::DIRECT as u64 && crate::request::respond::rate(r).0 > 0;
     let Session::Http1(http) = &mut r.session else { return Ok(()) };
+    let push = |http: &mut Http1| match chunk {
+        // What is offered to the kernel at once would not know the rate.
+        Chunk::Bytes(bytes) if limited => {
+            http.output.push_bytes(bytes);
+            Ok(())
+        }
+        other => http.output.push(&http.socket, other),
+    };
     if !http.chunked {
-        return if chunk.is_empty() { Ok(()) } else { http.output.push(&http.socket, chunk) };
+        return if chunk.is_empty() { Ok(()) } else { push(http) };
     }
     if !chunk.is_empty() {
         let before = http.output.buffer().len();
         wire::http1::chunked::encode_size(chunk.len(), http.output.buffer());
         http.output.appended(before);
-        http.output.push(&http.socket, chunk)?;
+        push(http)?;
         http.output.push_bytes(b"\r\n");
     }
     if last {

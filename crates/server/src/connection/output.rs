@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 /// Bytes from this size on are offered to the kernel where they lie, before they are copied.
-const DIRECT: usize = 4096;
+pub const DIRECT: usize = 4096;
 /// A file stretch of at most this size is read into memory and leaves with the head in one call.
 const INLINE_FILE: u64 = 16 * 1024;
 /// One sendfile call sends at most this much, so that other connections of the thread get their turn

@@ -68,3 +68,8 @@ pub fn next_at(second_of_day: i64) -> i64 {
     let at = midnight + second_of_day;
     if at > seconds { at } else { at + DAY }
 }
+
+/// What local time is ahead of UTC, in seconds.
+pub fn offset_seconds() -> i64 {
+    local(clock::wall_seconds()).offset_minutes as i64 * 60
+}

@@ -647,16 +647,8 @@ pub fn path_of(r: &mut Request) -> Vec<u8> {
 
 /// Appends the path of a uri's file.
 pub fn write_path(r: &mut Request, uri: Text, out: &mut Vec<u8>) {
-    let shot = r.shot.clone();
-    let location = shot.location(r.location);
-    let root = &*location.conf.core.root;
-    let start = out.len();
-    root.path.write(r, out);
-    if root.path.as_fixed().is_none() && out.get(start) != Some(&b'/') {
-        use std::os::unix::ffi::OsStrExt;
-        let prefix = r.shot.prefix.as_os_str().as_bytes();
-        out.splice(start..start, prefix.iter().copied().chain([b'/']));
-    }
+    write_root(r, out);
+    let root = &*r.conf().core.root;
     match root.alias {
         None => out.extend_from_slice(r.get(uri)),
         Some(_) if root.whole && !r.add_uri_to_alias => {}
@@ -665,6 +657,19 @@ pub fn write_path(r: &mut Request, uri: Text, out: &mut Vec<u8>) {
             let uri = r.get(uri);
             out.extend_from_slice(uri.get(n..).unwrap_or_default());
         }
+    }
+}
+
+/// Appends the path of `root` or `alias` alone.
+pub fn write_root(r: &mut Request, out: &mut Vec<u8>) {
+    let shot = r.shot.clone();
+    let root = &shot.location(r.location).conf.core.root;
+    let start = out.len();
+    root.path.write(r, out);
+    if root.path.as_fixed().is_none() && out.get(start) != Some(&b'/') {
+        use std::os::unix::ffi::OsStrExt;
+        let prefix = shot.prefix.as_os_str().as_bytes();
+        out.splice(start..start, prefix.iter().copied().chain([b'/']));
     }
 }
 

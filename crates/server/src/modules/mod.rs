@@ -6,7 +6,13 @@ pub mod auth_request;
 pub mod core;
 pub mod geo;
 pub mod headers;
+pub mod autoindex;
+pub mod disable_symlinks;
+pub mod empty_gif;
+pub mod gzip_rules;
+pub mod gzip_static;
 pub mod http_block;
+pub mod index;
 pub mod listen;
 pub mod log;
 pub mod map;
@@ -17,14 +23,18 @@ pub mod proxy_rewrite;
 pub mod range;
 pub mod realip;
 pub mod referer;
+pub mod open_file_cache;
+pub mod random_index;
 pub mod rewrite;
 pub mod split_clients;
 pub mod static_files;
 pub mod upstream_block;
+pub mod stub_status;
+pub mod try_files;
 pub mod variables;
 
-use crate::config::{Build, Directive, Level};
 use crate::config::variables::{Builtin, Prefix};
+use crate::config::{Build, Directive, Level};
 use crate::request::Request;
 use crate::request::phases::{Handler, Verdict};
 use crate::request::respond::HeaderFilter;
@@ -49,6 +59,16 @@ const DIRECTIVES: &[&[Directive]] = &[
     auth_request::DIRECTIVES,
     proxy::DIRECTIVES,
     upstream_block::DIRECTIVES,
+    open_file_cache::DIRECTIVES,
+    disable_symlinks::DIRECTIVES,
+    gzip_rules::DIRECTIVES,
+    index::DIRECTIVES,
+    random_index::DIRECTIVES,
+    autoindex::DIRECTIVES,
+    gzip_static::DIRECTIVES,
+    try_files::DIRECTIVES,
+    empty_gif::DIRECTIVES,
+    stub_status::DIRECTIVES,
 ];
 
 /// The variables of all modules.
@@ -67,13 +87,14 @@ pub const PREACCESS: &[Handler] = &[Handler::Now(realip::handler)];
 pub const ACCESS: &[Handler] = &[Handler::Now(access::handler), auth_request::HANDLER];
 
 /// The precontent phase.
-pub const PRECONTENT: &[Handler] = &[];
+pub const PRECONTENT: &[Handler] = &[Handler::Now(try_files::handler)];
 
 /// The content phase, for locations without a content handler of their own.
-pub const CONTENT: &[fn(&mut Request) -> Verdict] = &[static_files::handler];
+pub const CONTENT: &[fn(&mut Request) -> Verdict] =
+    &[random_index::handler, index::handler, autoindex::handler, gzip_static::handler, static_files::handler];
 
 /// Header filters in the order in which they run.
-pub const HEADER_FILTERS: &[HeaderFilter] = &[not_modified::filter, headers::filter, range::filter];
+pub const HEADER_FILTERS: &[HeaderFilter] = &[not_modified::filter, headers::filter, range::filter, gzip_rules::vary_filter];
 
 macro_rules! location_confs {
     ($($(#[$meta:meta])* $module:ident,)*) => {
@@ -108,6 +129,22 @@ location_confs! {
     referer,
     /// `auth_request`.
     auth_request,
+    /// `open_file_cache`.
+    open_file_cache,
+    /// `disable_symlinks`.
+    disable_symlinks,
+    /// `gzip_vary`, `gzip_proxied` and others.
+    gzip_rules,
+    /// `index`.
+    index,
+    /// `random_index`.
+    random_index,
+    /// `autoindex`.
+    autoindex,
+    /// `gzip_static`.
+    gzip_static,
+    /// `try_files`.
+    try_files,
 }
 
 /// The values that modules keep once for all of `http`.
@@ -117,6 +154,8 @@ pub struct MainConf {
     pub log: log::Main,
     /// `upstream` blocks.
     pub upstream: upstream_block::Main,
+    /// `open_file_cache`.
+    pub open_file_cache: open_file_cache::Main,
 }
 
 /// What modules keep for one request. Emptied by an internal redirect.
@@ -128,12 +167,14 @@ pub struct RequestContexts {
     pub proxy: proxy::Context,
     /// The client's address before `realip` replaced it.
     pub realip: Option<std::rc::Rc<crate::connection::Address>>,
+    /// Whether the answer may be compressed.
+    pub gzip: gzip_rules::State,
 }
 
 impl RequestContexts {
     /// What is left of it after an internal redirect.
     pub fn after_redirect(self) -> RequestContexts {
-        RequestContexts { realip: self.realip, ..RequestContexts::default() }
+        RequestContexts { realip: self.realip, gzip: self.gzip, ..RequestContexts::default() }
     }
 }
 

@@ -339,22 +339,21 @@ fn holds(r: &mut Request, condition: &Condition) -> bool {
     }
 }
 
-fn test_file(r: &Request, path: Text, test: FileTest) -> bool {
+fn test_file(r: &mut Request, path: Text, test: FileTest) -> bool {
+    use crate::files::{self, Kind};
     use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::PermissionsExt;
-    let path = std::path::Path::new(std::ffi::OsStr::from_bytes(r.get(path)));
-    let path = r.shot.prefix.join(path);
-    match std::fs::metadata(&path) {
-        Ok(m) => match test {
-            FileTest::File => m.is_file(),
-            FileTest::Directory => m.is_dir(),
+    let path = r.shot.prefix.join(std::ffi::OsStr::from_bytes(r.get(path)));
+    let path = path.as_os_str().as_bytes();
+    match files::test(r, path) {
+        Ok(facts) => match test {
+            FileTest::File => facts.kind == Kind::File,
+            FileTest::Directory => facts.kind == Kind::Directory,
             FileTest::Exists => true,
-            FileTest::Executable => m.permissions().mode() & 0o111 != 0,
+            FileTest::Executable => facts.executable,
         },
-        Err(e) => {
-            use std::io::ErrorKind as E;
-            if !matches!(e.kind(), E::NotFound | E::NotADirectory) {
-                log_error!(r, Crit, "stat() \"{}\" failed ({})", path.display(), crate::log::os_error(&e));
+        Err(failure) => {
+            if !failure.is_not_found() {
+                failure.log(r, crate::log::error::Level::Crit, path);
             }
             false
         }

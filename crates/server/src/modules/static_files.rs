@@ -1,16 +1,12 @@
-//! Files (nginx's `ngx_http_static_module`), with a cache of open small files per thread.
+//! Files (nginx's `ngx_http_static_module`). How they are found and kept is in `files`.
 
+use crate::files::{self, Failure, Found, Kind};
+use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::core;
-use crate::request::filter::Chunk;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
-use crate::text;
-use rustix::fs::{FileType, Mode, OFlags, Stat};
-use rustix::io::Errno;
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
 
 /// Answers GET, HEAD and POST for a uri that does not end in a slash.
 pub fn handler(r: &mut Request) -> Verdict {
@@ -32,59 +28,56 @@ pub fn handler(r: &mut Request) -> Verdict {
 }
 
 fn serve(r: &mut Request, path: &[u8]) -> Verdict {
-    let (fd, stat) = match open(path) {
-        Ok(x) => x,
-        Err(e) => return failed(r, path, e),
+    let found = match files::open(r, path) {
+        Ok(found) => found,
+        Err(failure) => return failed(r, path, failure),
     };
-    match FileType::from_raw_mode(stat.st_mode) {
-        FileType::Directory => return redirect_to_directory(r),
-        FileType::RegularFile => {}
-        _ => {
-            log_error!(r, Crit, "\"{}\" is not a regular file", String::from_utf8_lossy(path));
-            return Verdict::Status(404);
-        }
+    match found.facts.kind {
+        Kind::Directory => return redirect_to_directory(r),
+        Kind::File => {}
+        Kind::Other => return not_regular(r, path),
     }
     if r.method == Method::Post {
         return Verdict::Status(405);
     }
-    let size = stat.st_size as u64;
+    respond(r, &found)
+}
+
+/// Answers with a found file (a part of `ngx_http_static_handler` that other modules share).
+pub fn respond(r: &mut Request, found: &Found) -> Verdict {
+    let facts = &found.facts;
     r.headers_out.status = 200;
-    r.headers_out.content_length = Some(size);
-    r.headers_out.last_modified = Some(stat.st_mtime as i64);
-    set_etag(r, stat.st_mtime as i64, size);
+    r.headers_out.content_length = Some(facts.size);
+    r.headers_out.last_modified = Some(facts.mtime);
+    set_etag(r, facts.mtime, facts.size);
     core::set_content_type(r);
     r.allow_ranges = true;
-    if let Err(v) = r.send_header() {
-        return v;
-    }
-    let fd = Rc::new(fd);
-    match r.send_body(Chunk::File { file: &fd, offset: 0, len: size }, true) {
-        Ok(()) => Verdict::Answered,
-        Err(v) => v,
+    match r.send_header() {
+        Ok(()) => files::send(r, found),
+        Err(verdict) => verdict,
     }
 }
 
-fn open(path: &[u8]) -> Result<(OwnedFd, Stat), Errno> {
-    let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
-    let stat = rustix::fs::fstat(&fd)?;
-    Ok((fd, stat))
+/// What a file that cannot be opened means.
+pub fn failed(r: &mut Request, path: &[u8], failure: Failure) -> Verdict {
+    if failure.is_not_found() {
+        if *r.conf().core.log_not_found {
+            failure.log(r, Level::Error, path);
+        }
+        return Verdict::Status(404);
+    }
+    if failure.is_forbidden() {
+        failure.log(r, Level::Error, path);
+        return Verdict::Status(403);
+    }
+    failure.log(r, Level::Crit, path);
+    Verdict::Status(500)
 }
 
-/// What a file that cannot be opened means (`ngx_http_static_handler`).
-pub fn failed(r: &mut Request, path: &[u8], error: Errno) -> Verdict {
-    let status = match error {
-        Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG => 404,
-        Errno::ACCESS | Errno::PERM | Errno::LOOP | Errno::MLINK => 403,
-        _ => 500,
-    };
-    let text = crate::log::os_error(&error.into());
-    let path = String::from_utf8_lossy(path);
-    match status {
-        404 if !*r.conf().core.log_not_found => {}
-        500 => log_error!(r, Crit, "open() \"{path}\" failed ({text})"),
-        _ => log_error!(r, Error, "open() \"{path}\" failed ({text})"),
-    }
-    Verdict::Status(status)
+/// Sockets, FIFOs and devices are not served.
+pub fn not_regular(r: &mut Request, path: &[u8]) -> Verdict {
+    log_error!(r, Crit, "\"{}\" is not a regular file", String::from_utf8_lossy(path));
+    Verdict::Status(404)
 }
 
 fn redirect_to_directory(r: &mut Request) -> Verdict {
@@ -103,7 +96,49 @@ fn redirect_to_directory(r: &mut Request) -> Verdict {
 /// `ETag: "mtime-size"` in hexadecimal (`ngx_http_set_etag`).
 pub fn set_etag(r: &mut Request, mtime: i64, size: u64) {
     if *r.conf().core.etag {
-        let value = text!(r, "\"{mtime:x}-{size:x}\"");
+        let mut room = [0; ETAG];
+        let start = format_etag(mtime, size, &mut room);
+        let value = r.text(&room[start..]);
         r.headers_out.set(K::Etag, "ETag", value);
+    }
+}
+
+/// Two numbers of 16 digits, a hyphen, two quotes.
+const ETAG: usize = 35;
+
+/// Writes the tag to the end of the room. Gives where it starts.
+fn format_etag(mtime: i64, size: u64, room: &mut [u8; ETAG]) -> usize {
+    let mut at = ETAG - 1;
+    room[at] = b'"';
+    for (n, before) in [(size, b'-'), (mtime as u64, b'"')] {
+        let mut rest = n;
+        loop {
+            at -= 1;
+            room[at] = b"0123456789abcdef"[(rest & 15) as usize];
+            rest >>= 4;
+            if rest == 0 {
+                break;
+            }
+        }
+        at -= 1;
+        room[at] = before;
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn etags() {
+        let tag = |mtime, size| {
+            let mut room = [0; ETAG];
+            let start = format_etag(mtime, size, &mut room);
+            String::from_utf8_lossy(&room[start..]).into_owned()
+        };
+        assert_eq!(tag(0x5f5e_1001, 612), "\"5f5e1001-264\"");
+        assert_eq!(tag(0, 0), "\"0-0\"");
+        assert_eq!(tag(-1, u64::MAX), "\"ffffffffffffffff-ffffffffffffffff\"");
     }
 }

@@ -1,0 +1,58 @@
+//! A random file of a directory in place of its index (nginx's `ngx_http_random_index_module`).
+
+use crate::config::{Directive, http, set};
+use crate::files::Kind;
+use crate::files::directory::{self, Detail};
+use crate::modules::core;
+use crate::request::phases::Verdict;
+use crate::request::{Method, Request, finish};
+use crate::settings;
+
+pub const DIRECTIVES: &[Directive] =
+    &[http("random_index", |s, n| set::flag(&mut s.level.conf.random_index.random_index, n))];
+
+settings! {
+    /// The module's values on one level.
+    pub struct Conf {
+        /// The directive.
+        random_index: bool = false,
+    }
+}
+
+/// Sends a request for a directory on to one of its files.
+pub fn handler(r: &mut Request) -> Verdict {
+    if !*r.conf().random_index.random_index
+        || !r.get(r.uri).ends_with(b"/")
+        || !matches!(r.method, Method::Get | Method::Head | Method::Post)
+    {
+        return Verdict::Decline;
+    }
+    if !core::check_alias(r) {
+        return Verdict::Status(500);
+    }
+    let mut path = core::path_of(r);
+    path.pop();
+    let mut dir = match directory::open(r, &path) {
+        Ok(dir) => dir,
+        Err(verdict) => return verdict,
+    };
+    let Ok(mut entries) = directory::read(r, &path, &mut dir, Detail::Kinds) else { return Verdict::Status(500) };
+    entries.retain(|e| e.kind == Kind::File);
+    if entries.is_empty() {
+        return Verdict::Decline;
+    }
+    let name = &entries[random(entries.len())].name;
+    let mark = r.arena.mark();
+    r.arena.append(r.uri);
+    r.arena.buffer().extend_from_slice(name);
+    let uri = r.arena.since(mark).into();
+    finish::internal_redirect(r, uri, r.args)
+}
+
+/// A number below `end`.
+fn random(end: usize) -> usize {
+    let mut bytes = [0u8; 8];
+    // Without random numbers the first file will do.
+    let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    (u64::from_ne_bytes(bytes) % end as u64) as usize
+}
