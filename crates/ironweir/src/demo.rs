@@ -2,14 +2,14 @@
 //! a directory of its own that is removed at the end.
 
 use server::config::read::{Reading, Which, read};
+use server::listen::socket::Listeners;
 use server::master::sys::{self, Signals};
-use server::settings::ListenAddress;
 use server::snapshot::Snapshot;
-use server::worker::process::{Sockets, Workers};
-use socket2::{Domain, SockAddr, Socket, Type};
+use server::worker::process::Workers;
+use socket2::{Domain, Socket, Type};
 use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -67,13 +67,18 @@ fn serve(port: u16) -> Result<(), String> {
     let log = snapshot.open_logs(&Default::default()).map_err(|(path, e)| format!("{}: {e}", path.display()))?;
     server::log::error::set_default_log(log);
     let snapshot = Arc::new(snapshot);
-    let workers = Workers::start(&snapshot, sockets(&snapshot)?).map_err(|e| format!("threads: {e}"))?;
+    let listeners = Listeners::default().open(&snapshot.listens, snapshot.process.threads);
+    let listeners = listeners.map_err(|_| "an address could not be listened on; the reason stands above".to_owned())?;
+    let workers = Workers::start(&snapshot, &listeners.list).map_err(|e| format!("threads: {e}"))?;
     println!("Ironweir {} is running: http://127.0.0.1:{port}/", env!("CARGO_PKG_VERSION"));
     println!("  /backend  which of two backends answered\n  /status   its numbers\nCtrl-C stops it.");
     while signals.next().is_none() {
         sys::poll(&[(signals.as_fd(), false)], None).map_err(|e| format!("poll: {e}"))?;
     }
-    workers.drain(Some(DRAIN));
+    workers.drain(Some(DRAIN), |time| {
+        std::thread::sleep(time);
+        false
+    });
     println!("\nstopped");
     Ok(())
 }
@@ -123,36 +128,6 @@ fn write_page(folder: &Path, port: u16, snapshot: &Snapshot) -> std::io::Result<
         .replace("@PORT@", &port.to_string())
         .replace("@CONFIGURATION@", &shown);
     std::fs::write(folder.join("index.html"), page)
-}
-
-/// One socket for each thread and address; a unix socket is shared by all.
-fn sockets(snapshot: &Snapshot) -> Result<Vec<Sockets>, String> {
-    let one = |address: &ListenAddress, backlog| -> std::io::Result<OwnedFd> {
-        let socket = match address {
-            ListenAddress::Inet(a) => {
-                let socket = Socket::new(Domain::for_address(*a), Type::STREAM, None)?;
-                socket.set_reuse_address(true)?;
-                socket.set_reuse_port(true)?;
-                socket.set_tcp_nodelay(true)?;
-                socket.bind(&(*a).into())?;
-                socket
-            }
-            ListenAddress::Unix(path) => {
-                let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-                socket.bind(&SockAddr::unix(path)?)?;
-                socket
-            }
-        };
-        socket.listen(backlog)?;
-        socket.set_nonblocking(true)?;
-        Ok(socket.into())
-    };
-    let all = snapshot.listens.iter().enumerate().map(|(listen, spec)| {
-        let count = if matches!(spec.address, ListenAddress::Unix(_)) { 1 } else { snapshot.process.threads };
-        let fds = (0..count).map(|_| one(&spec.address, spec.backlog)).collect::<std::io::Result<_>>();
-        Ok(Sockets { listen, fds: fds.map_err(|e| format!("a listening socket: {e}"))? })
-    });
-    all.collect()
 }
 
 /// A directory that only this user can read, removed at the end.

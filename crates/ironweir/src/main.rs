@@ -33,7 +33,7 @@ fn main() -> ExitCode {
     if options.test {
         return test(&options, &which);
     }
-    server::serve::run(which, options.error_log, options.signal.as_deref())
+    server::serve::run(which, options.error_log, options.signal.as_deref(), std::env::args_os().collect())
 }
 
 fn print_version(options: &cli::Options) {

@@ -1,91 +1,148 @@
-//! Starts the server (for now in one process).
+//! Plugs the data plane into the master: how a configuration becomes a plan, and what a worker process does.
 
-use crate::config::read::{Which, read};
-use crate::settings::ListenAddress;
-use crate::worker::process::{Sockets, Workers};
-use std::os::fd::AsFd;
+use crate::config::read::{Reading, Which, read};
+use crate::log::error::{self, ErrorLog, Level};
+use crate::log::process_line;
+use crate::master::{self, Link, Options, Order, Plan, Service, Worker, WorkerStart};
+use crate::settings::DirectorySpec;
+use crate::snapshot::Snapshot;
+use crate::worker::process::Workers;
+use conf::{Bundle, Disk, Files, Recorder};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
-/// Runs until told to stop.
-pub fn run(which: Which, error_log: Option<PathBuf>, _signal: Option<&str>) -> ExitCode {
-    crate::log::error::set_default_log(crate::log::error::ErrorLog::initial(error_log.as_deref()));
-    let reading = read(&conf::Disk, &which, 1);
-    for p in reading.problems.iter().filter(|p| p.level <= conf::Level::Warn) {
-        let text = p.render_line(&reading.sources);
-        eprintln!("nginx: [{}] {text}", p.level.name());
-        let level = if p.level == conf::Level::Emerg { crate::log::error::Level::Emerg } else { crate::log::error::Level::Warn };
-        crate::log::process_line(level, format_args!("{text}"));
+/// Permission bits of directories for temporary files.
+const DIRECTORY_MODE: u32 = 0o700;
+
+/// The server for one configuration file.
+struct Server {
+    which: Which,
+    generation: u64,
+}
+
+/// Runs the server, or sends a signal to the one that runs.
+pub fn run(which: Which, error_log: Option<PathBuf>, signal: Option<&str>, arguments: Vec<OsString>) -> ExitCode {
+    error::set_default_log(ErrorLog::initial(error_log.filter(|p| p.as_os_str() != "stderr").as_deref()));
+    error::mirror_to_stderr(true);
+    if let Some(signal) = signal {
+        return send_signal(&which, signal);
     }
-    let Some(mut snapshot) = reading.snapshot else { return ExitCode::FAILURE };
-    for d in &snapshot.directories {
-        let _ = std::fs::create_dir_all(d);
+    let version = format!("nginx/{} (Ironweir {})", crate::NGINX_VERSION, env!("CARGO_PKG_VERSION"));
+    let mut server = Server { which, generation: 0 };
+    master::run(&mut server, Options { arguments, version })
+}
+
+fn send_signal(which: &Which, signal: &str) -> ExitCode {
+    let reading = read(&Disk, which, 1);
+    let Some(snapshot) = reading.snapshot else {
+        complain(&reading.problems, &reading.sources);
+        return ExitCode::FAILURE;
+    };
+    if master::signal_master(signal, &snapshot.process.pid) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn complain(problems: &[conf::Problem], sources: &[conf::Source]) {
+    for p in problems {
+        let level = match p.level {
+            conf::Level::Emerg => Level::Emerg,
+            conf::Level::Warn => Level::Warn,
+            conf::Level::Notice => continue,
+        };
+        process_line(level, format_args!("{}", p.render_line(sources)));
     }
-    let files = crate::log::file::OpenFiles::default();
-    let log = snapshot.open_logs(&files).expect("logs");
-    crate::log::error::set_default_log(log);
-    let snapshot = Arc::new(snapshot);
-    let signals = crate::master::sys::Signals::open(&[1, 2, 3, 10, 12, 15, 28]).expect("signals");
-    let mut sockets = Vec::new();
-    for (i, l) in snapshot.listens.iter().enumerate() {
-        let fds = (0..snapshot.process.threads)
-            .map(|_| match &l.address {
-                ListenAddress::Inet(a) => {
-                    let s = socket2::Socket::new(socket2::Domain::for_address(*a), socket2::Type::STREAM, None).expect("s");
-                    s.set_reuse_address(true).expect("s");
-                    s.set_reuse_port(true).expect("s");
-                    if a.is_ipv6() {
-                        s.set_only_v6(l.ipv6only).expect("s");
-                    }
-                    s.bind(&(*a).into()).expect("bind");
-                    if l.deferred {
-                        let _ = crate::master::sys::set_option(s.as_fd(), libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 1);
-                    }
-                    s.listen(l.backlog).expect("s");
-                    s.set_nonblocking(true).expect("s");
-                    s.set_tcp_nodelay(true).expect("s");
-                    s.into()
-                }
-                ListenAddress::Unix(p) => {
-                    let s = socket2::Socket::new(socket2::Domain::UNIX, socket2::Type::STREAM, None).expect("s");
-                    let _ = std::fs::remove_file(p);
-                    s.bind(&socket2::SockAddr::unix(p).expect("s")).expect("bind");
-                    s.listen(l.backlog).expect("s");
-                    s.set_nonblocking(true).expect("s");
-                    s.into()
-                }
-            })
-            .collect();
-        sockets.push(Sockets { listen: i, fds });
+}
+
+impl Service for Server {
+    fn load(&mut self) -> Result<Plan, Vec<String>> {
+        self.generation += 1;
+        let recorder = Recorder::new(Disk);
+        let Reading { sources, problems, snapshot, .. } = read(&recorder, &self.which, self.generation);
+        complain(&problems, &sources);
+        let Some(snapshot) = snapshot else { return Err(Vec::new()) };
+        let directories = snapshot.directories.iter().map(|path| DirectorySpec { path: path.clone(), mode: DIRECTORY_MODE });
+        Ok(Plan {
+            directories: directories.collect(),
+            log_files: snapshot.log_paths(),
+            error_logs: snapshot.error_logs.clone(),
+            listens: snapshot.listens.clone(),
+            process: snapshot.process.clone(),
+            payload: recorder.into_bundle().to_bytes().into(),
+        })
     }
-    let workers = Workers::start(&snapshot, sockets).expect("threads");
-    std::fs::write(&snapshot.process.pid, format!("{}\n", std::process::id())).expect("pid");
+
+    fn worker(&self) -> Worker {
+        let which = self.which.clone();
+        Box::new(move |start| work(&which, start))
+    }
+}
+
+/// A snapshot from what the master read; its logs are open.
+fn snapshot(
+    which: &Which,
+    payload: &[u8],
+    generation: u64,
+    files: &crate::log::file::OpenFiles,
+    link: &Link,
+) -> Result<Arc<Snapshot>, String> {
+    let bundle = Bundle::from_bytes(payload).ok_or("the configuration came in pieces")?;
+    let reading = read(&bundle as &dyn Files, which, generation);
+    let first = || reading.problems.first().map_or_else(String::new, |p| p.render_line(&reading.sources));
+    let mut snapshot = reading.snapshot.ok_or_else(first)?;
+    let log = snapshot
+        .open_logs(files)
+        .map_err(|(path, e)| format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e)))?;
+    error::set_default_log(log);
+    snapshot.end = Some(link.reporter());
+    Ok(Arc::new(snapshot))
+}
+
+/// The worker process's control thread.
+fn work(which: &Which, start: WorkerStart) -> i32 {
+    let WorkerStart { generation, payload, listeners, files, mut link, .. } = start;
+    let first = match snapshot(which, &payload, generation, &files, &link) {
+        Ok(s) => s,
+        Err(text) => {
+            process_line(Level::Emerg, format_args!("{text}"));
+            return master::FATAL;
+        }
+    };
+    let mut timeout = first.process.worker_shutdown_timeout;
+    let mut workers = match Workers::start(&first, &listeners) {
+        Ok(w) => w,
+        Err(e) => {
+            process_line(Level::Alert, format_args!("threads could not be started ({})", crate::log::os_error(&e)));
+            return master::FATAL;
+        }
+    };
+    drop((first, listeners));
+    link.applied(generation);
     loop {
-        let _ = crate::master::sys::poll(&[(signals.as_fd(), false)], None);
-        while let Some(s) = signals.next() {
-            match s.number {
-                3 => {
-                    workers.drain(snapshot.process.worker_shutdown_timeout);
-                    let _ = std::fs::remove_file(&snapshot.process.pid);
-                    return ExitCode::SUCCESS;
-                }
-                2 | 15 => {
-                    workers.stop();
-                    let _ = std::fs::remove_file(&snapshot.process.pid);
-                    return ExitCode::SUCCESS;
-                }
-                10 => {
-                    workers.flush_logs();
-                    for file in files.all() {
-                        if let Err(e) = file.reopen() {
-                            let (path, e) = (file.path().display(), crate::log::os_error(&e));
-                            let level = crate::log::error::Level::Emerg;
-                            crate::log::process_line(level, format_args!("open() \"{path}\" failed ({e})"));
-                        }
+        match link.wait(None) {
+            None | Some(Order::MasterGone) => {}
+            Some(Order::Reload(reload)) => match snapshot(which, &reload.payload, reload.generation, &files, &link) {
+                Ok(next) => {
+                    timeout = next.process.worker_shutdown_timeout;
+                    match workers.configure(&next, &reload.listeners) {
+                        Ok(()) => link.applied(reload.generation),
+                        Err(e) => link.failed(reload.generation, &crate::log::os_error(&e)),
                     }
                 }
-                _ => {}
+                Err(text) => link.failed(reload.generation, &text),
+            },
+            Some(Order::Reopen(reopen)) => {
+                workers.write_logs();
+                reopen.apply();
+            }
+            Some(Order::Quit) => {
+                workers.drain(timeout, |time: Duration| matches!(link.wait(Some(time)), Some(Order::Terminate)));
+                return 0;
+            }
+            Some(Order::Terminate) => {
+                workers.stop();
+                return 0;
             }
         }
     }

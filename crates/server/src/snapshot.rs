@@ -66,6 +66,8 @@ pub struct Location {
 pub struct Snapshot {
     /// Counts reloads, from 1.
     pub generation: u64,
+    /// Who is told when nobody uses the snapshot any more.
+    pub end: Option<crate::master::Reporter>,
     /// Values of the main level.
     pub process: ProcessSettings,
     /// Values that modules keep once.
@@ -107,6 +109,7 @@ impl Snapshot {
         }
         Ok(Snapshot {
             generation,
+            end: None,
             process: build.process,
             main: build.main,
             prefix: build.prefix,
@@ -171,6 +174,15 @@ impl Snapshot {
     /// A server by its index.
     pub fn server(&self, id: ServerId) -> &Server {
         &self.servers[id.0 as usize]
+    }
+}
+
+impl Drop for Snapshot {
+    /// The last request under this configuration is done.
+    fn drop(&mut self) {
+        if let Some(end) = &self.end {
+            end.done(self.generation);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -26,7 +27,9 @@ pub struct Listener {
     pub number: usize,
     /// What it listens on.
     pub address: ListenAddress,
-    fd: AsyncFd<OwnedFd>,
+    /// The socket's name through reloads.
+    pub id: u64,
+    fd: AsyncFd<Arc<OwnedFd>>,
     started: Cell<bool>,
     closed: Cell<bool>,
     wake: tokio::sync::Notify,
@@ -34,10 +37,10 @@ pub struct Listener {
 
 impl Listener {
     /// Registers a listening socket with the thread.
-    pub fn new(number: usize, address: ListenAddress, fd: OwnedFd) -> io::Result<Rc<Listener>> {
+    pub fn new(number: usize, id: u64, address: ListenAddress, fd: Arc<OwnedFd>) -> io::Result<Rc<Listener>> {
         let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
         let wake = tokio::sync::Notify::new();
-        Ok(Rc::new(Listener { number, address, fd, started: Cell::new(false), closed: Cell::new(false), wake }))
+        Ok(Rc::new(Listener { number, address, id, fd, started: Cell::new(false), closed: Cell::new(false), wake }))
     }
 
     /// Begins to accept; does nothing the second time.

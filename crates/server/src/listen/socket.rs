@@ -1,0 +1,330 @@
+//! Listening sockets: opened by the master from what the configuration says, one SO_REUSEPORT socket a thread and
+//! address, kept through reloads, changes of the thread count and binary upgrades. Accepts nothing itself.
+
+use crate::log::error::Errno;
+use crate::master::sys;
+use crate::server_log;
+use crate::settings::{Keepalive, ListenAddress, ListenSpec, SocketKind};
+use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// How often an address in use is tried again, and how long each try waits: an old process may be about to go.
+const TRIES: usize = 5;
+const RETRY_AFTER: Duration = Duration::from_millis(500);
+
+/// The environment variable that names inherited descriptors, `NGINX=6;7;8;`: nginx's own, so either can upgrade to the other.
+pub const INHERIT_VARIABLE: &str = "NGINX";
+
+/// One open socket. A clone is the same socket; it closes with its last clone.
+#[derive(Clone, Debug)]
+pub struct ListenSocket {
+    /// The same in master and worker for the socket's whole life.
+    pub id: u64,
+    /// The socket, non-blocking.
+    pub fd: Arc<OwnedFd>,
+}
+
+impl ListenSocket {
+    fn new(fd: OwnedFd) -> ListenSocket {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        ListenSocket { id: NEXT.fetch_add(1, Ordering::Relaxed), fd: Arc::new(fd) }
+    }
+}
+
+/// The open sockets of one address.
+#[derive(Clone, Debug)]
+pub struct Listener {
+    /// Where clients connect to.
+    pub address: ListenAddress,
+    /// Stream or datagram.
+    pub kind: SocketKind,
+    /// At least one for each thread; for a unix socket one in all.
+    pub sockets: Vec<ListenSocket>,
+}
+
+impl Listener {
+    /// The sockets that thread number `thread` of `threads` accepts on: its own, or the one all share.
+    pub fn of_thread(&self, thread: usize, threads: usize) -> impl Iterator<Item = &ListenSocket> {
+        let shared = matches!(self.address, ListenAddress::Unix(_));
+        self.sockets.iter().enumerate().filter(move |(i, _)| shared || i % threads == thread).map(|(_, socket)| socket)
+    }
+
+    fn is_for(&self, spec: &ListenSpec) -> bool {
+        self.address == spec.address && self.kind == spec.kind
+    }
+}
+
+/// Sockets could not be opened. The reason is in the log.
+#[derive(Debug)]
+pub struct NotOpened;
+
+/// All listening sockets of a configuration.
+#[derive(Clone, Debug, Default)]
+pub struct Listeners {
+    /// One for each address, in the order of the configuration.
+    pub list: Vec<Listener>,
+}
+
+impl Listeners {
+    /// Takes over the sockets a process of another binary left, from the value of [`INHERIT_VARIABLE`].
+    pub fn inherited(value: &str) -> Listeners {
+        server_log!(Notice, "using inherited sockets from \"{value}\"");
+        let mut listeners = Listeners::default();
+        let mut numbers: Vec<&str> = value.split([':', ';']).collect();
+        if let Some(rest) = numbers.pop().filter(|rest| !rest.is_empty()) {
+            server_log!(Emerg, "invalid socket number \"{rest}\" in {INHERIT_VARIABLE} environment variable, ignoring");
+        }
+        for number in numbers {
+            let Ok(fd) = number.parse::<RawFd>() else {
+                server_log!(
+                    Emerg,
+                    "invalid socket number \"{number}\" in {INHERIT_VARIABLE} environment variable, ignoring the rest of the variable"
+                );
+                break;
+            };
+            match take_over(fd) {
+                Ok((address, kind, socket)) => listeners.add(address, kind, socket),
+                Err(e) => server_log!(Crit, "getsockname() of the inherited socket #{fd} failed {}", Errno(&e)),
+            }
+        }
+        listeners
+    }
+
+    fn add(&mut self, address: ListenAddress, kind: SocketKind, socket: ListenSocket) {
+        match self.list.iter_mut().find(|l| l.address == address && l.kind == kind) {
+            Some(listener) => listener.sockets.push(socket),
+            None => self.list.push(Listener { address, kind, sockets: vec![socket] }),
+        }
+    }
+
+    /// The sockets `specs` ask for with `threads` threads. Those open here are used again, with the options of
+    /// `specs`; on failure everything is as before. Waits while an address is in use.
+    pub fn open(&self, specs: &[ListenSpec], threads: usize) -> Result<Listeners, NotOpened> {
+        let kept = |spec: &ListenSpec| self.list.iter().find(|l| l.is_for(spec)).map(|l| l.sockets.clone());
+        let mut list: Vec<Listener> = specs
+            .iter()
+            .map(|spec| Listener {
+                address: spec.address.clone(),
+                kind: spec.kind,
+                sockets: kept(spec).unwrap_or_default(),
+            })
+            .collect();
+        for left in (0..TRIES).rev() {
+            let mut in_use = false;
+            for (spec, listener) in specs.iter().zip(&mut list) {
+                in_use |= !self.complete(spec, listener, threads)?;
+            }
+            if !in_use {
+                specs.iter().zip(&list).for_each(|(spec, listener)| configure(spec, listener));
+                return Ok(Listeners { list });
+            }
+            server_log!(Notice, "try again to bind() after 500ms");
+            if left > 0 {
+                std::thread::sleep(RETRY_AFTER);
+            }
+        }
+        server_log!(Emerg, "still could not bind()");
+        Err(NotOpened)
+    }
+
+    /// Opens what `listener` lacks. `Ok(false)`: the address is in use.
+    fn complete(&self, spec: &ListenSpec, listener: &mut Listener, threads: usize) -> Result<bool, NotOpened> {
+        let wanted = if matches!(spec.address, ListenAddress::Unix(_)) { 1 } else { threads.max(1) };
+        if listener.sockets.len() >= wanted {
+            return Ok(true);
+        }
+        if wanted > 1 {
+            listener.sockets.iter().for_each(|socket| share(socket, spec));
+        }
+        // Another program's socket must not be shared by accident: the first one is bound without SO_REUSEPORT, and
+        // fails if somebody listens. Our own sockets of an overlapping address (`*:80` beside `127.0.0.1:80`) may stay.
+        let overlapping: Vec<_> = self.list.iter().filter(|l| overlaps(l, spec)).collect();
+        overlapping.iter().flat_map(|l| &l.sockets).for_each(|socket| share(socket, spec));
+        while listener.sockets.len() < wanted {
+            let alone = listener.sockets.is_empty() && overlapping.is_empty() && !spec.reuseport;
+            match open(spec, alone, wanted > 1) {
+                Ok(fd) => listener.sockets.push(ListenSocket::new(fd)),
+                Err((step, e)) => {
+                    server_log!(Emerg, "{step} failed {}", Errno(&e));
+                    return if e.kind() == io::ErrorKind::AddrInUse { Ok(false) } else { Err(NotOpened) };
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Removes the files of unix sockets that `next` does not have.
+    pub fn unlink_except(&self, next: &Listeners) {
+        for listener in &self.list {
+            if next.list.iter().any(|l| l.address == listener.address) {
+                continue;
+            }
+            if let ListenAddress::Unix(path) = &listener.address {
+                unlink(path);
+            }
+        }
+    }
+
+    /// The value of [`INHERIT_VARIABLE`] for a new binary, and the descriptors that must survive its exec.
+    pub fn to_inherit(&self) -> (String, Vec<Arc<OwnedFd>>) {
+        let fds: Vec<_> = self.list.iter().flat_map(|l| &l.sockets).map(|socket| Arc::clone(&socket.fd)).collect();
+        let value = fds.iter().map(|fd| format!("{};", fd.as_raw_fd())).collect();
+        (value, fds)
+    }
+}
+
+fn unlink(path: &Path) {
+    if path.as_os_str().is_empty() || path.as_os_str().as_encoded_bytes()[0] == 0 {
+        return;
+    }
+    server_log!(Warn, "deleting socket {}", path.display());
+    if let Err(e) = std::fs::remove_file(path) {
+        server_log!(Emerg, "unlink() {} failed {}", path.display(), Errno(&e));
+    }
+}
+
+fn overlaps(listener: &Listener, spec: &ListenSpec) -> bool {
+    let (ListenAddress::Inet(a), ListenAddress::Inet(b)) = (&listener.address, &spec.address) else { return false };
+    let wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();
+    a != b && a.port() == b.port() && listener.kind == spec.kind && wildcard
+}
+
+/// Lets further sockets be bound to the address of one that is open.
+fn share(socket: &ListenSocket, spec: &ListenSpec) {
+    if let Err(e) = rustix::net::sockopt::set_socket_reuseport(&*socket.fd, true) {
+        server_log!(Alert, "setsockopt(SO_REUSEPORT) {} failed, ignored {}", spec.address, Errno(&e.into()));
+    }
+}
+
+fn take_over(number: RawFd) -> io::Result<(ListenAddress, SocketKind, ListenSocket)> {
+    let socket = Socket::from(sys::inherited(number)?);
+    let name = socket.local_addr()?;
+    let address = match (name.as_socket(), name.as_pathname()) {
+        (Some(address), _) => ListenAddress::Inet(address),
+        (None, Some(path)) => ListenAddress::Unix(path.to_owned()),
+        (None, None) => return Err(io::Error::from_raw_os_error(libc::EAFNOSUPPORT)),
+    };
+    let kind = if socket.r#type()? == Type::DGRAM { SocketKind::Datagram } else { SocketKind::Stream };
+    socket.set_nonblocking(true)?;
+    socket.set_cloexec(true)?;
+    Ok((address, kind, ListenSocket::new(OwnedFd::from(socket))))
+}
+
+/// Opens one socket and listens. The error names the step in nginx's words.
+fn open(spec: &ListenSpec, alone: bool, shared_later: bool) -> Result<OwnedFd, (String, io::Error)> {
+    let address = &spec.address;
+    let (domain, name) = match address {
+        ListenAddress::Inet(a) => (Domain::for_address(*a), SockAddr::from(*a)),
+        ListenAddress::Unix(path) => {
+            (Domain::UNIX, SockAddr::unix(path).map_err(|e| (format!("bind() to {address}"), e))?)
+        }
+    };
+    let kind = if spec.kind == SocketKind::Datagram { Type::DGRAM } else { Type::STREAM };
+    let socket =
+        Socket::new(domain, kind.nonblocking().cloexec(), None).map_err(|e| (format!("socket() {address}"), e))?;
+    socket.set_reuse_address(true).map_err(|e| (format!("setsockopt(SO_REUSEADDR) {address}"), e))?;
+    let share = || socket.set_reuse_port(true).map_err(|e| (format!("setsockopt(SO_REUSEPORT) {address}"), e));
+    let inet = matches!(address, ListenAddress::Inet(_));
+    if inet && !alone {
+        share()?;
+    }
+    if domain == Domain::IPV6
+        && let Err(e) = socket.set_only_v6(spec.ipv6only)
+    {
+        server_log!(Emerg, "setsockopt(IPV6_V6ONLY) {address} failed, ignored {}", Errno(&e));
+    }
+    socket.bind(&name).map_err(|e| (format!("bind() to {address}"), e))?;
+    if inet && alone && shared_later {
+        share()?;
+    }
+    if let ListenAddress::Unix(path) = address {
+        make_public(path);
+    }
+    if spec.kind == SocketKind::Stream {
+        let failed = |e| (format!("listen() to {address}, backlog {}", spec.backlog), e);
+        socket.listen(spec.backlog).map_err(failed)?;
+    }
+    Ok(OwnedFd::from(socket))
+}
+
+/// Clients of every user may connect.
+fn make_public(path: &Path) {
+    if path.as_os_str().as_encoded_bytes().first().is_none_or(|b| *b == 0) {
+        return;
+    }
+    if let Err(e) = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)) {
+        server_log!(Emerg, "chmod() \"{}\" failed {}", path.display(), Errno(&e));
+    }
+}
+
+/// Sets the options that can change while a socket is open. Failures are logged and change nothing else.
+fn configure(spec: &ListenSpec, listener: &Listener) {
+    for socket in &listener.sockets {
+        let socket = socket2::SockRef::from(&*socket.fd);
+        let check = |option: String, result: io::Result<()>| {
+            if let Err(e) = result {
+                server_log!(Alert, "setsockopt({option}) {} failed, ignored {}", spec.address, Errno(&e));
+            }
+        };
+        if let Some(bytes) = spec.rcvbuf {
+            check(format!("SO_RCVBUF, {bytes}"), socket.set_recv_buffer_size(bytes));
+        }
+        if let Some(bytes) = spec.sndbuf {
+            check(format!("SO_SNDBUF, {bytes}"), socket.set_send_buffer_size(bytes));
+        }
+        if spec.kind == SocketKind::Datagram {
+            continue;
+        }
+        if let Some(keepalive) = spec.keepalive {
+            check(format!("SO_KEEPALIVE, {}", u8::from(keepalive.on)), set_keepalive(&socket, keepalive));
+        }
+        if let Err(e) = socket.listen(spec.backlog) {
+            let backlog = spec.backlog;
+            server_log!(Alert, "listen() to {}, backlog {backlog} failed, ignored {}", spec.address, Errno(&e));
+        }
+        if let ListenAddress::Inet(_) = spec.address {
+            if let Some(length) = spec.fastopen {
+                let set = sys::set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_FASTOPEN, length as i32);
+                check(format!("TCP_FASTOPEN, {length}"), set);
+            }
+            // The shortest wait there is: the kernel hands the connection over without data after it.
+            let seconds = i32::from(spec.deferred);
+            let set = sys::set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds);
+            check(format!("TCP_DEFER_ACCEPT, {seconds}"), set);
+        }
+    }
+}
+
+fn set_keepalive(socket: &Socket, keepalive: Keepalive) -> io::Result<()> {
+    socket.set_keepalive(keepalive.on)?;
+    let mut parameters = TcpKeepalive::new();
+    if let Some(idle) = keepalive.idle {
+        parameters = parameters.with_time(idle);
+    }
+    if let Some(interval) = keepalive.interval {
+        parameters = parameters.with_interval(interval);
+    }
+    if let Some(count) = keepalive.count {
+        parameters = parameters.with_retries(count);
+    }
+    if keepalive.on && keepalive != (Keepalive { on: true, ..Keepalive::default() }) {
+        socket.set_tcp_keepalive(&parameters)?;
+    }
+    Ok(())
+}
+
+/// The address a socket is bound to, for tests and for `listen ...:0`.
+pub fn local_address(socket: &ListenSocket) -> Option<SocketAddr> {
+    socket2::SockRef::from(&*socket.fd).local_addr().ok()?.as_socket()
+}
+
+#[cfg(test)]
+#[path = "socket_tests.rs"]
+mod tests;

@@ -68,16 +68,14 @@ impl Syslog {
     }
 
     fn try_send(&self, header: &[u8], message: &[u8]) -> Result<(), (&'static str, io::Error)> {
-        let open = self.socket.read().unwrap_or_else(PoisonError::into_inner);
-        let sent = match &*open {
-            Some(socket) => send(socket, header, message),
+        let sent = match self.send_open(header, message) {
+            Some(sent) => sent,
             None => {
-                drop(open);
-                let mut open = self.socket.write().unwrap_or_else(PoisonError::into_inner);
-                if open.is_none() {
-                    *open = Some(connected(&self.spec.server)?);
+                let mut socket = self.socket.write().unwrap_or_else(PoisonError::into_inner);
+                if socket.is_none() {
+                    *socket = Some(connected(&self.spec.server)?);
                 }
-                send(open.as_ref().expect("opened just now"), header, message)
+                send(socket.as_ref().expect("opened just now"), header, message)
             }
         };
         match sent {
@@ -88,6 +86,12 @@ impl Syslog {
             }
             Ok(()) => Ok(()),
         }
+    }
+
+    /// The way of every line but the first: threads send side by side.
+    fn send_open(&self, header: &[u8], message: &[u8]) -> Option<io::Result<()>> {
+        let socket = self.socket.read().unwrap_or_else(PoisonError::into_inner);
+        socket.as_ref().map(|socket| send(socket, header, message))
     }
 }
 

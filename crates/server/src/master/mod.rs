@@ -1,18 +1,102 @@
-//! Processes.
+//! The master: a small process without threads that reads the configuration, holds the listening sockets and log
+//! files, and keeps one worker process running through reloads, crashes and binary upgrades.
+//!
+//! ```text
+//! run: load -> directories, log files, sockets -> daemon -> pid file -> cycle (signals, channel) -> exit
+//! ```
+//! The program plugs in with a [`Service`]; the worker side gets a [`WorkerStart`] and talks through its [`Link`].
+
+mod channel;
+mod cycle;
+mod link;
+mod message;
+mod pidfile;
+mod process;
+mod signals;
+mod start;
+/// Thin safe functions over system calls.
 pub mod sys;
+mod upgrade;
+mod workers;
 
-use crate::settings::CpuSet;
-pub use sys::tcp_info;
+use crate::listen::socket::Listener;
+use crate::log::file::OpenFiles;
+use crate::settings::{DirectorySpec, ErrorLogSpec, ListenSpec, ProcessSettings};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
 
-/// Pins the calling thread.
-pub fn pin_thread(cpus: &CpuSet) {
-    if let Err(e) = sys::pin_thread(&cpus.0) {
-        crate::log::process_line(
-            crate::log::error::Level::Alert,
-            format_args!("sched_setaffinity() failed ({})", crate::log::os_error(&e)),
-        );
-    }
+pub use link::{Link, Order, Reload, Reopen, Reporter};
+pub use process::pin_thread;
+pub use signals::{number_of as signal_number, send as signal_master};
+pub use start::{Refused, create_directories};
+
+/// The exit code of a worker that must not be started again, as in nginx.
+pub const FATAL: i32 = 2;
+
+/// A worker: runs in a process of its own (or a thread, with `master_process off`) and returns its exit code.
+pub type Worker = Box<dyn FnOnce(WorkerStart) -> i32 + Send>;
+
+/// What the master runs.
+pub trait Service {
+    /// Reads and checks the configuration, at start and on every reload, with the master's rights. Starts no threads.
+    /// What is wrong is returned as texts for the error log, empty if the service has written them already.
+    fn load(&mut self) -> Result<Plan, Vec<String>>;
+
+    /// The code of a worker. It is called once for each worker; what it captures is copied by fork.
+    fn worker(&self) -> Worker;
 }
+
+/// What a configuration asks of the master.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Processes and threads.
+    pub process: ProcessSettings,
+    /// Listening sockets, one spec for each address.
+    pub listens: Vec<ListenSpec>,
+    /// The main level's `error_log`s.
+    pub error_logs: Vec<ErrorLogSpec>,
+    /// Paths of access logs and of other levels' error logs. Those of `error_logs` need not be named.
+    pub log_files: Vec<PathBuf>,
+    /// Directories the worker writes to, made and given to its user.
+    pub directories: Vec<DirectorySpec>,
+    /// What the worker builds its snapshot from. Opaque.
+    pub payload: Arc<[u8]>,
+}
+
+/// What a worker starts with: it runs as its user, in its working directory, without threads.
+pub struct WorkerStart {
+    /// Number of the configuration.
+    pub generation: u64,
+    /// Its process settings; `threads` and `cpu_affinity` are the worker's to apply.
+    pub process: ProcessSettings,
+    /// See [`Plan::payload`].
+    pub payload: Arc<[u8]>,
+    /// The listening sockets.
+    pub listeners: Vec<Listener>,
+    /// The log files, open.
+    pub files: OpenFiles,
+    /// The line to the master. Call [`Link::applied`] once all threads accept.
+    pub link: Link,
+}
+
+/// How the program was started.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The command line, the program's name first: a binary upgrade runs it again.
+    pub arguments: Vec<OsString>,
+    /// Name and version for the log: `nginx/1.31.5`.
+    pub version: String,
+}
+
+/// Runs the server until it is told to stop. Set the log of before the configuration with
+/// `log::error::set_default_log` and `mirror_to_stderr(true)` first. Call it before any thread is started.
+pub fn run(service: &mut dyn Service, options: Options) -> ExitCode {
+    start::run(service, options)
+}
+
+pub use sys::tcp_info;
 
 /// Whether the process has root's rights.
 pub fn is_root() -> bool {

@@ -2,63 +2,77 @@
 //! thread: everything that may block or allocate freely happens here.
 
 use super::thread::{self, Ear, Handle, Order};
+use crate::listen::socket::Listener;
 use crate::snapshot::Snapshot;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// How often the control thread looks whether threads have ended.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long a thread may take to write its log lines before the others go on without it.
+const STUCK: Duration = Duration::from_millis(500);
 
 /// The threads of this process.
 pub struct Workers {
     threads: Vec<Handle>,
-}
-
-/// The sockets of one address: one for each thread, or one for all of a unix socket.
-pub struct Sockets {
-    /// Index in the snapshot's `listens`.
-    pub listen: usize,
-    /// The descriptors.
-    pub fds: Vec<OwnedFd>,
+    /// Threads that a reload made superfluous: they end with their connections.
+    retired: Vec<Handle>,
 }
 
 impl Workers {
     /// Starts as many threads as the snapshot asks for.
-    pub fn start(snapshot: &Arc<Snapshot>, sockets: Vec<Sockets>) -> std::io::Result<Workers> {
-        let count = snapshot.process.threads.max(1);
-        let mut shares = share(count, sockets)?;
-        let mut threads = Vec::with_capacity(count);
-        for (number, ears) in shares.drain(..).enumerate() {
-            threads.push(thread::start(number, snapshot.clone(), ears)?);
-        }
-        Ok(Workers { threads })
+    pub fn start(snapshot: &Arc<Snapshot>, listeners: &[Listener]) -> std::io::Result<Workers> {
+        let mut workers = Workers { threads: Vec::new(), retired: Vec::new() };
+        workers.configure(snapshot, listeners)?;
+        Ok(workers)
     }
 
-    /// Hands a new snapshot and new sockets to the threads. The number of threads stays until the process is replaced.
-    pub fn configure(&self, snapshot: &Arc<Snapshot>, sockets: Vec<Sockets>) -> std::io::Result<()> {
-        for (t, ears) in self.threads.iter().zip(share(self.threads.len(), sockets)?) {
+    /// Hands a snapshot and all sockets to the threads; starts or retires threads when their number changes.
+    pub fn configure(&mut self, snapshot: &Arc<Snapshot>, listeners: &[Listener]) -> std::io::Result<()> {
+        let count = snapshot.process.threads.max(1);
+        while self.threads.len() > count {
+            let extra = self.threads.pop().expect("there are more than the count");
+            let _ = extra.orders.send(Order::Drain);
+            self.retired.push(extra);
+        }
+        self.retired.retain(|t| !t.join.is_finished());
+        for (number, t) in self.threads.iter().enumerate() {
+            let ears = share(snapshot, listeners, number, count);
             let _ = t.orders.send(Order::Configure { snapshot: snapshot.clone(), ears });
+        }
+        for number in self.threads.len()..count {
+            let ears = share(snapshot, listeners, number, count);
+            self.threads.push(thread::start(number, snapshot.clone(), ears)?);
         }
         Ok(())
     }
 
-    /// Makes the threads write what they hold back for access logs. To be called before log files are reopened.
-    pub fn flush_logs(&self) {
+    /// Has all threads write what they hold back for log files, and waits for it, though not for a stuck thread.
+    pub fn write_logs(&self) {
+        let (done, written) = std::sync::mpsc::channel();
         for t in &self.threads {
-            let _ = t.orders.send(Order::FlushLogs);
+            let _ = t.orders.send(Order::FlushLogs(done.clone()));
+        }
+        drop(done);
+        for _ in &self.threads {
+            if written.recv_timeout(STUCK).is_err() {
+                return;
+            }
         }
     }
 
-    /// Ends the threads once their connections are done, or after `at_most`.
-    pub fn drain(self, at_most: Option<Duration>) {
-        for t in &self.threads {
+    /// Ends the threads once their connections are done, or after `at_most`. `interrupted` ends the wait early.
+    pub fn drain(self, at_most: Option<Duration>, mut interrupted: impl FnMut(Duration) -> bool) {
+        let all: Vec<Handle> = self.threads.into_iter().chain(self.retired).collect();
+        for t in &all {
             let _ = t.orders.send(Order::Drain);
         }
         let end = at_most.map(|d| Instant::now() + d);
-        for t in self.threads {
+        for t in all {
             while !t.join.is_finished() {
-                if end.is_some_and(|e| Instant::now() >= e) {
+                if end.is_some_and(|e| Instant::now() >= e) || interrupted(LOOK) {
                     return;
                 }
-                std::thread::sleep(Duration::from_millis(5));
             }
             let _ = t.join.join();
         }
@@ -66,29 +80,24 @@ impl Workers {
 
     /// Ends the threads now.
     pub fn stop(self) {
-        for t in &self.threads {
+        let all: Vec<Handle> = self.threads.into_iter().chain(self.retired).collect();
+        for t in &all {
             let _ = t.orders.send(Order::Stop);
         }
-        for t in self.threads {
+        for t in all {
             let _ = t.join.join();
         }
     }
 }
 
-/// Deals sockets out to threads: the first of an address to the first thread, and so on; what one thread has twice and
-/// another not at all is shared by a second descriptor.
-fn share(threads: usize, sockets: Vec<Sockets>) -> std::io::Result<Vec<Vec<Ear>>> {
-    let mut shares: Vec<Vec<Ear>> = (0..threads).map(|_| Vec::new()).collect();
-    for s in sockets {
-        let count = s.fds.len();
-        if count == 1 {
-            for share in shares.iter_mut().skip(1) {
-                share.push((s.listen, s.fds[0].try_clone()?));
-            }
-        }
-        for (i, fd) in s.fds.into_iter().enumerate() {
-            shares[i % threads].push((s.listen, fd));
+/// The sockets of one thread.
+fn share(snapshot: &Snapshot, listeners: &[Listener], thread: usize, threads: usize) -> Vec<Ear> {
+    let mut ears = Vec::new();
+    for l in listeners {
+        let Some(listen) = snapshot.listens.iter().position(|s| s.address == l.address) else { continue };
+        for socket in l.of_thread(thread, threads) {
+            ears.push(Ear { listen, id: socket.id, fd: socket.fd.clone() });
         }
     }
-    Ok(shares)
+    ears
 }

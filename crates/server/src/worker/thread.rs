@@ -10,21 +10,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 
-/// One listening socket for one thread: the index of its address in the snapshot's `listens`, and the descriptor.
-pub type Ear = (usize, OwnedFd);
+/// One listening socket for one thread.
+pub struct Ear {
+    /// The index of its address in the snapshot's `listens`.
+    pub listen: usize,
+    /// Known by this through reloads.
+    pub id: u64,
+    /// The socket; shared with the master and, for unix sockets, with other threads.
+    pub fd: Arc<OwnedFd>,
+}
 
 /// What the control thread asks of a worker thread.
 pub enum Order {
-    /// Serve with a new snapshot. `ears` are new sockets; `keep` says for each listener the thread has which address of
-    /// the new snapshot it now stands for (none: accept what waits, then close).
+    /// Serve with a new snapshot on these sockets; others take what waits and are closed.
     Configure {
         /// The new snapshot.
         snapshot: Arc<Snapshot>,
-        /// Sockets that are new.
+        /// All sockets.
         ears: Vec<Ear>,
     },
     /// Write what is held back for access logs: their files are about to be reopened.
-    FlushLogs,
+    FlushLogs(std::sync::mpsc::Sender<()>),
     /// Stop accepting, close idle connections, end when the rest is done.
     Drain,
     /// Close everything now.
@@ -53,11 +59,18 @@ pub fn start(number: usize, snapshot: Arc<Snapshot>, ears: Vec<Ear>) -> std::io:
     let cpus = snapshot.process.cpus_of(number).cloned();
     let join = std::thread::Builder::new().name(format!("worker {number}")).spawn(move || {
         if let Some(cpus) = cpus {
-            crate::master::pin_thread(&cpus);
+            pin(&cpus);
         }
         run(snapshot, ears, receiver, counted);
     })?;
     Ok(Handle { orders, open, join })
+}
+
+fn pin(cpus: &crate::settings::CpuSet) {
+    if let Err(e) = crate::master::sys::pin_thread(&cpus.0) {
+        let text = crate::log::os_error(&e);
+        crate::log::process_line(crate::log::error::Level::Alert, format_args!("sched_setaffinity() failed ({text})"));
+    }
 }
 
 fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedReceiver<Order>, open: Arc<AtomicUsize>) {
@@ -75,7 +88,10 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Configure { snapshot, ears } => configure(&mut mine, snapshot, ears),
-                Order::FlushLogs => crate::log::lines::flush_thread(),
+                Order::FlushLogs(done) => {
+                    crate::log::lines::flush_thread();
+                    let _ = done.send(());
+                }
                 Order::Drain => {
                     for l in mine.listeners.drain(..) {
                         l.close();
@@ -101,12 +117,28 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
 fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
     let shot = Rc::new(Shot::new(snapshot));
     connection::pool::clear();
-    for (index, fd) in ears {
+    // Connections that a listener brought go on under its address's new place, or under the first port if it is gone.
+    mine.listeners.retain(|l| match ears.iter().find(|e| e.id == l.id) {
+        Some(ear) => {
+            PORTS.with_borrow_mut(|p| p[l.number] = ear.listen);
+            true
+        }
+        None => {
+            let moved = shot.listens.iter().position(|s| s.address == l.address);
+            PORTS.with_borrow_mut(|p| p[l.number] = moved.unwrap_or(usize::MAX));
+            l.close();
+            false
+        }
+    });
+    for ear in ears {
+        if mine.listeners.iter().any(|l| l.id == ear.id) {
+            continue;
+        }
         let number = PORTS.with_borrow_mut(|p| {
-            p.push(index);
+            p.push(ear.listen);
             p.len() - 1
         });
-        match Listener::new(number, shot.listens[index].address.clone(), fd) {
+        match Listener::new(number, ear.id, shot.listens[ear.listen].address.clone(), ear.fd) {
             Ok(l) => mine.listeners.push(l),
             Err(e) => crate::log::process_line(
                 crate::log::error::Level::Alert,
@@ -114,19 +146,6 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
             ),
         }
     }
-    // Listeners are known by their address: its place may have changed, or it may be gone.
-    mine.listeners.retain(|l| match shot.listens.iter().position(|s| s.address == l.address) {
-        Some(index) => {
-            PORTS.with_borrow_mut(|p| p[l.number] = index);
-            true
-        }
-        None => {
-            // Connections accepted through it go on under the first port's default server until they close.
-            PORTS.with_borrow_mut(|p| p[l.number] = usize::MAX);
-            l.close();
-            false
-        }
-    });
     SHOT.set(Some(shot.clone()));
     for l in &mine.listeners {
         l.start();

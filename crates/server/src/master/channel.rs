@@ -1,0 +1,182 @@
+//! Messages between master and worker over a socket pair: bytes of any length with descriptors, cut into packets.
+//! The master's side never blocks. Knows nothing of what the messages mean.
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
+};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+/// Bytes of a packet: well below the smallest default socket buffer, so that one always fits.
+const PACKET: usize = 32 * 1024;
+/// Descriptors of a packet: the kernel takes 253 (`SCM_MAX_FD`).
+const PACKET_FDS: usize = 250;
+/// Bytes of a message: a configuration with its keys; more is a fault.
+const MAX_MESSAGE: usize = 256 * 1024 * 1024;
+/// Descriptors of a message: 1,000 addresses with 64 threads.
+const MAX_FDS: usize = 64_000;
+
+const MORE: u8 = 0;
+const LAST: u8 = 1;
+
+/// Something with a descriptor that stays open until it is sent.
+pub(super) type Handle = Arc<dyn AsFd + Send + Sync>;
+
+/// A whole message.
+#[derive(Debug, Default)]
+pub(super) struct Frame {
+    pub(super) bytes: Vec<u8>,
+    pub(super) fds: Vec<OwnedFd>,
+}
+
+struct Packet {
+    bytes: Vec<u8>,
+    fds: Vec<Handle>,
+}
+
+/// One end of the pair.
+pub(super) struct Channel {
+    fd: Arc<OwnedFd>,
+    out: VecDeque<Packet>,
+    partial: Frame,
+}
+
+impl Channel {
+    /// Two connected ends, closed on exec.
+    pub(super) fn pair() -> io::Result<(Channel, Channel)> {
+        let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let end = |fd| Channel { fd: Arc::new(fd), out: VecDeque::new(), partial: Frame::default() };
+        Ok((end(a), end(b)))
+    }
+
+    /// The socket, to send small messages from other threads with [`send_now`].
+    pub(super) fn socket(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.fd)
+    }
+
+    /// Puts a message behind those that wait. Sent by [`Channel::flush`].
+    pub(super) fn queue(&mut self, bytes: &[u8], fds: Vec<Handle>) {
+        let mut fds = fds.into_iter().peekable();
+        let mut chunks = bytes.chunks(PACKET - 1).peekable();
+        loop {
+            let chunk = chunks.next().unwrap_or_default();
+            let fds_now: Vec<Handle> = fds.by_ref().take(PACKET_FDS).collect();
+            let last = chunks.peek().is_none() && fds.peek().is_none();
+            let mut packet = Vec::with_capacity(chunk.len() + 1);
+            packet.push(if last { LAST } else { MORE });
+            packet.extend_from_slice(chunk);
+            self.out.push_back(Packet { bytes: packet, fds: fds_now });
+            if last {
+                return;
+            }
+        }
+    }
+
+    /// Whether something waits for [`Channel::flush`] until the socket is writable.
+    pub(super) fn is_waiting(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Sends what the socket takes without waiting.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        while let Some(packet) = self.out.front() {
+            match send(&self.fd, &packet.bytes, &packet.fds, SendFlags::DONTWAIT) {
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+                other => other?,
+            }
+            self.out.pop_front();
+        }
+        Ok(())
+    }
+
+    /// The next whole message, if it is there. An error of kind `UnexpectedEof`: the other end is gone.
+    pub(super) fn receive(&mut self) -> io::Result<Option<Frame>> {
+        loop {
+            let mut bytes = [0; PACKET];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
+            let mut control = RecvAncillaryBuffer::new(&mut space);
+            let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+            let received = match recvmsg(&*self.fd, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(Errno::INTR) => continue,
+                Err(Errno::CONNRESET) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                other => other?,
+            };
+            for message in control.drain() {
+                if let RecvAncillaryMessage::ScmRights(fds) = message {
+                    self.partial.fds.extend(fds);
+                }
+            }
+            let Some((flag, body)) = bytes[..received.bytes].split_first() else {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            };
+            self.partial.bytes.extend_from_slice(body);
+            if self.partial.bytes.len() > MAX_MESSAGE || self.partial.fds.len() > MAX_FDS {
+                return Err(io::Error::other("message too large"));
+            }
+            if received.flags.contains(ReturnFlags::CTRUNC) {
+                // Too many open files: the rest is missing, which whoever reads the message will see.
+                crate::server_log!(Alert, "descriptors were lost on the channel: too many open files");
+            }
+            if *flag == LAST {
+                return Ok(Some(std::mem::take(&mut self.partial)));
+            }
+        }
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Sends a message that fits a packet, from any thread, waiting for room.
+pub(super) fn send_now(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    let mut packet = vec![LAST];
+    packet.extend_from_slice(&bytes[..bytes.len().min(PACKET - 1)]);
+    send(socket, &packet, &[], SendFlags::empty())
+}
+
+fn send(socket: &OwnedFd, bytes: &[u8], fds: &[Handle], flags: SendFlags) -> io::Result<()> {
+    let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        let fits = control.push(SendAncillaryMessage::ScmRights(&fds));
+        debug_assert!(fits, "the space is made for a packet's descriptors");
+    }
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags | SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_large_message_arrives_whole_and_in_order() {
+        let (mut a, mut b) = Channel::pair().unwrap();
+        let body: Vec<u8> = (0..3_000_000_u32).map(|i| i as u8).collect();
+        let file: Handle = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        a.queue(&body, vec![file; 600]);
+        a.queue(b"second", Vec::new());
+        let mut frames = Vec::new();
+        while frames.len() < 2 {
+            a.flush().unwrap();
+            frames.extend(b.receive().unwrap());
+        }
+        assert!(!a.is_waiting());
+        assert!(frames[0].bytes == body);
+        assert_eq!((frames[0].fds.len(), frames[1].fds.len()), (600, 0));
+        assert_eq!(frames[1].bytes, b"second");
+        drop(a);
+        assert_eq!(b.receive().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+}

@@ -1,0 +1,277 @@
+//! The worker's end of the line to the master: orders come from the channel and from signals, answers go back.
+//! Held by the worker's control thread. Keeps track of the sockets and log files each configuration brought.
+
+use super::channel::{Channel, send_now};
+use super::message::{ReloadMessage, ToMaster, ToWorker};
+use super::signals;
+use super::sys::{self, Signals, Watch};
+use crate::listen::socket::Listener;
+use crate::log::error;
+use crate::log::error::Errno;
+use crate::log::file::OpenFiles;
+use crate::server_log;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What the worker is told to do.
+#[derive(Debug)]
+pub enum Order {
+    /// Take this configuration, then answer with [`Link::applied`] or [`Link::failed`].
+    Reload(Reload),
+    /// Write out what is buffered for log files, then call [`Reopen::apply`].
+    Reopen(Reopen),
+    /// Stop accepting, serve what is open, then return.
+    Quit,
+    /// Return at once.
+    Terminate,
+    /// The master is gone: serve on. Comes once.
+    MasterGone,
+}
+
+/// A new configuration. Its log files are in the worker's [`OpenFiles`] already.
+#[derive(Debug)]
+pub struct Reload {
+    /// Number of the configuration: 1 is the one at start.
+    pub generation: u64,
+    /// What the service packed in the master.
+    pub payload: Arc<[u8]>,
+    /// All listening sockets: new ones, and those that stay with the id they had. Others are no longer accepted on.
+    pub listeners: Vec<Listener>,
+}
+
+/// Log files that were moved away.
+#[derive(Debug)]
+pub struct Reopen {
+    files: OpenFiles,
+    /// Opened by the master; `None`: the worker opens them itself, it was asked by a signal.
+    fresh: Option<Vec<(PathBuf, OwnedFd)>>,
+}
+
+impl Reopen {
+    /// From here on all threads write to the new files.
+    pub fn apply(self) {
+        match self.fresh {
+            Some(fresh) => {
+                for (path, fd) in fresh {
+                    let result = self.files.find(&path).map_or(Ok(()), |file| file.replace(fd.as_fd()));
+                    report(&path, result);
+                }
+            }
+            None => self.files.all().iter().for_each(|file| report(file.path(), file.reopen())),
+        }
+        error::default_log().redirect_stderr();
+    }
+}
+
+fn paths(files: &OpenFiles) -> Vec<PathBuf> {
+    files.all().iter().map(|file| file.path().to_owned()).collect()
+}
+
+fn report(path: &std::path::Path, result: io::Result<()>) {
+    if let Err(e) = result {
+        server_log!(Emerg, "open() \"{}\" failed {}", path.display(), Errno(&e));
+    }
+}
+
+/// The worker's end.
+pub struct Link {
+    watch: Watch,
+    channel: Option<Channel>,
+    socket: Arc<OwnedFd>,
+    /// `None` where the master shares the process and takes the signals itself.
+    signals: Option<Signals>,
+    files: OpenFiles,
+    current: Vec<Listener>,
+    current_files: Vec<PathBuf>,
+    incoming: Option<Incoming>,
+    stopping: bool,
+}
+
+struct Incoming {
+    generation: u64,
+    listeners: Vec<Listener>,
+    files: Vec<PathBuf>,
+}
+
+impl Link {
+    pub(super) fn new(
+        channel: Channel,
+        signals: Option<Signals>,
+        files: OpenFiles,
+        listeners: &[Listener],
+    ) -> io::Result<Link> {
+        let mut fds = vec![channel.as_fd()];
+        fds.extend(signals.as_ref().map(|signals| signals.as_fd()));
+        Ok(Link {
+            watch: Watch::open(&fds)?,
+            socket: channel.socket(),
+            channel: Some(channel),
+            signals,
+            current_files: paths(&files),
+            files,
+            current: listeners.to_vec(),
+            incoming: None,
+            stopping: false,
+        })
+    }
+
+    /// The next order, if there is one. Wait until the link's descriptor is readable, then ask until `None`.
+    pub fn try_next(&mut self) -> Option<Order> {
+        if let Some(order) = self.next_signal() {
+            return Some(order);
+        }
+        loop {
+            match self.channel.as_mut()?.receive() {
+                Ok(None) => return None,
+                Ok(Some(frame)) => match ToWorker::read(frame, &self.current) {
+                    Ok(message) => {
+                        if let Some(order) = self.order(message) {
+                            return Some(order);
+                        }
+                    }
+                    Err(unreadable) => {
+                        if let Some(generation) = unreadable.generation {
+                            self.failed(generation, "descriptors are missing: too many open files?");
+                        }
+                    }
+                },
+                Err(e) => {
+                    if e.kind() != io::ErrorKind::UnexpectedEof {
+                        server_log!(Alert, "recvmsg() from the master failed {}", Errno(&e));
+                    }
+                    let _ = self.watch.remove(self.socket.as_fd());
+                    self.channel = None;
+                    return Some(Order::MasterGone);
+                }
+            }
+        }
+    }
+
+    /// Waits for the next order. `None`: none came in time.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Option<Order> {
+        let end = timeout.map(|timeout| Instant::now() + timeout);
+        loop {
+            if let Some(order) = self.try_next() {
+                return Some(order);
+            }
+            let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            if let Err(e) = sys::poll(&[(self.watch.as_fd(), false)], left) {
+                server_log!(Alert, "poll() failed {}", Errno(&e));
+                return None;
+            }
+        }
+    }
+
+    fn next_signal(&mut self) -> Option<Order> {
+        loop {
+            let signal = self.signals.as_ref()?.next()?;
+            let (action, order) = match signal.number {
+                libc::SIGTERM | libc::SIGINT => (", exiting", Some(Order::Terminate)),
+                libc::SIGQUIT => (", shutting down", Some(Order::Quit)),
+                libc::SIGUSR1 => {
+                    (", reopening logs", Some(Order::Reopen(Reopen { files: self.files.clone(), fresh: None })))
+                }
+                libc::SIGHUP | libc::SIGUSR2 => (", ignoring", None),
+                _ => ("", None),
+            };
+            signals::log_received(signal, action);
+            if let Some(order) = order.and_then(|order| self.once(order)) {
+                return Some(order);
+            }
+        }
+    }
+
+    fn order(&mut self, message: ToWorker) -> Option<Order> {
+        let order = match message {
+            ToWorker::Quit => Order::Quit,
+            ToWorker::Terminate => Order::Terminate,
+            ToWorker::Reopen(fresh) => Order::Reopen(Reopen { files: self.files.clone(), fresh: Some(fresh) }),
+            ToWorker::Reload(message) => Order::Reload(self.reload(message)),
+        };
+        self.once(order)
+    }
+
+    /// A second request for a graceful shutdown changes nothing; the first is logged.
+    fn once(&mut self, order: Order) -> Option<Order> {
+        match order {
+            Order::Quit if std::mem::replace(&mut self.stopping, true) => return None,
+            Order::Quit => server_log!(Notice, "gracefully shutting down"),
+            Order::Reopen(_) => server_log!(Notice, "reopening logs"),
+            _ => {}
+        }
+        Some(order)
+    }
+
+    fn reload(&mut self, message: ReloadMessage) -> Reload {
+        let mut files = Vec::with_capacity(message.files.len());
+        for (path, fd) in message.files {
+            if let Some(fd) = fd {
+                self.files.adopt(path.clone(), fd);
+            }
+            files.push(path);
+        }
+        let ReloadMessage { generation, payload, listeners, .. } = message;
+        self.incoming = Some(Incoming { generation, listeners: listeners.clone(), files });
+        Reload { generation, payload: payload.into(), listeners }
+    }
+
+    /// All threads run configuration `generation`: the one at start, or of a reload. What only older ones used is let go.
+    pub fn applied(&mut self, generation: u64) {
+        if let Some(incoming) = self.incoming.take_if(|incoming| incoming.generation == generation) {
+            self.current = incoming.listeners;
+            self.current_files = incoming.files;
+            self.files.retain(&self.current_files);
+        }
+        self.reporter().send(&ToMaster::Applied(generation));
+    }
+
+    /// Configuration `generation` could not be taken; `reason` is written to the error log by the master.
+    pub fn failed(&mut self, generation: u64, reason: &str) {
+        if self.incoming.take_if(|incoming| incoming.generation == generation).is_some() {
+            self.files.retain(&self.current_files);
+        }
+        self.reporter().send(&ToMaster::Failed(generation, reason.to_owned()));
+    }
+
+    /// For telling the master from other threads.
+    pub fn reporter(&self) -> Reporter {
+        Reporter { socket: Arc::clone(&self.socket) }
+    }
+}
+
+impl AsFd for Link {
+    /// Readable while an order waits.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.watch.as_fd()
+    }
+}
+
+impl std::os::fd::AsRawFd for Link {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.watch.as_fd().as_raw_fd()
+    }
+}
+
+/// Tells the master things, from any thread.
+#[derive(Clone, Debug)]
+pub struct Reporter {
+    socket: Arc<OwnedFd>,
+}
+
+impl Reporter {
+    /// Nothing of configuration `generation` is in use any more: the master logs its end.
+    pub fn done(&self, generation: u64) {
+        self.send(&ToMaster::Done(generation));
+    }
+
+    fn send(&self, message: &ToMaster) {
+        // A master that is gone needs no answer.
+        let _ = send_now(&self.socket, &message.write());
+    }
+}

@@ -1,0 +1,339 @@
+//! What master and worker say to each other, as bytes. Between them is `channel`. Reads only within bounds.
+
+use super::channel::{Frame, Handle};
+use crate::listen::socket::{ListenSocket, Listener};
+use crate::log::file::LogFile;
+use crate::settings::{ListenAddress, SocketKind};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::ffi::OsStr;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+const RELOAD: u8 = 1;
+const REOPEN: u8 = 2;
+const QUIT: u8 = 3;
+const TERMINATE: u8 = 4;
+const APPLIED: u8 = 5;
+const FAILED: u8 = 6;
+const DONE: u8 = 7;
+
+/// What a worker process has open already, so that it is not sent again.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Known {
+    pub(super) sockets: HashSet<u64>,
+    pub(super) files: BTreeSet<PathBuf>,
+}
+
+impl Known {
+    /// What a worker that has `listeners` and `files` knows.
+    pub(super) fn of(listeners: &[Listener], files: &[Arc<LogFile>]) -> Known {
+        Known {
+            sockets: listeners.iter().flat_map(|l| &l.sockets).map(|socket| socket.id).collect(),
+            files: files.iter().map(|file| file.path().to_owned()).collect(),
+        }
+    }
+}
+
+/// `QUIT` and `TERMINATE` have no content.
+pub(super) fn quit() -> (Vec<u8>, Vec<Handle>) {
+    (vec![QUIT], Vec::new())
+}
+
+/// See [`quit`].
+pub(super) fn terminate() -> (Vec<u8>, Vec<Handle>) {
+    (vec![TERMINATE], Vec::new())
+}
+
+/// A new configuration, with the descriptors that `known` lacks.
+pub(super) fn reload(
+    generation: u64,
+    payload: &[u8],
+    listeners: &[Listener],
+    files: &[Arc<LogFile>],
+    known: &Known,
+) -> (Vec<u8>, Vec<Handle>) {
+    let mut out = Writer { bytes: vec![RELOAD] };
+    let mut fds: Vec<Handle> = Vec::new();
+    out.number(generation);
+    out.text(payload);
+    out.number(listeners.len() as u64);
+    for listener in listeners {
+        out.address(&listener.address);
+        out.number(listener.kind as u64);
+        out.number(listener.sockets.len() as u64);
+        for socket in &listener.sockets {
+            out.number(socket.id);
+            if !known.sockets.contains(&socket.id) {
+                out.number(1);
+                fds.push(Arc::clone(&socket.fd) as Handle);
+            } else {
+                out.number(0);
+            }
+        }
+    }
+    out.number(files.len() as u64);
+    for file in files {
+        out.text(file.path().as_os_str().as_bytes());
+        let new = !known.files.contains(file.path());
+        out.number(u64::from(new));
+        if new {
+            fds.push(Arc::clone(file) as Handle);
+        }
+    }
+    (out.bytes, fds)
+}
+
+/// Log files opened anew.
+pub(super) fn reopen(files: &[Arc<LogFile>]) -> (Vec<u8>, Vec<Handle>) {
+    let mut out = Writer { bytes: vec![REOPEN] };
+    out.number(files.len() as u64);
+    files.iter().for_each(|file| out.text(file.path().as_os_str().as_bytes()));
+    (out.bytes, files.iter().map(|file| Arc::clone(file) as Handle).collect())
+}
+
+/// What the worker receives.
+#[derive(Debug)]
+pub(super) enum ToWorker {
+    Reload(ReloadMessage),
+    Reopen(Vec<(PathBuf, OwnedFd)>),
+    Quit,
+    Terminate,
+}
+
+/// A new configuration.
+#[derive(Debug)]
+pub(super) struct ReloadMessage {
+    pub(super) generation: u64,
+    pub(super) payload: Vec<u8>,
+    pub(super) listeners: Vec<Listener>,
+    pub(super) files: Vec<(PathBuf, Option<OwnedFd>)>,
+}
+
+/// A message could not be read; of the generation, if that far was read.
+#[derive(Debug)]
+pub(super) struct Unreadable {
+    pub(super) generation: Option<u64>,
+}
+
+impl ToWorker {
+    /// Reads a message. `current` are the listeners whose sockets are not sent again.
+    pub(super) fn read(frame: Frame, current: &[Listener]) -> Result<ToWorker, Unreadable> {
+        let mut generation = None;
+        let mut input = Reader { bytes: &frame.bytes, fds: frame.fds.into_iter() };
+        read_to_worker(&mut input, current, &mut generation).ok_or(Unreadable { generation })
+    }
+}
+
+fn read_to_worker(input: &mut Reader<'_>, current: &[Listener], generation_read: &mut Option<u64>) -> Option<ToWorker> {
+    Some(match input.byte()? {
+        QUIT => ToWorker::Quit,
+        TERMINATE => ToWorker::Terminate,
+        REOPEN => {
+            let mut files = Vec::new();
+            for _ in 0..input.number()? {
+                files.push((input.path()?, input.fds.next()?));
+            }
+            ToWorker::Reopen(files)
+        }
+        RELOAD => {
+            let generation = input.number()?;
+            *generation_read = Some(generation);
+            let payload = input.text()?.to_vec();
+            let listeners = read_listeners(input, current)?;
+            let mut files = Vec::new();
+            for _ in 0..input.number()? {
+                let path = input.path()?;
+                let new = input.number()? == 1;
+                files.push((path, if new { Some(input.fds.next()?) } else { None }));
+            }
+            ToWorker::Reload(ReloadMessage { generation, payload, listeners, files })
+        }
+        _ => return None,
+    })
+}
+
+fn read_listeners(input: &mut Reader<'_>, current: &[Listener]) -> Option<Vec<Listener>> {
+    let open: BTreeMap<u64, &ListenSocket> =
+        current.iter().flat_map(|l| &l.sockets).map(|socket| (socket.id, socket)).collect();
+    let mut listeners = Vec::new();
+    for _ in 0..input.number()? {
+        let address = input.address()?;
+        let kind = if input.number()? == SocketKind::Stream as u64 { SocketKind::Stream } else { SocketKind::Datagram };
+        let mut sockets = Vec::new();
+        for _ in 0..input.number()? {
+            let id = input.number()?;
+            let new = input.number()? == 1;
+            sockets.push(if new {
+                ListenSocket { id, fd: Arc::new(input.fds.next()?) }
+            } else {
+                (*open.get(&id)?).clone()
+            });
+        }
+        listeners.push(Listener { address, kind, sockets });
+    }
+    Some(listeners)
+}
+
+/// What the master receives.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum ToMaster {
+    /// All threads run this configuration.
+    Applied(u64),
+    /// The configuration could not be taken; the one before runs on.
+    Failed(u64, String),
+    /// Nothing of this configuration is in use any more.
+    Done(u64),
+}
+
+impl ToMaster {
+    /// As bytes.
+    pub(super) fn write(&self) -> Vec<u8> {
+        let mut out = Writer { bytes: Vec::new() };
+        match self {
+            ToMaster::Applied(generation) => {
+                out.bytes.push(APPLIED);
+                out.number(*generation);
+            }
+            ToMaster::Failed(generation, text) => {
+                out.bytes.push(FAILED);
+                out.number(*generation);
+                // More than a packet would not fit, more than a log line would not be seen.
+                out.text(&text.as_bytes()[..text.len().min(crate::log::error::MAX_LINE)]);
+            }
+            ToMaster::Done(generation) => {
+                out.bytes.push(DONE);
+                out.number(*generation);
+            }
+        }
+        out.bytes
+    }
+
+    /// Reads what [`ToMaster::write`] wrote.
+    pub(super) fn read(frame: &Frame) -> Option<ToMaster> {
+        let mut input = Reader { bytes: &frame.bytes, fds: Vec::new().into_iter() };
+        Some(match input.byte()? {
+            APPLIED => ToMaster::Applied(input.number()?),
+            FAILED => ToMaster::Failed(input.number()?, String::from_utf8_lossy(input.text()?).into_owned()),
+            DONE => ToMaster::Done(input.number()?),
+            _ => return None,
+        })
+    }
+}
+
+struct Writer {
+    bytes: Vec<u8>,
+}
+
+impl Writer {
+    fn number(&mut self, number: u64) {
+        self.bytes.extend_from_slice(&number.to_le_bytes());
+    }
+
+    fn text(&mut self, text: &[u8]) {
+        self.number(text.len() as u64);
+        self.bytes.extend_from_slice(text);
+    }
+
+    fn address(&mut self, address: &ListenAddress) {
+        match address {
+            ListenAddress::Inet(address) => {
+                self.number(0);
+                self.text(address.to_string().as_bytes());
+            }
+            ListenAddress::Unix(path) => {
+                self.number(1);
+                self.text(path.as_os_str().as_bytes());
+            }
+        }
+    }
+}
+
+struct Reader<'a> {
+    bytes: &'a [u8],
+    fds: std::vec::IntoIter<OwnedFd>,
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(n)?;
+        self.bytes = rest;
+        Some(taken)
+    }
+
+    fn byte(&mut self) -> Option<u8> {
+        self.take(1).map(|b| b[0])
+    }
+
+    fn number(&mut self) -> Option<u64> {
+        self.take(8).and_then(|b| b.try_into().ok()).map(u64::from_le_bytes)
+    }
+
+    fn text(&mut self) -> Option<&'a [u8]> {
+        let n = self.number()?;
+        self.take(usize::try_from(n).ok()?)
+    }
+
+    fn path(&mut self) -> Option<PathBuf> {
+        self.text().map(|text| Path::new(OsStr::from_bytes(text)).to_owned())
+    }
+
+    fn address(&mut self) -> Option<ListenAddress> {
+        match self.number()? {
+            0 => std::str::from_utf8(self.text()?).ok()?.parse().ok().map(ListenAddress::Inet),
+            _ => self.path().map(ListenAddress::Unix),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::listen::socket::Listeners;
+    use crate::master::channel::Channel;
+    use crate::settings::ListenSpec;
+
+    fn pass(message: (Vec<u8>, Vec<Handle>)) -> Frame {
+        let (mut a, mut b) = Channel::pair().unwrap();
+        a.queue(&message.0, message.1);
+        a.flush().unwrap();
+        b.receive().unwrap().unwrap()
+    }
+
+    #[test]
+    fn a_reload_keeps_known_sockets_and_brings_new_ones() {
+        let spec = ListenSpec::new(ListenAddress::Inet("127.0.0.1:0".parse().unwrap()));
+        let listeners = Listeners::default().open(std::slice::from_ref(&spec), 1).unwrap().list;
+        let null = Arc::new(LogFile::open(Path::new("/dev/null")).unwrap());
+        let frame = pass(reload(7, b"conf", &listeners, &[Arc::clone(&null)], &Known::default()));
+        assert_eq!(frame.fds.len(), 2);
+        let ToWorker::Reload(first) = ToWorker::read(frame, &[]).unwrap() else { panic!() };
+        assert_eq!((first.generation, first.payload.as_slice()), (7, &b"conf"[..]));
+        assert_eq!(first.listeners[0].sockets[0].id, listeners[0].sockets[0].id);
+        assert!(first.files[0].1.is_some());
+
+        let known = Known::of(&listeners, &[Arc::clone(&null)]);
+        let frame = pass(reload(8, b"conf", &listeners, &[null], &known));
+        assert!(frame.fds.is_empty());
+        let ToWorker::Reload(second) = ToWorker::read(frame, &first.listeners).unwrap() else { panic!() };
+        assert!(Arc::ptr_eq(&second.listeners[0].sockets[0].fd, &first.listeners[0].sockets[0].fd));
+    }
+
+    #[test]
+    fn a_reload_without_its_descriptors_is_refused() {
+        let spec = ListenSpec::new(ListenAddress::Inet("127.0.0.1:0".parse().unwrap()));
+        let listeners = Listeners::default().open(std::slice::from_ref(&spec), 1).unwrap().list;
+        let mut frame = pass(reload(7, b"conf", &listeners, &[], &Known::default()));
+        frame.fds.clear();
+        assert_eq!(ToWorker::read(frame, &[]).unwrap_err().generation, Some(7));
+    }
+
+    #[test]
+    fn answers_are_read_as_written() {
+        for answer in [ToMaster::Applied(3), ToMaster::Failed(4, "no".to_owned()), ToMaster::Done(u64::MAX)] {
+            let frame = Frame { bytes: answer.write(), fds: Vec::new() };
+            assert_eq!(ToMaster::read(&frame), Some(answer));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! What a worker process becomes before it starts threads: its user, limits, directory, environment.
+//! Runs in the child, after fork. Rights are dropped last of what needs them.
+
+use super::sys;
+use crate::log::error::Errno;
+use crate::server_log;
+use crate::settings::{CpuSet, EnvRule, ProcessSettings};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setpriority_process, setrlimit};
+use std::ffi::OsString;
+
+/// The settings cannot be applied; logged. The worker must not run.
+#[derive(Debug)]
+pub(super) struct Fatal;
+
+/// Applies everything that concerns the process as a whole.
+pub(super) fn settle(settings: &ProcessSettings, started_with: &[(OsString, OsString)]) -> Result<(), Fatal> {
+    sys::set_environment(&environment(settings, started_with));
+    if settings.priority != 0
+        && let Err(e) = setpriority_process(None, settings.priority)
+    {
+        server_log!(Alert, "setpriority({}) failed {}", settings.priority, Errno(&e.into()));
+    }
+    limit("RLIMIT_NOFILE", Resource::Nofile, settings.rlimit_nofile);
+    limit("RLIMIT_CORE", Resource::Core, settings.rlimit_core);
+    if let Some(user) = settings.user.as_ref().filter(|_| sys::effective_uid() == 0)
+        && let Err((step, e)) = sys::become_user(&user.name, user.uid, user.gid)
+    {
+        server_log!(Emerg, "{step} failed {}", Errno(&e));
+        return Err(Fatal);
+    }
+    // A process that changed its user leaves no core otherwise.
+    if let Err(e) = set_dumpable_behavior(DumpableBehavior::Dumpable) {
+        server_log!(Alert, "prctl(PR_SET_DUMPABLE) failed {}", Errno(&e.into()));
+    }
+    if let Some(directory) = &settings.working_directory
+        && let Err(e) = std::env::set_current_dir(directory)
+    {
+        server_log!(Alert, "chdir(\"{}\") failed {}", directory.display(), Errno(&e));
+        return Err(Fatal);
+    }
+    Ok(())
+}
+
+fn limit(name: &str, resource: Resource, value: Option<u64>) {
+    let Some(value) = value else { return };
+    if let Err(e) = setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }) {
+        server_log!(Alert, "setrlimit({name}, {value}) failed {}", Errno(&e.into()));
+    }
+}
+
+/// What `env` keeps and sets. `TZ` is kept unless it is set.
+pub(super) fn environment(
+    settings: &ProcessSettings,
+    started_with: &[(OsString, OsString)],
+) -> Vec<(OsString, OsString)> {
+    let mut rules = settings.env.clone();
+    let names_tz = |rule: &EnvRule| matches!(rule, EnvRule::Keep(name) | EnvRule::Set(name, _) if name == "TZ");
+    if !rules.iter().any(names_tz) {
+        rules.push(EnvRule::Keep("TZ".into()));
+    }
+    rules
+        .into_iter()
+        .filter_map(|rule| match rule {
+            EnvRule::Set(name, value) => Some((name, value)),
+            EnvRule::Keep(name) => started_with.iter().find(|(n, _)| *n == name).cloned(),
+        })
+        .collect()
+}
+
+/// Binds the calling thread to its CPUs. A failure is logged and the thread runs where it is put.
+pub fn pin_thread(cpus: &CpuSet) {
+    let list = cpus.0.iter().map(usize::to_string).collect::<Vec<_>>().join(" ");
+    server_log!(Notice, "sched_setaffinity(): using cpu #{list}");
+    if let Err(e) = sys::pin_thread(&cpus.0) {
+        server_log!(Alert, "sched_setaffinity() failed {}", Errno(&e));
+    }
+}

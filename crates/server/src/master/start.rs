@@ -1,0 +1,157 @@
+//! From the command line to a running master: everything that can fail does so while standard error is still seen.
+//! Before: command line. After: `cycle`.
+
+use super::cycle::{Master, Running};
+use super::sys::{self, Forked, Signals};
+use super::{Options, Plan, Service, pidfile, signals};
+use crate::listen::socket::{INHERIT_VARIABLE, Listeners, NotOpened};
+use crate::log::error::{self, Errno, ErrorLog};
+use crate::log::file::OpenFiles;
+use crate::server_log;
+use crate::settings::{DirectorySpec, ErrorLogTarget, ProcessSettings};
+use rustix::process::{Resource, getrlimit, setsid};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+pub(super) fn run(service: &mut dyn Service, options: Options) -> ExitCode {
+    let inherited_value = std::env::var(INHERIT_VARIABLE).ok();
+    let old = inherited_value.as_deref().map(Listeners::inherited).unwrap_or_default();
+    let files = OpenFiles::default();
+    let Ok(first) = prepare(service, &files, &old, 1) else { return ExitCode::FAILURE };
+    // Unix sockets the new configuration lacks keep their files: the old binary may have to come back.
+    drop(old);
+    error::set_default_log(first.log.clone());
+    announce(&options);
+    let process = &first.plan.process;
+    let mut parent = None;
+    if inherited_value.is_none() && process.daemon {
+        match daemonize() {
+            Ok(waiting) => parent = Some(waiting),
+            Err((step, e)) => {
+                server_log!(Emerg, "{step} failed {}", Errno(&e));
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    let signals = match Signals::open(&signals::HANDLED) {
+        Ok(signals) => signals,
+        Err(e) => {
+            server_log!(Emerg, "signalfd() failed {}", Errno(&e));
+            return ExitCode::FAILURE;
+        }
+    };
+    if pidfile::write(&process.pid).is_err() {
+        return ExitCode::FAILURE;
+    }
+    first.log.redirect_stderr();
+    error::mirror_to_stderr(false);
+    let daemonized = parent.is_some() || inherited_value.is_some();
+    if let Some(mut parent) = parent {
+        // The parent leaves now. If it was killed meanwhile, nobody waits.
+        let _ = parent.write_all(b".");
+    }
+    Master::new(service, options, signals, files, first, Started { inherited: inherited_value.is_some(), daemonized })
+        .run()
+}
+
+/// How this process came to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Started {
+    /// Another binary handed over its sockets.
+    pub(super) inherited: bool,
+    /// No terminal belongs to it.
+    pub(super) daemonized: bool,
+}
+
+/// A configuration that cannot be run. The reasons are in the log; what was open before still is.
+#[derive(Debug)]
+pub struct Refused;
+
+/// Loads the configuration and opens everything it needs; changes nothing of what runs.
+pub(super) fn prepare(
+    service: &mut dyn Service,
+    files: &OpenFiles,
+    old: &Listeners,
+    generation: u64,
+) -> Result<Running, Refused> {
+    let plan = service.load().map_err(|texts| {
+        texts.iter().for_each(|text| server_log!(Emerg, "{text}"));
+        Refused
+    })?;
+    create_directories(&plan.directories, &plan.process)?;
+    let paths = log_paths(&plan);
+    for path in &paths {
+        files.open(path).map_err(|e| {
+            server_log!(Emerg, "open() \"{}\" failed {}", path.display(), Errno(&e));
+            Refused
+        })?;
+    }
+    // The files are open, so this cannot fail.
+    let log = ErrorLog::open(&plan.error_logs, files).map_err(|_| Refused)?;
+    let listeners = old.open(&plan.listens, plan.process.threads).map_err(|NotOpened| Refused)?;
+    Ok(Running { generation, plan, listeners, log, paths })
+}
+
+fn log_paths(plan: &Plan) -> Vec<PathBuf> {
+    let mut paths = plan.log_files.clone();
+    paths.extend(plan.error_logs.iter().filter_map(|spec| match &spec.target {
+        ErrorLogTarget::File(path) => Some(path.clone()),
+        _ => None,
+    }));
+    paths.sort();
+    paths.dedup();
+    paths
+}
+
+/// Makes the directories that are missing, and gives them to the worker's user when the caller is root.
+pub fn create_directories(directories: &[DirectorySpec], process: &ProcessSettings) -> Result<(), Refused> {
+    let user = process.user.as_ref().filter(|_| sys::effective_uid() == 0);
+    for directory in directories {
+        let path = &directory.path;
+        let failed = |step: &str, e: io::Error| {
+            server_log!(Emerg, "{step} \"{}\" failed {}", path.display(), Errno(&e));
+            Refused
+        };
+        let created = std::fs::DirBuilder::new().recursive(true).mode(directory.mode).create(path);
+        created.map_err(|e| failed("mkdir()", e))?;
+        if let Some(user) = user {
+            let meta = std::fs::metadata(path).map_err(|e| failed("stat()", e))?;
+            if meta.uid() != user.uid {
+                std::os::unix::fs::chown(path, Some(user.uid), None).map_err(|e| failed("chown()", e))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The notices nginx writes at start.
+fn announce(options: &Options) {
+    let system = |name| std::fs::read_to_string(format!("/proc/sys/kernel/{name}")).unwrap_or_default();
+    server_log!(Notice, "{}", options.version);
+    server_log!(Notice, "OS: {} {}", system("ostype").trim_end(), system("osrelease").trim_end());
+    let limit = getrlimit(Resource::Nofile);
+    let show = |value: Option<u64>| value.map_or("unlimited".to_owned(), |value| value.to_string());
+    server_log!(Notice, "getrlimit(RLIMIT_NOFILE): {}:{}", show(limit.current), show(limit.maximum));
+}
+
+/// Goes on in a new process without a terminal. The old one exits when the new one writes a byte to the stream
+/// that is returned (0), or ends without (1).
+fn daemonize() -> Result<UnixStream, (&'static str, io::Error)> {
+    let (mut waiting, child_end) = UnixStream::pair().map_err(|e| ("socketpair()", e))?;
+    if let Forked::Parent(_) = sys::fork().map_err(|e| ("fork()", e))? {
+        drop(child_end);
+        let ready = waiting.read(&mut [0]).unwrap_or(0) == 1;
+        std::process::exit(i32::from(!ready));
+    }
+    setsid().map_err(|e| ("setsid()", e.into()))?;
+    rustix::process::umask(rustix::fs::Mode::empty());
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
+    let null = OwnedFd::from(null.map_err(|e| ("open(\"/dev/null\")", e))?);
+    sys::replace(io::stdin().as_fd(), null.as_fd()).map_err(|e| ("dup2(STDIN)", e))?;
+    sys::replace(io::stdout().as_fd(), null.as_fd()).map_err(|e| ("dup2(STDOUT)", e))?;
+    Ok(child_end)
+}

@@ -1,0 +1,89 @@
+//! Binary upgrade, USR2: the program is started again with the listening sockets, beside the one that runs.
+//! WINCH and QUIT to the old one end it; if the new one fails, everything is as before.
+
+use super::cycle::Master;
+use super::{pidfile, process, sys};
+use crate::listen::socket::INHERIT_VARIABLE;
+use crate::log::error::Errno;
+use crate::server_log;
+use rustix::io::{FdFlags, fcntl_setfd};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
+use std::process::Command;
+
+impl Master<'_> {
+    /// Starts the new binary.
+    pub(super) fn change_binary(&mut self) {
+        server_log!(Notice, "changing binary");
+        let pid = &self.running.plan.process.pid;
+        let old = pidfile::old(pid);
+        let program = self.program.display();
+        if let Err(e) = std::fs::rename(pid, &old) {
+            let (pid, old) = (pid.display(), old.display());
+            server_log!(
+                Alert,
+                "rename() {pid} to {old} failed before executing new binary process \"{program}\" {}",
+                Errno(&e)
+            );
+            return;
+        }
+        match self.execute() {
+            Ok(new) => {
+                server_log!(Notice, "start new binary process {new}");
+                self.new_binary = Some(new);
+            }
+            Err(e) => {
+                server_log!(Alert, "execve() failed while executing new binary process \"{program}\" {}", Errno(&e));
+                self.rename_back();
+            }
+        }
+    }
+
+    fn execute(&self) -> std::io::Result<sys::Pid> {
+        let (value, fds) = self.running.listeners.to_inherit();
+        let (name, arguments) = self.options.arguments.split_first().map_or((OsStr::new(""), &[][..]), |(n, a)| (n, a));
+        let mut command = Command::new(&self.program);
+        command.arg0(name).args(arguments).env_clear();
+        command.envs(process::environment(&self.running.plan.process, &self.environment));
+        command.env(INHERIT_VARIABLE, value);
+        // The master has no other thread that could fork meanwhile and leak them.
+        let keep = |flags| fds.iter().try_for_each(|fd| fcntl_setfd(&**fd, flags));
+        keep(FdFlags::empty())?;
+        let child = command.spawn();
+        keep(FdFlags::CLOEXEC)?;
+        Ok(child?.id() as sys::Pid)
+    }
+
+    /// The new binary is gone: this one is in charge again.
+    pub(super) fn new_binary_ended(&mut self) {
+        self.rename_back();
+        self.new_binary = None;
+        if std::mem::take(&mut self.not_accepting) && !self.is_stopping() {
+            self.start_worker();
+        }
+    }
+
+    fn rename_back(&self) {
+        let pid = &self.running.plan.process.pid;
+        let old = pidfile::old(pid);
+        if let Err(e) = std::fs::rename(&old, pid) {
+            let (pid, old, program) = (pid.display(), old.display(), self.program.display());
+            server_log!(
+                Alert,
+                "rename() {old} back to {pid} failed after the new binary process \"{program}\" exited {}",
+                Errno(&e)
+            );
+        }
+    }
+}
+
+/// The program's path as it was started, made absolute: the environment of a new binary may have no `PATH`.
+pub(super) fn program_path(name: Option<&OsString>) -> PathBuf {
+    let name = PathBuf::from(name.cloned().unwrap_or_default());
+    if name.components().count() > 1 || name.is_absolute() {
+        return std::path::absolute(&name).unwrap_or(name);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).map(|dir| dir.join(&name)).find(|file| file.is_file()).unwrap_or(name)
+}
