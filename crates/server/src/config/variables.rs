@@ -175,5 +175,5 @@ impl Variables {
 }
 
 fn prefix(name: &str) -> Option<&'static Prefix> {
-    crate::modules::prefixes().find(|p| name.starts_with(p.name) && name.len() > p.name.len())
+    crate::modules::prefixes().find(|p| name.starts_with(p.name))
 }

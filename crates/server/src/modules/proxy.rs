@@ -548,7 +548,7 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target, Verdict> {
     r.ctx.proxy.port = Some(r.text(url.port.as_bytes()));
     let shot = r.shot.clone();
     let whole = !url.uri.is_empty();
-    if let Some(group) = shot.groups.iter().find(|g| *g.name == *url.target && g.is_block) {
+    if let Some(group) = shot.groups.iter().find(|g| *g.name == *url.target) {
         return Ok(Target { group: group.clone(), uri: url.uri, whole });
     }
     let addresses = crate::upstream::names::addresses(r, &url.target, 80).await?;

@@ -94,11 +94,10 @@ pub fn cookie(scope: &mut Scope<'_, '_>, node: &Node, path: bool) -> Result<(), 
         [word] if *word == "off" => list.clear(),
         [from, to] => {
             let mut from = from.text.as_slice();
-            let mut to = to.text.as_slice();
+            let to = to.text.as_slice();
             if !path && !from.starts_with(b"~") {
                 // A leading dot means nothing to browsers.
                 from = from.strip_prefix(b".").unwrap_or(from);
-                to = to.strip_prefix(b".").unwrap_or(to);
             }
             let mut text = from.to_vec();
             if !path && from.starts_with(b"~") && !from.starts_with(b"~*") {
@@ -210,6 +209,7 @@ pub fn set_cookie(r: &mut Request, conf: &Conf, value: Text) -> Text {
     }
     let bytes = r.get(value).to_vec();
     let mut attributes: Vec<Vec<u8>> = bytes.split(|b| *b == b';').map(|a| a.trim_ascii().to_vec()).collect();
+    let mut changed = false;
     for attribute in attributes.iter_mut().skip(1) {
         let Some(at) = memchr::memchr(b'=', attribute) else { continue };
         let name = attribute[..at].trim_ascii_end().to_ascii_lowercase();
@@ -223,11 +223,14 @@ pub fn set_cookie(r: &mut Request, conf: &Conf, value: Text) -> Text {
         let text = r.text(&old);
         let new = if name == b"domain" { apply_domain(r, rules, text) } else { apply(r, rules, text) };
         if let Some(new) = new {
+            changed = true;
             attribute.truncate(at + 1);
             attribute.extend_from_slice(r.get(new));
         }
     }
-    flags(r, conf, &mut attributes);
+    if !flags(r, conf, &mut attributes) && !changed {
+        return value;
+    }
     let out = attributes.join(&b"; "[..]);
     r.text(&out)
 }
@@ -252,7 +255,8 @@ fn apply_domain(r: &mut Request, rules: &[Rewrite], value: Text) -> Option<Text>
     None
 }
 
-fn flags(r: &mut Request, conf: &Conf, attributes: &mut Vec<Vec<u8>>) {
+/// True when a rule was for this cookie.
+fn flags(r: &mut Request, conf: &Conf, attributes: &mut Vec<Vec<u8>>) -> bool {
     let first = attributes.first().cloned().unwrap_or_default();
     let name = first[..memchr::memchr(b'=', &first).unwrap_or(first.len())].to_vec();
     let name = r.text(&name);
@@ -279,8 +283,9 @@ fn flags(r: &mut Request, conf: &Conf, attributes: &mut Vec<Vec<u8>>) {
                 set_flag(attributes, word);
             }
         }
-        return;
+        return true;
     }
+    false
 }
 
 fn set_flag(attributes: &mut Vec<Vec<u8>>, word: &str) {

@@ -261,7 +261,6 @@ fn run_level(r: &mut Request) -> Verdict {
     }
     let codes = codes.clone();
     match run(r, &codes) {
-        Flow::Answer(Verdict::Status(s)) if s >= 400 && r.error_status != 0 => Verdict::Status(r.error_status),
         Flow::Answer(v) => v,
         Flow::Next | Flow::Stop => Verdict::Decline,
     }
@@ -422,7 +421,8 @@ fn apply(r: &mut Request, rewrite: &Rewrite) -> Flow {
 
 fn redirect(r: &mut Request, rewrite: &Rewrite, built: &[u8], args_at: Option<usize>, status: u16, log: bool) -> Flow {
     let mut to = Vec::with_capacity(built.len());
-    unescape(built, Unescape::Redirect, &mut to);
+    let path = unescape(built, Unescape::Redirect, &mut to);
+    to.extend_from_slice(&built[path..]);
     if rewrite.add_args && !r.get(r.args).is_empty() {
         to.push(if args_at.is_some() { b'&' } else { b'?' });
         to.extend_from_slice(r.get(r.args));

@@ -459,6 +459,10 @@ async fn read_head(
                     continue;
                 }
                 Ok(Parsed::Complete { len }) => {
+                    if let Err(text) = check_head(r, &mut head, &input[start..start + len]) {
+                        log_error!(r, Error, "{text} while reading response header from upstream");
+                        break Err(Failure::of(next::INVALID_HEADER, true, false));
+                    }
                     let base = r.arena.mark();
                     r.arena.push(&input[start..start + len]);
                     r.attempts.head_base = base as u32;
@@ -539,7 +543,54 @@ async fn read_head(
     result
 }
 
-/// For tests of heads that came whole.
+/// Refuses heads whose framing is ambiguous, and drops repeated headers of which there may be one (nginx's
+/// `ngx_http_upstream_process_*`).
+fn check_head(r: &Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), String> {
+    use wire::http1::known::KnownHeader as K;
+    let mut seen: [Option<K>; 10] = [None; 10];
+    let mut problem = None;
+    head.headers.retain(|h| {
+        let slot = match h.known {
+            K::ContentLength => 0,
+            K::TransferEncoding => 1,
+            K::ContentType => 2,
+            K::Date => 3,
+            K::LastModified => 4,
+            K::Etag => 5,
+            K::Server => 6,
+            K::Location => 7,
+            K::Expires => 8,
+            K::Refresh => 9,
+            _ => return true,
+        };
+        let value = h.value.of(bytes);
+        let shown = || String::from_utf8_lossy(value).into_owned();
+        if seen[slot].replace(h.known).is_some() {
+            let name = String::from_utf8_lossy(h.name.of(bytes)).into_owned();
+            let text = format!("upstream sent duplicate header line: \"{name}: {}\"", shown());
+            if slot < 2 {
+                problem.get_or_insert(text);
+            } else {
+                log_error!(r, Warn, "{text}, ignored while reading response header from upstream");
+            }
+            return false;
+        }
+        if slot == 0 && wire::http1::values::parse_content_length(value).is_none() {
+            problem.get_or_insert(format!("upstream sent invalid \"Content-Length\" header: \"{}\"", shown()));
+        }
+        if slot == 1 && !value.eq_ignore_ascii_case(b"chunked") {
+            problem.get_or_insert(format!("upstream sent unknown \"Transfer-Encoding\": \"{}\"", shown()));
+        }
+        true
+    });
+    if seen[0].is_some() && seen[1].is_some() {
+        let text = "upstream sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time";
+        problem.get_or_insert(text.to_owned());
+    }
+    problem.map_or(Ok(()), Err)
+}
+
+/// Whether an answer has no body, whatever its head announces.
 pub fn is_bodiless(head: &ResponseHead, is_head: bool) -> bool {
     is_head || matches!(head.status, 204 | 304) || (100..200).contains(&head.status)
 }
