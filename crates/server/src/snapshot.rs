@@ -84,6 +84,8 @@ pub struct Snapshot {
     pub locations: Vec<Location>,
     /// Variables by index.
     pub variables: Vec<Variable>,
+    /// `$request_body` is used somewhere: bodies that are streamed have to be kept for it.
+    pub uses_request_body: bool,
     /// Groups of upstream peers by index.
     pub groups: Vec<Arc<crate::upstream::group::Group>>,
     /// What is listened on, and which servers stand behind each.
@@ -117,6 +119,7 @@ impl Snapshot {
             error_logs: build.error_logs,
             servers: tables.servers,
             locations: tables.locations,
+            uses_request_body: variables.iter().any(|v| &*v.name == "request_body"),
             variables,
             groups: build.groups,
             listens: tables.listens,

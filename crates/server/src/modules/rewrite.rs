@@ -276,6 +276,7 @@ fn run(r: &mut Request, codes: &[Code]) -> Flow {
     for code in codes {
         match code {
             Code::Break => {
+                r.valid_location &= !r.uri_changed;
                 r.uri_changed = false;
                 return Flow::Stop;
             }

@@ -220,7 +220,8 @@ fn browser(r: &mut Request, agent: wire::span::Span) {
 }
 
 fn choose_server(r: &mut Request) -> Result<(), u16> {
-    if let Some(host) = r.headers_in.host {
+    if r.headers_in.host.is_some() || r.version < Version::HTTP11 {
+        let host = r.headers_in.host.unwrap_or(Text::EMPTY);
         let shot = r.shot.clone();
         let port = &shot.ports[crate::worker::port_of(&shot, r.client.listener)];
         let site = port.site(&r.client);

@@ -413,6 +413,7 @@ async fn stream(
                 return Err(Failure::of(next::ERROR, true, reused));
             }
         };
+        keep_for_variable(r, &piece, complete);
         framed.clear();
         if chunked {
             if !piece.is_empty() {
@@ -433,6 +434,15 @@ async fn stream(
             buffers::give_buffer(piece);
             return Ok(true);
         }
+    }
+}
+
+/// `$request_body` of a body that came in one piece, where the configuration asks for it.
+fn keep_for_variable(r: &mut Request, piece: &[u8], complete: bool) {
+    let whole = complete && r.body.received == piece.len() as u64;
+    if whole && r.shot.uses_request_body && piece.len() as u64 <= *r.conf().core.client_body_buffer_size {
+        let stored = Stored { memory: piece.to_vec(), file: None, len: piece.len() as u64 };
+        r.body.stored = Some(Rc::new(stored));
     }
 }
 
