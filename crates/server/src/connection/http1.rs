@@ -221,6 +221,7 @@ async fn read_head(r: &mut Request) -> HeadRead {
         if !http.unread().is_empty() {
             if r.started_ms == 0 {
                 r.started_ms = clock::wall_ms();
+                counters::request();
             }
             match parser.parse(http.unread(), &rules, &mut r.headers_in.head) {
                 Ok(Parsed::Complete { len }) => {

@@ -86,7 +86,7 @@ impl Facts {
         };
         let executable = stat.st_mode & 0o100 != 0;
         let identity = Identity::of(stat);
-        Facts { kind, size: stat.st_size.max(0) as u64, mtime: stat.st_mtime as i64, executable, identity }
+        Facts { kind, size: stat.st_size.max(0) as u64, mtime: stat.st_mtime, executable, identity }
     }
 }
 

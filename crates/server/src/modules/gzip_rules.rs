@@ -161,7 +161,8 @@ fn may_be_proxied(r: &Request, proxied: Proxied) -> bool {
             || (proxied.private && says(b"private"));
     }
     // nginx asks for the header line here, which only an upstream's answer has: a date of a file does not count.
-    !(proxied.no_last_modified && out.has(K::LastModified)) && !(proxied.no_etag && out.has(K::Etag))
+    let has = |asked, header| asked && out.has(header);
+    !has(proxied.no_last_modified, K::LastModified) && !has(proxied.no_etag, K::Etag)
 }
 
 /// Whether `Accept-Encoding` names gzip with a weight above zero (`ngx_http_gzip_accept_encoding`).

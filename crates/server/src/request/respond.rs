@@ -354,11 +354,26 @@ impl Flow {
     }
 }
 
-/// Writes the queue. Error `TimedOut`: `send_timeout` passed without a byte taken.
+/// Writes the queue. Errors: `TimedOut`, `send_timeout` passed without a byte taken; `ConnectionAborted`, the client has
+/// closed while it was waited for (nginx's `ngx_http_test_reading`).
 pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
     let (rate, after) = rate(r);
     let mut flow = Flow::new(r, rate, after);
-    poll_fn(|cx| flow.poll(r, cx)).await
+    poll_fn(|cx| match flow.poll(r, cx) {
+        Poll::Pending if is_client_gone(r, cx) => {
+            crate::log_error!(r, Info, "client prematurely closed connection");
+            Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
+        }
+        other => other,
+    })
+    .await
+}
+
+fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
+    match &mut r.session {
+        Session::Http1(http) => http.socket.poll_closed(cx).is_ready(),
+        _ => false,
+    }
 }
 
 /// Appends a number in decimal.
