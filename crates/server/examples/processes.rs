@@ -1,11 +1,12 @@
 //! A service for the tests of the master: its configuration is a file of lines, its worker answers each connection
 //! with its process id, the configuration's number and the text of the line `answer`.
 //! Run by `tests/processes.rs`; not an example of style for anything else.
+#![allow(clippy::unwrap_used)]
 
 use server::listen::socket::ListenSocket;
 use server::log::error::{self, ErrorLog, Level};
-use server::master::{FATAL, Options, Order, Plan, Service, Worker, WorkerStart, run};
-use server::settings::{ErrorLogSpec, ErrorLogTarget, ListenAddress, ListenSpec};
+use server::master::{FATAL, Options, Order, Plan, Service, Worker, WorkerStart, run, sys};
+use server::settings::{DirectorySpec, ErrorLogSpec, ErrorLogTarget, ListenAddress, ListenSpec, User};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -30,6 +31,10 @@ impl Service for File {
                 "daemon" => plan.process.daemon = value == "on",
                 "master_process" => plan.process.master_process = value == "on",
                 "threads" => plan.process.threads = value.parse().unwrap(),
+                "user" => plan.process.user = user(value),
+                "rlimit_core" => plan.process.rlimit_core = Some(value.parse().unwrap()),
+                "working_directory" => plan.process.working_directory = Some(value.into()),
+                "directory" => plan.directories.push(DirectorySpec { path: value.into(), mode: 0o700 }),
                 "priority" => plan.process.priority = value.parse().unwrap(),
                 "pid" => plan.process.pid = value.into(),
                 "listen" => plan.listens.push(ListenSpec::new(address(value))),
@@ -45,6 +50,11 @@ impl Service for File {
     fn worker(&self) -> Worker {
         Box::new(work)
     }
+}
+
+fn user(name: &str) -> Option<User> {
+    let (uid, gid) = sys::user_by_name(name)?;
+    Some(User { name: name.to_owned(), uid, gid })
 }
 
 fn address(text: &str) -> ListenAddress {

@@ -1,5 +1,6 @@
 //! The master with real processes: start, reload, a killed worker, log files, binary upgrade, one process.
-//! Runs the program of `examples/processes.rs`.
+//! Runs the program of `examples/processes.rs`, which a plain `cargo test` builds (`--test processes` alone does not).
+#![allow(clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -115,6 +116,7 @@ impl Drop for Server {
 fn write_conf(dir: &Path, address: SocketAddr, lines: &str) {
     let d = dir.display();
     let daemon = if lines.contains("daemon") { "" } else { "daemon off\n" };
+    let lines = lines.replace("directory ", &format!("directory {d}/"));
     let text = format!("{daemon}pid {d}/pid\nerror_log {d}/error.log\nlisten {address}\n{lines}\n");
     std::fs::write(dir.join("conf"), text).unwrap();
 }
@@ -205,7 +207,7 @@ fn listeners_come_and_go() {
     let (other, socket) = (free(), server.dir.join("s"));
     server.reload(&format!("answer two\nlisten {other}\nlisten unix:{}", socket.display()));
     until("the new listener", || TcpStream::connect(other).ok());
-    assert!(socket.exists());
+    until("the unix socket", || socket.exists().then_some(()));
     assert_eq!(Client::new(other).ask().unwrap().2, "two");
     server.reload("answer three");
     until("its end", || TcpStream::connect(other).err());
@@ -260,6 +262,29 @@ fn a_killed_worker_is_replaced() {
     let new = until("a new worker", || Some(server.ask().0).filter(|pid| *pid != old));
     server.logged(&format!("worker process {old} exited on signal 9\n"));
     server.logged(&format!("start worker process {new}\n"));
+}
+
+/// Needs root, and a kernel that writes core files into the process's directory.
+#[test]
+fn a_worker_runs_as_its_user_in_its_directory() {
+    let server =
+        Server::start("answer one\nuser nobody\nrlimit_core 100000000\ndirectory cores\nworking_directory cores");
+    let (worker, _, _) = server.ask();
+    let status = std::fs::read_to_string(format!("/proc/{worker}/status")).unwrap();
+    let master = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let uid = |status: &str| status.lines().find_map(|line| line.strip_prefix("Uid:\t")).unwrap().to_owned();
+    if !uid(&master).starts_with("0\t") {
+        return;
+    }
+    let cores = server.dir.join("cores");
+    assert!(!uid(&status).starts_with("0\t"), "{status}");
+    assert_eq!(std::fs::read_link(format!("/proc/{worker}/cwd")).unwrap(), cores);
+    signal(worker, libc::SIGSEGV);
+    server.logged(&format!("worker process {worker} exited on signal 11"));
+    if std::fs::read_to_string("/proc/sys/kernel/core_pattern").unwrap().starts_with("core") {
+        server.logged("exited on signal 11 (core dumped)");
+        assert!(std::fs::read_dir(cores).unwrap().count() == 1);
+    }
 }
 
 #[test]
