@@ -326,5 +326,6 @@ pub fn local_address(socket: &ListenSocket) -> Option<SocketAddr> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 #[path = "socket_tests.rs"]
 mod tests;

@@ -341,5 +341,6 @@ fn time_text(second: i64) -> [u8; 19] {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 #[path = "error_tests.rs"]
 mod tests;

@@ -157,6 +157,7 @@ fn send(socket: &OwnedFd, bytes: &[u8], fds: &[Handle], flags: SendFlags) -> io:
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 

@@ -15,6 +15,10 @@ pub(super) struct Fatal;
 /// Applies everything that concerns the process as a whole.
 pub(super) fn settle(settings: &ProcessSettings, started_with: &[(OsString, OsString)]) -> Result<(), Fatal> {
     sys::set_environment(&environment(settings, started_with));
+    // Rust's runtime handles these to name a stack overflow, and so swallows one that is sent; a core says more.
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        let _ = sys::default_action(signal);
+    }
     if settings.priority != 0
         && let Err(e) = setpriority_process(None, settings.priority)
     {

@@ -40,6 +40,15 @@ pub fn kill(pid: Pid, signal: i32) -> io::Result<()> {
     check(unsafe { libc::kill(pid, signal) }).map(drop)
 }
 
+/// Gives `signal` its default action again.
+pub fn default_action(signal: i32) -> io::Result<()> {
+    // SAFETY: no handler is installed, and no thread relies on the one that is removed.
+    if unsafe { libc::signal(signal, libc::SIG_DFL) } == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
+}
+
 /// How a child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
