@@ -342,6 +342,9 @@ fn sent_trailer(r: &mut Request, name: &str) -> Option<Text> {
 }
 
 fn cookie(r: &mut Request, name: &str) -> Option<Text> {
+    if name.is_empty() {
+        return None;
+    }
     for line in r.headers_in.lines().iter().filter(|l| l.known == K::Cookie) {
         let all = r.arena.span(line.value);
         if let Some(value) = wire::http1::values::find_in_list(all, name.as_bytes(), b';') {
@@ -353,6 +356,9 @@ fn cookie(r: &mut Request, name: &str) -> Option<Text> {
 }
 
 fn argument(r: &mut Request, name: &str) -> Option<Text> {
+    if name.is_empty() {
+        return None;
+    }
     let value = wire::http1::target::argument(r.get(r.args), name.as_bytes())?.to_vec();
     Some(r.text(&value))
 }
