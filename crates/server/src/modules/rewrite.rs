@@ -311,9 +311,9 @@ fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
             }
             Code::Set { variable, hook, value } => {
                 let value = quoting.value(r, value);
-                r.assign(*variable, Some(value));
-                if let Some(hook) = hook {
-                    hook(r, value);
+                match hook {
+                    Some(hook) => hook(r, value),
+                    None => r.assign(*variable, Some(value)),
                 }
             }
             Code::Return { status, text } => return Flow::Answer(answer(r, *status, text.as_ref())),
