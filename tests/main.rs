@@ -3,10 +3,12 @@
 
 mod harness;
 
+mod addresses;
 mod bad_requests;
 mod configuration;
 mod demo;
 mod error_pages;
+mod filters;
 mod keepalive;
 mod parity;
 mod proxy;

@@ -102,8 +102,8 @@ impl Pattern {
 fn explain(shown: &str, error: &pcre2::Error) -> String {
     let text = error.to_string();
     let text = text.rsplit(": ").next().unwrap_or(&text).to_owned();
-    match error.offset() {
-        Some(at) => format!("pcre2_compile() failed: {text} in \"{shown}\" at \"{}\"", shown.get(at..).unwrap_or("")),
+    match error.offset().and_then(|at| shown.get(at..)).filter(|rest| !rest.is_empty()) {
+        Some(rest) => format!("pcre2_compile() failed: {text} in \"{shown}\" at \"{rest}\""),
         None => format!("pcre2_compile() failed: {text} in \"{shown}\""),
     }
 }

@@ -21,7 +21,7 @@ pub struct Variable {
     pub evaluate: Option<Evaluate>,
     /// Evaluated anew each time (nginx's `NGX_HTTP_VAR_NOCACHEABLE`).
     pub volatile: bool,
-    /// What `set` does beside storing the value.
+    /// What `set` does in place of storing the value.
     pub assign: Option<Assign>,
 }
 
@@ -138,7 +138,7 @@ impl Variables {
         self.declare(name).unwrap_or_else(|_| self.index(name))
     }
 
-    /// What `set` does beside storing.
+    /// What `set` does in place of storing.
     pub fn assign_hook(&self, name: &[u8]) -> Option<Assign> {
         let key = String::from_utf8_lossy(name).to_ascii_lowercase();
         self.defined.get(&*key).and_then(|d| d.assign)

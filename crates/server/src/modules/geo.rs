@@ -250,7 +250,7 @@ where
     stretches.push(A::default(), default);
     // The networks around the present one, from wide to narrow, each with its last address.
     let mut around: Vec<(A, u32)> = Vec::new();
-    let mut close = |around: &mut Vec<(A, u32)>, stretches: &mut Stretches<A>, before: Option<A>| {
+    let close = |around: &mut Vec<(A, u32)>, stretches: &mut Stretches<A>, before: Option<A>| {
         while let Some((end, _)) = around.last().copied().filter(|(end, _)| before.is_none_or(|b| *end < b)) {
             around.pop();
             if let Some(next) = after(end) {

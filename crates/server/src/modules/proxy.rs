@@ -742,7 +742,10 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
     open_store(r, conf);
     if *conf.upstream.force_ranges {
         r.allow_ranges = true;
+        r.single_range = true;
     }
+    // The peer has judged the client's conditions.
+    r.disable_not_modified = true;
     if let Err(v) = r.send_header() {
         return v;
     }

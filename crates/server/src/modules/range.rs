@@ -6,7 +6,7 @@ use crate::log_error;
 use crate::request::filter::{BodyFilter, Chunk, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
-use crate::request::{Request, Text, Version};
+use crate::request::{Request, Version};
 use crate::text;
 use std::io::{self, Write};
 use wire::range::{ByteRange, Outcome, parse};

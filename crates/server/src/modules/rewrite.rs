@@ -119,6 +119,9 @@ fn rewrite(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let source = node.args[0].as_str().into_owned();
     let pattern = Pattern::compile(scope.build, &node.args[0].text, false).map_err(|t| node.problem(t))?;
     let mut text = node.args[1].text.clone();
+    if text.is_empty() {
+        return Err(node.problem("empty replacement".to_owned()));
+    }
     let mut redirect = is_url(&text).then_some(302);
     let (mut last, mut stay) = (redirect.is_some(), false);
     if let Some(flag) = node.args.get(2) {
@@ -260,10 +263,36 @@ fn run_level(r: &mut Request) -> Verdict {
         return Verdict::Decline;
     }
     let codes = codes.clone();
-    match run(r, &codes) {
+    match run(r, &codes, &mut Quoting::default()) {
         Flow::Answer(v) => v,
         Flow::Next | Flow::Stop => Verdict::Decline,
     }
+}
+
+/// Whether captures in values are escaped as arguments are: in nginx they are until the first `rewrite` of the list
+/// that matched (`ngx_http_script_engine_t`'s `quote`).
+struct Quoting(bool);
+
+impl Default for Quoting {
+    fn default() -> Quoting {
+        Quoting(true)
+    }
+}
+
+impl Quoting {
+    fn value(&self, r: &mut Request, value: &Complex) -> Text {
+        if !self.0 || !is_escaped(r) || value.captures() == 0 {
+            return value.eval(r);
+        }
+        let mut built = Vec::new();
+        value.write_rewritten(r, true, true, &mut built);
+        r.text(&built)
+    }
+}
+
+/// Whether the uri that the client sent had escapes.
+fn is_escaped(r: &Request) -> bool {
+    r.headers_in.head.quoted || r.headers_in.head.plus
 }
 
 enum Flow {
@@ -272,7 +301,7 @@ enum Flow {
     Answer(Verdict),
 }
 
-fn run(r: &mut Request, codes: &[Code]) -> Flow {
+fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
     for code in codes {
         match code {
             Code::Break => {
@@ -281,26 +310,26 @@ fn run(r: &mut Request, codes: &[Code]) -> Flow {
                 return Flow::Stop;
             }
             Code::Set { variable, hook, value } => {
-                let value = value.eval(r);
-                r.assign(*variable, Some(value));
-                if let Some(hook) = hook {
-                    hook(r, value);
+                let value = quoting.value(r, value);
+                match hook {
+                    Some(hook) => hook(r, value),
+                    None => r.assign(*variable, Some(value)),
                 }
             }
             Code::Return { status, text } => return Flow::Answer(answer(r, *status, text.as_ref())),
             Code::If { condition, codes, location, in_location } => {
-                if holds(r, condition) {
+                if holds(r, condition, quoting) {
                     if *in_location {
                         r.location = *location;
                         phases::enter_location(r);
                     }
-                    match run(r, codes) {
+                    match run(r, codes, quoting) {
                         Flow::Next => {}
                         other => return other,
                     }
                 }
             }
-            Code::Rewrite(rewrite) => match apply(r, rewrite) {
+            Code::Rewrite(rewrite) => match apply(r, rewrite, quoting) {
                 Flow::Next => {}
                 other => return other,
             },
@@ -311,13 +340,14 @@ fn run(r: &mut Request, codes: &[Code]) -> Flow {
 
 fn answer(r: &mut Request, status: u16, text: Option<&Complex>) -> Verdict {
     match text {
+        Some(text) if status >= 400 && text.is_empty() => Verdict::Status(status),
         None if status >= 400 => Verdict::Status(status),
         None => r.respond_complex(status, None, &Complex::default()),
         Some(text) => r.respond_complex(status, None, text),
     }
 }
 
-fn holds(r: &mut Request, condition: &Condition) -> bool {
+fn holds(r: &mut Request, condition: &Condition, quoting: &Quoting) -> bool {
     match condition {
         Condition::True(id) => {
             let value = r.variable(*id);
@@ -325,15 +355,19 @@ fn holds(r: &mut Request, condition: &Condition) -> bool {
         }
         Condition::Equal { variable, value, not } => {
             let left = r.variable(*variable).unwrap_or(Text::EMPTY);
-            let right = value.eval(r);
+            let right = quoting.value(r, value);
             (r.get(left) == r.get(right)) != *not
         }
         Condition::Match { variable, pattern, not } => {
             let subject = r.variable(*variable).unwrap_or(Text::EMPTY);
-            pattern.exec(r, subject) != *not
+            let hit = pattern.exec(r, subject);
+            if !hit {
+                r.captures.clear();
+            }
+            hit != *not
         }
         Condition::File { path, test, not } => {
-            let path = path.eval(r);
+            let path = quoting.value(r, path);
             test_file(r, path, *test) != *not
         }
     }
@@ -361,9 +395,10 @@ fn test_file(r: &mut Request, path: Text, test: FileTest) -> bool {
 }
 
 /// One `rewrite` (`ngx_http_script_regex_start_code` and `..._end_code`).
-fn apply(r: &mut Request, rewrite: &Rewrite) -> Flow {
+fn apply(r: &mut Request, rewrite: &Rewrite, quoting: &mut Quoting) -> Flow {
     let log = *r.conf().rewrite.rewrite_log;
     if !rewrite.pattern.exec(r, r.uri) {
+        r.captures.clear();
         if log {
             let uri = String::from_utf8_lossy(r.get(r.uri)).into_owned();
             log_error!(r, Notice, "\"{}\" does not match \"{uri}\"", rewrite.source);
@@ -385,7 +420,8 @@ fn apply(r: &mut Request, rewrite: &Rewrite) -> Flow {
     }
     let escape_all = rewrite.redirect.is_some();
     let mut built = Vec::new();
-    let escape = r.headers_in.head.quoted || r.headers_in.head.plus;
+    let escape = is_escaped(r);
+    quoting.0 = false;
     let args_at = rewrite.replacement.write_rewritten(r, escape, escape_all, &mut built);
     if let Some(status) = rewrite.redirect {
         return redirect(r, rewrite, &built, args_at, status, log);
@@ -422,8 +458,8 @@ fn apply(r: &mut Request, rewrite: &Rewrite) -> Flow {
 
 fn redirect(r: &mut Request, rewrite: &Rewrite, built: &[u8], args_at: Option<usize>, status: u16, log: bool) -> Flow {
     let mut to = Vec::with_capacity(built.len());
-    let path = unescape(built, Unescape::Redirect, &mut to);
-    to.extend_from_slice(&built[path..]);
+    let read = unescape(built, Unescape::Redirect, &mut to);
+    to.extend_from_slice(&built[read..]);
     if rewrite.add_args && !r.get(r.args).is_empty() {
         to.push(if args_at.is_some() { b'&' } else { b'?' });
         to.extend_from_slice(r.get(r.args));

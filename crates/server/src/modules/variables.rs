@@ -106,7 +106,7 @@ pub const VARIABLES: &[Builtin] = &[
             Some(text!(r, "{rate}"))
         },
         volatile: true,
-        assign: Some(|r, v| r.limit_rate = conf::value::size(r.get(v))),
+        assign: Some(set_limit_rate),
     },
     fixed("connection", |r| Some(text!(r, "{}", r.client.number))),
     fixed("connection_requests", |r| Some(text!(r, "{}", r.client.requests.get()))),
@@ -143,6 +143,15 @@ pub const PREFIXES: &[Prefix] = &[
     Prefix { name: "arg_", evaluate: argument, volatile: true },
     Prefix { name: "proxy_protocol_tlv_", evaluate: tlv, volatile: false },
 ];
+
+fn set_limit_rate(r: &mut Request, value: Text) {
+    match conf::value::size(r.get(value)) {
+        Some(rate) => r.limit_rate = Some(rate),
+        None => {
+            crate::log_error!(r, Error, "invalid $limit_rate \"{}\"", String::from_utf8_lossy(r.get(value)));
+        }
+    }
+}
 
 fn host(r: &mut Request) -> Option<Text> {
     if let Some(host) = r.headers_in.host {
@@ -342,6 +351,9 @@ fn sent_trailer(r: &mut Request, name: &str) -> Option<Text> {
 }
 
 fn cookie(r: &mut Request, name: &str) -> Option<Text> {
+    if name.is_empty() {
+        return None;
+    }
     for line in r.headers_in.lines().iter().filter(|l| l.known == K::Cookie) {
         let all = r.arena.span(line.value);
         if let Some(value) = wire::http1::values::find_in_list(all, name.as_bytes(), b';') {
@@ -353,6 +365,9 @@ fn cookie(r: &mut Request, name: &str) -> Option<Text> {
 }
 
 fn argument(r: &mut Request, name: &str) -> Option<Text> {
+    if name.is_empty() {
+        return None;
+    }
     let value = wire::http1::target::argument(r.get(r.args), name.as_bytes())?.to_vec();
     Some(r.text(&value))
 }

@@ -220,14 +220,16 @@ fn browser(r: &mut Request, agent: wire::span::Span) {
 }
 
 fn choose_server(r: &mut Request) -> Result<(), u16> {
-    if r.headers_in.host.is_some() || r.version < Version::HTTP11 {
-        let host = r.headers_in.host.unwrap_or(Text::EMPTY);
+    let host = r.headers_in.host;
+    if host.is_some() || r.version < Version::HTTP11 {
+        // A request without host is for the server called "".
+        let host = host.unwrap_or(Text::EMPTY);
         let shot = r.shot.clone();
         let port = &shot.ports[crate::worker::port_of(&shot, r.client.listener)];
         let site = port.site(&r.client);
         r.server = site.find(r, host).unwrap_or(site.default);
         r.location = shot.server(r.server).root;
-    } else if r.version >= Version::HTTP11 {
+    } else {
         log_error!(r, Info, "client sent HTTP/1.1 request without \"Host\" header");
         return Err(400);
     }

@@ -78,6 +78,9 @@ impl Site {
                 }
             }
         }
+        if name.is_empty() {
+            return None;
+        }
         self.patterns.iter().find(|(p, _)| p.exec(r, host)).map(|(_, id)| *id)
     }
 }
