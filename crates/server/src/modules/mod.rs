@@ -2,6 +2,7 @@
 //! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
 
 pub mod access;
+pub mod auth_basic;
 pub mod auth_request;
 pub mod core;
 pub mod geo;
@@ -56,6 +57,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     split_clients::DIRECTIVES,
     realip::DIRECTIVES,
     referer::DIRECTIVES,
+    auth_basic::DIRECTIVES,
     auth_request::DIRECTIVES,
     proxy::DIRECTIVES,
     upstream_block::DIRECTIVES,
@@ -84,7 +86,7 @@ pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[realip::handler];
 pub const PREACCESS: &[Handler] = &[Handler::Now(realip::handler)];
 
 /// The access phase.
-pub const ACCESS: &[Handler] = &[Handler::Now(access::handler), auth_request::HANDLER];
+pub const ACCESS: &[Handler] = &[Handler::Now(access::handler), auth_basic::HANDLER, auth_request::HANDLER];
 
 /// The precontent phase.
 pub const PRECONTENT: &[Handler] = &[Handler::Now(try_files::handler)];
@@ -127,6 +129,8 @@ location_confs! {
     realip,
     /// `valid_referers`.
     referer,
+    /// `auth_basic`.
+    auth_basic,
     /// `auth_request`.
     auth_request,
     /// `open_file_cache`.
