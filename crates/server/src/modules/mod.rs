@@ -32,6 +32,7 @@ pub mod static_files;
 pub mod upstream_block;
 pub mod stub_status;
 pub mod try_files;
+pub mod userid;
 pub mod variables;
 
 use crate::config::variables::{Builtin, Prefix};
@@ -59,6 +60,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     referer::DIRECTIVES,
     auth_basic::DIRECTIVES,
     auth_request::DIRECTIVES,
+    userid::DIRECTIVES,
     proxy::DIRECTIVES,
     upstream_block::DIRECTIVES,
     open_file_cache::DIRECTIVES,
@@ -74,7 +76,7 @@ const DIRECTIVES: &[&[Directive]] = &[
 ];
 
 /// The variables of all modules.
-const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES, realip::VARIABLES, referer::VARIABLES];
+const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES, realip::VARIABLES, referer::VARIABLES, userid::VARIABLES];
 
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
@@ -96,7 +98,7 @@ pub const CONTENT: &[fn(&mut Request) -> Verdict] =
     &[random_index::handler, index::handler, autoindex::handler, gzip_static::handler, static_files::handler];
 
 /// Header filters in the order in which they run.
-pub const HEADER_FILTERS: &[HeaderFilter] = &[not_modified::filter, headers::filter, range::filter, gzip_rules::vary_filter];
+pub const HEADER_FILTERS: &[HeaderFilter] = &[not_modified::filter, headers::filter, userid::filter, range::filter, gzip_rules::vary_filter];
 
 macro_rules! location_confs {
     ($($(#[$meta:meta])* $module:ident,)*) => {
@@ -131,6 +133,8 @@ location_confs! {
     referer,
     /// `auth_basic`.
     auth_basic,
+    /// `userid`.
+    userid,
     /// `auth_request`.
     auth_request,
     /// `open_file_cache`.
@@ -171,6 +175,8 @@ pub struct RequestContexts {
     pub proxy: proxy::Context,
     /// The client's address before `realip` replaced it.
     pub realip: Option<std::rc::Rc<crate::connection::Address>>,
+    /// `userid`.
+    pub userid: Option<userid::Identity>,
     /// Whether the answer may be compressed.
     pub gzip: gzip_rules::State,
 }
