@@ -17,6 +17,7 @@ pub mod index;
 pub mod listen;
 pub mod log;
 pub mod map;
+pub mod mirror;
 pub mod not_modified;
 pub mod process;
 pub mod proxy;
@@ -27,6 +28,7 @@ pub mod referer;
 pub mod open_file_cache;
 pub mod random_index;
 pub mod rewrite;
+pub mod secure_link;
 pub mod split_clients;
 pub mod static_files;
 pub mod upstream_block;
@@ -61,6 +63,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     auth_basic::DIRECTIVES,
     auth_request::DIRECTIVES,
     userid::DIRECTIVES,
+    secure_link::DIRECTIVES,
+    mirror::DIRECTIVES,
     proxy::DIRECTIVES,
     upstream_block::DIRECTIVES,
     open_file_cache::DIRECTIVES,
@@ -76,7 +80,7 @@ const DIRECTIVES: &[&[Directive]] = &[
 ];
 
 /// The variables of all modules.
-const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES, realip::VARIABLES, referer::VARIABLES, userid::VARIABLES];
+const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES, realip::VARIABLES, referer::VARIABLES, userid::VARIABLES, secure_link::VARIABLES];
 
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
@@ -91,7 +95,7 @@ pub const PREACCESS: &[Handler] = &[Handler::Now(realip::handler)];
 pub const ACCESS: &[Handler] = &[Handler::Now(access::handler), auth_basic::HANDLER, auth_request::HANDLER];
 
 /// The precontent phase.
-pub const PRECONTENT: &[Handler] = &[Handler::Now(try_files::handler)];
+pub const PRECONTENT: &[Handler] = &[Handler::Now(try_files::handler), mirror::HANDLER];
 
 /// The content phase, for locations without a content handler of their own.
 pub const CONTENT: &[fn(&mut Request) -> Verdict] =
@@ -135,6 +139,10 @@ location_confs! {
     auth_basic,
     /// `userid`.
     userid,
+    /// `secure_link`.
+    secure_link,
+    /// `mirror`.
+    mirror,
     /// `auth_request`.
     auth_request,
     /// `open_file_cache`.
@@ -177,6 +185,8 @@ pub struct RequestContexts {
     pub realip: Option<std::rc::Rc<crate::connection::Address>>,
     /// `userid`.
     pub userid: Option<userid::Identity>,
+    /// `$secure_link_expires`, once `$secure_link` was asked for.
+    pub secure_link_expires: Option<crate::request::Text>,
     /// Whether the answer may be compressed.
     pub gzip: gzip_rules::State,
 }
@@ -212,6 +222,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     referer::finish_level(build, level, parent);
     let _ = parent;
     log::finish_level(build, level);
+    secure_link::finish_level(build, level);
 }
 
 /// All variables of modules.
