@@ -7,6 +7,7 @@ pub mod listen;
 pub mod log;
 pub mod master;
 pub mod modules;
+pub mod password;
 pub mod request;
 pub mod resolve;
 pub mod serve;

@@ -2,6 +2,7 @@
 //! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
 
 pub mod access;
+pub mod auth_basic;
 pub mod auth_request;
 pub mod core;
 pub mod geo;
@@ -16,6 +17,7 @@ pub mod index;
 pub mod listen;
 pub mod log;
 pub mod map;
+pub mod mirror;
 pub mod not_modified;
 pub mod process;
 pub mod proxy;
@@ -26,11 +28,13 @@ pub mod referer;
 pub mod open_file_cache;
 pub mod random_index;
 pub mod rewrite;
+pub mod secure_link;
 pub mod split_clients;
 pub mod static_files;
 pub mod upstream_block;
 pub mod stub_status;
 pub mod try_files;
+pub mod userid;
 pub mod variables;
 
 use crate::config::variables::{Builtin, Prefix};
@@ -56,7 +60,11 @@ const DIRECTIVES: &[&[Directive]] = &[
     split_clients::DIRECTIVES,
     realip::DIRECTIVES,
     referer::DIRECTIVES,
+    auth_basic::DIRECTIVES,
     auth_request::DIRECTIVES,
+    userid::DIRECTIVES,
+    secure_link::DIRECTIVES,
+    mirror::DIRECTIVES,
     proxy::DIRECTIVES,
     upstream_block::DIRECTIVES,
     open_file_cache::DIRECTIVES,
@@ -72,7 +80,7 @@ const DIRECTIVES: &[&[Directive]] = &[
 ];
 
 /// The variables of all modules.
-const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES, realip::VARIABLES, referer::VARIABLES];
+const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES, realip::VARIABLES, referer::VARIABLES, userid::VARIABLES, secure_link::VARIABLES];
 
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
@@ -84,17 +92,17 @@ pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[realip::handler];
 pub const PREACCESS: &[Handler] = &[Handler::Now(realip::handler)];
 
 /// The access phase.
-pub const ACCESS: &[Handler] = &[Handler::Now(access::handler), auth_request::HANDLER];
+pub const ACCESS: &[Handler] = &[Handler::Now(access::handler), auth_basic::HANDLER, auth_request::HANDLER];
 
 /// The precontent phase.
-pub const PRECONTENT: &[Handler] = &[Handler::Now(try_files::handler)];
+pub const PRECONTENT: &[Handler] = &[Handler::Now(try_files::handler), mirror::HANDLER];
 
 /// The content phase, for locations without a content handler of their own.
 pub const CONTENT: &[fn(&mut Request) -> Verdict] =
     &[random_index::handler, index::handler, autoindex::handler, gzip_static::handler, static_files::handler];
 
 /// Header filters in the order in which they run.
-pub const HEADER_FILTERS: &[HeaderFilter] = &[not_modified::filter, headers::filter, range::filter, gzip_rules::vary_filter];
+pub const HEADER_FILTERS: &[HeaderFilter] = &[not_modified::filter, headers::filter, userid::filter, range::filter, gzip_rules::vary_filter];
 
 macro_rules! location_confs {
     ($($(#[$meta:meta])* $module:ident,)*) => {
@@ -127,6 +135,14 @@ location_confs! {
     realip,
     /// `valid_referers`.
     referer,
+    /// `auth_basic`.
+    auth_basic,
+    /// `userid`.
+    userid,
+    /// `secure_link`.
+    secure_link,
+    /// `mirror`.
+    mirror,
     /// `auth_request`.
     auth_request,
     /// `open_file_cache`.
@@ -167,6 +183,10 @@ pub struct RequestContexts {
     pub proxy: proxy::Context,
     /// The client's address before `realip` replaced it.
     pub realip: Option<std::rc::Rc<crate::connection::Address>>,
+    /// `userid`.
+    pub userid: Option<userid::Identity>,
+    /// `$secure_link_expires`, once `$secure_link` was asked for.
+    pub secure_link_expires: Option<crate::request::Text>,
     /// Whether the answer may be compressed.
     pub gzip: gzip_rules::State,
 }
@@ -202,6 +222,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     referer::finish_level(build, level, parent);
     let _ = parent;
     log::finish_level(build, level);
+    secure_link::finish_level(build, level);
 }
 
 /// All variables of modules.
