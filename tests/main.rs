@@ -9,6 +9,7 @@ mod demo;
 mod error_pages;
 mod keepalive;
 mod parity;
+mod processes;
 mod proxy;
 mod recorded_requests;
 mod rewrite;
