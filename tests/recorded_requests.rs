@@ -46,7 +46,7 @@ fn cases(text: &str) -> Vec<Case<'_>> {
             raw,
             status: member("\"nginx\": {\"status\": [", "]").split(',').next().and_then(|s| s.parse().ok()),
             closed: member("\"closed\": ", ",") == "true",
-            forwarded: member("\"forwarded\": \"", "\"") != "",
+            forwarded: !member("\"forwarded\": \"", "\"").is_empty(),
         }
     };
     lines.map(case).collect()
