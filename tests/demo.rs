@@ -37,7 +37,11 @@ fn a_balancer_two_backends_and_a_page() {
     answers.sort();
     answers.dedup();
     assert_eq!(answers, ["backend one\n", "backend two\n"]);
-    assert!(client.get("/status").text().starts_with("Active connections: "));
+    let status = client.get("/status").text();
+    let numbers: Vec<u64> = status.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok()).collect();
+    assert!(status.starts_with("Active connections: ") && numbers.len() == 7, "{status}");
+    // The page, ten requests passed on, each counted again by its backend, and this one.
+    assert_eq!(numbers[3], 22, "{status}");
     assert_eq!(client.get("/none").status, 404);
 
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();

@@ -11,6 +11,7 @@ mod error_pages;
 mod filters;
 mod keepalive;
 mod parity;
+mod processes;
 mod proxy;
 mod recorded_requests;
 mod rewrite;

@@ -135,8 +135,11 @@ fn the_same_as_nginx() {
     assert!(different.is_empty(), "{} of {} differ\n{}", different.len(), REQUESTS.len(), different.join("\n"));
 }
 
+/// Status, headers in the order of their names, body.
+type Answer = (u16, Vec<(String, String)>, String);
+
 /// The answer without what must differ: the server's name, the date, ports, random boundaries.
-fn ask(server: &Server, request: &str) -> Option<(u16, Vec<(String, String)>, String)> {
+fn ask(server: &Server, request: &str) -> Option<Answer> {
     let mut client = server.connect();
     client.send(format!("{request}\r\nHost: localhost\r\n\r\n"));
     let Response { status, headers, body } = client.read_response(request.starts_with("HEAD"))?;

@@ -8,7 +8,7 @@ mod server;
 pub use backend::{Backend, Reply};
 pub use client::{Client, Response, find};
 pub use folder::{Folder, Port};
-pub use server::{Program, Server, Site};
+pub use server::{Program, Server, Site, wait};
 
 /// A file of `../shared` beside the repository; nothing, said aloud, where that is not there.
 pub fn shared(name: &str) -> Option<String> {

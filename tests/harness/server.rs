@@ -13,6 +13,9 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Between two looks at a condition.
 const PAUSE: Duration = Duration::from_millis(2);
 
+/// How much of the error log is shown when a test fails.
+const LAST_LINES: usize = 20;
+
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
@@ -221,7 +224,9 @@ impl Drop for Server {
             let _ = child.wait();
         }
         if std::thread::panicking() {
-            eprintln!("error log:\n{}", self.error_log());
+            let log = self.error_log();
+            let lines: Vec<&str> = log.lines().collect();
+            eprintln!("end of the error log:\n{}", lines[lines.len().saturating_sub(LAST_LINES)..].join("\n"));
         }
     }
 }

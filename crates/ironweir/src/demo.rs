@@ -24,7 +24,7 @@ const DRAIN: Duration = Duration::from_secs(2);
 const USAGE: &str = "Usage: ironweir demo [--port 8080]";
 
 /// Runs until Ctrl-C. `arguments` are those after `demo`.
-pub fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
+pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<OsString> = arguments.collect();
     if arguments.iter().any(|a| a == "--help" || a == "-h") {
         println!("{USAGE}\n\nA balancer, two backends and a start page. --port 0: any free port.");

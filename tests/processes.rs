@@ -1,0 +1,193 @@
+//! Master, worker process, signals, reload.
+
+use crate::harness::{Backend, Program, Reply, Server, Site, wait};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::process::Command;
+
+/// Writes another configuration text over the running one: `from` becomes `to`.
+fn change(server: &Server, from: &str, to: &str) {
+    let text = server.read("nginx.conf");
+    assert!(text.contains(from), "{text}");
+    std::fs::write(server.dir().join("nginx.conf"), text.replace(from, to)).unwrap();
+}
+
+fn reload(server: &Server, from: &str, to: &str) {
+    change(server, from, to);
+    server.signal(Signal::HUP);
+}
+
+#[test]
+fn a_reload_changes_answers_and_keeps_connections() {
+    let server = Site::server("location / { return 200 \"before $connection\"; }").start();
+    let mut kept: Vec<_> = (0..20).map(|_| server.connect()).collect();
+    let first: Vec<String> = kept.iter_mut().map(|c| c.get("/").text()).collect();
+    assert!(first.iter().all(|t| t.starts_with("before ")));
+    reload(&server, "before", "after");
+    assert!(wait(|| server.get("/").text().starts_with("after ")));
+    for (client, before) in kept.iter_mut().zip(&first) {
+        assert_eq!(client.get("/").text(), before.replace("before", "after"));
+    }
+}
+
+#[test]
+fn many_reloads_lose_nothing() {
+    let server = Site::server("location / { return 200 \"0\"; }").start();
+    let mut kept: Vec<_> = (0..10).map(|_| server.connect()).collect();
+    for number in 1..=10 {
+        reload(&server, &format!("\"{}\"", number - 1), &format!("\"{number}\""));
+        let expected = number.to_string();
+        let arrived = wait(|| {
+            assert!(kept.iter_mut().all(|c| c.get("/").status == 200));
+            server.get("/").text() == expected
+        });
+        assert!(arrived, "reload {number}:\n{}", server.error_log());
+    }
+    assert!(kept.iter_mut().all(|c| c.get("/").text() == "10"));
+}
+
+#[test]
+fn a_broken_configuration_changes_nothing() {
+    let server = Site::server("location / { return 200 good; }").start();
+    reload(&server, "return 200 good", "retrun 200 bad");
+    server.wait_for("logs/error.log", "unknown directive \"retrun\"");
+    assert_eq!(server.get("/").text(), "good");
+    reload(&server, "retrun 200 bad", "return 200 mended");
+    assert!(wait(|| server.get("/").text() == "mended"));
+}
+
+#[test]
+fn listeners_come_and_go() {
+    let server = Site::http(
+        "server { listen 127.0.0.1:@PORT@; return 200 first; } server { listen unix:@DIR@/a.sock; return 200 a; }",
+    )
+    .start();
+    let alive = |name: &str| std::os::unix::net::UnixStream::connect(server.dir().join(name)).is_ok();
+    assert!(alive("a.sock"));
+    reload(&server, "a.sock", "b.sock");
+    assert!(wait(|| alive("b.sock")));
+    assert!(wait(|| !alive("a.sock")));
+    assert_eq!(server.get("/").text(), "first");
+}
+
+#[test]
+fn a_request_under_way_is_finished_before_quit() {
+    let backend = Backend::start(|seen| {
+        // The answer is not sent before the test has told the server to quit.
+        let gate = seen.header("X-Gate").unwrap_or_default().to_owned();
+        wait(|| std::path::Path::new(&gate).exists());
+        Reply::ok("done")
+    });
+    let server =
+        Site::server("location / { return 200 ok; } location /slow { proxy_pass http://127.0.0.1:@BACKEND@; }")
+            .set("BACKEND", backend.port)
+            .start();
+    let gate = server.dir().join("gate");
+    let mut slow = server.connect();
+    slow.send(format!("GET /slow HTTP/1.1\r\nHost: a\r\nX-Gate: {}\r\n\r\n", gate.display()));
+    assert!(wait(|| !backend.seen().is_empty()));
+    let mut idle = server.connect();
+    idle.get("/");
+    server.signal(Signal::QUIT);
+    assert!(idle.is_closed());
+    std::fs::write(&gate, "").unwrap();
+    let r = slow.response();
+    assert_eq!((r.status, r.text().as_str()), (200, "done"));
+    assert!(slow.is_closed());
+}
+
+#[test]
+fn term_and_quit_end_with_success() {
+    for signal in [Signal::TERM, Signal::INT, Signal::QUIT] {
+        let server = Site::server("return 200 ok;").start();
+        let pid = server.dir().join("logs/nginx.pid");
+        server.get("/");
+        assert!(wait(|| pid.exists()));
+        assert!(server.stop(signal).success(), "{signal:?}");
+        assert!(!pid.exists(), "{signal:?}");
+    }
+}
+
+#[test]
+fn signals_by_command_line() {
+    let server = Site::server("location / { return 200 before; }").start();
+    let tell = |word: &str| {
+        let mut command = Command::new(Program::under_test().path().unwrap());
+        command.arg("-p").arg(server.dir()).arg("-e").arg(server.dir().join("logs/error.log"));
+        command.arg("-c").arg(server.dir().join("nginx.conf")).args(["-s", word]).output().unwrap()
+    };
+    change(&server, "before", "after");
+    assert!(tell("reload").status.success());
+    assert!(wait(|| server.get("/").text() == "after"));
+    assert!(!tell("dance").status.success());
+    assert!(tell("quit").status.success());
+    assert!(wait(|| !server.dir().join("logs/nginx.pid").exists()));
+}
+
+#[test]
+fn logs_are_opened_anew() {
+    let server = Site::server("access_log @DIR@/logs/access.log; location / { return 200 ok; }").start();
+    server.get("/one");
+    server.wait_for("logs/access.log", "GET /one ");
+    std::fs::rename(server.dir().join("logs/access.log"), server.dir().join("logs/old.log")).unwrap();
+    server.get("/two");
+    server.wait_for("logs/old.log", "GET /two ");
+    server.signal(Signal::USR1);
+    assert!(wait(|| server.dir().join("logs/access.log").exists()));
+    assert!(wait(|| {
+        server.get("/three");
+        server.read("logs/access.log").contains("GET /three ")
+    }));
+}
+
+/// The processes whose parent is `parent`.
+fn children(parent: u32) -> Vec<i32> {
+    let of = |entry: std::fs::DirEntry| {
+        let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
+        let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;
+        let above: u32 = stat.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+        (above == parent).then_some(pid)
+    };
+    std::fs::read_dir("/proc").unwrap().flatten().filter_map(of).collect()
+}
+
+#[test]
+fn a_worker_that_dies_is_replaced() {
+    let server = Site::server("location / { return 200 ok; }").start();
+    // It listens before it writes its pid, and accepts only once there is a worker.
+    assert_eq!(server.get("/").text(), "ok");
+    server.wait_for("logs/nginx.pid", "\n");
+    let master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
+    let first = children(master);
+    assert_eq!(first.len(), 1, "{first:?}");
+    let worker = Pid::from_raw(first[0]).unwrap();
+    kill_process(worker, Signal::KILL).unwrap();
+    assert!(wait(|| test_kill_process(worker).is_err()));
+    server.wait_for("logs/error.log", &format!("worker process {} exited on signal 9", first[0]));
+    assert!(wait(|| matches!(children(master).as_slice(), [one] if *one != first[0])));
+    assert_eq!(server.get("/").text(), "ok");
+}
+
+#[test]
+fn version_and_help() {
+    let run = |argument: &str| {
+        let out = Command::new(Program::Ironweir.path().unwrap()).arg(argument).output().unwrap();
+        assert!(out.status.success(), "{argument}");
+        String::from_utf8_lossy(&out.stderr).into_owned()
+    };
+    assert!(run("-v").starts_with("nginx version: nginx/1.31.5 (Ironweir "));
+    assert!(run("-V").contains("\nconfigure arguments: --with-"));
+    assert!(run("-h").contains("Options:"));
+    let out = Command::new(Program::Ironweir.path().unwrap()).arg("-x").output().unwrap();
+    assert_eq!(out.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("nginx: invalid option: \"x\""));
+}
+
+#[test]
+fn the_configuration_can_be_shown() {
+    let server = Site::server("location / { return 200 ok; }").start();
+    let mut command = Command::new(Program::Ironweir.path().unwrap());
+    let out = command.arg("-T").arg("-p").arg(server.dir()).arg("-c").arg("nginx.conf").output().unwrap();
+    let shown = String::from_utf8_lossy(&out.stdout).into_owned();
+    assert!(shown.starts_with(&format!("# configuration file {}/nginx.conf:\n", server.dir().display())), "{shown}");
+    assert!(shown.contains("return 200 ok;"));
+}
