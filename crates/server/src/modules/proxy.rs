@@ -559,6 +559,9 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target, Verdict> {
 
 /// Reads the client's body, or leaves it to be streamed.
 async fn request_body(r: &mut Request, conf: &Conf) -> Result<JobBody, Verdict> {
+    if r.is_main() && r.body.stored.is_none() {
+        body::confirm_expectation(r);
+    }
     let ctx = &mut r.ctx.proxy;
     (ctx.body_length, ctx.chunked) = (r.headers_in.content_length, false);
     let wanted = *conf.upstream.pass_request_body && conf.set_body.is_none();
@@ -567,7 +570,6 @@ async fn request_body(r: &mut Request, conf: &Conf) -> Result<JobBody, Verdict> 
         if !r.body.is_present() {
             return Ok(JobBody::None);
         }
-        body::confirm_expectation(r);
         r.body.streamed = true;
         let chunked = r.headers_in.chunked;
         r.ctx.proxy.chunked = chunked;

@@ -94,10 +94,11 @@ pub fn cookie(scope: &mut Scope<'_, '_>, node: &Node, path: bool) -> Result<(), 
         [word] if *word == "off" => list.clear(),
         [from, to] => {
             let mut from = from.text.as_slice();
-            let to = to.text.as_slice();
+            let mut to = to.text.as_slice();
             if !path && !from.starts_with(b"~") {
                 // A leading dot means nothing to browsers.
                 from = from.strip_prefix(b".").unwrap_or(from);
+                to = to.strip_prefix(b".").unwrap_or(to);
             }
             let mut text = from.to_vec();
             if !path && from.starts_with(b"~") && !from.starts_with(b"~*") {
@@ -219,12 +220,14 @@ pub fn set_cookie(r: &mut Request, conf: &Conf, value: Text) -> Text {
             _ => continue,
         };
         let old = attribute[at + 1..].trim_ascii().to_vec();
-        let old = if name == b"domain" { old.strip_prefix(b".").unwrap_or(&old).to_vec() } else { old };
+        let dotted = name == b"domain" && old.first() == Some(&b'.');
+        let old = if dotted { old[1..].to_vec() } else { old };
         let text = r.text(&old);
         let new = if name == b"domain" { apply_domain(r, rules, text) } else { apply(r, rules, text) };
         if let Some(new) = new {
             changed = true;
             attribute.truncate(at + 1);
+            attribute.extend_from_slice(if dotted { b"." } else { b"" });
             attribute.extend_from_slice(r.get(new));
         }
     }

@@ -238,7 +238,16 @@ fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let word = node.args[0].as_str().into_owned();
     let addresses = resolve(&word, 80).map_err(|e| node.problem(format!("{e} in upstream \"{word}\"")))?;
     let group = current(scope).name.clone();
-    let mut peers: Vec<Peer> = addresses.into_iter().map(|a| Peer::new(&group, &word, a)).collect();
+    let before = |a: &Address| {
+        let blocks = &scope.build.main.upstream.blocks;
+        let lines = blocks.last().map_or(&[][..], |b| &b.servers);
+        lines.iter().flat_map(|l| &l.peers).filter(|p| p.address == *a).count()
+    };
+    let made = addresses.into_iter().map(|a| {
+        let ordinal = before(&a);
+        Peer::new(&group, &word, a, ordinal)
+    });
+    let mut peers: Vec<Peer> = made.collect();
     let mut backup = false;
     for word in &node.args[1..] {
         let text = word.as_str();

@@ -143,15 +143,18 @@ impl PeerState {
     }
 }
 
-/// States by group and address, as long as any snapshot uses them.
-static STATES: Mutex<Option<HashMap<(Box<str>, Box<str>), Weak<PeerState>>>> = Mutex::new(None);
+/// A peer's name through reloads: group, address, and which of several lines with this address.
+type StateKey = (Box<str>, Box<str>, usize);
+
+/// States as long as any snapshot uses them.
+static STATES: Mutex<Option<HashMap<StateKey, Weak<PeerState>>>> = Mutex::new(None);
 
 /// The state of a peer: the one that is there already, or a new one.
-pub fn state_of(group: &str, peer: &str) -> Arc<PeerState> {
+pub fn state_of(group: &str, peer: &str, ordinal: usize) -> Arc<PeerState> {
     let mut guard = STATES.lock().expect("nothing panics while it is locked");
     let states = guard.get_or_insert_default();
     states.retain(|_, s| s.strong_count() > 0);
-    let key = (Box::from(group), Box::from(peer));
+    let key = (Box::from(group), Box::from(peer), ordinal);
     if let Some(state) = states.get(&key).and_then(Weak::upgrade) {
         return state;
     }
@@ -163,7 +166,7 @@ pub fn state_of(group: &str, peer: &str) -> Arc<PeerState> {
 impl Group {
     /// A group for addresses that no `upstream` block names.
     pub fn implicit(name: &str, addresses: Vec<Address>) -> Group {
-        let peers = addresses.into_iter().map(|a| Arc::new(Peer::new(name, name, a))).collect();
+        let peers = addresses.into_iter().map(|a| Arc::new(Peer::new(name, name, a, 0))).collect();
         Group {
             name: name.into(),
             method: Method::RoundRobin,
@@ -180,13 +183,13 @@ impl Group {
 }
 
 impl Peer {
-    /// A peer with the values a `server` line has by default.
-    pub fn new(group: &str, server: &str, address: Address) -> Peer {
+    /// A peer with the values a `server` line has by default. `ordinal`: how many lines before have the same address.
+    pub fn new(group: &str, server: &str, address: Address, ordinal: usize) -> Peer {
         let name = match &address {
             Address::Inet(a) => a.to_string(),
             Address::Unix(path) => format!("unix:{}", path.display()),
         };
-        let state = state_of(group, &name);
+        let state = state_of(group, &name, ordinal);
         Peer {
             name: name.into(),
             server: server.into(),
