@@ -7,6 +7,7 @@ use super::{Client, Session, pool};
 use crate::log_error;
 use crate::modules::core::Lingering;
 use crate::request::filter::Chunk;
+use crate::request::headers::{HeaderLine, RequestHead};
 use crate::request::{Request, Version, head, phases};
 use crate::snapshot::Shot;
 use crate::worker::timer::Timer;
@@ -24,6 +25,8 @@ use wire::http1::request::{RequestParser, Rules};
 const PIPELINE_FLUSH: u64 = 64 * 1024;
 /// A connection that waits longer than this for its next request gives back what it holds.
 const STAY_READY: Duration = Duration::from_millis(1000);
+/// CR LF.
+const LINE_END: usize = 2;
 /// How much a lingering close reads at once.
 const LINGER_BUFFER: usize = 4096;
 
@@ -225,6 +228,10 @@ async fn read_head(r: &mut Request) -> HeadRead {
             }
             match parser.parse(http.unread(), &rules, &mut r.headers_in.head) {
                 Ok(Parsed::Complete { len }) => {
+                    if let Some(status) = oversized(&r.headers_in.head, len, conf) {
+                        return refuse_large(r, status);
+                    }
+                    let Session::Http1(http) = &mut r.session else { unreachable!("taken above") };
                     r.arena.push(&http.unread()[..len]);
                     r.request_length = len as u64;
                     http.consume(len);
@@ -346,6 +353,21 @@ fn too_large(len: usize, parser: &RequestParser, conf: &crate::modules::core::Se
         return Some(if parser.is_line_complete() { 494 } else { 414 });
     }
     (len > first + number * size).then_some(494)
+}
+
+/// The same limits for a head that came whole: nginx's buffers would not have held it.
+fn oversized(head: &RequestHead, len: usize, conf: &crate::modules::core::ServerSettings) -> Option<u16> {
+    let (number, size) = *conf.large_client_header_buffers;
+    let first = *conf.client_header_buffer_size as usize;
+    let room = size.max(first);
+    if len <= room {
+        return None;
+    }
+    if head.line.len() + LINE_END >= room {
+        return Some(414);
+    }
+    let long = |h: &HeaderLine| (h.value.end - h.name.start) as usize + LINE_END >= room;
+    (head.headers.iter().any(long) || len > first + number * size).then_some(494)
 }
 
 fn refuse_large(r: &mut Request, status: u16) -> HeadRead {

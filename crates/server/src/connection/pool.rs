@@ -8,8 +8,8 @@ use std::rc::Rc;
 
 /// Size of the buffers that requests are read into.
 pub const BUFFER: usize = 16 * 1024;
-/// Buffers and requests kept at most, each.
-const KEEP: usize = 256;
+/// Buffers and requests kept at most, each: as many as a busy thread has in use at once.
+const KEEP: usize = 1024;
 /// A buffer that grew over this is freed.
 const KEEP_CAPACITY: usize = 64 * 1024;
 

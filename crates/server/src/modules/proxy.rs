@@ -120,6 +120,9 @@ pub const VARIABLES: &[Builtin] = &[
     },
 ];
 
+/// Room for a usual request head.
+const HEAD_ROOM: usize = 1024;
+
 /// Headers that are never passed on, whatever is set.
 const NOT_PASSED: [&[u8]; 9] = [
     b"host",
@@ -573,7 +576,9 @@ async fn request_body(r: &mut Request, conf: &Conf) -> Result<JobBody, Verdict> 
         r.body.streamed = true;
         let chunked = r.headers_in.chunked;
         r.ctx.proxy.chunked = chunked;
-        return Ok(JobBody::Stream { chunked });
+        let mut first = Vec::new();
+        let complete = body::take_preread(r, &mut first).map_err(Verdict::from)?;
+        return Ok(JobBody::Stream { chunked, first, complete });
     }
     if !r.is_main() && r.body.stored.is_none() {
         r.ctx.proxy.body_length = None;
@@ -592,7 +597,7 @@ async fn request_body(r: &mut Request, conf: &Conf) -> Result<JobBody, Verdict> 
 
 /// The request's head (`ngx_http_proxy_create_request`). Also whether it is a HEAD.
 fn build_head(r: &mut Request, conf: &Conf, pass: &Pass, target: &Target) -> Result<(Vec<u8>, bool), Verdict> {
-    let mut out = crate::connection::pool::take_buffer();
+    let mut out = Vec::with_capacity(HEAD_ROOM);
     let method = if conf.method.is_empty() { r.method_name } else { conf.method.eval(r) };
     let is_head = r.get(method).eq_ignore_ascii_case(b"HEAD");
     out.extend_from_slice(r.get(method));

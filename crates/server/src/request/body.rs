@@ -182,6 +182,19 @@ pub async fn read_some(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyE
     poll_fn(|cx| poll_some(r, cx, out)).await
 }
 
+/// Takes the body bytes that came with the head, without waiting. `Ok(true)`: the body is complete.
+pub fn take_preread(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
+    let before = r.body.received;
+    let Session::Http1(http) = &mut r.session else { return Ok(true) };
+    match r.body.take(http, Some(out)) {
+        Ok(complete) => finish_read(r, before, complete),
+        Err(()) => {
+            log_error!(r, Info, "client sent invalid chunked body");
+            Err(BodyError::Status(400))
+        }
+    }
+}
+
 /// Starts the clock for [`poll_some`].
 pub fn arm(r: &mut Request, timeout: Duration) {
     if let Session::Http1(http) = &mut r.session {

@@ -147,12 +147,6 @@ fn headers(r: &mut Request) -> Result<(), u16> {
                     return Err(duplicate(r, line));
                 }
                 coding_seen = true;
-                if !r.get(value).eq_ignore_ascii_case(b"chunked") {
-                    let shown = String::from_utf8_lossy(r.get(value)).into_owned();
-                    log_error!(r, Info, "client sent unknown \"Transfer-Encoding\": \"{shown}\"");
-                    return Err(501);
-                }
-                r.headers_in.chunked = true;
             }
             K::Connection => {
                 let kind = values::parse_connection(r.arena.span(line.value));
@@ -237,11 +231,17 @@ fn choose_server(r: &mut Request) -> Result<(), u16> {
 }
 
 fn framing(r: &mut Request) -> Result<(), u16> {
-    if r.headers_in.chunked {
+    if let Some(coding) = r.headers_in.find(K::TransferEncoding) {
         if r.version < Version::HTTP11 {
             log_error!(r, Info, "client sent HTTP/1.0 request with \"Transfer-Encoding\" header");
             return Err(400);
         }
+        if !r.get(coding).eq_ignore_ascii_case(b"chunked") {
+            let shown = String::from_utf8_lossy(r.get(coding)).into_owned();
+            log_error!(r, Info, "client sent unknown \"Transfer-Encoding\": \"{shown}\"");
+            return Err(501);
+        }
+        r.headers_in.chunked = true;
         if r.headers_in.content_length.is_some() {
             log_error!(r, Info, "client sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time");
             return Err(400);

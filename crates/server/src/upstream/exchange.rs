@@ -50,6 +50,10 @@ pub enum JobBody {
     Stream {
         /// Chunks.
         chunked: bool,
+        /// What came with the head: whoever sends nonsense there is refused before a peer hears of it.
+        first: Vec<u8>,
+        /// That is all.
+        complete: bool,
     },
 }
 
@@ -242,7 +246,10 @@ async fn send(
     }
     match &job.body {
         JobBody::Stored(s) if s.file.is_some() => send_file(r, conf, connection, timer, s, input, reused).await,
-        JobBody::Stream { chunked } => stream(r, conf, connection, timer, *chunked, input, reused).await,
+        JobBody::Stream { chunked, first, complete } => {
+            let begun = (first.as_slice(), *complete);
+            stream(r, conf, connection, timer, *chunked, begun, input, reused).await
+        }
         _ => Ok(true),
     }
 }
@@ -373,20 +380,34 @@ async fn send_file(
 }
 
 /// Sends the client's body on as it comes.
+#[allow(clippy::too_many_arguments, reason = "the parts of a try; a struct of them would be used here only")]
 async fn stream(
     r: &mut Request,
     conf: &UpstreamSettings,
     connection: &mut Connection,
     timer: &Timer,
     chunked: bool,
+    (first, whole): (&[u8], bool),
     input: &mut Vec<u8>,
     reused: bool,
 ) -> Result<bool, Failure> {
     let mut piece = buffers::take_buffer();
     let mut framed = Vec::new();
     let timeout = *r.conf().core.client_body_timeout;
+    let mut begun = Some(whole);
     loop {
         piece.clear();
+        if let Some(whole) = begun.take().filter(|whole| *whole || !first.is_empty()) {
+            piece.extend_from_slice(first);
+            if send_piece(r, conf, connection, timer, chunked, &piece, whole, &mut framed, input, reused).await? {
+                if whole {
+                    buffers::give_buffer(piece);
+                    return Ok(true);
+                }
+                continue;
+            }
+            return Ok(false);
+        }
         body::arm(r, timeout);
         let got = poll_fn(|cx| {
             if let Poll::Ready(x) = body::poll_some(r, cx, &mut piece) {
@@ -413,21 +434,7 @@ async fn stream(
                 return Err(Failure::of(next::ERROR, true, reused));
             }
         };
-        keep_for_variable(r, &piece, complete);
-        framed.clear();
-        if chunked {
-            if !piece.is_empty() {
-                wire::http1::chunked::encode_size(piece.len() as u64, &mut framed);
-                framed.extend_from_slice(&piece);
-                framed.extend_from_slice(b"\r\n");
-            }
-            if complete {
-                framed.extend_from_slice(wire::http1::chunked::LAST_CHUNK);
-            }
-        }
-        let out = if chunked { &framed } else { &piece };
-        timer.set(*conf.send_timeout);
-        if !out.is_empty() && !write_two(r, conf, connection, timer, out, b"", input, reused).await? {
+        if !send_piece(r, conf, connection, timer, chunked, &piece, complete, &mut framed, input, reused).await? {
             return Ok(false);
         }
         if complete {
@@ -435,6 +442,40 @@ async fn stream(
             return Ok(true);
         }
     }
+}
+
+/// Sends one piece of a streamed body in its framing. False: the peer said something first.
+#[allow(clippy::too_many_arguments, reason = "the parts of a try; a struct of them would be used here only")]
+async fn send_piece(
+    r: &mut Request,
+    conf: &UpstreamSettings,
+    connection: &mut Connection,
+    timer: &Timer,
+    chunked: bool,
+    piece: &[u8],
+    complete: bool,
+    framed: &mut Vec<u8>,
+    input: &mut Vec<u8>,
+    reused: bool,
+) -> Result<bool, Failure> {
+    keep_for_variable(r, piece, complete);
+    framed.clear();
+    if chunked {
+        if !piece.is_empty() {
+            wire::http1::chunked::encode_size(piece.len() as u64, framed);
+            framed.extend_from_slice(piece);
+            framed.extend_from_slice(b"\r\n");
+        }
+        if complete {
+            framed.extend_from_slice(wire::http1::chunked::LAST_CHUNK);
+        }
+    }
+    let out = if chunked { &**framed } else { piece };
+    timer.set(*conf.send_timeout);
+    if out.is_empty() {
+        return Ok(true);
+    }
+    write_two(r, conf, connection, timer, out, b"", input, reused).await
 }
 
 /// `$request_body` of a body that came in one piece, where the configuration asks for it.
