@@ -59,7 +59,9 @@ impl Loader<'_> {
     fn file(&mut self, path: &Path, at: Option<&Word>, nodes: &mut Vec<Node>, depth: usize, nesting: usize) {
         if depth > MAX_INCLUDE_DEPTH || self.tree.sources.len() >= MAX_SOURCES {
             let message = format!("too many nested includes of \"{}\"", path.display());
-            self.problem(at.map_or_else(|| Problem::bare(message.clone()), |w| Problem::emerg(w.span, message.clone())));
+            self.problem(
+                at.map_or_else(|| Problem::bare(message.clone()), |w| Problem::emerg(w.span, message.clone())),
+            );
             return;
         }
         let text: Arc<[u8]> = match self.files.read(path) {

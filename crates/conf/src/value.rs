@@ -17,9 +17,7 @@ pub fn number(text: &[u8]) -> Option<u64> {
 fn scaled(text: &[u8], units: &[(u8, u64)]) -> Option<u64> {
     let last = text.last()?.to_ascii_lowercase();
     match units.iter().find(|(unit, _)| *unit == last) {
-        Some((_, scale)) => {
-            number(&text[..text.len() - 1])?.checked_mul(*scale).filter(|n| *n <= i64::MAX as u64)
-        }
+        Some((_, scale)) => number(&text[..text.len() - 1])?.checked_mul(*scale).filter(|n| *n <= i64::MAX as u64),
         None => number(text),
     }
 }

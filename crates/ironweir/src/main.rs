@@ -28,8 +28,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     }
-    let which =
-        Which { file: options.file.clone(), prefix: options.prefix.clone(), globals: options.globals.clone() };
+    let which = Which { file: options.file.clone(), prefix: options.prefix.clone(), globals: options.globals.clone() };
     if options.test {
         return test(&options, &which);
     }

@@ -62,7 +62,8 @@ impl Service for Server {
         let Reading { sources, problems, snapshot, .. } = read(&recorder, &self.which, self.generation);
         complain(&problems, &sources);
         let Some(snapshot) = snapshot else { return Err(Vec::new()) };
-        let directories = snapshot.directories.iter().map(|path| DirectorySpec { path: path.clone(), mode: DIRECTORY_MODE });
+        let directories =
+            snapshot.directories.iter().map(|path| DirectorySpec { path: path.clone(), mode: DIRECTORY_MODE });
         Ok(Plan {
             directories: directories.collect(),
             log_files: snapshot.log_paths(),

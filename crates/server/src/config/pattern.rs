@@ -24,7 +24,8 @@ impl Pattern {
     /// Compiles an expression; an error is nginx's text for it.
     pub fn compile(build: &mut Build<'_>, text: &[u8], caseless: bool) -> Result<Pattern, String> {
         let shown = String::from_utf8_lossy(text);
-        let source = std::str::from_utf8(text).map_err(|_| format!("pcre2_compile() failed: not UTF-8 in \"{shown}\""))?;
+        let source =
+            std::str::from_utf8(text).map_err(|_| format!("pcre2_compile() failed: not UTF-8 in \"{shown}\""))?;
         let regex = RegexBuilder::new()
             .caseless(caseless)
             .jit_if_available(true)
@@ -86,10 +87,11 @@ impl Pattern {
         }
         r.captures.clear();
         for group in 1..=self.groups() {
-            r.captures.push(locations.get(group).map(|(start, end)| Span {
-                start: subject.start + start as u32,
-                end: subject.start + end as u32,
-            }));
+            r.captures.push(
+                locations
+                    .get(group)
+                    .map(|(start, end)| Span { start: subject.start + start as u32, end: subject.start + end as u32 }),
+            );
         }
         for &(group, id) in self.named.iter() {
             let value = r.captures.get(group - 1).copied().flatten().map(Text::Own);

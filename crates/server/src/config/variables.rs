@@ -95,10 +95,7 @@ impl Variables {
         if self.defined.get(&key).is_some_and(|d| !d.changeable) {
             return Err(format!("the duplicate \"{key}\" variable"));
         }
-        self.defined.insert(
-            key,
-            Definition { evaluate: Some(evaluate), volatile, changeable: true, assign: None },
-        );
+        self.defined.insert(key, Definition { evaluate: Some(evaluate), volatile, changeable: true, assign: None });
         Ok(self.index(name))
     }
 
@@ -150,7 +147,12 @@ impl Variables {
         let mut unknown = Vec::new();
         for name in &self.names {
             let variable = match self.defined.get(name) {
-                Some(d) => Variable { name: name.clone(), evaluate: d.evaluate.clone(), volatile: d.volatile, assign: d.assign },
+                Some(d) => Variable {
+                    name: name.clone(),
+                    evaluate: d.evaluate.clone(),
+                    volatile: d.volatile,
+                    assign: d.assign,
+                },
                 None => match prefix(name) {
                     Some(p) => {
                         let rest: Box<str> = name[p.name.len()..].into();

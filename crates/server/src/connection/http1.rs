@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 use wire::http1::Parsed;
-use wire::http1::request::{RequestParser, Rules};
+use wire::http1::request::{RequestError, RequestParser, Rules};
 
 /// Answers to pipelined requests are written together up to this many bytes.
 const PIPELINE_FLUSH: u64 = 64 * 1024;
@@ -252,6 +252,10 @@ async fn read_head(r: &mut Request) -> HeadRead {
                     error.log(http.unread(), &mut text);
                     let stage = if parser.is_line_complete() { "headers" } else { "line" };
                     keep_line(r, parser.is_line_complete());
+                    if error == RequestError::InvalidMethodHttp09 {
+                        // Whoever speaks HTTP/0.9 cannot read a head.
+                        r.version = Version::HTTP09;
+                    }
                     log_error!(r, Info, "{} while reading client request {stage}", String::from_utf8_lossy(&text));
                     return HeadRead::Refused(error.status());
                 }

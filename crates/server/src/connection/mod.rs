@@ -195,14 +195,13 @@ async fn guarded(socket: Socket, client: Rc<Client>) {
     let _counted = Counted::new();
     let number = client.number;
     let mut work = std::pin::pin!(run(socket, client));
-    let result = poll_fn(|cx| {
-        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+    let result =
+        poll_fn(|cx| match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.as_mut().poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,
             Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
             Err(panic) => Poll::Ready(Err(panic)),
-        }
-    })
-    .await;
+        })
+        .await;
     if let Err(panic) = result {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");

@@ -149,7 +149,8 @@ impl Output {
         }
         let part = self.files.front().expect("a queue that is not empty has bytes or a file in front");
         let mut offset = part.offset;
-        let n = socket.try_sendfile(part.file.as_fd(), &mut offset, part.len.min(limit).min(SENDFILE_CHUNK) as usize)?;
+        let n =
+            socket.try_sendfile(part.file.as_fd(), &mut offset, part.len.min(limit).min(SENDFILE_CHUNK) as usize)?;
         if n == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the file became shorter while it was sent"));
         }

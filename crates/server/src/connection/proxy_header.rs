@@ -1,7 +1,7 @@
 //! Reads the PROXY header (versions 1 and 2) that comes before everything else on `listen ... proxy_protocol`.
 
-use super::http1::Http1;
 use super::Client;
+use super::http1::Http1;
 use crate::log::error::Level;
 use std::future::poll_fn;
 use std::rc::Rc;

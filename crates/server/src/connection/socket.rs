@@ -54,7 +54,9 @@ impl Socket {
 
     fn registered(&mut self) -> io::Result<&AsyncFd<Rc<OwnedFd>>> {
         if let State::Plain(_) = self.state {
-            let State::Plain(fd) = std::mem::replace(&mut self.state, State::Gone) else { unreachable!("just matched") };
+            let State::Plain(fd) = std::mem::replace(&mut self.state, State::Gone) else {
+                unreachable!("just matched")
+            };
             match AsyncFd::try_with_interest(fd, Interest::READABLE | Interest::WRITABLE) {
                 Ok(io) => self.state = State::Registered(io),
                 Err(error) => {

@@ -93,7 +93,9 @@ fn accept_some(listener: &Listener, at_most: usize) -> Accepted {
     for _ in 0..at_most {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         match rustix::net::acceptfrom_with(listener.fd.get_ref(), flags) {
-            Ok((fd, peer)) => connection::start(fd, peer.map_or(Address::Unix(PathBuf::new()), address), listener.number),
+            Ok((fd, peer)) => {
+                connection::start(fd, peer.map_or(Address::Unix(PathBuf::new()), address), listener.number)
+            }
             Err(e) => {
                 let error = io::Error::from(e);
                 match e {

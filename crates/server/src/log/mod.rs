@@ -50,10 +50,8 @@ pub fn local_time() -> Now {
         return now;
     }
     let offset = local(seconds).offset_minutes;
-    let now = Now {
-        common: wire::date::format_log(seconds, offset),
-        iso8601: wire::date::format_iso8601(seconds, offset),
-    };
+    let now =
+        Now { common: wire::date::format_log(seconds, offset), iso8601: wire::date::format_iso8601(seconds, offset) };
     NOW.set((seconds, now));
     now
 }

@@ -7,8 +7,8 @@ use crate::config::{Build, Directive, Level, Scope, http};
 use crate::log::error::ErrorLog;
 use crate::request::phases::Content;
 use crate::request::{Method, Request, Text};
-use crate::settings;
 use crate::resolve::ResolverConfig;
+use crate::settings;
 use crate::settings::ErrorLogSpec;
 use crate::snapshot::LocationId;
 use crate::temp::TempPath;
@@ -46,9 +46,12 @@ pub const DIRECTIVES: &[Directive] = &[
     http("client_body_in_single_buffer", accepted),
     http("root", root),
     http("alias", alias),
-    http("internal", |s, n| {
-        if std::mem::replace(&mut s.level.conf.core.internal, true) { Err(duplicate(n)) } else { Ok(()) }
-    }),
+    http(
+        "internal",
+        |s, n| {
+            if std::mem::replace(&mut s.level.conf.core.internal, true) { Err(duplicate(n)) } else { Ok(()) }
+        },
+    ),
     http("types", types),
     http("default_type", |s, n| set::value(&mut s.level.conf.core.default_type, n, n.args[0].text.as_slice().into())),
     http("client_max_body_size", |s, n| set::offset(&mut s.level.conf.core.client_max_body_size, n)),
@@ -440,7 +443,9 @@ fn place(scope: &mut Scope<'_, '_>, node: &Node, alias: Option<usize>) -> Result
         if alias.is_some() == core.root.alias.is_some() {
             return Err(duplicate(node));
         }
-        return Err(node.problem(format!("\"{this}\" directive is duplicate, \"{other}\" directive was specified earlier")));
+        return Err(
+            node.problem(format!("\"{this}\" directive is duplicate, \"{other}\" directive was specified earlier"))
+        );
     }
     let word = &node.args[0];
     for forbidden in [&b"$document_root"[..], b"${document_root}", b"$realpath_root", b"${realpath_root}"] {

@@ -172,8 +172,7 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         conf.core.merge(&defaults.core);
         servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id });
     }
-    let indexed: Vec<(ServerId, &Level)> =
-        levels.iter().enumerate().map(|(i, l)| (ServerId(i as u32), l)).collect();
+    let indexed: Vec<(ServerId, &Level)> = levels.iter().enumerate().map(|(i, l)| (ServerId(i as u32), l)).collect();
     let (listens, ports) = listen::collect(build, &indexed);
     for level in levels {
         place(build, level, &http.conf, &mut locations);

@@ -44,7 +44,8 @@ pub enum Name {
 /// `listen address[:port] [parameters]`
 pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let word = node.args[0].as_str();
-    let addresses = parse_address(&word).map_err(|e| node.problem(format!("{e} in \"{word}\" of the \"listen\" directive")))?;
+    let addresses =
+        parse_address(&word).map_err(|e| node.problem(format!("{e} in \"{word}\" of the \"listen\" directive")))?;
     for address in addresses {
         let mut listen = Listen {
             spec: ListenSpec { deferred: true, ..ListenSpec::new(address) },
@@ -82,7 +83,9 @@ fn parameter(listen: &mut Listen, node: &Node, text: &str) -> Result<(), Problem
         ("deferred", "" | "on") => spec.deferred = true,
         ("deferred", "off") => spec.deferred = false,
         ("setfib", _) | ("accept_filter", _) => {}
-        ("multipath", "") => return Err(node.problem("multipath is not supported on this platform, ignored".to_owned())),
+        ("multipath", "") => {
+            return Err(node.problem("multipath is not supported on this platform, ignored".to_owned()));
+        }
         ("backlog", v) => match v.parse::<i32>() {
             Ok(n) if n != 0 => spec.backlog = n,
             _ => return Err(bad("backlog", v)),

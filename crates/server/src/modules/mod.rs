@@ -4,14 +4,14 @@
 pub mod access;
 pub mod auth_basic;
 pub mod auth_request;
-pub mod core;
-pub mod geo;
-pub mod headers;
 pub mod autoindex;
+pub mod core;
 pub mod disable_symlinks;
 pub mod empty_gif;
+pub mod geo;
 pub mod gzip_rules;
 pub mod gzip_static;
+pub mod headers;
 pub mod http_block;
 pub mod index;
 pub mod listen;
@@ -19,21 +19,21 @@ pub mod log;
 pub mod map;
 pub mod mirror;
 pub mod not_modified;
+pub mod open_file_cache;
 pub mod process;
 pub mod proxy;
 pub mod proxy_rewrite;
+pub mod random_index;
 pub mod range;
 pub mod realip;
 pub mod referer;
-pub mod open_file_cache;
-pub mod random_index;
 pub mod rewrite;
 pub mod secure_link;
 pub mod split_clients;
 pub mod static_files;
-pub mod upstream_block;
 pub mod stub_status;
 pub mod try_files;
+pub mod upstream_block;
 pub mod userid;
 pub mod variables;
 
@@ -80,7 +80,15 @@ const DIRECTIVES: &[&[Directive]] = &[
 ];
 
 /// The variables of all modules.
-const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES, realip::VARIABLES, referer::VARIABLES, userid::VARIABLES, secure_link::VARIABLES];
+const VARIABLES: &[&[Builtin]] = &[
+    variables::VARIABLES,
+    proxy::VARIABLES,
+    upstream_block::VARIABLES,
+    realip::VARIABLES,
+    referer::VARIABLES,
+    userid::VARIABLES,
+    secure_link::VARIABLES,
+];
 
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
@@ -102,7 +110,8 @@ pub const CONTENT: &[fn(&mut Request) -> Verdict] =
     &[random_index::handler, index::handler, autoindex::handler, gzip_static::handler, static_files::handler];
 
 /// Header filters in the order in which they run.
-pub const HEADER_FILTERS: &[HeaderFilter] = &[not_modified::filter, headers::filter, userid::filter, range::filter, gzip_rules::vary_filter];
+pub const HEADER_FILTERS: &[HeaderFilter] =
+    &[not_modified::filter, headers::filter, userid::filter, range::filter, gzip_rules::vary_filter];
 
 macro_rules! location_confs {
     ($($(#[$meta:meta])* $module:ident,)*) => {
@@ -237,11 +246,30 @@ pub fn prefixes() -> impl Iterator<Item = &'static Prefix> {
 
 /// What `-V` says: the modules that are there, and those that nginx has by default and Ironweir has not.
 pub fn configure_arguments() -> String {
-    let with = ["--with-pcre-jit", "--with-http_realip_module", "--with-http_auth_request_module",
-        "--with-http_gzip_static_module", "--with-http_random_index_module", "--with-http_secure_link_module",
-        "--with-http_stub_status_module", "--with-debug"];
-    let without = ["charset", "gzip", "ssi", "memcached", "limit_conn", "limit_req", "fastcgi", "uwsgi", "scgi",
-        "grpc", "browser", "upstream_sticky"];
+    let with = [
+        "--with-pcre-jit",
+        "--with-http_realip_module",
+        "--with-http_auth_request_module",
+        "--with-http_gzip_static_module",
+        "--with-http_random_index_module",
+        "--with-http_secure_link_module",
+        "--with-http_stub_status_module",
+        "--with-debug",
+    ];
+    let without = [
+        "charset",
+        "gzip",
+        "ssi",
+        "memcached",
+        "limit_conn",
+        "limit_req",
+        "fastcgi",
+        "uwsgi",
+        "scgi",
+        "grpc",
+        "browser",
+        "upstream_sticky",
+    ];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
     with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
 }

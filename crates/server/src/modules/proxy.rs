@@ -416,7 +416,8 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
     let conf = &mut level.conf.proxy;
     if conf.pass.is_none() && nameless {
         conf.pass.clone_from(&parent.proxy.pass);
-        if conf.pass.is_some() && level.context.intersects(Contexts::LIMIT_EXCEPT) && level.conf.core.handler.is_none() {
+        if conf.pass.is_some() && level.context.intersects(Contexts::LIMIT_EXCEPT) && level.conf.core.handler.is_none()
+        {
             level.conf.core.handler = Some(Content::Later(handler));
         }
     }

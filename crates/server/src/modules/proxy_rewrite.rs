@@ -126,9 +126,7 @@ pub fn cookie_flags(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Proble
     } else {
         let text = &node.args[0].text;
         let name = match text.strip_prefix(b"~") {
-            Some(regex) => {
-                Match::Regex(Pattern::compile(scope.build, regex, true).map_err(|t| node.problem(t))?)
-            }
+            Some(regex) => Match::Regex(Pattern::compile(scope.build, regex, true).map_err(|t| node.problem(t))?),
             None => Match::Name(Complex::compile(scope.build, &node.args[0])?),
         };
         let mut flags = Vec::new();
@@ -138,9 +136,9 @@ pub fn cookie_flags(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Proble
                 continue;
             }
             let known = flag_word(&word.as_str());
-            flags.push(Flag::Word(known.ok_or_else(|| {
-                node.problem(format!("invalid parameter \"{}\"", word.as_str()))
-            })?));
+            flags.push(Flag::Word(
+                known.ok_or_else(|| node.problem(format!("invalid parameter \"{}\"", word.as_str())))?,
+            ));
         }
         list.push(CookieFlags { name, flags });
     }

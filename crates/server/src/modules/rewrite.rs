@@ -22,9 +22,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("if", if_),
     http("break", |s, _| push(s, Code::Break)),
     http("rewrite_log", |s, n| set::flag(&mut s.level.conf.rewrite.rewrite_log, n)),
-    http("uninitialized_variable_warn", |s, n| {
-        set::flag(&mut s.level.conf.rewrite.uninitialized_variable_warn, n)
-    }),
+    http("uninitialized_variable_warn", |s, n| set::flag(&mut s.level.conf.rewrite.uninitialized_variable_warn, n)),
 ];
 
 settings! {
@@ -239,8 +237,7 @@ fn comparison(
     match op_text {
         b"=" => Ok(Condition::Equal { variable, value: Complex::compile(build, value)?, not }),
         b"~" | b"~*" => {
-            let pattern =
-                Pattern::compile(build, &value.text, op_text.len() == 2).map_err(|t| node.problem(t))?;
+            let pattern = Pattern::compile(build, &value.text, op_text.len() == 2).map_err(|t| node.problem(t))?;
             Ok(Condition::Match { variable, pattern, not })
         }
         _ => Err(node.problem(format!("unexpected \"{}\" in condition", op.as_str()))),

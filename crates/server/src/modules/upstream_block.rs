@@ -213,8 +213,9 @@ fn zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 fn keepalive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let n = value::number(&node.args[0].text)
-        .ok_or_else(|| node.problem(format!("invalid value \"{}\" in \"keepalive\" directive", node.args[0].as_str())))?;
+    let n = value::number(&node.args[0].text).ok_or_else(|| {
+        node.problem(format!("invalid value \"{}\" in \"keepalive\" directive", node.args[0].as_str()))
+    })?;
     if let Some(w) = node.args.get(1)
         && *w != "local"
     {
@@ -289,7 +290,11 @@ fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 /// Addresses of `host[:port]` or `unix:path`. Names are looked up while the configuration is read.
 pub fn resolve(text: &str, default_port: u16) -> Result<Vec<Address>, String> {
     if let Some(path) = text.strip_prefix("unix:") {
-        return if path.is_empty() { Err("no path in the unix domain socket".into()) } else { Ok(vec![Address::Unix(path.into())]) };
+        return if path.is_empty() {
+            Err("no path in the unix domain socket".into())
+        } else {
+            Ok(vec![Address::Unix(path.into())])
+        };
     }
     Ok(super::listen::resolve(text, default_port)?.into_iter().map(Address::Inet).collect())
 }
@@ -312,7 +317,13 @@ pub fn finish(build: &mut Build<'_>) {
         for tier in &mut tiers {
             tier.prepare(&method);
         }
-        build.groups.push(Arc::new(Group { name: block.name.into(), method, tiers, keepalive: block.keepalive, is_block: true }));
+        build.groups.push(Arc::new(Group {
+            name: block.name.into(),
+            method,
+            tiers,
+            keepalive: block.keepalive,
+            is_block: true,
+        }));
     }
 }
 

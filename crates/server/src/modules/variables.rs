@@ -63,9 +63,7 @@ pub const VARIABLES: &[Builtin] = &[
     volatile("bytes_sent", |r| Some(text!(r, "{}", r.bytes_sent()))),
     volatile("body_bytes_sent", |r| Some(text!(r, "{}", r.body_bytes_sent()))),
     fixed("pipe", |r| Some(Text::from(if r.pipelined { "p" } else { "." }))),
-    volatile("request_completion", |r| {
-        Some(Text::from(if r.response_done && !r.aborted { "OK" } else { "" }))
-    }),
+    volatile("request_completion", |r| Some(Text::from(if r.response_done && !r.aborted { "OK" } else { "" }))),
     fixed("request_body", request_body),
     fixed("request_body_file", request_body_file),
     volatile("request_length", |r| Some(text!(r, "{}", r.request_length))),

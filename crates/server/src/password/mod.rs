@@ -139,7 +139,8 @@ mod tests {
 
     #[test]
     fn what_is_broken_fits_nothing() {
-        for stored in ["", "x", "$1$", "$apr1$", "$5$", "$6$", "$2y$", "$y$j9T$x", "{SSHA}", "{SSHA}Zm9vCg==", "{SHA}"] {
+        for stored in ["", "x", "$1$", "$apr1$", "$5$", "$6$", "$2y$", "$y$j9T$x", "{SSHA}", "{SSHA}Zm9vCg==", "{SHA}"]
+        {
             assert!(!fits(b"1", stored.as_bytes()), "{stored}");
             assert!(!fits(b"", stored.as_bytes()), "{stored}");
         }

@@ -207,7 +207,9 @@ fn browser(r: &mut Request, agent: wire::span::Span) {
     if memchr::memmem::find(agent, b"Opera").is_some() {
         (h.msie, h.msie6) = (false, false);
     }
-    if !h.msie && memchr::memmem::find(agent, b"Safari/").is_some() && memchr::memmem::find(agent, b"Mac OS X").is_some()
+    if !h.msie
+        && memchr::memmem::find(agent, b"Safari/").is_some()
+        && memchr::memmem::find(agent, b"Mac OS X").is_some()
     {
         h.safari = memchr::memmem::find(agent, b"Chrome").is_none();
     }

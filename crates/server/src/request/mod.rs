@@ -18,12 +18,12 @@ use crate::log::error::{ErrorLog, Level};
 use crate::modules::{LocationConf, RequestContexts};
 use crate::snapshot::{Location, LocationId, Server, ServerId, Shot, VariableId};
 use crate::upstream::Attempts;
+pub use arena::Text;
 use arena::{Arena, Span};
 use body::Body;
 use filter::BodyFilter;
 use headers::{HeadersIn, HeadersOut};
 use std::rc::Rc;
-pub use arena::Text;
 pub use wire::http1::Version;
 pub use wire::http1::request::Method;
 
@@ -212,7 +212,8 @@ impl Request {
     }
 
     fn with_buffers(shot: Rc<Shot>, client: Rc<Client>, session: Session, buffers: Buffers) -> Request {
-        let Buffers { arena, headers_in, headers_out, body_filters, attempts, captures, mut values, scratch, room } = buffers;
+        let Buffers { arena, headers_in, headers_out, body_filters, attempts, captures, mut values, scratch, room } =
+            buffers;
         values.resize(shot.variables.len(), Value::Unknown);
         Request {
             arena,

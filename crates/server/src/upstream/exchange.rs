@@ -141,16 +141,7 @@ pub async fn ask(
     match read_head(r, conf, &mut connection, &timer, &mut input, reused).await {
         Ok(at) => {
             r.attempts.current().header_ms = Some(clock::monotonic_ms() - started_ms);
-            Ok(Answer {
-                connection,
-                input,
-                at,
-                chosen,
-                timer,
-                request_sent: sent,
-                started_ms,
-                _in_use: in_use,
-            })
+            Ok(Answer { connection, input, at, chosen, timer, request_sent: sent, started_ms, _in_use: in_use })
         }
         Err(f) => {
             buffers::give_buffer(input);
@@ -217,7 +208,12 @@ fn connect_failed(r: &Request, f: &connect::Failed) -> Failure {
         _ => "",
     };
     let text = crate::log::os_error(&f.error);
-    log_error!(r, Error, "{} failed ({text}){hint} while connecting to upstream", f.call.trim_end_matches("()").to_owned() + "()");
+    log_error!(
+        r,
+        Error,
+        "{} failed ({text}){hint} while connecting to upstream",
+        f.call.trim_end_matches("()").to_owned() + "()"
+    );
     Failure::of(next::ERROR, false, false)
 }
 
@@ -274,7 +270,11 @@ async fn write_two(
         let watch = !*conf.ignore_client_abort;
         let event = poll_fn(|cx| {
             let write = connection.socket.poll_write_with(cx, |s| {
-                if rest_second.is_empty() { s.try_write(rest_first, false) } else { s.try_write_two(rest_first, rest_second) }
+                if rest_second.is_empty() {
+                    s.try_write(rest_first, false)
+                } else {
+                    s.try_write_two(rest_first, rest_second)
+                }
             });
             if let Poll::Ready(n) = write {
                 return Poll::Ready(Event::Done(Ok(n)));
@@ -319,7 +319,11 @@ async fn write_two(
                 return Err(Failure::of(next::ERROR, true, reused));
             }
             Event::TimedOut => {
-                log_error!(r, Error, "upstream timed out (110: Connection timed out) while sending request to upstream");
+                log_error!(
+                    r,
+                    Error,
+                    "upstream timed out (110: Connection timed out) while sending request to upstream"
+                );
                 return Err(Failure::of(next::TIMEOUT, true, false));
             }
             Event::ClientGone => return Err(client_gone(r, "sending request to upstream")),
@@ -367,7 +371,11 @@ async fn send_file(
                 return Ok(false);
             }
             Event::TimedOut => {
-                log_error!(r, Error, "upstream timed out (110: Connection timed out) while sending request to upstream");
+                log_error!(
+                    r,
+                    Error,
+                    "upstream timed out (110: Connection timed out) while sending request to upstream"
+                );
                 return Err(Failure::of(next::TIMEOUT, true, false));
             }
             _ => {

@@ -60,8 +60,7 @@ impl Drop for InUse {
 fn with<T>(group: &Arc<Group>, work: impl FnOnce(&mut Pool) -> T) -> T {
     POOLS.with_borrow_mut(|pools| {
         if !pools.contains_key(&group.name) {
-            let pool =
-                Pool { group: group.clone(), idle: HashMap::new(), count: 0, in_use: Rc::default(), peak: 0 };
+            let pool = Pool { group: group.clone(), idle: HashMap::new(), count: 0, in_use: Rc::default(), peak: 0 };
             pools.insert(group.name.clone(), pool);
         }
         work(pools.get_mut(&group.name).expect("inserted above"))

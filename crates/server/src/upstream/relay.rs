@@ -4,8 +4,8 @@
 use super::exchange::{Answer, Job, is_bodiless, poll_client_gone, release};
 use super::settings::UpstreamSettings;
 use super::tunnel;
-use crate::connection::pool as buffers;
 use crate::connection::Session;
+use crate::connection::pool as buffers;
 use crate::log_error;
 use crate::request::filter::Chunk;
 use crate::request::headers::KnownHeader as K;
@@ -59,7 +59,8 @@ enum Step {
 /// Sends the body after the head has been sent.
 pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answer: Answer, way: Way) -> Verdict {
     let framing = framing(&r.attempts.head, job.is_head);
-    let mut relay = Relay { framing, spool: None, way, done: false, extra: false, began: clock::monotonic_ms(), read: 0 };
+    let mut relay =
+        Relay { framing, spool: None, way, done: false, extra: false, began: clock::monotonic_ms(), read: 0 };
     let verdict = relay.run(r, conf, &mut answer).await;
     let now = clock::monotonic_ms();
     let started = answer.started_ms;
@@ -225,7 +226,13 @@ impl Relay {
     }
 
     /// Takes the body's bytes out of what was read and sends them on.
-    fn take(&mut self, r: &mut Request, conf: &UpstreamSettings, answer: &mut Answer, memory: u64) -> Result<(), Verdict> {
+    fn take(
+        &mut self,
+        r: &mut Request,
+        conf: &UpstreamSettings,
+        answer: &mut Answer,
+        memory: u64,
+    ) -> Result<(), Verdict> {
         loop {
             let Answer { input, at, .. } = answer;
             let (start, end) = match &mut self.framing {

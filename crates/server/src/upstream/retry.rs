@@ -1,9 +1,9 @@
 //! Asks peers of a group until one gives an answer to pass on (`proxy_next_upstream`).
 
+use super::Attempt;
 use super::choose::{self, Walk};
 use super::exchange::{self, Answer, Job, JobBody};
 use super::settings::{UpstreamSettings, next};
-use super::Attempt;
 use crate::log_error;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
@@ -74,7 +74,11 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
 }
 
 fn doing(kind: u32) -> &'static str {
-    if kind & (next::ERROR | next::TIMEOUT) != 0 { "connecting to upstream" } else { "reading response header from upstream" }
+    if kind & (next::ERROR | next::TIMEOUT) != 0 {
+        "connecting to upstream"
+    } else {
+        "reading response header from upstream"
+    }
 }
 
 fn no_live_upstreams(r: &mut Request, job: &Job) -> Verdict {
