@@ -106,7 +106,7 @@ impl Snapshot {
                 Vec::new()
             }
         };
-        if build.problems.iter().any(|p| p.level == conf::Level::Emerg) {
+        if build.problems.iter().any(|p| p.level.is_fatal()) {
             return Err(build.problems);
         }
         Ok(Snapshot {

@@ -1,8 +1,9 @@
 //! Reads a configuration whole: files, tree, levels, snapshot. What `-t`, the start and a reload have in common.
 
 use super::Build;
+use crate::modules;
 use crate::snapshot::Snapshot;
-use conf::{Contexts, Files, Problem, Source};
+use conf::{Contexts, Files, Problem, Tree};
 use std::path::{Path, PathBuf};
 
 /// Which configuration, as the command line says it.
@@ -18,8 +19,8 @@ pub struct Which {
 
 /// What was read.
 pub struct Reading {
-    /// The texts, for `-T` and messages.
-    pub sources: Vec<Source>,
+    /// The words and their texts, for `-T` and messages.
+    pub tree: Tree,
     /// Errors and warnings.
     pub problems: Vec<Problem>,
     /// What has no effect here, for `-t`.
@@ -31,13 +32,13 @@ pub struct Reading {
 /// Reads it.
 pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     let conf_prefix = which.file.parent().unwrap_or(Path::new("/")).to_owned();
-    let (tree, problems) = conf::load(files, &which.file, &conf_prefix, &which.globals);
+    let (tree, problems) = conf::load_accepting(files, &which.file, &conf_prefix, &which.globals, &modules::accepts);
     let mut build = Build::new(files, &which.prefix, &conf_prefix);
     build.process.pid = which.prefix.join("logs/nginx.pid");
     build.problems = problems;
     let mut main = build.level(Contexts::MAIN);
     build.block(&tree.nodes, &mut main);
-    if !main.ignored.iter().any(|n| n == b"events") && build.problems.is_empty() {
+    if !main.ignored.iter().any(|n| n == b"events") && !build.problems.iter().any(|p| p.level.is_fatal()) {
         build.problems.push(Problem::bare("no \"events\" section in configuration"));
     }
     if build.error_logs.is_empty() {
@@ -50,7 +51,7 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     let notes = std::mem::take(&mut build.notes);
     let warnings: Vec<Problem> = build.problems.clone();
     match Snapshot::build(build, generation) {
-        Ok(snapshot) => Reading { sources: tree.sources, problems: warnings, notes, snapshot: Some(snapshot) },
-        Err(problems) => Reading { sources: tree.sources, problems, notes, snapshot: None },
+        Ok(snapshot) => Reading { tree, problems: warnings, notes, snapshot: Some(snapshot) },
+        Err(problems) => Reading { tree, problems, notes, snapshot: None },
     }
 }
