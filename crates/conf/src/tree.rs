@@ -186,6 +186,12 @@ impl Tree {
         });
     }
 
+    /// How many of the sorted problems nginx comes upon before it comes to a place.
+    pub fn turn(&self, sorted: &[Problem], place: Span) -> usize {
+        let turn = self.reading_order(place);
+        sorted.partition_point(|problem| problem.span.is_some_and(|span| self.reading_order(span) <= turn))
+    }
+
     /// The way from the root source to the span: root, offset of each include, own offset.
     fn reading_order(&self, span: Span) -> Vec<u32> {
         let mut way = vec![span.start];
