@@ -1,183 +1,232 @@
-//! The table of all directives: where each may stand and how many words it takes. `check` is nginx's
-//! `ngx_conf_handler` without the handler.
+//! The table of known directives: where each may stand, how many arguments it takes, whether it opens a block. The data
+//! are `directives/nginx.tsv` and `directives/others.tsv`; a row is `name contexts arguments module`, tab-separated.
+//! Before: tree. After: load and the modules. What a directive does is not known here.
 
-use crate::diagnostic::Problem;
-use crate::tree::{Body, Node};
+mod contexts;
+
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-/// Places where directives stand, as a set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Contexts(u32);
+pub use contexts::Contexts;
 
-impl Contexts {
-    /// No place.
-    pub const NONE: Contexts = Contexts(0);
-    /// Outside all blocks.
-    pub const MAIN: Contexts = Contexts(1);
-    /// `events`
-    pub const EVENTS: Contexts = Contexts(1 << 1);
-    /// `http`
-    pub const HTTP: Contexts = Contexts(1 << 2);
-    /// `http > server`
-    pub const SERVER: Contexts = Contexts(1 << 3);
-    /// `location`
-    pub const LOCATION: Contexts = Contexts(1 << 4);
-    /// `server > if`
-    pub const IF_IN_SERVER: Contexts = Contexts(1 << 5);
-    /// `location > if`
-    pub const IF_IN_LOCATION: Contexts = Contexts(1 << 6);
-    /// `limit_except`
-    pub const LIMIT_EXCEPT: Contexts = Contexts(1 << 7);
-    /// `http > upstream`
-    pub const UPSTREAM: Contexts = Contexts(1 << 8);
-    /// `stream`
-    pub const STREAM: Contexts = Contexts(1 << 9);
-    /// `stream > server`
-    pub const STREAM_SERVER: Contexts = Contexts(1 << 10);
-    /// `stream > upstream`
-    pub const STREAM_UPSTREAM: Contexts = Contexts(1 << 11);
-    /// `mail`
-    pub const MAIL: Contexts = Contexts(1 << 12);
-    /// `mail > server`
-    pub const MAIL_SERVER: Contexts = Contexts(1 << 13);
-    /// Both kinds of `if`.
-    pub const IF_ANY: Contexts = Contexts(1 << 5 | 1 << 6);
-    /// Everything in `http` but `upstream`.
-    pub const HTTP_ALL: Contexts = Contexts(0b1111_1100);
+use crate::diagnostic::Problem;
+use crate::tree::{Body, Node};
+use crate::value;
 
-    /// Both sets together.
-    pub const fn union(self, other: Contexts) -> Contexts {
-        Contexts(self.0 | other.0)
-    }
+const NGINX: &str = include_str!("directives/nginx.tsv");
+const OTHERS: &str = include_str!("directives/others.tsv");
 
-    /// Whether the sets have a place in common.
-    pub const fn intersects(self, other: Contexts) -> bool {
-        self.0 & other.0 != 0
-    }
+/// nginx's limit on the words of a directive that does not take any number (`NGX_CONF_MAX_ARGS`), less the name.
+const MAX_COUNTED_ARGUMENTS: usize = 7;
 
-    fn named(name: &str) -> Contexts {
-        match name {
-            "main" => Contexts::MAIN,
-            "events" => Contexts::EVENTS,
-            "http" => Contexts::HTTP,
-            "server" => Contexts::SERVER,
-            "location" => Contexts::LOCATION,
-            "if-in-server" => Contexts::IF_IN_SERVER,
-            "if-in-location" => Contexts::IF_IN_LOCATION,
-            "limit_except" => Contexts::LIMIT_EXCEPT,
-            "upstream" => Contexts::UPSTREAM,
-            "stream" => Contexts::STREAM,
-            "stream-server" => Contexts::STREAM_SERVER,
-            "stream-upstream" => Contexts::STREAM_UPSTREAM,
-            "mail" => Contexts::MAIL,
-            "mail-server" => Contexts::MAIL_SERVER,
-            _ => Contexts::NONE,
-        }
-    }
-}
-
-/// How many words follow the name.
+/// How many arguments a directive takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arity {
-    /// Bit n: n words are allowed.
-    exact: u32,
-    /// This many or more are allowed.
-    at_least: Option<usize>,
+    /// At least so many.
+    pub min: usize,
+    /// At most so many; any number if `None`.
+    pub max: Option<usize>,
 }
 
 impl Arity {
-    /// Whether so many words are allowed.
-    pub fn allows(self, words: usize) -> bool {
-        (words < 32 && self.exact & (1 << words) != 0) || self.at_least.is_some_and(|n| words >= n)
+    /// Whether so many are right.
+    pub fn allows(self, count: usize) -> bool {
+        count >= self.min && self.max.is_none_or(|max| count <= max.min(MAX_COUNTED_ARGUMENTS))
     }
 }
 
-/// A directive in one kind of place.
-#[derive(Clone, Debug)]
+/// One row of the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Its name.
     pub name: &'static str,
     /// Where it may stand.
     pub contexts: Contexts,
-    /// How many words it takes.
+    /// How many arguments it takes.
     pub arity: Arity,
-    /// It has braces.
+    /// Whether it opens a block.
     pub block: bool,
-    /// Its word is `on` or `off`.
+    /// Whether its one argument is `on` or `off`.
     pub flag: bool,
-    /// The module of nginx that has it.
+    /// The module that defines it; for others' directives the product.
     pub module: &'static str,
+    /// Whether nginx itself has it.
+    pub nginx: bool,
 }
 
-static TEXT: &str = include_str!("directives.tsv");
-
-fn table() -> &'static HashMap<&'static str, Vec<Known>> {
-    static TABLE: OnceLock<HashMap<&'static str, Vec<Known>>> = OnceLock::new();
-    TABLE.get_or_init(|| {
-        let mut table: HashMap<&'static str, Vec<Known>> = HashMap::new();
-        for known in TEXT.lines().filter(|l| !l.starts_with('#')).filter_map(parse) {
-            table.entry(known.name).or_default().push(known);
-        }
-        table
-    })
+/// What stands in a directive's braces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Inside {
+    /// Directives of this context.
+    Directives(Contexts),
+    /// Rows that a module reads as it likes; their first words are no directive names.
+    Rows {
+        /// Whether a row `include FILE;` brings in another file.
+        include: bool,
+    },
 }
 
-fn parse(line: &'static str) -> Option<Known> {
-    let mut columns = line.split('\t');
-    let (name, contexts, words, module) = (columns.next()?, columns.next()?, columns.next()?, columns.next()?);
-    let contexts = contexts.split(' ').map(Contexts::named).fold(Contexts::NONE, Contexts::union);
-    let block = words.starts_with("block");
-    let flag = words == "on|off";
-    let mut arity = Arity { exact: 0, at_least: None };
-    for item in words.trim_start_matches("block").split([' ', ',']).filter(|i| !i.is_empty()) {
-        match item.strip_suffix('+') {
-            _ if flag => arity.exact |= 1 << 1,
-            Some(n) => arity.at_least = n.parse().ok(),
-            None => arity.exact |= 1 << item.parse::<u32>().ok()?,
-        }
+/// All directives of a name, one for each module that has it; none if nobody does.
+pub fn lookup(name: &[u8]) -> &'static [Known] {
+    static TABLE: OnceLock<HashMap<&'static [u8], Vec<Known>>> = OnceLock::new();
+    TABLE.get_or_init(table).get(name).map_or(&[], Vec::as_slice)
+}
+
+/// Says of a row of others' directives whether somebody here takes it. Those of nginx are not asked about.
+pub type Accepts<'f> = &'f dyn Fn(&Known) -> bool;
+
+/// Every row, in the order of the files.
+pub fn all() -> impl Iterator<Item = Known> {
+    let rows = |text: &'static str, nginx| text.lines().filter_map(move |line| row(line, nginx));
+    rows(NGINX, true).chain(rows(OTHERS, false))
+}
+
+/// Checks name, place, terminator and number of arguments in nginx's order (`ngx_conf_handler`), then the value of a
+/// flag. `current` is one context. Others' directives count as known.
+pub fn check(node: &Node, current: Contexts) -> Result<&'static Known, Problem> {
+    let known = check_form(node, current, &|_| true)?;
+    check_flag(node, known)?;
+    Ok(known)
+}
+
+/// The value of a flag; apart from the form, as nginx looks for duplicates in between.
+pub(crate) fn check_flag(node: &Node, known: &Known) -> Result<(), Problem> {
+    if known.flag && value::flag(&node.first().text).is_none() {
+        return Err(Problem::invalid_flag(node, node.first()));
     }
-    Some(Known { name, contexts, arity, block, flag, module })
+    Ok(())
 }
 
-/// All directives with a name.
-pub fn lookup(name: &str) -> &'static [Known] {
-    table().get(name).map_or(&[], Vec::as_slice)
-}
-
-/// Every directive there is.
-pub fn all() -> impl Iterator<Item = &'static Known> {
-    table().values().flatten()
-}
-
-/// Checks name, place and form of a directive in one place, in nginx's order and words.
-pub fn check(node: &Node, context: Contexts) -> Result<&'static Known, Problem> {
+/// All of [`check`] but the value of a flag; of others' directives only those `accepts` takes are known.
+pub(crate) fn check_form(node: &Node, current: Contexts, accepts: Accepts) -> Result<&'static Known, Problem> {
     let name = node.name.as_str();
-    let candidates = lookup(&name);
-    if candidates.is_empty() {
-        return Err(node.problem(format!("unknown directive \"{name}\"")));
-    }
-    let Some(known) = candidates.iter().find(|k| k.contexts.intersects(context)) else {
-        return Err(node.problem(format!("\"{name}\" directive is not allowed here")));
+    let mut named = lookup(&node.name.text).iter().filter(|known| known.nginx || accepts(known)).peekable();
+    let is_known = named.peek().is_some();
+    let Some(known) = named.find(|known| known.contexts.intersects(current)) else {
+        let message = match is_known {
+            false => format!("unknown directive \"{name}\""),
+            true => format!("\"{name}\" directive is not allowed here"),
+        };
+        return Err(Problem::emerg(node.name.span, message));
     };
-    match (&node.body, known.block) {
-        (Body::None, true) => return Err(node.problem(format!("directive \"{name}\" has no opening \"{{\""))),
-        (Body::Block(_) | Body::Raw(_), false) => {
-            return Err(node.problem(format!("directive \"{name}\" is not terminated by \";\"")));
-        }
-        _ => {}
+    let opens = !matches!(node.body, Body::None);
+    if opens && !known.block {
+        return Err(Problem::emerg(node.name.span, format!("directive \"{name}\" is not terminated by \";\"")));
+    }
+    if !opens && known.block {
+        return Err(Problem::emerg(node.name.span, format!("directive \"{name}\" has no opening \"{{\"")));
     }
     if !known.arity.allows(node.args.len()) {
-        return Err(node.problem(format!("invalid number of arguments in \"{name}\" directive")));
-    }
-    if known.flag {
-        let word = &node.args[0].text;
-        if !word.eq_ignore_ascii_case(b"on") && !word.eq_ignore_ascii_case(b"off") {
-            return Err(node.problem(format!(
-                "invalid value \"{}\" in \"{name}\" directive, it must be \"on\" or \"off\"",
-                node.args[0].as_str()
-            )));
-        }
+        return Err(Problem::invalid_arguments(node));
     }
     Ok(known)
+}
+
+/// What stands in the braces of a block directive found in `current`.
+pub fn inside(name: &[u8], current: Contexts) -> Inside {
+    let directives = |contexts| Inside::Directives(contexts);
+    match name {
+        b"events" => directives(Contexts::EVENTS),
+        b"http" => directives(Contexts::HTTP),
+        b"mail" => directives(Contexts::MAIL),
+        b"stream" => directives(Contexts::STREAM),
+        b"server" if current == Contexts::MAIL => directives(Contexts::MAIL_SERVER),
+        b"server" if current == Contexts::STREAM => directives(Contexts::STREAM_SERVER),
+        b"server" => directives(Contexts::SERVER),
+        b"upstream" if current == Contexts::STREAM => directives(Contexts::STREAM_UPSTREAM),
+        b"upstream" => directives(Contexts::UPSTREAM),
+        b"location" => directives(Contexts::LOCATION),
+        b"if" if current == Contexts::SERVER => directives(Contexts::IF_IN_SERVER),
+        b"if" => directives(Contexts::IF_IN_LOCATION),
+        b"limit_except" => directives(Contexts::LIMIT_EXCEPT),
+        b"types" | b"map" | b"geo" => Inside::Rows { include: true },
+        _ => Inside::Rows { include: false },
+    }
+}
+
+fn table() -> HashMap<&'static [u8], Vec<Known>> {
+    let mut table: HashMap<&'static [u8], Vec<Known>> = HashMap::new();
+    for known in all() {
+        table.entry(known.name.as_bytes()).or_default().push(known);
+    }
+    table
+}
+
+fn row(line: &'static str, nginx: bool) -> Option<Known> {
+    if line.is_empty() || line.starts_with('#') {
+        return None;
+    }
+    let mut columns = line.split('\t');
+    let mut column = || columns.next().expect("a row of the table has four columns");
+    let (name, contexts, arguments, module) = (column(), column(), column(), column());
+    let flag = arguments == "on|off";
+    let (block, counts) = match arguments.strip_prefix("block ") {
+        Some(counts) => (true, counts),
+        None => (false, if flag { "1" } else { arguments }),
+    };
+    Some(Known { name, contexts: Contexts::parse(contexts), arity: arity(counts), block, flag, module, nginx })
+}
+
+/// `2+`, or counts separated by commas or spaces.
+fn arity(counts: &str) -> Arity {
+    let parse = |count: &str| count.parse::<usize>().expect("a count in the table is a number");
+    if let Some(min) = counts.strip_suffix('+') {
+        return Arity { min: parse(min), max: None };
+    }
+    let mut counts = counts.split([',', ' ']).map(parse);
+    let min = counts.next().expect("a row of the table has a count");
+    Arity { min, max: Some(counts.next_back().unwrap_or(min)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree::{FileId, Span, Word};
+
+    fn node(words: &str, body: Body) -> Node {
+        let span = Span { file: FileId(0), line: 1, start: 0, end: 1 };
+        let mut words = words.split(' ').map(|text| Word { text: text.into(), span, quoted: false });
+        Node { name: words.next().expect("there is a name"), args: words.collect(), body, close: span }
+    }
+
+    #[track_caller]
+    fn says(words: &str, body: Body, context: Contexts, expected: &str) {
+        assert_eq!(check(&node(words, body), context).expect_err("it is wrong").message, expected);
+    }
+
+    #[test]
+    fn the_whole_table_is_read() {
+        assert_eq!(all().filter(|known| known.nginx).count(), 784);
+        assert!(all().filter(|known| !known.nginx).count() > 200);
+        assert!(all().all(|known| !known.contexts.is_empty()));
+        assert_eq!(lookup(b"server").len(), 5);
+        assert!(lookup(b"nonsense").is_empty());
+        let rewrite = lookup(b"rewrite")[0];
+        assert_eq!(rewrite.arity, Arity { min: 2, max: Some(3) });
+        assert!(rewrite.contexts.contains(Contexts::IF_IN_SERVER) && !rewrite.contexts.contains(Contexts::HTTP));
+    }
+
+    #[test]
+    fn the_words_of_nginx_in_its_order() {
+        says("foo", Body::None, Contexts::MAIN, "unknown directive \"foo\"");
+        says("listen x", Body::None, Contexts::HTTP, "\"listen\" directive is not allowed here");
+        says("root", Body::Block(vec![]), Contexts::SERVER, "directive \"root\" is not terminated by \";\"");
+        says("http x y", Body::None, Contexts::MAIN, "directive \"http\" has no opening \"{\"");
+        says("root", Body::None, Contexts::HTTP, "invalid number of arguments in \"root\" directive");
+        says("http x", Body::Block(vec![]), Contexts::MAIN, "invalid number of arguments in \"http\" directive");
+        let message = "invalid value \"yes\" in \"sendfile\" directive, it must be \"on\" or \"off\"";
+        says("sendfile yes", Body::None, Contexts::HTTP, message);
+        says("include a b", Body::None, Contexts::UPSTREAM, "invalid number of arguments in \"include\" directive");
+    }
+
+    #[test]
+    fn the_module_of_the_context_answers() {
+        let module = |words, body, context| check(&node(words, body), context).map(|known| known.module);
+        assert_eq!(module("server", Body::Block(vec![]), Contexts::STREAM), Ok("ngx_stream_core_module"));
+        assert_eq!(module("server a", Body::None, Contexts::UPSTREAM), Ok("ngx_http_upstream"));
+        assert_eq!(module("include a", Body::None, Contexts::MAIL_SERVER), Ok("ngx_conf_file"));
+        assert_eq!(inside(b"server", Contexts::MAIL), Inside::Directives(Contexts::MAIL_SERVER));
+        assert_eq!(inside(b"map", Contexts::HTTP), Inside::Rows { include: true });
+        assert_eq!(inside(b"split_clients", Contexts::HTTP), Inside::Rows { include: false });
+    }
 }

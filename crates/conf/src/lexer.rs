@@ -91,6 +91,16 @@ impl<'t> Lexer<'t> {
         self.stopped
     }
 
+    /// Gives up on the rest of the text.
+    pub fn stop_reading(&mut self) {
+        self.stopped = true;
+    }
+
+    /// The byte that was read last.
+    pub fn place(&self) -> Span {
+        self.last_byte()
+    }
+
     /// The place of the next byte.
     pub fn mark(&self) -> Mark {
         Mark { at: self.at, line: self.line }

@@ -1,195 +1,351 @@
-//! From files to one tree: statements into nodes, `include` followed wherever it stands, all errors collected.
+//! Reads a configuration: text, includes, structure. Collects every problem and goes on at the next `;` or the end of
+//! the block, in the order in which nginx comes upon them, so the first problem is the one at which nginx would stop.
+//! Before: the command line. After: the modules, which find only nodes that are known, in place and of the right form.
 
-use crate::diagnostic::Problem;
-use crate::lexer::{Ended, Lexer, Resume};
-use crate::source::{Files, has_wildcard};
-use crate::tree::{Body, FileId, Node, Source, Tree, Word};
+use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// How deep includes may nest: an include of itself ends here.
-pub const MAX_INCLUDE_DEPTH: usize = 64;
-/// How deep blocks may nest.
-pub const MAX_NESTING: usize = 128;
-/// How many files a configuration may be read from.
-pub const MAX_SOURCES: usize = 100_000;
-/// How many problems are collected.
-pub const MAX_PROBLEMS: usize = 100;
+use crate::diagnostic::{Level, Problem, errno_text};
+use crate::directives::{self, Accepts, Contexts, Inside};
+use crate::lexer::{Ended, Lexer, Resume, Statement, SyntaxError};
+use crate::source::{self, Bundle, Files};
+use crate::tree::{Body, FileId, Node, Source, Span, Tree, Word};
 
-/// Reads a configuration. `conf_prefix` is what relative includes are relative to; `globals` is the text of `-g`, read
-/// before the file. Every problem that can be found is; the first is the one nginx would stop at.
-pub fn load(files: &dyn Files, main: &Path, conf_prefix: &Path, globals: &[u8]) -> (Tree, Vec<Problem>) {
-    let mut loader =
-        Loader { files, conf_prefix, tree: Tree { nodes: Vec::new(), sources: Vec::new() }, problems: Vec::new() };
-    let mut nodes = Vec::new();
+/// Blocks within blocks, over all files. The deepest block nginx knows is the seventh or so, but locations nest freely.
+/// Bounds the stack.
+pub const MAX_NESTING: usize = 64;
+/// Files including files. nginx runs out of descriptors some time after a thousand. Bounds the stack.
+pub const MAX_INCLUDE_DEPTH: usize = 32;
+/// Readings of files, each counted as often as it is included: ends what includes itself twice.
+pub const MAX_INCLUSIONS: usize = 65_536;
+/// Bytes of all readings, each counted as often as it is included. Bounds memory.
+pub const MAX_TOTAL_BYTES: usize = 512 << 20;
+/// Problems that are kept; who has more has a wrong file.
+pub const MAX_PROBLEMS: usize = 200;
+
+/// Names with this ending have a body of Lua.
+const RAW_SUFFIX: &[u8] = b"_by_lua_block";
+/// "Is a directory".
+const EISDIR: i32 = 21;
+
+/// Reads `globals` (the text of `-g`), then the file at `main_path`, and everything they include.
+///
+/// Relative paths in `include` are taken from `conf_prefix`, the folder of the main file. The tree is usable for
+/// further checks even if there are problems; whether it may be served is for [`Level::is_fatal`] to say.
+pub fn load(files: &dyn Files, main_path: &Path, conf_prefix: &Path, globals: &[u8]) -> (Tree, Vec<Problem>) {
+    load_accepting(files, main_path, conf_prefix, globals, &|_| true)
+}
+
+/// The same, where of others' directives only those that `accepts` takes are known.
+pub fn load_accepting(
+    files: &dyn Files,
+    main_path: &Path,
+    conf_prefix: &Path,
+    globals: &[u8],
+    accepts: Accepts,
+) -> (Tree, Vec<Problem>) {
+    let mut loader = Loader {
+        files,
+        conf_prefix,
+        accepts,
+        tree: Tree::default(),
+        problems: Vec::new(),
+        texts: HashMap::new(),
+        total_bytes: 0,
+        include_depth: 0,
+        nesting: 0,
+    };
+    let mut main = Section::new(Scope::Directives(Contexts::MAIN));
     if !globals.is_empty() {
-        let file = loader.add_source(Path::new(""), globals.into(), None, true);
-        let mut lexer = Lexer::of_command_line(globals, file);
-        loader.level(&mut lexer, &mut nodes, 0, 0, true);
+        let text: Arc<[u8]> = Arc::from(globals);
+        let file = loader.add_source(PathBuf::new(), &text, None, true);
+        loader.read(&mut Lexer::of_command_line(&text, file), &mut main, Input::CommandLine);
     }
-    loader.file(main, None, &mut nodes, 0, 0);
-    loader.tree.nodes = nodes;
-    let Loader { tree, mut problems, .. } = loader;
-    tree.sort(&mut problems);
-    (tree, problems)
+    loader.read_file(main_path.to_owned(), None, &mut main);
+    loader.tree.nodes = main.nodes;
+    (loader.tree, loader.problems)
+}
+
+/// Reads one text that includes nothing that exists: for embedded configurations and fuzzing.
+pub fn parse(text: &[u8]) -> (Tree, Vec<Problem>) {
+    let path = Path::new("/nginx.conf");
+    let mut bundle = Bundle::default();
+    bundle.add_file(path, text);
+    load(&bundle, path, Path::new("/"), b"")
 }
 
 struct Loader<'f> {
     files: &'f dyn Files,
     conf_prefix: &'f Path,
+    accepts: Accepts<'f>,
     tree: Tree,
     problems: Vec<Problem>,
+    /// Texts by path: a file included a hundred times is read and kept once.
+    texts: HashMap<PathBuf, Arc<[u8]>>,
+    total_bytes: usize,
+    include_depth: usize,
+    nesting: usize,
+}
+
+/// The block being read; an included file adds to the same.
+struct Section {
+    scope: Scope,
+    nodes: Vec<Node>,
+    /// Flags seen, each of which may stand once.
+    flags: Vec<&'static str>,
+}
+
+impl Section {
+    fn new(scope: Scope) -> Section {
+        Section { scope, nodes: Vec::new(), flags: Vec::new() }
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Scope {
+    Directives(Contexts),
+    Rows { include: bool, nested: bool },
+}
+
+/// What is being read up to its end.
+#[derive(Clone, Copy, PartialEq)]
+enum Input {
+    CommandLine,
+    File,
+    Block,
 }
 
 impl Loader<'_> {
-    fn add_source(&mut self, path: &Path, text: Arc<[u8]>, at: Option<&Word>, command_line: bool) -> FileId {
-        let id = FileId(self.tree.sources.len() as u32);
-        let included_at = at.map(|w| w.span);
-        self.tree.sources.push(Source { path: path.to_owned(), text, included_at, command_line });
-        id
+    /// Reads statements into the section up to the end of the input; the place of the last byte.
+    fn read(&mut self, lexer: &mut Lexer, section: &mut Section, input: Input) -> Span {
+        loop {
+            match lexer.statement() {
+                Err(error) => self.recover(lexer, error),
+                Ok(Statement { ended: Ended::BlockEnd, end, .. }) if input == Input::Block => return end,
+                Ok(Statement { ended: Ended::BlockEnd, end, .. }) => {
+                    self.report(Problem::emerg(end, "unexpected \"}\""))
+                }
+                Ok(Statement { ended: Ended::File, end, .. }) => {
+                    if input == Input::Block && !lexer.stopped() {
+                        self.report(Problem::emerg(end, "unexpected end of file, expecting \"}\""));
+                        lexer.stop_reading();
+                    }
+                    return end;
+                }
+                Ok(Statement { ended: Ended::BlockStart, end, .. }) if input == Input::CommandLine => {
+                    self.report(Problem::emerg(end, "block directives are not supported in -g option"));
+                    self.skip_block(lexer);
+                }
+                Ok(statement) => self.statement(lexer, statement, section),
+            }
+        }
     }
 
-    fn problem(&mut self, problem: Problem) {
+    /// One directive or row, with its block.
+    fn statement(&mut self, lexer: &mut Lexer, statement: Statement, section: &mut Section) {
+        let opens = statement.ended == Ended::BlockStart;
+        let mut words = statement.words.into_iter();
+        let name = words.next().expect("a statement that ends in ; or { has a word");
+        let raw = opens && name.text.ends_with(RAW_SUFFIX);
+        let body = match (opens, raw) {
+            (false, _) => Body::None,
+            (true, false) => Body::Block(Vec::new()),
+            (true, true) => Body::Raw(Vec::new()),
+        };
+        let node = Node { name, args: words.collect(), body, close: statement.end };
+        match section.scope {
+            Scope::Rows { include, nested } => self.row(lexer, node, section, include, nested),
+            Scope::Directives(current) => self.directive(lexer, node, section, current),
+        }
+    }
+
+    fn directive(&mut self, lexer: &mut Lexer, mut node: Node, section: &mut Section, current: Contexts) {
+        let checked = directives::check_form(&node, current, self.accepts).and_then(|known| {
+            if known.flag && section.flags.contains(&known.name) {
+                return Err(Problem::duplicate(&node));
+            }
+            directives::check_flag(&node, known).map(|()| known)
+        });
+        let is_right = checked.is_ok();
+        match checked {
+            Err(problem) => self.report(problem),
+            Ok(known) if known.flag => section.flags.push(known.name),
+            Ok(known) if known.name == "include" => return self.include(&node.args[0], section),
+            Ok(_) => {}
+        }
+        match &node.body {
+            Body::None => {}
+            Body::Raw(_) => match lexer.raw_block() {
+                Ok((text, close)) => (node.body, node.close) = (Body::Raw(text.to_vec()), close),
+                Err(error) => self.recover(lexer, error),
+            },
+            Body::Block(_) => match inner_scope(&node, current) {
+                Some(scope) => (node.body, node.close) = self.block(lexer, scope),
+                None => self.skip_block(lexer),
+            },
+        }
+        if is_right {
+            section.nodes.push(node);
+        }
+    }
+
+    fn row(&mut self, lexer: &mut Lexer, mut node: Node, section: &mut Section, include: bool, nested: bool) {
+        match &node.body {
+            Body::None if include && node.name == "include" => match node.args.as_slice() {
+                [path] => self.include(path, section),
+                _ => self.report(Problem::invalid_arguments(&node)),
+            },
+            Body::None => section.nodes.push(node),
+            Body::Block(_) if nested => {
+                (node.body, node.close) = self.block(lexer, Scope::Rows { include, nested });
+                section.nodes.push(node);
+            }
+            Body::Block(_) | Body::Raw(_) => {
+                self.report(Problem::emerg(node.close, "unexpected \"{\""));
+                self.skip_block(lexer);
+            }
+        }
+    }
+
+    /// The block whose `{` was just read, and its `}`.
+    fn block(&mut self, lexer: &mut Lexer, scope: Scope) -> (Body, Span) {
+        if self.nesting == MAX_NESTING {
+            let message = format!("blocks are nested deeper than {MAX_NESTING}");
+            let place = lexer.place();
+            self.report(Problem::emerg(place, message));
+            self.skip_block(lexer);
+            return (Body::Block(Vec::new()), place);
+        }
+        self.nesting += 1;
+        let mut section = Section::new(scope);
+        let close = self.read(lexer, &mut section, Input::Block);
+        self.nesting -= 1;
+        (Body::Block(section.nodes), close)
+    }
+
+    fn include(&mut self, path: &Word, section: &mut Section) {
+        if self.include_depth == MAX_INCLUDE_DEPTH {
+            let message = format!("files are included deeper than {MAX_INCLUDE_DEPTH}");
+            return self.report(Problem::emerg(path.span, message));
+        }
+        let written = std::ffi::OsStr::from_bytes(&path.text);
+        let full = self.conf_prefix.join(written);
+        self.include_depth += 1;
+        if source::has_wildcard(full.as_os_str().as_bytes()) {
+            match self.files.glob(&full) {
+                Ok(paths) => paths.into_iter().for_each(|found| self.read_file(found, Some(path.span), section)),
+                Err(error) => self.report(Problem::io(path.span, "glob()", &full, &error)),
+            }
+        } else {
+            self.read_file(full, Some(path.span), section);
+        }
+        self.include_depth -= 1;
+    }
+
+    fn read_file(&mut self, path: PathBuf, included_at: Option<Span>, section: &mut Section) {
+        let text = match self.texts.get(&path) {
+            Some(text) => text.clone(),
+            None => match self.files.read(&path) {
+                Ok(content) => Arc::from(content),
+                Err(error) if error.raw_os_error() == Some(EISDIR) => {
+                    let message = format!("pread() \"{}\" failed ({})", path.display(), errno_text(&error));
+                    return self.report(Problem::new(Level::Crit, included_at, message).placeless());
+                }
+                Err(error) => return self.report(Problem::io(included_at, "open()", &path, &error)),
+            },
+        };
+        self.texts.insert(path.clone(), text.clone());
+        self.total_bytes = self.total_bytes.saturating_add(text.len());
+        if self.tree.sources.len() >= MAX_INCLUSIONS || self.total_bytes > MAX_TOTAL_BYTES {
+            let message = format!("configuration is too large: {MAX_INCLUSIONS} files or {MAX_TOTAL_BYTES} bytes");
+            return self.report(Problem::emerg(included_at, message));
+        }
+        let file = self.add_source(path, &text, included_at, false);
+        self.read(&mut Lexer::new(&text, file), section, Input::File);
+    }
+
+    fn add_source(&mut self, path: PathBuf, text: &Arc<[u8]>, included_at: Option<Span>, command_line: bool) -> FileId {
+        let file = FileId(self.tree.sources.len() as u32);
+        self.tree.sources.push(Source { path, text: text.clone(), included_at, command_line });
+        file
+    }
+
+    fn report(&mut self, problem: Problem) {
         if self.problems.len() < MAX_PROBLEMS {
             self.problems.push(problem);
         }
     }
 
-    fn file(&mut self, path: &Path, at: Option<&Word>, nodes: &mut Vec<Node>, depth: usize, nesting: usize) {
-        if depth > MAX_INCLUDE_DEPTH || self.tree.sources.len() >= MAX_SOURCES {
-            let message = format!("too many nested includes of \"{}\"", path.display());
-            self.problem(
-                at.map_or_else(|| Problem::bare(message.clone()), |w| Problem::emerg(w.span, message.clone())),
-            );
-            return;
-        }
-        let text: Arc<[u8]> = match self.files.read(path) {
-            Ok(text) => text.into(),
-            Err(e) => {
-                let code = e.raw_os_error().unwrap_or(0);
-                let reason = e.to_string();
-                let reason = reason.split(" (os error").next().unwrap_or_default();
-                let message = format!("open() \"{}\" failed ({code}: {reason})", path.display());
-                self.problem(match at {
-                    Some(w) => Problem::emerg(w.span, message),
-                    None => Problem::bare(message),
-                });
-                return;
-            }
-        };
-        let file = self.add_source(path, text.clone(), at, false);
-        let mut lexer = Lexer::new(&text, file);
-        self.level(&mut lexer, nodes, depth, nesting, true);
-    }
-
-    /// Reads statements into `nodes` up to the end of the block, or of the text where `outermost`. Gives the end.
-    fn level(
-        &mut self,
-        lexer: &mut Lexer<'_>,
-        nodes: &mut Vec<Node>,
-        depth: usize,
-        nesting: usize,
-        outermost: bool,
-    ) -> crate::tree::Span {
-        loop {
-            let statement = match lexer.statement() {
-                Ok(s) => s,
-                Err(error) => {
-                    self.problem(error.problem);
-                    match error.resume {
-                        Resume::Here | Resume::Statement => {
-                            if error.resume == Resume::Statement {
-                                let _ = lexer.statement();
-                            }
-                            continue;
-                        }
-                        Resume::Block => {
-                            let mut lost = Vec::new();
-                            self.level(lexer, &mut lost, depth, nesting + 1, false);
-                            continue;
-                        }
-                        Resume::Stop => continue,
-                    }
-                }
-            };
-            match statement.ended {
-                Ended::File => {
-                    if !outermost && !lexer.stopped() {
-                        let message = "unexpected end of file, expecting \"}\"";
-                        self.problem(Problem::emerg(statement.end, message));
-                    }
-                    return statement.end;
-                }
-                Ended::BlockEnd if outermost => {
-                    self.problem(Problem::emerg(statement.end, "unexpected \"}\""));
-                }
-                Ended::BlockEnd => return statement.end,
-                Ended::Semicolon | Ended::BlockStart => {
-                    let mut words = statement.words;
-                    let name = words.remove(0);
-                    let mut node = Node { name, args: words, body: Body::None, close: statement.end };
-                    if statement.ended == Ended::BlockStart {
-                        self.body(lexer, &mut node, depth, nesting);
-                    } else if node.name == "include" {
-                        self.include(&node, nodes, depth, nesting);
-                        continue;
-                    }
-                    nodes.push(node);
+    /// Reports an error of the text and leaves the lexer where reading goes on.
+    fn recover(&mut self, lexer: &mut Lexer, error: SyntaxError) {
+        self.report(error.problem);
+        match error.resume {
+            Resume::Here | Resume::Stop => {}
+            Resume::Block => self.skip_block(lexer),
+            Resume::Statement => {
+                let before = lexer.mark();
+                match lexer.statement() {
+                    Ok(Statement { ended: Ended::BlockStart, .. }) => self.skip_block(lexer),
+                    Ok(Statement { ended: Ended::BlockEnd | Ended::File, .. }) => lexer.rewind(before),
+                    Ok(Statement { ended: Ended::Semicolon, .. }) => {}
+                    Err(error) => self.report_and_rest(lexer, error),
                 }
             }
         }
     }
 
-    fn body(&mut self, lexer: &mut Lexer<'_>, node: &mut Node, depth: usize, nesting: usize) {
-        if node.name.text.ends_with(b"_by_lua_block") {
-            match lexer.raw_block() {
-                Ok((text, close)) => {
-                    node.body = Body::Raw(text.to_vec());
-                    node.close = close;
-                }
-                Err(error) => self.problem(error.problem),
-            }
-            return;
+    /// A second error in one statement: only those that end the reading are worth a word.
+    fn report_and_rest(&mut self, lexer: &mut Lexer, error: SyntaxError) {
+        match error.resume {
+            Resume::Stop => self.report(error.problem),
+            Resume::Block => self.skip_block(lexer),
+            Resume::Here | Resume::Statement => {}
         }
-        let mut children = Vec::new();
-        if nesting >= MAX_NESTING {
-            self.problem(Problem::emerg(node.name.span, "blocks are nested too deep"));
-            skip_block(lexer);
-        } else {
-            node.close = self.level(lexer, &mut children, depth, nesting + 1, false);
-        }
-        node.body = Body::Block(children);
     }
 
-    fn include(&mut self, node: &Node, nodes: &mut Vec<Node>, depth: usize, nesting: usize) {
-        let [word] = node.args.as_slice() else {
-            self.problem(node.problem("invalid number of arguments in \"include\" directive".to_owned()));
-            return;
-        };
-        let path = self.conf_prefix.join(std::ffi::OsStr::from_bytes(&word.text));
-        if !has_wildcard(&word.text) {
-            self.file(&path, Some(word), nodes, depth + 1, nesting);
-            return;
-        }
-        match self.files.glob(&path) {
-            Ok(paths) => paths.iter().for_each(|p| self.file(p, Some(word), nodes, depth + 1, nesting)),
-            Err(e) => self.problem(node.problem(format!("glob() \"{}\" failed ({e})", path.display()))),
+    /// Passes over the rest of a block whose `{` was read. Without recursion: its depth is not limited.
+    fn skip_block(&mut self, lexer: &mut Lexer) {
+        let mut depth = 1usize;
+        while depth > 0 {
+            match lexer.statement() {
+                Ok(Statement { ended: Ended::BlockStart, words, .. }) => {
+                    let raw = words.first().is_some_and(|name| name.text.ends_with(RAW_SUFFIX));
+                    match raw.then(|| lexer.raw_block()) {
+                        None => depth += 1,
+                        Some(Ok(_)) => {}
+                        Some(Err(error)) => self.report(error.problem),
+                    }
+                }
+                Ok(Statement { ended: Ended::BlockEnd, .. }) => depth -= 1,
+                Ok(Statement { ended: Ended::File, end, .. }) => {
+                    if !lexer.stopped() {
+                        self.report(Problem::emerg(end, "unexpected end of file, expecting \"}\""));
+                        lexer.stop_reading();
+                    }
+                    return;
+                }
+                Ok(Statement { ended: Ended::Semicolon, .. }) => {}
+                Err(error) if error.resume == Resume::Block => {
+                    self.report(error.problem);
+                    depth += 1;
+                }
+                Err(error) => self.report(error.problem),
+            }
         }
     }
 }
 
-/// Reads past a block without keeping anything; its depth is counted, not stacked.
-fn skip_block(lexer: &mut Lexer<'_>) {
-    let mut open = 1usize;
-    while open > 0 {
-        match lexer.statement().map(|s| s.ended) {
-            Ok(Ended::BlockStart) => open += 1,
-            Ok(Ended::BlockEnd) => open -= 1,
-            Ok(Ended::File) => return,
-            Ok(Ended::Semicolon) => {}
-            Err(e) if e.resume == Resume::Block => open += 1,
-            Err(_) => {}
-        }
-    }
+/// How to read the block of a directive, right or wrong; `None` if nobody knows what is in it.
+fn inner_scope(node: &Node, current: Contexts) -> Option<Scope> {
+    let known = directives::lookup(&node.name.text).iter().filter(|known| known.block);
+    let known = known.max_by_key(|known| known.contexts.intersects(current))?;
+    Some(match directives::inside(&node.name.text, current) {
+        Inside::Directives(contexts) => Scope::Directives(contexts),
+        Inside::Rows { include } => Scope::Rows { include, nested: !known.nginx },
+    })
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,6 +44,11 @@ impl Word {
     pub fn as_str(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.text)
     }
+
+    /// An error about this word.
+    pub fn problem(&self, message: String) -> Problem {
+        Problem::emerg(self.span, message)
+    }
 }
 
 impl PartialEq<str> for Word {
@@ -71,43 +76,36 @@ pub struct Node {
     pub close: Span,
 }
 
-impl Word {
-    /// A problem with this word.
-    pub fn problem(&self, message: String) -> Problem {
-        Problem::emerg(self.span, message)
-    }
-}
-
 impl Node {
     /// The first argument; only for directives whose arity says there is one.
     pub fn first(&self) -> &Word {
         self.args.first().expect("the directive's arity was checked to be at least one")
     }
 
-    /// A problem with this directive that makes the configuration unusable.
+    /// An error about this directive.
     pub fn problem(&self, message: String) -> Problem {
         Problem::emerg(self.span(), message)
     }
 
-    /// A problem that the configuration can be used with.
+    /// A warning about this directive.
     pub fn warning(&self, message: String) -> Problem {
-        Problem { level: Level::Warn, ..self.problem(message) }
+        Problem::warn(self.span(), message)
     }
 
-    /// Something good to know.
+    /// Something worth knowing about this directive.
     pub fn notice(&self, message: String) -> Problem {
-        Problem { level: Level::Notice, ..self.problem(message) }
+        Problem::new(Level::Notice, self.span(), message)
     }
 
-    /// A warning that nginx gives without a place.
+    /// A warning about this directive for which nginx names no place.
     pub fn warning_bare(&self, message: String) -> Problem {
-        Problem { level: Level::Warn, message, span: None }
+        self.warning(message).placeless()
     }
 
-    /// From the name to the last argument; the line is the one nginx names.
+    /// From the name to the last argument.
     fn span(&self) -> Span {
-        let last = self.args.last().map_or(self.name.span, |w| w.span);
-        if last.file == self.name.span.file { Span { end: last.end, ..self.name.span } } else { self.name.span }
+        let end = self.args.last().map_or(self.name.span.end, |word| word.span.end);
+        Span { end, ..self.name.span }
     }
 
     /// The nodes in the braces; none if there are no braces.
@@ -186,6 +184,12 @@ impl Tree {
             Some(span) => (false, self.reading_order(span)),
             None => (true, Vec::new()),
         });
+    }
+
+    /// How many of the sorted problems nginx comes upon before it comes to a place.
+    pub fn turn(&self, sorted: &[Problem], place: Span) -> usize {
+        let turn = self.reading_order(place);
+        sorted.partition_point(|problem| problem.span.is_some_and(|span| self.reading_order(span) <= turn))
     }
 
     /// The way from the root source to the span: root, offset of each include, own offset.

@@ -1,95 +1,182 @@
-//! Single values as nginx reads them (`ngx_parse_size`, `ngx_parse_offset`, `ngx_parse_time`, `ngx_atoi`).
+//! Single values as nginx reads them: sizes, times, flags, numbers, percentages, rates. Bytes in, number out, `None` if
+//! it is none; what to say then is in [`crate::Problem`]. All bounded by what nginx's 64-bit types hold.
 
-/// A whole number.
+/// The largest value of nginx's signed types (`ssize_t`, `off_t`, `ngx_int_t` on 64 bits).
+const MAX: u64 = i64::MAX as u64;
+
+/// A decimal number (`ngx_atoi`): digits only, at least one.
 pub fn number(text: &[u8]) -> Option<u64> {
     if text.is_empty() {
         return None;
     }
-    text.iter().try_fold(0u64, |n, b| {
-        let digit = b.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        n.checked_mul(10)?.checked_add(digit as u64).filter(|n| *n <= i64::MAX as u64)
+    text.iter().try_fold(0u64, |number, byte| {
+        let digit = byte.is_ascii_digit().then(|| u64::from(byte - b'0'))?;
+        number.checked_mul(10)?.checked_add(digit).filter(|&number| number <= MAX)
     })
 }
 
-fn scaled(text: &[u8], units: &[(u8, u64)]) -> Option<u64> {
-    let last = text.last()?.to_ascii_lowercase();
-    match units.iter().find(|(unit, _)| *unit == last) {
-        Some((_, scale)) => number(&text[..text.len() - 1])?.checked_mul(*scale).filter(|n| *n <= i64::MAX as u64),
+/// A hexadecimal number without prefix (`ngx_hextoi`).
+pub fn hex_number(text: &[u8]) -> Option<u64> {
+    if text.is_empty() {
+        return None;
+    }
+    text.iter().try_fold(0u64, |number, &byte| {
+        let digit = (byte as char).to_digit(16)?;
+        number.checked_mul(16)?.checked_add(u64::from(digit)).filter(|&number| number <= MAX)
+    })
+}
+
+/// A decimal fraction in units of 10^-`places` (`ngx_atofp`): `fixed(b"10.5", 2)` is 1050. More places are refused.
+pub fn fixed(text: &[u8], places: usize) -> Option<u64> {
+    let (whole, fraction) = match memchr::memchr(b'.', text) {
+        Some(dot) => (&text[..dot], &text[dot + 1..]),
+        None => (text, &text[..0]),
+    };
+    if text.is_empty() || fraction.len() > places {
+        return None;
+    }
+    let padding = std::iter::repeat_n(&b'0', places - fraction.len());
+    let digits: Vec<u8> = whole.iter().chain(fraction).chain(padding).copied().collect();
+    number(&digits)
+}
+
+/// A percentage in hundredths of a percent: `10%` is 1000, `0.5%` is 50.
+pub fn percent(text: &[u8]) -> Option<u64> {
+    fixed(text.strip_suffix(b"%")?, 2)
+}
+
+/// A size in bytes with `k` or `m` (`ngx_parse_size`).
+pub fn size(text: &[u8]) -> Option<u64> {
+    scaled(text, &[(b'k', 10), (b'm', 20)])
+}
+
+/// A file offset or limit in bytes with `k`, `m` or `g` (`ngx_parse_offset`).
+pub fn offset(text: &[u8]) -> Option<u64> {
+    scaled(text, &[(b'k', 10), (b'm', 20), (b'g', 30)])
+}
+
+fn scaled(text: &[u8], units: &[(u8, u32)]) -> Option<u64> {
+    let (&last, digits) = text.split_last()?;
+    match units.iter().find(|(unit, _)| *unit == last.to_ascii_lowercase()) {
+        Some(&(_, shift)) => number(digits)?.checked_mul(1 << shift).filter(|&bytes| bytes <= MAX),
         None => number(text),
     }
 }
 
-/// A size in bytes: `8k`, `1m`.
-pub fn size(text: &[u8]) -> Option<u64> {
-    scaled(text, &[(b'k', 1 << 10), (b'm', 1 << 20)])
+/// A count and a size of buffers, neither zero (`ngx_conf_set_bufs_slot`).
+pub fn buffers(count: &[u8], bytes: &[u8]) -> Option<(u64, u64)> {
+    let count = number(count).filter(|&count| count != 0)?;
+    let bytes = size(bytes).filter(|&bytes| bytes != 0)?;
+    Some((count, bytes))
 }
 
-/// A size that may be large: `2g`.
-pub fn offset(text: &[u8]) -> Option<u64> {
-    scaled(text, &[(b'k', 1 << 10), (b'm', 1 << 20), (b'g', 1 << 30)])
+/// `on` or `off` in any case.
+pub fn flag(text: &[u8]) -> Option<bool> {
+    choice(text, &[("on", true), ("off", false)])
 }
 
-/// A time in milliseconds: `500ms`, `1m30s`; a bare number is seconds.
+/// The value of a word among a few, in any case (`ngx_conf_set_enum_slot`).
+pub fn choice<T: Copy>(text: &[u8], choices: &[(&str, T)]) -> Option<T> {
+    choices.iter().find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(text)).map(|&(_, value)| value)
+}
+
+/// Requests per second in thousandths, as `limit_req` counts: `10r/s` is 10000, `6r/m` is 100; without a unit, a second.
+pub fn request_rate(text: &[u8]) -> Option<u64> {
+    let (digits, seconds) = if let Some(digits) = text.strip_suffix(b"r/s") {
+        (digits, 1)
+    } else if let Some(digits) = text.strip_suffix(b"r/m") {
+        (digits, 60)
+    } else {
+        (text, 1)
+    };
+    let requests = number(digits).filter(|&requests| requests > 0)?;
+    requests.checked_mul(1000).map(|thousandths| thousandths / seconds)
+}
+
+/// A time in milliseconds (`ngx_parse_time`): `500ms`, `1h30m`, `10` (seconds). Units from large to small; no `M`, `y`.
 pub fn milliseconds(text: &[u8]) -> Option<u64> {
-    time(text, true)
+    time(text, Resolution::Milliseconds)
 }
 
-/// A time in seconds: `90`, `1h30m`.
+/// A time in seconds (`ngx_parse_time`): `1y6M`, `1h 30m`, `10`. No `ms`.
 pub fn seconds(text: &[u8]) -> Option<u64> {
-    time(text, false)
+    time(text, Resolution::Seconds)
 }
 
-/// Units must come in falling order and each at most once; `M` is a month of 30 days, `y` a year of 365.
-fn time(text: &[u8], ms: bool) -> Option<u64> {
-    let scale = if ms { 1000 } else { 1 };
-    let mut total: u64 = 0;
-    let mut rank = 0;
-    let mut at = 0;
-    if text.is_empty() {
-        return None;
-    }
-    while at < text.len() {
-        let start = at;
-        while text.get(at).is_some_and(u8::is_ascii_digit) {
-            at += 1;
+#[derive(Clone, Copy, PartialEq)]
+enum Resolution {
+    Milliseconds,
+    Seconds,
+}
+
+/// The order in which units may follow one another.
+#[derive(Clone, Copy, PartialEq, PartialOrd)]
+enum Step {
+    Start,
+    Year,
+    Month,
+    Week,
+    Day,
+    Hour,
+    Minute,
+    Second,
+    Millisecond,
+    /// After a number without a unit and a space; nothing with a unit may follow.
+    Last,
+}
+
+fn time(text: &[u8], resolution: Resolution) -> Option<u64> {
+    let milliseconds = resolution == Resolution::Milliseconds;
+    let per_second = if milliseconds { 1000 } else { 1 };
+    let mut step = if milliseconds { Step::Month } else { Step::Start };
+    let mut total = 0u64;
+    let mut any_digit = false;
+    let mut rest = text;
+    loop {
+        let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let value = if digits == 0 { 0 } else { number(&rest[..digits])? };
+        any_digit |= digits > 0;
+        rest = &rest[digits..];
+        if rest.is_empty() {
+            let total = bounded_sum(total, value, per_second)?;
+            return any_digit.then_some(total);
         }
-        let value = number(&text[start..at])?;
-        let (unit, length) = match (text.get(at), text.get(at + 1)) {
-            (Some(b'm'), Some(b's')) => ("ms", 2),
-            (Some(b'y'), _) => ("y", 1),
-            (Some(b'M'), _) => ("M", 1),
-            (Some(b'w'), _) => ("w", 1),
-            (Some(b'd'), _) => ("d", 1),
-            (Some(b'h'), _) => ("h", 1),
-            (Some(b'm'), _) => ("m", 1),
-            (Some(b's' | b' ') | None, _) => ("s", 1),
-            _ => return None,
-        };
-        let (own, factor) = match unit {
-            "y" => (1, 365 * 86400 * scale),
-            "M" => (2, 30 * 86400 * scale),
-            "w" => (3, 7 * 86400 * scale),
-            "d" => (4, 86400 * scale),
-            "h" => (5, 3600 * scale),
-            "m" => (6, 60 * scale),
-            "s" => (7, scale),
-            _ if ms => (8, 1),
-            _ => return None,
-        };
-        if own <= rank {
+        let (unit, length) = unit_of(rest, resolution)?;
+        let (limit, reached, seconds) = unit;
+        if step >= limit {
             return None;
         }
-        rank = own;
-        total = total.checked_add(value.checked_mul(factor)?).filter(|n| *n <= i64::MAX as u64)?;
-        at += length.min(text.len() - at);
-        while text.get(at) == Some(&b' ') {
-            at += 1;
-        }
+        step = reached;
+        let scale = if reached == Step::Millisecond { 1 } else { seconds * per_second };
+        total = bounded_sum(total, value, scale)?;
+        rest = &rest[length..];
+        rest = &rest[rest.iter().take_while(|&&byte| byte == b' ').count()..];
     }
-    Some(total)
+}
+
+fn bounded_sum(total: u64, value: u64, scale: u64) -> Option<u64> {
+    total.checked_add(value.checked_mul(scale)?).filter(|&sum| sum <= MAX)
+}
+
+/// A unit: the step that must not have been reached before it, the step it reaches, its seconds; and its length.
+fn unit_of(text: &[u8], resolution: Resolution) -> Option<((Step, Step, u64), usize)> {
+    const MINUTE: u64 = 60;
+    const HOUR: u64 = 60 * MINUTE;
+    const DAY: u64 = 24 * HOUR;
+    let same = |step, seconds| Some(((step, step, seconds), 1));
+    match text {
+        [b'm', b's', ..] if resolution == Resolution::Seconds => None,
+        [b'm', b's', ..] => Some(((Step::Millisecond, Step::Millisecond, 0), 2)),
+        [b'y', ..] => same(Step::Year, 365 * DAY),
+        [b'M', ..] => same(Step::Month, 30 * DAY),
+        [b'w', ..] => same(Step::Week, 7 * DAY),
+        [b'd', ..] => same(Step::Day, DAY),
+        [b'h', ..] => same(Step::Hour, HOUR),
+        [b'm', ..] => same(Step::Minute, MINUTE),
+        [b's', ..] => same(Step::Second, 1),
+        [b' ', ..] => Some(((Step::Second, Step::Last, 1), 1)),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -97,19 +184,90 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_and_times_are_nginx_s() {
+    fn numbers() {
+        assert_eq!(number(b"0"), Some(0));
+        assert_eq!(number(b"9223372036854775807"), Some(MAX));
+        for bad in [&b""[..], b"9223372036854775808", b"99999999999999999999999", b"-1", b"+1", b"1 ", b"0x1"] {
+            assert_eq!(number(bad), None, "{bad:?}");
+        }
+        assert_eq!(hex_number(b"fF"), Some(255));
+        assert_eq!(hex_number(b"g"), None);
+        assert_eq!(hex_number(b"ffffffffffffffff"), None);
+    }
+
+    #[test]
+    fn sizes() {
+        assert_eq!(size(b"10"), Some(10));
         assert_eq!(size(b"8k"), Some(8192));
-        assert_eq!(size(b"1g"), None);
-        assert_eq!(offset(b"1G"), Some(1 << 30));
-        assert_eq!(size(b""), None);
-        assert_eq!(size(b"k"), None);
-        assert_eq!(milliseconds(b"1m30s"), Some(90_000));
-        assert_eq!(milliseconds(b"500ms"), Some(500));
-        assert_eq!(milliseconds(b"75"), Some(75_000));
-        assert_eq!(seconds(b"1h 30m"), Some(5400));
-        assert_eq!(seconds(b"500ms"), None);
-        assert_eq!(seconds(b"1s1m"), None);
-        assert_eq!(seconds(b"99999999999999999999"), None);
-        assert_eq!(number(b"12x"), None);
+        assert_eq!(size(b"1M"), Some(1 << 20));
+        assert_eq!(offset(b"2G"), Some(2 << 30));
+        for bad in [&b""[..], b"k", b"1g", b"1kk", b"k1", b"1.5m", b"9007199254740992k"] {
+            assert_eq!(size(bad), None, "{bad:?}");
+        }
+        assert_eq!(offset(b"8589934592g"), None);
+        assert_eq!(buffers(b"8", b"4k"), Some((8, 4096)));
+        assert_eq!(buffers(b"0", b"4k"), None);
+    }
+
+    #[test]
+    fn times() {
+        let ms = [
+            ("10", 10_000),
+            ("500ms", 500),
+            ("1h30m", 5_400_000),
+            ("1h 30m", 5_400_000),
+            ("1s5ms", 1_005),
+            ("1m30", 90_000),
+            ("1w", 604_800_000),
+            ("0", 0),
+            ("5 5", 10_000),
+            ("1h s", 3_600_000),
+        ];
+        for (text, expected) in ms {
+            assert_eq!(milliseconds(text.as_bytes()), Some(expected), "{text}");
+        }
+        let bad = [
+            "",
+            "s",
+            "1x",
+            "1M",
+            "1y",
+            "5s1h",
+            "1m1m",
+            "1ms1s",
+            "5 5s",
+            "1s ms1ms",
+            "-1",
+            " ",
+            "9223372036854775807",
+            "9223372036854775808ms",
+            "1s 1 1",
+        ];
+        for text in bad {
+            assert_eq!(milliseconds(text.as_bytes()), None, "{text}");
+        }
+        assert_eq!(milliseconds(b"9223372036854775807ms"), Some(MAX));
+        assert_eq!(seconds(b"1y6M"), Some(365 * 86_400 + 180 * 86_400));
+        assert_eq!(seconds(b"9223372036854775807"), Some(MAX));
+        for text in ["5ms", "1M1y", "9223372036854775807m", "9223372036854775807 1"] {
+            assert_eq!(seconds(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_rest() {
+        assert_eq!(flag(b"On"), Some(true));
+        assert_eq!(flag(b"OFF"), Some(false));
+        assert_eq!(flag(b"yes"), None);
+        assert_eq!(percent(b"10%"), Some(1000));
+        assert_eq!(percent(b"0.5%"), Some(50));
+        assert_eq!(percent(b".5%"), Some(50));
+        for bad in [&b"%"[..], b"10", b"1.234%", b"1.2.3%", b"x%"] {
+            assert_eq!(percent(bad), None, "{bad:?}");
+        }
+        assert_eq!(request_rate(b"10r/s"), Some(10_000));
+        assert_eq!(request_rate(b"6r/m"), Some(100));
+        assert_eq!(request_rate(b"5"), Some(5_000));
+        assert_eq!(request_rate(b"0r/s"), None);
     }
 }

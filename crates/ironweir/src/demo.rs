@@ -108,8 +108,8 @@ fn read_configuration(folder: &Path, port: u16) -> Result<Snapshot, String> {
     let mut bundle = conf::Bundle::default();
     bundle.add_file(file.clone(), configuration(folder, port));
     let which = Which { file, prefix: folder.to_owned(), globals: Vec::new() };
-    let Reading { sources, problems, snapshot, .. } = read(&bundle, &which, 1);
-    snapshot.ok_or_else(|| problems.iter().map(|p| p.render_line(&sources)).collect::<Vec<_>>().join("\n"))
+    let Reading { tree, problems, snapshot, .. } = read(&bundle, &which, 1);
+    snapshot.ok_or_else(|| problems.iter().map(|p| p.render_line(&tree.sources)).collect::<Vec<_>>().join("\n"))
 }
 
 fn configuration(folder: &Path, port: u16) -> String {

@@ -49,11 +49,11 @@ fn print_version(options: &cli::Options) {
 /// `-t` and `-T`
 fn test(options: &cli::Options, which: &Which) -> ExitCode {
     let reading = read(&conf::Disk, which, 1);
-    show(&reading.problems, &reading.sources, Level::Warn);
+    show(&reading.problems, &reading.tree.sources, Level::Warn);
     let file = which.file.display();
     let good = reading.snapshot.is_some();
     if good && !options.quiet {
-        show(&reading.notes, &reading.sources, Level::Notice);
+        show(&reading.notes, &reading.tree.sources, Level::Notice);
         eprintln!("nginx: the configuration file {file} syntax is ok");
     }
     if good {
@@ -73,8 +73,8 @@ fn show(problems: &[Problem], sources: &[Source], least: Level) {
     let excerpts = std::io::stderr().is_terminal();
     for p in problems.iter().filter(|p| p.level <= least) {
         eprintln!("nginx: [{}] {}", p.level.name(), p.render_line(sources));
-        if excerpts && let Some(text) = p.render_excerpt(sources) {
-            eprintln!("{text}");
+        if excerpts && p.span.is_some() {
+            eprintln!("{}", p.render_excerpt(sources));
         }
     }
 }
@@ -82,13 +82,9 @@ fn show(problems: &[Problem], sources: &[Source], least: Level) {
 /// Each file once, in the order of reading.
 fn dump(reading: &Reading) {
     let mut out = std::io::stdout().lock();
-    let mut seen = Vec::new();
-    for source in reading.sources.iter().filter(|s| !s.command_line) {
-        if !seen.contains(&&source.path) {
-            seen.push(&source.path);
-            let _ = write!(out, "# configuration file {}:\n", source.path.display());
-            let _ = out.write_all(&source.text);
-            let _ = out.write_all(b"\n");
-        }
+    for source in reading.tree.files() {
+        let _ = write!(out, "# configuration file {}:\n", source.path.display());
+        let _ = out.write_all(&source.text);
+        let _ = out.write_all(b"\n");
     }
 }

@@ -38,7 +38,7 @@ pub fn run(which: Which, error_log: Option<PathBuf>, signal: Option<&str>, argum
 fn send_signal(which: &Which, signal: &str) -> ExitCode {
     let reading = read(&Disk, which, 1);
     let Some(snapshot) = reading.snapshot else {
-        complain(&reading.problems, &reading.sources);
+        complain(&reading.problems, &reading.tree.sources);
         return ExitCode::FAILURE;
     };
     if master::signal_master(signal, &snapshot.process.pid) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
@@ -48,6 +48,7 @@ fn complain(problems: &[conf::Problem], sources: &[conf::Source]) {
     for p in problems {
         let level = match p.level {
             conf::Level::Emerg => Level::Emerg,
+            conf::Level::Crit => Level::Crit,
             conf::Level::Warn => Level::Warn,
             conf::Level::Notice => continue,
         };
@@ -59,8 +60,8 @@ impl Service for Server {
     fn load(&mut self) -> Result<Plan, Vec<String>> {
         self.generation += 1;
         let recorder = Recorder::new(Disk);
-        let Reading { sources, problems, snapshot, .. } = read(&recorder, &self.which, self.generation);
-        complain(&problems, &sources);
+        let Reading { tree, problems, snapshot, .. } = read(&recorder, &self.which, self.generation);
+        complain(&problems, &tree.sources);
         let Some(snapshot) = snapshot else { return Err(Vec::new()) };
         let directories =
             snapshot.directories.iter().map(|path| DirectorySpec { path: path.clone(), mode: DIRECTORY_MODE });
@@ -88,9 +89,9 @@ fn snapshot(
     files: &crate::log::file::OpenFiles,
     link: &Link,
 ) -> Result<Arc<Snapshot>, String> {
-    let bundle = Bundle::from_bytes(payload).ok_or("the configuration came in pieces")?;
+    let bundle = Bundle::from_bytes(payload).map_err(|conf::source::BadBundle| "the configuration came in pieces")?;
     let reading = read(&bundle as &dyn Files, which, generation);
-    let first = || reading.problems.first().map_or_else(String::new, |p| p.render_line(&reading.sources));
+    let first = || reading.problems.first().map_or_else(String::new, |p| p.render_line(&reading.tree.sources));
     let mut snapshot = reading.snapshot.ok_or_else(first)?;
     let log = snapshot
         .open_logs(files)

@@ -95,8 +95,9 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Makes a snapshot of what was read. Opens no file: the logs do nothing until [`Snapshot::open_logs`].
-    pub fn build(mut build: Build<'_>, generation: u64) -> Result<Snapshot, Vec<Problem>> {
+    /// Makes a snapshot of what was read, unless there are errors; and says what is wrong with it as a whole.
+    /// Opens no file: the logs do nothing until [`Snapshot::open_logs`].
+    pub fn build(mut build: Build<'_>, generation: u64) -> (Option<Snapshot>, Vec<Problem>) {
         upstream_block::finish(&mut build);
         let tables = http_block::finish(&mut build);
         let variables = match build.variables.finish() {
@@ -106,10 +107,10 @@ impl Snapshot {
                 Vec::new()
             }
         };
-        if build.problems.iter().any(|p| p.level == conf::Level::Emerg) {
-            return Err(build.problems);
+        if build.problems.iter().any(|p| p.level.is_fatal()) {
+            return (None, build.problems);
         }
-        Ok(Snapshot {
+        let snapshot = Snapshot {
             generation,
             end: None,
             process: build.process,
@@ -124,7 +125,8 @@ impl Snapshot {
             groups: build.groups,
             listens: tables.listens,
             ports: tables.ports,
-        })
+        };
+        (Some(snapshot), build.problems)
     }
 
     /// The paths of all log files.

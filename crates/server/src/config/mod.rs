@@ -191,8 +191,8 @@ impl<'f> Build<'f> {
         }
     }
 
+    /// Name, place and form were checked when the text was read.
     fn directive(&mut self, node: &Node, level: &mut Level) -> Result<(), Problem> {
-        conf::check(node, level.context)?;
         let name = node.name.as_str();
         match modules::find(&name, level.context) {
             Some(d) => (d.set)(&mut Scope { build: self, level }, node),

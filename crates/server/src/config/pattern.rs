@@ -31,12 +31,12 @@ impl Pattern {
             .jit_if_available(true)
             .build(source)
             .map_err(|e| explain(&shown, &e))?;
-        let named: Vec<_> = regex
-            .capture_names()
-            .iter()
-            .enumerate()
-            .filter_map(|(group, name)| Some((group, build.variables.define_by_pattern(name.as_ref()?.as_bytes()))))
-            .collect();
+        let mut named = Vec::new();
+        for (group, name) in regex.capture_names().iter().enumerate() {
+            if let Some(name) = name {
+                named.push((group, build.variables.declare(name.as_bytes())?));
+            }
+        }
         build.patterns += 1;
         Ok(Pattern { regex: Arc::new(regex), index: build.patterns - 1, named: named.into() })
     }

@@ -1,8 +1,9 @@
 //! Reads a configuration whole: files, tree, levels, snapshot. What `-t`, the start and a reload have in common.
 
 use super::Build;
+use crate::modules;
 use crate::snapshot::Snapshot;
-use conf::{Contexts, Files, Problem, Source};
+use conf::{Contexts, Files, Problem, Tree};
 use std::path::{Path, PathBuf};
 
 /// Which configuration, as the command line says it.
@@ -18,8 +19,8 @@ pub struct Which {
 
 /// What was read.
 pub struct Reading {
-    /// The texts, for `-T` and messages.
-    pub sources: Vec<Source>,
+    /// The words and their texts, for `-T` and messages.
+    pub tree: Tree,
     /// Errors and warnings.
     pub problems: Vec<Problem>,
     /// What has no effect here, for `-t`.
@@ -31,26 +32,37 @@ pub struct Reading {
 /// Reads it.
 pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     let conf_prefix = which.file.parent().unwrap_or(Path::new("/")).to_owned();
-    let (tree, problems) = conf::load(files, &which.file, &conf_prefix, &which.globals);
+    let (tree, problems) = conf::load_accepting(files, &which.file, &conf_prefix, &which.globals, &modules::accepts);
     let mut build = Build::new(files, &which.prefix, &conf_prefix);
     build.process.pid = which.prefix.join("logs/nginx.pid");
     build.problems = problems;
     let mut main = build.level(Contexts::MAIN);
     build.block(&tree.nodes, &mut main);
-    if !main.ignored.iter().any(|n| n == b"events") && build.problems.is_empty() {
-        build.problems.push(Problem::bare("no \"events\" section in configuration"));
-    }
     if build.error_logs.is_empty() {
         build.error_logs.push(crate::settings::ErrorLogSpec {
             target: crate::settings::ErrorLogTarget::File(which.prefix.join("logs/error.log")),
             level: crate::log::error::Level::Error,
         });
     }
-    tree.sort(&mut build.problems);
     let notes = std::mem::take(&mut build.notes);
-    let warnings: Vec<Problem> = build.problems.clone();
-    match Snapshot::build(build, generation) {
-        Ok(snapshot) => Reading { sources: tree.sources, problems: warnings, notes, snapshot: Some(snapshot) },
-        Err(problems) => Reading { sources: tree.sources, problems, notes, snapshot: None },
+    let mut problems = std::mem::take(&mut build.problems);
+    tree.sort(&mut problems);
+    // nginx completes `http` at its end, before it reads on, and only if nothing was wrong up to there.
+    let end_of_http = tree.nodes.iter().find(|n| n.name == "http").map(|n| tree.turn(&problems, n.close));
+    let end_of_http = end_of_http.unwrap_or(problems.len());
+    let mut snapshot = None;
+    if !is_fatal(&problems[..end_of_http]) {
+        let (built, found) = Snapshot::build(build, generation);
+        problems.splice(end_of_http..end_of_http, found);
+        snapshot = built;
     }
+    if !main.ignored.iter().any(|n| n == b"events") && !is_fatal(&problems) {
+        problems.push(Problem::bare("no \"events\" section in configuration"));
+    }
+    let snapshot = snapshot.filter(|_| !is_fatal(&problems));
+    Reading { tree, problems, notes, snapshot }
+}
+
+fn is_fatal(problems: &[Problem]) -> bool {
+    problems.iter().any(|p| p.level.is_fatal())
 }

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 /// `"x" directive is duplicate`
 pub fn duplicate(node: &Node) -> Problem {
-    node.problem(format!("\"{}\" directive is duplicate", node.name.as_str()))
+    Problem::duplicate(node)
 }
 
 /// `"x" directive invalid value`
 pub fn invalid(node: &Node) -> Problem {
-    node.problem(format!("\"{}\" directive invalid value", node.name.as_str()))
+    Problem::invalid_value(node)
 }
 
 /// Sets a value; a second time is refused.
@@ -36,7 +36,11 @@ pub fn flag(setting: &mut Setting<bool>, node: &Node) -> Result<(), Problem> {
 
 /// A whole number.
 pub fn number(setting: &mut Setting<u64>, node: &Node) -> Result<(), Problem> {
-    parsed(setting, node, value::number(&node.args[0].text))
+    if setting.is_set() {
+        return Err(duplicate(node));
+    }
+    setting.force(value::number(&node.args[0].text).ok_or_else(|| Problem::invalid_number(node))?);
+    Ok(())
 }
 
 /// A size in bytes: `8k`, `1m`.

@@ -130,11 +130,6 @@ impl Variables {
         Ok(id)
     }
 
-    /// Declares the variable of a named group.
-    pub fn define_by_pattern(&mut self, name: &[u8]) -> VariableId {
-        self.declare(name).unwrap_or_else(|_| self.index(name))
-    }
-
     /// What `set` does in place of storing.
     pub fn assign_hook(&self, name: &[u8]) -> Option<Assign> {
         let key = String::from_utf8_lossy(name).to_ascii_lowercase();

@@ -522,7 +522,7 @@ pub fn temp_path(scope: &mut Scope<'_, '_>, node: &Node) -> Result<TempPath, Pro
 fn keepalive_timeout(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     set::time(&mut scope.level.conf.core.keepalive_timeout, node)?;
     if let Some(word) = node.args.get(1) {
-        let seconds = value::seconds(&word.text).ok_or_else(|| node.problem("invalid value".to_owned()))?;
+        let seconds = value::seconds(&word.text).ok_or_else(|| Problem::invalid_value(node))?;
         scope.level.conf.core.keepalive_header.force(seconds);
     }
     Ok(())

@@ -207,6 +207,11 @@ impl RequestContexts {
     }
 }
 
+/// Whether a module takes a directive that nginx itself does not have.
+pub fn accepts(known: &conf::Known) -> bool {
+    find(known.name, known.contexts).is_some()
+}
+
 /// The directive called `name` in a context.
 pub fn find(name: &str, context: Contexts) -> Option<&'static Directive> {
     static TABLE: OnceLock<HashMap<&'static str, Vec<&'static Directive>>> = OnceLock::new();

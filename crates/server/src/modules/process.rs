@@ -6,7 +6,7 @@ use crate::config::{Build, Directive, Scope, process};
 use crate::log::error::Level;
 use crate::log::syslog;
 use crate::settings::{CpuSet, EnvRule, ErrorLogSpec, ErrorLogTarget, SyslogServer, User};
-use conf::{Node, Problem, value};
+use conf::{Node, Problem, Word, value};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
@@ -65,7 +65,7 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     process("pcre_jit", noted),
     process("ssl_engine", noted),
-    process("worker_connections", |s, n| number(s, n, |p, v| p.worker_connections = v as usize)),
+    process("worker_connections", worker_connections),
     process("use", noted),
     process("accept_mutex", noted),
     process("accept_mutex_delay", noted),
@@ -107,8 +107,17 @@ fn number(
     apply: fn(&mut crate::settings::ProcessSettings, u64),
 ) -> Result<(), Problem> {
     once(scope, node)?;
-    let n = value::number(&node.args[0].text).ok_or_else(|| node.problem("invalid number".to_owned()))?;
+    let n = value::number(&node.args[0].text).ok_or_else(|| Problem::invalid_number(node))?;
     apply(&mut scope.build.process, n);
+    Ok(())
+}
+
+fn worker_connections(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    once(scope, node)?;
+    let word = node.first();
+    let count =
+        value::number(&word.text).ok_or_else(|| word.problem(format!("invalid number \"{}\"", word.as_str())))?;
+    scope.build.process.worker_connections = count as usize;
     Ok(())
 }
 
@@ -130,7 +139,7 @@ fn worker_processes(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Proble
     } else {
         match value::number(&word.text) {
             Some(n @ 1..=MAX_THREADS) => n as usize,
-            _ => return Err(node.problem("invalid number".to_owned())),
+            _ => return Err(Problem::invalid_value(node)),
         }
     };
     Ok(())
@@ -141,7 +150,7 @@ fn cpu_affinity(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     once(scope, node)?;
     let auto = node.args[0] == "auto";
     let masks = node.args[auto as usize..].iter();
-    let sets: Vec<CpuSet> = masks.map(|w| mask(&w.text).ok_or_else(|| bad_mask(node, w))).collect::<Result<_, _>>()?;
+    let sets: Vec<CpuSet> = masks.map(mask).collect::<Result<_, _>>()?;
     scope.build.process.cpu_affinity = if auto {
         let online = std::thread::available_parallelism().map_or(1, usize::from);
         let all = sets.into_iter().next().unwrap_or(CpuSet((0..online).collect()));
@@ -153,22 +162,19 @@ fn cpu_affinity(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     Ok(())
 }
 
-fn bad_mask(node: &Node, word: &conf::Word) -> Problem {
-    node.problem(format!("invalid character in \"{}\"", word.as_str()))
-}
-
-fn mask(text: &[u8]) -> Option<CpuSet> {
-    let digits: Vec<u8> = text.iter().copied().filter(|c| *c != b' ').collect();
-    if digits.is_empty() || digits.iter().any(|c| !matches!(c, b'0' | b'1')) {
-        return None;
+fn mask(word: &Word) -> Result<CpuSet, Problem> {
+    let digits: Vec<u8> = word.text.iter().copied().filter(|c| *c != b' ').collect();
+    if let Some(bad) = digits.iter().find(|c| !matches!(c, b'0' | b'1')) {
+        let bad = *bad as char;
+        return Err(word.problem(format!("invalid character \"{bad}\" in \"worker_cpu_affinity\"")));
     }
-    Some(CpuSet(digits.iter().rev().enumerate().filter(|(_, c)| **c == b'1').map(|(i, _)| i).collect()))
+    Ok(CpuSet(digits.iter().rev().enumerate().filter(|(_, c)| **c == b'1').map(|(i, _)| i).collect()))
 }
 
 fn priority(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     once(scope, node)?;
     let text = node.args[0].as_str();
-    scope.build.process.priority = text.parse().map_err(|_| node.problem("invalid number".to_owned()))?;
+    scope.build.process.priority = text.parse().map_err(|_| Problem::invalid_number(node))?;
     Ok(())
 }
 

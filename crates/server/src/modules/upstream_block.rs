@@ -153,9 +153,10 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let block = Block { name: name.clone(), node: Some(node.clone()), ..Block::default() };
     scope.build.main.upstream.blocks.push(block);
     let mut level = scope.build.level(Contexts::UPSTREAM);
+    let before = scope.build.problems.len();
     scope.fill(node, &mut level);
-    if current(scope).servers.is_empty() {
-        return Err(node.problem("no servers are inside upstream".to_owned()));
+    if current(scope).servers.is_empty() && !scope.build.problems[before..].iter().any(|p| p.level.is_fatal()) {
+        return Err(Problem::emerg(node.close, "no servers are inside upstream"));
     }
     Ok(())
 }

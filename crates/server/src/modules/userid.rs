@@ -28,7 +28,7 @@ const FIRST_V2: u32 = 0x0303_0302;
 pub const DIRECTIVES: &[Directive] = &[
     http("userid", userid),
     http("userid_service", |s, n| {
-        let number = value::number(&n.args[0].text).ok_or_else(|| n.problem("invalid number".to_owned()))?;
+        let number = value::number(&n.args[0].text).ok_or_else(|| Problem::invalid_number(n))?;
         set::value(&mut s.level.conf.userid.service, n, Some(number as u32))
     }),
     http("userid_name", |s, n| set::value(&mut s.level.conf.userid.name, n, n.args[0].text.as_slice().into())),
