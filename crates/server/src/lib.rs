@@ -8,6 +8,7 @@ pub mod log;
 pub mod master;
 pub mod modules;
 pub mod password;
+pub mod readiness;
 pub mod request;
 pub mod resolve;
 pub mod serve;

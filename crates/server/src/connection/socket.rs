@@ -1,6 +1,7 @@
 //! A TCP or unix stream that is registered with the thread's runtime only once it has to wait.
 //! A connection that asks, is answered and closes needs no registration at all. Knows no protocol.
 
+use crate::readiness;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::future::poll_fn;
@@ -57,10 +58,9 @@ impl Socket {
             let State::Plain(fd) = std::mem::replace(&mut self.state, State::Gone) else {
                 unreachable!("just matched")
             };
-            match AsyncFd::try_with_interest(fd, Interest::READABLE | Interest::WRITABLE) {
+            match readiness::register(fd, Interest::READABLE | Interest::WRITABLE) {
                 Ok(io) => self.state = State::Registered(io),
-                Err(error) => {
-                    let (fd, cause) = error.into_parts();
+                Err((fd, cause)) => {
                     self.state = State::Plain(fd);
                     return Err(cause);
                 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 /// Threads at most; more than this is a mistake in the configuration.
 const MAX_THREADS: u64 = 1024;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     process("events", |s, n| {
         once(s, n)?;

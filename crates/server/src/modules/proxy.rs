@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::http1::escape::{Escape, escape_uri};
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("proxy_pass", proxy_pass),
     http("proxy_connect_timeout", |s, n| set::time(&mut conf(s).connect_timeout, n)),
@@ -101,6 +102,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("scgi_temp_path", |s, n| super::core::temp_path(s, n).map(|_| ())),
 ];
 
+/// The variables.
 pub const VARIABLES: &[Builtin] = &[
     Builtin { name: "proxy_host", evaluate: |r| r.ctx.proxy.host, volatile: true, assign: None },
     Builtin { name: "proxy_port", evaluate: |r| r.ctx.proxy.port, volatile: true, assign: None },

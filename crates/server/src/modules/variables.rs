@@ -23,6 +23,7 @@ const fn fixed(name: &'static str, evaluate: Get) -> Builtin {
     Builtin { name, evaluate, volatile: false, assign: None }
 }
 
+/// The variables.
 pub const VARIABLES: &[Builtin] = &[
     fixed("host", host),
     fixed("content_length", |r| r.headers_in.find(K::ContentLength)),
@@ -133,6 +134,7 @@ pub const VARIABLES: &[Builtin] = &[
     fixed("http3", |_| Some(Text::EMPTY)),
 ];
 
+/// Rules for variables with a prefix.
 pub const PREFIXES: &[Prefix] = &[
     Prefix { name: "http_", evaluate: request_header, volatile: false },
     Prefix { name: "sent_http_", evaluate: sent_header, volatile: true },

@@ -165,10 +165,10 @@ fn headers(r: &mut Request) -> Result<(), u16> {
             | K::IfRange
             | K::Expect
             | K::Authorization
-            | K::ProxyAuthorization => {
-                if r.headers_in.head.headers[..i].iter().any(|l| l.known == line.known) {
-                    return Err(duplicate(r, line));
-                }
+            | K::ProxyAuthorization
+                if r.headers_in.head.headers[..i].iter().any(|l| l.known == line.known) =>
+            {
+                return Err(duplicate(r, line));
             }
             _ => {}
         }
