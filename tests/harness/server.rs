@@ -184,8 +184,9 @@ impl Server {
         assert!(found, "{name} never had {text:?}:\n{}", self.read(name));
     }
 
-    /// Sends it a signal.
+    /// Sends it a signal, once it has written its pid: until then it does not listen to signals, as nginx.
     pub fn signal(&self, signal: rustix::process::Signal) {
+        self.wait_for("logs/nginx.pid", "\n");
         let child = self.child.as_ref().expect("the server runs");
         rustix::process::kill_process(rustix::process::Pid::from_child(child), signal).expect("it is there");
     }
