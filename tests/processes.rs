@@ -62,7 +62,7 @@ fn listeners_come_and_go() {
     )
     .start();
     let alive = |name: &str| std::os::unix::net::UnixStream::connect(server.dir().join(name)).is_ok();
-    assert!(alive("a.sock"));
+    assert!(wait(|| alive("a.sock")));
     reload(&server, "a.sock", "b.sock");
     assert!(wait(|| alive("b.sock")));
     assert!(wait(|| !alive("a.sock")));
