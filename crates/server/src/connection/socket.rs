@@ -75,10 +75,16 @@ impl Socket {
     /// Reads into the spare room of `buf` (which must have some). `Ok(0)` is the end of the stream.
     /// After a short read the kernel is not asked again before it reports more.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        if std::mem::take(&mut self.overlooked) || matches!(self.state, State::Plain(_)) {
+        if self.overlooked || matches!(self.state, State::Plain(_)) {
+            let room = buf.capacity() - buf.len();
             match receive(self.as_fd(), buf) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                other => return Poll::Ready(other),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.overlooked = false,
+                Ok(n) => {
+                    // Only a short read says that the kernel has no more: until then no new edge would be reported.
+                    self.overlooked &= n == room;
+                    return Poll::Ready(Ok(n));
+                }
+                Err(e) => return Poll::Ready(Err(e)),
             }
         }
         let io = self.registered()?;
