@@ -18,7 +18,6 @@ pub fn accept(r: &mut Request) -> Result<(), u16> {
     request_line(r)?;
     let count = r.client.requests.get() + 1;
     r.client.requests.set(count);
-    crate::worker::counters::request();
     log_ignored(r);
     headers(r)?;
     choose_server(r)?;
