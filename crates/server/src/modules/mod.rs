@@ -8,8 +8,11 @@ pub mod core;
 pub mod geo;
 pub mod headers;
 pub mod autoindex;
+pub mod charset;
+pub mod charset_tables;
 pub mod disable_symlinks;
 pub mod empty_gif;
+pub mod gzip;
 pub mod gzip_rules;
 pub mod gzip_static;
 pub mod http_block;
@@ -70,6 +73,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
     gzip_rules::DIRECTIVES,
+    gzip::DIRECTIVES,
+    charset::DIRECTIVES,
     index::DIRECTIVES,
     random_index::DIRECTIVES,
     autoindex::DIRECTIVES,
@@ -80,7 +85,7 @@ const DIRECTIVES: &[&[Directive]] = &[
 ];
 
 /// The variables of all modules.
-const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES, realip::VARIABLES, referer::VARIABLES, userid::VARIABLES, secure_link::VARIABLES];
+const VARIABLES: &[&[Builtin]] = &[variables::VARIABLES, proxy::VARIABLES, upstream_block::VARIABLES, realip::VARIABLES, referer::VARIABLES, userid::VARIABLES, secure_link::VARIABLES, gzip::VARIABLES];
 
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
@@ -102,7 +107,15 @@ pub const CONTENT: &[fn(&mut Request) -> Verdict] =
     &[random_index::handler, index::handler, autoindex::handler, gzip_static::handler, static_files::handler];
 
 /// Header filters in the order in which they run.
-pub const HEADER_FILTERS: &[HeaderFilter] = &[not_modified::filter, headers::filter, userid::filter, range::filter, gzip_rules::vary_filter];
+pub const HEADER_FILTERS: &[HeaderFilter] = &[
+    not_modified::filter,
+    headers::filter,
+    userid::filter,
+    charset::filter,
+    gzip::filter,
+    range::filter,
+    gzip_rules::vary_filter,
+];
 
 macro_rules! location_confs {
     ($($(#[$meta:meta])* $module:ident,)*) => {
@@ -151,6 +164,10 @@ location_confs! {
     disable_symlinks,
     /// `gzip_vary`, `gzip_proxied` and others.
     gzip_rules,
+    /// `gzip`.
+    gzip,
+    /// `charset`.
+    charset,
     /// `index`.
     index,
     /// `random_index`.
@@ -172,6 +189,8 @@ pub struct MainConf {
     pub upstream: upstream_block::Main,
     /// `open_file_cache`.
     pub open_file_cache: open_file_cache::Main,
+    /// `charset_map`, and the names of charsets.
+    pub charset: charset::Main,
 }
 
 /// What modules keep for one request. Emptied by an internal redirect.
@@ -189,6 +208,8 @@ pub struct RequestContexts {
     pub secure_link_expires: Option<crate::request::Text>,
     /// Whether the answer may be compressed.
     pub gzip: gzip_rules::State,
+    /// `$gzip_ratio`.
+    pub gzip_totals: gzip::Totals,
 }
 
 impl RequestContexts {
@@ -223,6 +244,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     let _ = parent;
     log::finish_level(build, level);
     secure_link::finish_level(build, level);
+    charset::finish_level(build, level);
 }
 
 /// All variables of modules.
@@ -240,7 +262,7 @@ pub fn configure_arguments() -> String {
     let with = ["--with-pcre-jit", "--with-http_realip_module", "--with-http_auth_request_module",
         "--with-http_gzip_static_module", "--with-http_random_index_module", "--with-http_secure_link_module",
         "--with-http_stub_status_module", "--with-debug"];
-    let without = ["charset", "gzip", "ssi", "memcached", "limit_conn", "limit_req", "fastcgi", "uwsgi", "scgi",
+    let without = ["ssi", "memcached", "limit_conn", "limit_req", "fastcgi", "uwsgi", "scgi",
         "grpc", "browser", "upstream_sticky"];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
     with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
