@@ -5,10 +5,13 @@ pub mod access;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
+pub mod charset;
+pub mod charset_tables;
 pub mod core;
 pub mod disable_symlinks;
 pub mod empty_gif;
 pub mod geo;
+pub mod gzip;
 pub mod gzip_rules;
 pub mod gzip_static;
 pub mod headers;
@@ -70,6 +73,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
     gzip_rules::DIRECTIVES,
+    gzip::DIRECTIVES,
+    charset::DIRECTIVES,
     index::DIRECTIVES,
     random_index::DIRECTIVES,
     autoindex::DIRECTIVES,
@@ -88,6 +93,7 @@ const VARIABLES: &[&[Builtin]] = &[
     referer::VARIABLES,
     userid::VARIABLES,
     secure_link::VARIABLES,
+    gzip::VARIABLES,
 ];
 
 /// Rules for variables with a prefix.
@@ -110,8 +116,15 @@ pub const CONTENT: &[fn(&mut Request) -> Verdict] =
     &[random_index::handler, index::handler, autoindex::handler, gzip_static::handler, static_files::handler];
 
 /// Header filters in the order in which they run.
-pub const HEADER_FILTERS: &[HeaderFilter] =
-    &[not_modified::filter, headers::filter, userid::filter, range::filter, gzip_rules::vary_filter];
+pub const HEADER_FILTERS: &[HeaderFilter] = &[
+    not_modified::filter,
+    headers::filter,
+    userid::filter,
+    charset::filter,
+    gzip::filter,
+    range::filter,
+    gzip_rules::vary_filter,
+];
 
 macro_rules! location_confs {
     ($($(#[$meta:meta])* $module:ident,)*) => {
@@ -160,6 +173,10 @@ location_confs! {
     disable_symlinks,
     /// `gzip_vary`, `gzip_proxied` and others.
     gzip_rules,
+    /// `gzip`.
+    gzip,
+    /// `charset`.
+    charset,
     /// `index`.
     index,
     /// `random_index`.
@@ -181,6 +198,8 @@ pub struct MainConf {
     pub upstream: upstream_block::Main,
     /// `open_file_cache`.
     pub open_file_cache: open_file_cache::Main,
+    /// `charset_map`, and the names of charsets.
+    pub charset: charset::Main,
 }
 
 /// What modules keep for one request. Emptied by an internal redirect.
@@ -198,6 +217,8 @@ pub struct RequestContexts {
     pub secure_link_expires: Option<crate::request::Text>,
     /// Whether the answer may be compressed.
     pub gzip: gzip_rules::State,
+    /// `$gzip_ratio`.
+    pub gzip_totals: gzip::Totals,
 }
 
 impl RequestContexts {
@@ -237,6 +258,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     let _ = parent;
     log::finish_level(build, level);
     secure_link::finish_level(build, level);
+    charset::finish_level(build, level);
 }
 
 /// All variables of modules.
@@ -262,8 +284,6 @@ pub fn configure_arguments() -> String {
         "--with-debug",
     ];
     let without = [
-        "charset",
-        "gzip",
         "ssi",
         "memcached",
         "limit_conn",

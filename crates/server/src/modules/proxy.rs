@@ -748,6 +748,8 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
         return relay::upgrade(r, job, &conf.upstream, answer).await;
     }
     let buffering = accel_buffering(r, conf);
+    r.unbuffered = !buffering;
+    accel_charset(r, conf);
     let rate = super::core::size_of(r, &conf.upstream.limit_rate);
     open_store(r, conf);
     if *conf.upstream.force_ranges {
@@ -894,6 +896,15 @@ fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
         }
     }
     *conf.upstream.buffering
+}
+
+/// `X-Accel-Charset`
+fn accel_charset(r: &mut Request, conf: &Conf) {
+    if *conf.upstream.ignore_headers & ignore::CHARSET == 0
+        && let Some(h) = r.attempts.head.header(K::XAccelCharset)
+    {
+        r.headers_out.override_charset = Some(relay::text_of(h.value, r.attempts.head_base));
+    }
 }
 
 fn is_hidden(conf: &Conf, name: &[u8]) -> bool {

@@ -100,6 +100,8 @@ fn multipart(r: &mut Request, ranges: Vec<ByteRange>, length: u64) {
     r.headers_out.charset = None;
     r.headers_out.content_length = Some(total);
     r.headers_out.remove(K::ContentRange);
+    // A file that comes in pieces is passed once.
+    r.in_memory &= parts.ranges.is_sorted_by(|a, b| a.end <= b.start);
     r.body_filters.insert(0, Box::new(parts));
 }
 

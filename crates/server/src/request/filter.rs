@@ -1,9 +1,15 @@
 //! The way of an answer's body from its handler to the session: a chain of filters, each of which may change,
 //! hold back or add. Nothing here waits; the handler flushes between pieces.
 
-use super::Request;
+use super::phases::Verdict;
+use super::{Request, respond};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+
+/// What is read of a file at once when its bytes are needed: some pieces fit a socket's buffer, and the other requests of
+/// the thread do not wait long.
+pub const PIECE: u64 = 64 * 1024;
 
 /// A piece of a body.
 #[derive(Clone, Copy)]
@@ -32,6 +38,27 @@ impl<'a> Chunk<'a> {
         }
     }
 
+    /// Its bytes, read into `room` where they are in a file, in pieces of at most [`PIECE`]. `last` goes with the last of
+    /// them; a chunk without bytes is one empty piece. Error `UnexpectedEof`: the file has become shorter.
+    pub fn pieces(self, last: bool, room: &mut Vec<u8>, mut take: impl FnMut(&[u8], bool) -> io::Result<()>) -> io::Result<()> {
+        let (file, mut offset, mut left) = match self {
+            Chunk::Bytes(bytes) => return take(bytes, last),
+            Chunk::File { len: 0, .. } => return take(b"", last),
+            Chunk::File { file, offset, len } => (file, offset, len),
+        };
+        while left > 0 {
+            room.resize(left.min(PIECE) as usize, 0);
+            let n = rustix::io::pread(&**file, &mut room[..], offset)?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            offset += n as u64;
+            left -= n as u64;
+            take(&room[..n], last && left == 0)?;
+        }
+        Ok(())
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> u64 {
         match self {
@@ -49,7 +76,7 @@ impl<'a> Chunk<'a> {
 /// One filter, with its state for one answer.
 pub trait BodyFilter {
     /// Takes a piece and hands what becomes of it to `rest`. `last`: nothing follows.
-    fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool, rest: Rest<'_>) -> std::io::Result<()>;
+    fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool, rest: Rest<'_>) -> io::Result<()>;
 }
 
 /// The filters that follow, and the session behind them.
@@ -57,7 +84,7 @@ pub struct Rest<'a>(&'a mut [Box<dyn BodyFilter>]);
 
 impl Rest<'_> {
     /// Hands a piece on.
-    pub fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool) -> std::io::Result<()> {
+    pub fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
         match self.0.split_first_mut() {
             Some((filter, rest)) => filter.push(r, chunk, last, Rest(rest)),
             None => r.queue(chunk, last),
@@ -65,8 +92,36 @@ impl Rest<'_> {
     }
 }
 
+/// A file on its way through filters that need its bytes.
+pub struct Pending {
+    /// The file.
+    pub file: Rc<OwnedFd>,
+    /// What has not been read yet.
+    pub offset: u64,
+    /// How much that is.
+    pub len: u64,
+}
+
+/// Sends what is left of a file, waiting for the client after each piece.
+pub async fn finish_pending(r: &mut Request, pending: Pending) -> Verdict {
+    let Pending { file, mut offset, mut len } = pending;
+    while len > 0 {
+        let n = len.min(PIECE);
+        if let Err(e) = run(r, Chunk::File { file: &file, offset, len: n }, n == len) {
+            return r.broken(&e);
+        }
+        (offset, len) = (offset + n, len - n);
+        if len > 0
+            && let Err(verdict) = respond::flush(r).await
+        {
+            return verdict;
+        }
+    }
+    Verdict::Answered
+}
+
 /// Sends a piece through all filters of the answer.
-pub fn run(r: &mut Request, chunk: Chunk<'_>, last: bool) -> std::io::Result<()> {
+pub fn run(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     if r.body_filters.is_empty() {
         return r.queue(chunk, last);
     }

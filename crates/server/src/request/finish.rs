@@ -59,6 +59,7 @@ pub fn special_response(r: &mut Request, status: u16) -> Verdict {
 /// A header filter wants another answer than the one under way.
 pub fn replace(r: &mut Request, status: u16) -> Verdict {
     r.body_filters.clear();
+    r.in_memory = false;
     r.headers_out.clear();
     Verdict::Status(status)
 }

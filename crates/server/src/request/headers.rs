@@ -75,6 +75,8 @@ pub struct HeadersOut {
     pub content_type: Option<Text>,
     /// The charset that is added to the type.
     pub charset: Option<Text>,
+    /// The charset that an upstream wants the answer to be recoded to: `X-Accel-Charset`.
+    pub override_charset: Option<Text>,
     /// Seconds since 1970.
     pub last_modified: Option<i64>,
     /// All other lines.

@@ -92,7 +92,13 @@ pub struct Request {
     pub response_done: bool,
     /// Filters that this answer's body goes through, outermost last.
     pub body_filters: Vec<Box<dyn BodyFilter>>,
-    /// Filters may change the body only while it is in memory (nginx's `filter_need_in_memory`).
+    /// Filters need the bytes of the body: large files are sent in pieces (nginx's `filter_need_in_memory`).
+    pub in_memory: bool,
+    /// What is left of a file that is sent in pieces.
+    pub pending: Option<filter::Pending>,
+    /// Each piece of the answer is to leave at once: filters keep nothing back.
+    pub unbuffered: bool,
+    /// The answer has a known length, and parts of it may be asked for.
     pub allow_ranges: bool,
     /// Only one range at a time: the body comes in pieces.
     pub single_range: bool,
@@ -148,6 +154,8 @@ pub struct Request {
     pub subrequests: u8,
     /// Facts of the parent that a subrequest needs.
     pub parent_uri: Option<Text>,
+    /// The charset of the answer that a subrequest's becomes a part of.
+    pub main_charset: Option<Text>,
     /// `$request_id`, made when first asked for.
     pub id: Option<Text>,
     /// What `server_tokens` with variables came to.
@@ -240,6 +248,9 @@ impl Request {
             header_only: false,
             response_done: false,
             body_filters,
+            in_memory: false,
+            pending: None,
+            unbuffered: false,
             allow_ranges: false,
             single_range: false,
             disable_not_modified: false,
@@ -268,6 +279,7 @@ impl Request {
             depth: 0,
             subrequests: 0,
             parent_uri: None,
+            main_charset: None,
             id: None,
             tokens: None,
             add_uri_to_alias: false,

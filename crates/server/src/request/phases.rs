@@ -2,7 +2,7 @@
 //! Who stands in each is written in `modules`. Handlers that need not wait are plain functions.
 
 use super::route::Found;
-use super::{Request, finish, headers::KnownHeader as K};
+use super::{Request, filter, finish, headers::KnownHeader as K};
 use crate::log_error;
 use crate::modules;
 use std::future::Future;
@@ -74,7 +74,10 @@ pub async fn answer_status(r: &mut Request, status: u16) {
 pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
     loop {
         verdict = match verdict {
-            Verdict::Answered => return,
+            Verdict::Answered => match r.pending.take() {
+                Some(pending) => Box::pin(filter::finish_pending(r, pending)).await,
+                None => return,
+            },
             Verdict::Broken => {
                 r.aborted = true;
                 return;

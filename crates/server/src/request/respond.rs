@@ -51,6 +51,7 @@ impl Request {
                 Filtered::Replace(status) => return Err(super::finish::replace(self, status)),
                 Filtered::Refuse(status) => {
                     self.body_filters.clear();
+                    self.in_memory = false;
                     return Err(Verdict::Status(status));
                 }
                 Filtered::Broken => return Err(Verdict::Broken),
@@ -162,7 +163,30 @@ impl Request {
         if self.header_only {
             return Ok(());
         }
-        filter::run(self, chunk, last).map_err(|e| self.broken(&e))
+        let now = match chunk {
+            Chunk::File { file, offset, len } if last && self.in_memory && len > filter::PIECE => {
+                let (offset, len) = (offset + filter::PIECE, len - filter::PIECE);
+                self.pending = Some(filter::Pending { file: file.clone(), offset, len });
+                chunk.cut(0, filter::PIECE)
+            }
+            whole => whole,
+        };
+        let last = last && self.pending.is_none();
+        filter::run(self, now, last).map_err(|e| self.broken(&e))
+    }
+
+    /// The answer is no longer the file byte for byte: `"x"` becomes `W/"x"` (`ngx_http_weak_etag`).
+    pub fn weaken_etag(&mut self) {
+        let Some(etag) = self.headers_out.find(K::Etag) else { return };
+        match self.get(etag) {
+            [b'W', b'/', _, ..] => {}
+            [b'"', ..] => {
+                let weak = [b"W/", self.get(etag)].concat();
+                let weak = self.text(&weak);
+                self.headers_out.set(K::Etag, "ETag", weak);
+            }
+            _ => self.headers_out.remove(K::Etag),
+        }
     }
 
     /// Notes why nothing more can be sent.

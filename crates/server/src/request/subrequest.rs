@@ -109,6 +109,7 @@ fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Text, options:
     child.started_ms = crate::worker::clock::wall_ms();
     child.request_length = r.request_length;
     child.parent_uri = Some(r.uri);
+    child.main_charset = if r.is_main() { r.headers_out.charset } else { r.main_charset };
     child.ctx.realip.clone_from(&r.ctx.realip);
     if options.with_body {
         child.body.stored.clone_from(&r.body.stored);
