@@ -558,8 +558,7 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target, Verdict> {
         return Ok(Target { group: group.clone(), uri: url.uri, whole });
     }
     let addresses = crate::upstream::names::addresses(r, &url.target, 80).await?;
-    let mut group = Group::implicit(&url.target, addresses);
-    group.keepalive.connections = None;
+    let group = Group::for_one_request(&url.target, addresses);
     Ok(Target { group: Arc::new(group), uri: url.uri, whole })
 }
 

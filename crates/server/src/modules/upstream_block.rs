@@ -327,6 +327,7 @@ pub fn finish(build: &mut Build<'_>) {
             tiers,
             keepalive: block.keepalive,
             is_block: true,
+            for_one_request: false,
         }));
     }
 }

@@ -27,7 +27,7 @@ const fn fixed(name: &'static str, evaluate: Get) -> Builtin {
 pub const VARIABLES: &[Builtin] = &[
     fixed("host", host),
     fixed("content_length", |r| r.headers_in.find(K::ContentLength)),
-    fixed("content_type", |r| r.headers_in.find(K::ContentType)),
+    fixed("content_type", |r| request_header(r, "content_type")),
     fixed("binary_remote_addr", binary_remote_addr),
     volatile("remote_addr", |r| Some(text!(r, "{}", r.client.clone().remote.borrow().host()))),
     volatile("remote_port", |r| port(r, r.client.clone().remote.borrow().port())),
