@@ -354,6 +354,9 @@ fn ask(r: &mut Request, limit: &Limit, zone: &Declared, now_ms: i64, last: bool)
         }
         Ok(excess)
     });
+    if let Some((_, Ok(excess) | Err(excess))) = done {
+        log_error!(r, Debug, "limit_req: {}.{:03} of {}", excess / 1000, excess % 1000, limit.burst / 1000);
+    }
     match done {
         None => Answer::NoRoom,
         Some((_, Err(excess))) => Answer::Exceeds(excess),
@@ -401,7 +404,10 @@ fn refuse(r: &mut Request, conf: &Conf, zone: &Zone, answer: Answer) -> Verdict 
             let level = *conf.limit_req_log_level;
             if r.error_log().enabled(level) {
                 let (dry, whole, part) = (dry_text(dry_run), excess / 1000, excess % 1000);
-                r.write_log(level, format_args!("limiting requests{dry}, excess: {whole}.{part:03} by zone \"{name}\""));
+                r.write_log(
+                    level,
+                    format_args!("limiting requests{dry}, excess: {whole}.{part:03} by zone \"{name}\""),
+                );
             }
         }
         _ => log_error!(r, Alert, "could not allocate node in limit_req zone \"{name}\""),

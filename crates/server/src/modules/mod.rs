@@ -316,16 +316,7 @@ pub fn configure_arguments() -> String {
         "--with-http_stub_status_module",
         "--with-debug",
     ];
-    let without = [
-        "ssi",
-        "memcached",
-        "fastcgi",
-        "uwsgi",
-        "scgi",
-        "grpc",
-        "browser",
-        "upstream_sticky",
-    ];
+    let without = ["ssi", "memcached", "fastcgi", "uwsgi", "scgi", "grpc", "browser", "upstream_sticky"];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
     with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
 }

@@ -117,8 +117,12 @@ mod tests {
         assert_eq!(names.add(b"one", 65536, "limit_req"), Ok(()));
         assert_eq!(names.add(b"one", 65536, "limit_req"), Ok(()));
         assert_eq!(names.undeclared().count(), 0);
-        assert!(names.add(b"one", 1, "limit_req").is_err_and(|e| e.contains("conflicts with already declared size 65536")));
-        assert!(names.add(b"one", 0, "limit_conn").is_err_and(|e| e.ends_with("is already declared for a different use")));
+        assert!(
+            names.add(b"one", 1, "limit_req").is_err_and(|e| e.contains("conflicts with already declared size 65536"))
+        );
+        assert!(
+            names.add(b"one", 0, "limit_conn").is_err_and(|e| e.ends_with("is already declared for a different use"))
+        );
     }
 
     #[test]

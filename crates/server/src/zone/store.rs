@@ -85,7 +85,12 @@ impl<S: Default> Store<S> {
 
     /// Works on the state of a key, which becomes the newest; makes it if need be. `work` is told whether it is new.
     /// None: there is no room for another.
-    pub fn enter<T>(&self, key: &[u8], policy: &impl Policy<S>, work: impl FnOnce(&mut S, bool) -> T) -> Option<(Slot, T)> {
+    pub fn enter<T>(
+        &self,
+        key: &[u8],
+        policy: &impl Policy<S>,
+        work: impl FnOnce(&mut S, bool) -> T,
+    ) -> Option<(Slot, T)> {
         let hash = self.hasher.hash_one(key);
         let number = (hash >> 32) as usize % self.shards.len();
         let mut shard = self.lock(number);
