@@ -726,6 +726,7 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
         done_early(r, job, answer, keep, length);
         return verdict;
     }
+    accel_limit_rate(r, conf);
     if let Some(verdict) = accel_redirect(r, conf) {
         done_early(r, job, answer, keep, length);
         return verdict;
@@ -872,7 +873,8 @@ fn accel_redirect(r: &mut Request, conf: &Conf) -> Option<Verdict> {
     Some(finish::internal_redirect(r, uri, args))
 }
 
-fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
+/// `X-Accel-Limit-Rate`: holds for this answer, and for the one it redirects to.
+fn accel_limit_rate(r: &mut Request, conf: &Conf) {
     let base = r.attempts.head_base;
     if *conf.upstream.ignore_headers & ignore::LIMIT_RATE == 0
         && let Some(h) = r.attempts.head.header(K::XAccelLimitRate)
@@ -883,6 +885,10 @@ fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
             digits => value::number(digits).or(r.limit_rate),
         };
     }
+}
+
+fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
+    let base = r.attempts.head_base;
     if *conf.upstream.ignore_headers & ignore::BUFFERING == 0
         && let Some(h) = r.attempts.head.header(K::XAccelBuffering)
     {

@@ -175,6 +175,7 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
         return Some(Verdict::Status(404));
     }
     enter_location(r);
+    log_error!(r, Debug, "using configuration \"{}\"", String::from_utf8_lossy(&shot.location(r.location).name));
     let conf = &shot.location(r.location).conf.core;
     let max = *conf.client_max_body_size;
     if let Some(length) = r.headers_in.content_length
