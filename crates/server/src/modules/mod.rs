@@ -2,6 +2,7 @@
 //! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
 
 pub mod access;
+pub mod addition;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
@@ -33,8 +34,13 @@ pub mod referer;
 pub mod rewrite;
 pub mod secure_link;
 pub mod split_clients;
+pub mod ssi;
+pub mod ssi_commands;
+pub mod ssi_date;
+pub mod ssi_parse;
 pub mod static_files;
 pub mod stub_status;
+pub mod sub;
 pub mod try_files;
 pub mod upstream_block;
 pub mod userid;
@@ -42,7 +48,7 @@ pub mod variables;
 
 use crate::config::variables::{Builtin, Prefix};
 use crate::config::{Build, Directive, Level};
-use crate::request::Request;
+use crate::request::{Request, include};
 use crate::request::phases::{Handler, Verdict};
 use crate::request::respond::HeaderFilter;
 use conf::Contexts;
@@ -75,6 +81,9 @@ const DIRECTIVES: &[&[Directive]] = &[
     gzip_rules::DIRECTIVES,
     gzip::DIRECTIVES,
     charset::DIRECTIVES,
+    addition::DIRECTIVES,
+    sub::DIRECTIVES,
+    ssi::DIRECTIVES,
     index::DIRECTIVES,
     random_index::DIRECTIVES,
     autoindex::DIRECTIVES,
@@ -94,6 +103,7 @@ const VARIABLES: &[&[Builtin]] = &[
     userid::VARIABLES,
     secure_link::VARIABLES,
     gzip::VARIABLES,
+    ssi::VARIABLES,
 ];
 
 /// Rules for variables with a prefix.
@@ -120,7 +130,11 @@ pub const HEADER_FILTERS: &[HeaderFilter] = &[
     not_modified::filter,
     headers::filter,
     userid::filter,
+    addition::filter,
+    sub::filter,
     charset::filter,
+    ssi::filter,
+    include::filter,
     gzip::filter,
     range::filter,
     gzip_rules::vary_filter,
@@ -177,6 +191,12 @@ location_confs! {
     gzip,
     /// `charset`.
     charset,
+    /// `add_before_body`, `add_after_body`.
+    addition,
+    /// `sub_filter`.
+    sub,
+    /// `ssi`.
+    ssi,
     /// `index`.
     index,
     /// `random_index`.
@@ -219,6 +239,8 @@ pub struct RequestContexts {
     pub gzip: gzip_rules::State,
     /// `$gzip_ratio`.
     pub gzip_totals: gzip::Totals,
+    /// `$date_gmt`, `$date_local`.
+    pub ssi: ssi::Context,
 }
 
 impl RequestContexts {
@@ -276,6 +298,8 @@ pub fn configure_arguments() -> String {
     let with = [
         "--with-pcre-jit",
         "--with-http_realip_module",
+        "--with-http_addition_module",
+        "--with-http_sub_module",
         "--with-http_auth_request_module",
         "--with-http_gzip_static_module",
         "--with-http_random_index_module",
@@ -284,7 +308,6 @@ pub fn configure_arguments() -> String {
         "--with-debug",
     ];
     let without = [
-        "ssi",
         "memcached",
         "limit_conn",
         "limit_req",
