@@ -313,6 +313,20 @@ pub fn local_time(seconds: i64) -> LocalTime {
     }
 }
 
+/// The name of the local time zone at a moment in seconds since 1970: `CET`.
+pub fn zone_name(seconds: i64) -> String {
+    let time = seconds as libc::time_t;
+    // SAFETY: all-zero is a valid value of this plain C struct.
+    let mut tm: libc::tm = unsafe { std::mem::zeroed() };
+    // SAFETY: both point to valid values for the call.
+    unsafe { libc::localtime_r(&time, &mut tm) };
+    if tm.tm_zone.is_null() {
+        return String::new();
+    }
+    // SAFETY: not null, so it points to one of the C library's strings, which stay for the life of the process.
+    unsafe { std::ffi::CStr::from_ptr(tm.tm_zone) }.to_string_lossy().into_owned()
+}
+
 /// Round-trip time, its variance (us), congestion window and receive space of a TCP connection (`TCP_INFO`).
 pub fn tcp_info(socket: BorrowedFd<'_>) -> Option<[u32; 4]> {
     // SAFETY: all bytes zero are a valid `tcp_info`.

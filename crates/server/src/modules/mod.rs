@@ -2,6 +2,7 @@
 //! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
 
 pub mod access;
+pub mod addition;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
@@ -35,8 +36,13 @@ pub mod referer;
 pub mod rewrite;
 pub mod secure_link;
 pub mod split_clients;
+pub mod ssi;
+pub mod ssi_commands;
+pub mod ssi_date;
+pub mod ssi_parse;
 pub mod static_files;
 pub mod stub_status;
+pub mod sub;
 pub mod try_files;
 pub mod upstream_block;
 pub mod userid;
@@ -44,7 +50,7 @@ pub mod variables;
 
 use crate::config::variables::{Builtin, Prefix};
 use crate::config::{Build, Directive, Level};
-use crate::request::Request;
+use crate::request::{Request, include};
 use crate::request::phases::{Handler, Verdict};
 use crate::request::respond::HeaderFilter;
 use conf::Contexts;
@@ -79,6 +85,9 @@ const DIRECTIVES: &[&[Directive]] = &[
     gzip_rules::DIRECTIVES,
     gzip::DIRECTIVES,
     charset::DIRECTIVES,
+    addition::DIRECTIVES,
+    sub::DIRECTIVES,
+    ssi::DIRECTIVES,
     index::DIRECTIVES,
     random_index::DIRECTIVES,
     autoindex::DIRECTIVES,
@@ -100,6 +109,7 @@ const VARIABLES: &[&[Builtin]] = &[
     gzip::VARIABLES,
     limit_conn::VARIABLES,
     limit_req::VARIABLES,
+    ssi::VARIABLES,
 ];
 
 /// Rules for variables with a prefix.
@@ -131,7 +141,11 @@ pub const HEADER_FILTERS: &[HeaderFilter] = &[
     not_modified::filter,
     headers::filter,
     userid::filter,
+    addition::filter,
+    sub::filter,
     charset::filter,
+    ssi::filter,
+    include::filter,
     gzip::filter,
     range::filter,
     gzip_rules::vary_filter,
@@ -192,6 +206,12 @@ location_confs! {
     gzip,
     /// `charset`.
     charset,
+    /// `add_before_body`, `add_after_body`.
+    addition,
+    /// `sub_filter`.
+    sub,
+    /// `ssi`.
+    ssi,
     /// `index`.
     index,
     /// `random_index`.
@@ -244,6 +264,8 @@ pub struct RequestContexts {
     pub limit_conn: limit_conn::Context,
     /// `limit_req`.
     pub limit_req: limit_req::Context,
+    /// `$date_gmt`, `$date_local`.
+    pub ssi: ssi::Context,
 }
 
 impl RequestContexts {
@@ -309,6 +331,8 @@ pub fn configure_arguments() -> String {
     let with = [
         "--with-pcre-jit",
         "--with-http_realip_module",
+        "--with-http_addition_module",
+        "--with-http_sub_module",
         "--with-http_auth_request_module",
         "--with-http_gzip_static_module",
         "--with-http_random_index_module",
@@ -317,6 +341,17 @@ pub fn configure_arguments() -> String {
         "--with-debug",
     ];
     let without = ["ssi", "memcached", "fastcgi", "uwsgi", "scgi", "grpc", "browser", "upstream_sticky"];
+    let without = [
+        "memcached",
+        "limit_conn",
+        "limit_req",
+        "fastcgi",
+        "uwsgi",
+        "scgi",
+        "grpc",
+        "browser",
+        "upstream_sticky",
+    ];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
     with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
 }

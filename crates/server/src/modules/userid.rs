@@ -386,7 +386,7 @@ fn cookie_time(at: i64, out: &mut Vec<u8>) {
     out.push(b'-');
     out.extend_from_slice(&date[8..11]);
     out.push(b'-');
-    out.extend_from_slice(if &date[12..16] > b"2037" { &date[12..16] } else { &date[14..16] });
+    out.extend_from_slice(if date[12..16] > b"2037"[..] { &date[12..16] } else { &date[14..16] });
     out.extend_from_slice(&date[16..]);
 }
 

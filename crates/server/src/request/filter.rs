@@ -1,6 +1,7 @@
 //! The way of an answer's body from its handler to the session: a chain of filters, each of which may change,
 //! hold back or add. Nothing here waits; the handler flushes between pieces.
 
+use super::include::Include;
 use super::phases::Verdict;
 use super::{Request, respond};
 use std::io;
@@ -77,6 +78,26 @@ impl<'a> Chunk<'a> {
 pub trait BodyFilter {
     /// Takes a piece and hands what becomes of it to `rest`. `last`: nothing follows.
     fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool, rest: Rest<'_>) -> io::Result<()>;
+
+    /// The answer of a subrequest comes here: what is held back goes before it.
+    fn include(&mut self, r: &mut Request, include: Include, mut rest: Rest<'_>) -> io::Result<()> {
+        rest.include(r, include)
+    }
+
+    /// Whether it keeps everything until the includes before it have been answered.
+    fn is_waiting(&self) -> bool {
+        false
+    }
+
+    /// They have.
+    fn resume(&mut self, _r: &mut Request, _rest: Rest<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Whether this is where answers of subrequests come in.
+    fn is_postpone(&self) -> bool {
+        false
+    }
 }
 
 /// The filters that follow, and the session behind them.
@@ -88,6 +109,14 @@ impl Rest<'_> {
         match self.0.split_first_mut() {
             Some((filter, rest)) => filter.push(r, chunk, last, Rest(rest)),
             None => r.queue(chunk, last),
+        }
+    }
+
+    /// Hands an include on.
+    pub fn include(&mut self, r: &mut Request, include: Include) -> io::Result<()> {
+        match self.0.split_first_mut() {
+            Some((filter, rest)) => filter.include(r, include, Rest(rest)),
+            None => Ok(()),
         }
     }
 }
@@ -125,8 +154,30 @@ pub fn run(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     if r.body_filters.is_empty() {
         return r.queue(chunk, last);
     }
+    run_from(r, 0, chunk, last)
+}
+
+/// Sends a piece through the filters from number `at` on.
+pub fn run_from(r: &mut Request, at: usize, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     let mut filters = std::mem::take(&mut r.body_filters);
-    let result = Rest(&mut filters).push(r, chunk, last);
+    let result = Rest(&mut filters[at..]).push(r, chunk, last);
+    r.body_filters = filters;
+    result
+}
+
+/// Sends a piece through the filters behind another answer's includes (see `include`).
+pub fn run_tail(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
+    let mut tail = std::mem::take(&mut r.tail);
+    let result = Rest(&mut tail).push(r, chunk, false);
+    r.tail = tail;
+    result
+}
+
+/// Lets a filter that waits go on.
+pub fn resume(r: &mut Request, at: usize) -> io::Result<()> {
+    let mut filters = std::mem::take(&mut r.body_filters);
+    let (filter, rest) = filters[at..].split_first_mut().expect("the caller has found it");
+    let result = filter.resume(r, Rest(rest));
     r.body_filters = filters;
     result
 }

@@ -24,6 +24,9 @@ pub fn special_response(r: &mut Request, status: u16) -> Verdict {
     if !r.is_main() && super::subrequest::absorbs(r, status) {
         return Verdict::Answered;
     }
+    if r.stub.is_some() {
+        return super::include::answer_stub(r);
+    }
     if status == 444 || status == 499 {
         r.headers_out.status = status;
         r.aborted = true;

@@ -8,6 +8,7 @@ pub mod filter;
 pub mod finish;
 pub mod head;
 pub mod headers;
+pub mod include;
 pub mod phases;
 pub mod respond;
 pub mod route;
@@ -29,7 +30,7 @@ pub use wire::http1::request::Method;
 
 /// Rewrites and internal redirects a request may go through (nginx's `NGX_HTTP_MAX_URI_CHANGES`).
 pub const MAX_URI_CHANGES: u8 = 10;
-/// How deep subrequests may nest (nginx's `NGX_HTTP_MAX_SUBREQUESTS` stands for all of them together).
+/// How deep subrequests may nest (`NGX_HTTP_MAX_SUBREQUESTS`).
 pub const MAX_SUBREQUESTS: u8 = 50;
 
 /// What a cached variable is.
@@ -96,6 +97,16 @@ pub struct Request {
     pub in_memory: bool,
     /// What is left of a file that is sent in pieces.
     pub pending: Option<filter::Pending>,
+    /// What waits for includes; there when the answer may have some.
+    pub deferred: Option<Box<include::Deferred>>,
+    /// An include's way on: the filters behind its parent's.
+    pub tail: Vec<Box<dyn BodyFilter>>,
+    /// What an include sends if it has nothing to say.
+    pub stub: Option<Box<include::Stub>>,
+    /// Some of the body has been sent.
+    pub output_begun: bool,
+    /// Variables and blocks of SSI, shared by all requests for one page.
+    pub ssi: Option<Box<crate::modules::ssi::Shared>>,
     /// Each piece of the answer is to leave at once: filters keep nothing back.
     pub unbuffered: bool,
     /// The answer has a known length, and parts of it may be asked for.
@@ -151,7 +162,7 @@ pub struct Request {
     /// Depth below the client's own request, 0 for that itself.
     pub depth: u8,
     /// How many subrequests were made for the client's request.
-    pub subrequests: u8,
+    pub subrequests: u16,
     /// Facts of the parent that a subrequest needs.
     pub parent_uri: Option<Text>,
     /// The charset of the answer that a subrequest's becomes a part of.
@@ -250,6 +261,11 @@ impl Request {
             body_filters,
             in_memory: false,
             pending: None,
+            deferred: None,
+            tail: Vec::new(),
+            stub: None,
+            output_begun: false,
+            ssi: None,
             unbuffered: false,
             allow_ranges: false,
             single_range: false,
@@ -372,6 +388,7 @@ impl Request {
     pub(crate) fn swap_shared(&mut self, other: &mut Request) {
         std::mem::swap(&mut self.arena, &mut other.arena);
         std::mem::swap(&mut self.values, &mut other.values);
+        std::mem::swap(&mut self.ssi, &mut other.ssi);
     }
 
     /// Copies what is shared, for a subrequest that outlives this request.

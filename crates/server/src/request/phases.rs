@@ -2,7 +2,7 @@
 //! Who stands in each is written in `modules`. Handlers that need not wait are plain functions.
 
 use super::route::Found;
-use super::{Request, filter, finish, headers::KnownHeader as K};
+use super::{Request, filter, finish, include, headers::KnownHeader as K};
 use crate::log_error;
 use crate::modules;
 use std::future::Future;
@@ -76,6 +76,10 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
         verdict = match verdict {
             Verdict::Answered => match r.pending.take() {
                 Some(pending) => Box::pin(filter::finish_pending(r, pending)).await,
+                None if r.deferred.is_some() => match Box::pin(include::drive(r)).await {
+                    Ok(()) => return,
+                    Err(verdict) => verdict,
+                },
                 None => return,
             },
             Verdict::Broken => {

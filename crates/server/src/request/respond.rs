@@ -163,6 +163,7 @@ impl Request {
         if self.header_only {
             return Ok(());
         }
+        self.output_begun |= !chunk.is_empty();
         let now = match chunk {
             Chunk::File { file, offset, len } if last && self.in_memory && len > filter::PIECE => {
                 let (offset, len) = (offset + filter::PIECE, len - filter::PIECE);
@@ -193,6 +194,8 @@ impl Request {
     pub fn broken(&mut self, error: &io::Error) -> Verdict {
         if error.kind() == io::ErrorKind::UnexpectedEof {
             crate::log_error!(self, Alert, "{error}");
+        } else if error.kind() == io::ErrorKind::FileTooLarge {
+            crate::log_error!(self, Error, "{error}");
         } else {
             crate::log_error!(self, Info, "writev() failed ({})", crate::log::os_error(error));
         }
@@ -202,10 +205,49 @@ impl Request {
 
     /// Where filtered pieces go.
     pub(crate) fn queue(&mut self, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
+        if !self.tail.is_empty() {
+            return filter::run_tail(self, chunk);
+        }
         match &mut self.session {
-            Session::Http1(_) => http1::queue(self, chunk, last),
+            // An include's end is not the answer's.
+            Session::Http1(_) => http1::queue(self, chunk, last && self.depth == 0),
             Session::Sub(_) => super::subrequest::queue(self, chunk),
             Session::None => Ok(()),
+        }
+    }
+
+    /// The answer's body is made anew, so its length is not known.
+    pub fn clear_content_length(&mut self) {
+        self.headers_out.content_length = None;
+        self.headers_out.remove(K::ContentLength);
+    }
+
+    /// There are no parts of it.
+    pub fn clear_accept_ranges(&mut self) {
+        self.allow_ranges = false;
+        self.headers_out.remove(K::AcceptRanges);
+    }
+
+    /// What an answer made anew is identified by: nothing, unless its last change is that of its parts.
+    pub fn clear_validators(&mut self, keep_last_modified: bool) {
+        if keep_last_modified {
+            return self.weaken_etag();
+        }
+        self.headers_out.last_modified = None;
+        self.headers_out.remove(K::LastModified);
+        self.headers_out.remove(K::Etag);
+    }
+
+    /// Whether nobody will see the answer's body: subrequests that ask for a status.
+    pub fn is_body_unwanted(&self) -> bool {
+        matches!(&self.session, Session::Sub(s) if s.mode == super::subrequest::Mode::Discard)
+    }
+
+    /// Bytes that wait for the client.
+    pub fn unsent_bytes(&self) -> u64 {
+        match &self.session {
+            Session::Http1(http) => http.output.waiting(),
+            Session::Sub(_) | Session::None => 0,
         }
     }
 
@@ -271,6 +313,14 @@ impl Request {
 
 /// Waits until what is queued is written, within `limit_rate` and `send_timeout`. For answers in pieces.
 pub async fn flush(r: &mut Request) -> Result<(), Verdict> {
+    if r.deferred.is_some() {
+        Box::pin(super::include::drive(r)).await?;
+    }
+    flush_now(r).await
+}
+
+/// The same without the answer's includes.
+pub async fn flush_now(r: &mut Request) -> Result<(), Verdict> {
     if let Session::Sub(_) = r.session {
         return super::subrequest::flush(r).await;
     }

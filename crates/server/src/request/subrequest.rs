@@ -3,10 +3,9 @@
 
 use super::filter::Chunk;
 use super::phases::{self, From, Verdict};
-use super::{MAX_SUBREQUESTS, Method, Request, Text};
+use super::{Method, Request, Text, include};
 use crate::config::complex::Complex;
 use crate::connection::Session;
-use crate::log_error;
 use std::io;
 
 /// Where a subrequest's answer goes.
@@ -21,13 +20,20 @@ pub struct SubSession {
     pub plain_status: bool,
 }
 
+impl SubSession {
+    /// For a new subrequest.
+    pub fn new(mode: Mode) -> SubSession {
+        SubSession { mode, captured: Vec::new(), length: 0, plain_status: false }
+    }
+}
+
 /// What happens with a subrequest's body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Only its head counts.
     Discard,
-    /// It is collected, up to so many bytes.
-    Capture(usize),
+    /// It is collected, up to `subrequest_output_buffer_size`.
+    Capture,
 }
 
 /// What a subrequest is to be.
@@ -43,13 +49,12 @@ pub struct Options {
 /// Makes a subrequest and waits for its end. The child is given back with its answer's head; its texts are valid in the
 /// parent. Errors: `subrequests cycle`, as a status.
 pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Result<Box<Request>, Verdict> {
-    if r.subrequests >= MAX_SUBREQUESTS || r.depth >= MAX_SUBREQUESTS {
-        log_error!(r, Error, "subrequests cycle while processing \"{}\"", String::from_utf8_lossy(r.get(uri)));
+    if !include::is_allowed(r, uri) {
         return Err(Verdict::Status(500));
     }
     r.subrequests += 1;
-    let session = SubSession { mode: options.mode, captured: Vec::new(), length: 0, plain_status: false };
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(session));
+    let session = Session::Sub(SubSession::new(options.mode));
+    let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
     child.swap_shared(r);
     prepare(&mut child, r, uri, args, &options);
     std::mem::swap(&mut child.ctx.limit_conn, &mut r.ctx.limit_conn);
@@ -70,13 +75,12 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
 
 /// Makes a subrequest that runs on its own, after the parent's answer or beside it. It has copies of everything.
 pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result<(), Verdict> {
-    if r.subrequests >= MAX_SUBREQUESTS {
-        log_error!(r, Error, "subrequests cycle while processing \"{}\"", String::from_utf8_lossy(r.get(uri)));
+    if !include::is_allowed(r, uri) {
         return Err(Verdict::Status(500));
     }
     r.subrequests += 1;
-    let session = SubSession { mode: options.mode, captured: Vec::new(), length: 0, plain_status: false };
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(session));
+    let session = Session::Sub(SubSession::new(options.mode));
+    let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
     child.copy_shared(r);
     prepare(&mut child, r, uri, args, &options);
     child.ctx.limit_conn = r.ctx.limit_conn.without_places();
@@ -89,7 +93,8 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
     Ok(())
 }
 
-fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Text, options: &Options) {
+/// Makes a new request a subrequest of `r`.
+pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Text, options: &Options) {
     child.depth = r.depth + 1;
     child.subrequests = r.subrequests;
     child.internal = true;
@@ -139,9 +144,12 @@ pub fn absorbs(r: &mut Request, status: u16) -> bool {
 pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
     let Session::Sub(sub) = &mut r.session else { return Ok(()) };
     sub.length += chunk.len();
-    let Mode::Capture(limit) = sub.mode else { return Ok(()) };
-    if sub.captured.len() as u64 + chunk.len() > limit as u64 {
-        return Err(io::Error::other("too big subrequest response while sending to client"));
+    if sub.mode != Mode::Capture {
+        return Ok(());
+    }
+    if sub.length > *r.shot.location(r.location).conf.core.subrequest_output_buffer_size {
+        let text = format!("too big subrequest response: {}", sub.length);
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
     match chunk {
         Chunk::Bytes(b) => sub.captured.extend_from_slice(b),
@@ -172,7 +180,7 @@ pub async fn post_action(r: &mut Request, target: &Complex) {
     let status = r.headers_out.status;
     let session = std::mem::replace(
         &mut r.session,
-        Session::Sub(SubSession { mode: Mode::Discard, captured: Vec::new(), length: 0, plain_status: false }),
+        Session::Sub(SubSession::new(Mode::Discard)),
     );
     let (keepalive, aborted) = (r.keepalive, r.aborted);
     r.header_sent = false;
