@@ -68,7 +68,7 @@ fn comp_level(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let level = &mut scope.level.conf.gzip.gzip_comp_level;
     set::number(level, node)?;
     if !(1..=9).contains(&**level) {
-        return Err(node.problem("\"gzip_comp_level\" directive value must be between 1 and 9".to_owned()));
+        return Err(node.problem("value must be between 1 and 9".to_owned()));
     }
     Ok(())
 }
@@ -142,7 +142,13 @@ struct Gzip {
 }
 
 impl Gzip {
-    fn deflate(&mut self, r: &mut Request, mut input: &[u8], flush: FlushCompress, rest: &mut Rest<'_>) -> io::Result<()> {
+    fn deflate(
+        &mut self,
+        r: &mut Request,
+        mut input: &[u8],
+        flush: FlushCompress,
+        rest: &mut Rest<'_>,
+    ) -> io::Result<()> {
         let compress = self.compress.get_or_insert_with(|| take(self.level, self.window));
         if self.room.capacity() == 0 {
             self.room.reserve(ROOM);
