@@ -147,9 +147,19 @@ impl ErrorLog {
     /// Writes one line, with the number of the connection it is about.
     #[cold]
     pub fn write(&self, level: Level, connection: Option<u64>, message: fmt::Arguments<'_>) {
-        if !self.enabled(level) {
-            return;
+        if self.enabled(level) {
+            self.put(level, connection, message, level);
         }
+    }
+
+    /// Writes one line to all targets, whatever their levels: for clients named by `debug_connection`.
+    #[cold]
+    pub fn write_to_all(&self, level: Level, connection: Option<u64>, message: fmt::Arguments<'_>) {
+        self.put(level, connection, message, Level::Stderr);
+    }
+
+    /// Writes a line of `level` to the targets that take lines of level `reach`.
+    fn put(&self, level: Level, connection: Option<u64>, message: fmt::Arguments<'_>, reach: Level) {
         let mut line = Line { bytes: [0; MAX_LINE], len: 0 };
         let second = now();
         line.push(&time_text(second));
@@ -161,7 +171,7 @@ impl ErrorLog {
         let _ = line.write_fmt(message);
         let text = line.end();
         let mut on_stderr = false;
-        for (_, target) in self.log.targets.iter().filter(|(wanted, _)| level <= *wanted) {
+        for (_, target) in self.log.targets.iter().filter(|(wanted, _)| reach <= *wanted) {
             match target {
                 Target::File(file) => drop(file.append(text, second)),
                 Target::Syslog(log) => log.send_with(level.syslog(), &text[..text.len() - 1]),

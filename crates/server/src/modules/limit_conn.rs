@@ -280,7 +280,7 @@ fn refuse(r: &mut Request, conf: &Conf, zone: &Zone, answer: Answer) -> Verdict 
     match answer {
         Answer::Exceeds => {
             let level = *conf.limit_conn_log_level;
-            if r.error_log().enabled(level) {
+            if r.logs(level) {
                 let dry = if dry_run { ", dry run," } else { "" };
                 r.write_log(level, format_args!("limiting connections{dry} by zone \"{name}\""));
             }

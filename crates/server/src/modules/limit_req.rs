@@ -402,7 +402,7 @@ fn refuse(r: &mut Request, conf: &Conf, zone: &Zone, answer: Answer) -> Verdict 
     match answer {
         Answer::Exceeds(excess) => {
             let level = *conf.limit_req_log_level;
-            if r.error_log().enabled(level) {
+            if r.logs(level) {
                 let (dry, whole, part) = (dry_text(dry_run), excess / 1000, excess % 1000);
                 r.write_log(
                     level,
@@ -427,7 +427,7 @@ fn postpone(r: &mut Request, conf: &Conf, zone: &Zone, delay: &Delay) {
         Level::Warn => Level::Notice,
         _ => Level::Info,
     };
-    if r.error_log().enabled(level) {
+    if r.logs(level) {
         let (dry, whole, part) = (dry_text(dry_run), delay.excess / 1000, delay.excess % 1000);
         let name = String::from_utf8_lossy(&zone.name);
         r.write_log(level, format_args!("delaying request{dry}, excess: {whole}.{part:03}, by zone \"{name}\""));

@@ -235,6 +235,8 @@ pub struct MainConf {
     pub open_file_cache: open_file_cache::Main,
     /// `charset_map`, and the names of charsets.
     pub charset: charset::Main,
+    /// `debug_connection`: clients about which everything is logged.
+    pub debug_connections: Vec<crate::config::cidr::Cidr>,
     /// Names of zones.
     pub zones: crate::zone::Names,
     /// `limit_conn_zone`.
