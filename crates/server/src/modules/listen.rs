@@ -231,6 +231,9 @@ pub fn server_name(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem
 }
 
 fn first_name(text: &[u8]) -> Vec<u8> {
+    if text.starts_with(b"~") {
+        return text.to_vec();
+    }
     text.strip_prefix(b".").unwrap_or(text).to_ascii_lowercase()
 }
 
