@@ -62,6 +62,12 @@ pub enum Next {
     Gone,
 }
 
+impl Drop for Http1 {
+    fn drop(&mut self) {
+        crate::log::lines::close_after_lines(std::mem::replace(&mut self.socket, Socket::none()));
+    }
+}
+
 enum HeadRead {
     Complete,
     /// The client went away or timed out before it said anything of use.

@@ -34,6 +34,11 @@ impl Socket {
         Socket { state: State::Plain(Rc::new(fd)), overlooked: false }
     }
 
+    /// A socket that is none: what is left where one was taken away.
+    pub fn none() -> Socket {
+        Socket { state: State::Gone, overlooked: false }
+    }
+
     /// The descriptor for those who only ask the kernel about it: gone when the socket is.
     pub fn handle(&self) -> Weak<OwnedFd> {
         match &self.state {

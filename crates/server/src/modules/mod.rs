@@ -50,9 +50,9 @@ pub mod variables;
 
 use crate::config::variables::{Builtin, Prefix};
 use crate::config::{Build, Directive, Level};
-use crate::request::{Request, include};
 use crate::request::phases::{Handler, Verdict};
 use crate::request::respond::HeaderFilter;
+use crate::request::{Request, include};
 use conf::Contexts;
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -342,18 +342,7 @@ pub fn configure_arguments() -> String {
         "--with-http_stub_status_module",
         "--with-debug",
     ];
-    let without = ["ssi", "memcached", "fastcgi", "uwsgi", "scgi", "grpc", "browser", "upstream_sticky"];
-    let without = [
-        "memcached",
-        "limit_conn",
-        "limit_req",
-        "fastcgi",
-        "uwsgi",
-        "scgi",
-        "grpc",
-        "browser",
-        "upstream_sticky",
-    ];
+    let without = ["memcached", "fastcgi", "uwsgi", "scgi", "grpc", "browser", "upstream_sticky"];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
     with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
 }

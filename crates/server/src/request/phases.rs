@@ -2,7 +2,7 @@
 //! Who stands in each is written in `modules`. Handlers that need not wait are plain functions.
 
 use super::route::Found;
-use super::{Request, filter, finish, include, headers::KnownHeader as K};
+use super::{Request, filter, finish, headers::KnownHeader as K, include};
 use crate::log_error;
 use crate::modules;
 use std::future::Future;

@@ -178,10 +178,7 @@ pub(crate) async fn flush(_r: &mut Request) -> Result<(), Verdict> {
 pub async fn post_action(r: &mut Request, target: &Complex) {
     let target = target.eval(r);
     let status = r.headers_out.status;
-    let session = std::mem::replace(
-        &mut r.session,
-        Session::Sub(SubSession::new(Mode::Discard)),
-    );
+    let session = std::mem::replace(&mut r.session, Session::Sub(SubSession::new(Mode::Discard)));
     let (keepalive, aborted) = (r.keepalive, r.aborted);
     r.header_sent = false;
     r.response_done = false;
