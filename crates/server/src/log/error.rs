@@ -188,8 +188,7 @@ impl ErrorLog {
 
     /// Makes standard error write to the first file, so that a panic's text is found there.
     pub(crate) fn redirect_stderr(&self) {
-        let mut targets = self.log.targets.iter();
-        if targets.any(|(_, target)| matches!(target, Target::Stderr)) {
+        if STDERR_WANTED.load(Ordering::Relaxed) {
             return;
         }
         let file = self.log.targets.iter().find_map(|(_, target)| match target {
@@ -200,6 +199,11 @@ impl ErrorLog {
             let _ = sys::replace(io::stderr().as_fd(), file.as_fd());
         }
     }
+}
+
+/// Notes that the configuration names standard error (nginx's `log_use_stderr`).
+pub fn keep_stderr() {
+    STDERR_WANTED.store(true, Ordering::Relaxed);
 }
 
 /// A line under way: what exceeds the limit is cut.
@@ -254,6 +258,8 @@ impl fmt::Display for Errno<'_> {
 
 static DEFAULT: LazyLock<RwLock<ErrorLog>> = LazyLock::new(|| RwLock::new(ErrorLog::stderr(Level::Notice)));
 static DEFAULT_LEVEL: AtomicU8 = AtomicU8::new(Level::Notice as u8);
+/// Some `error_log` of the configuration writes to standard error: it stays what it was when the server was started.
+static STDERR_WANTED: AtomicBool = AtomicBool::new(false);
 static MIRROR: AtomicBool = AtomicBool::new(false);
 static PID: AtomicU32 = AtomicU32::new(0);
 

@@ -209,6 +209,7 @@ fn env(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 pub fn error_log_spec(build: &Build<'_>, node: &Node) -> Result<ErrorLogSpec, Problem> {
     let word = node.args[0].as_str();
     let target = if word == "stderr" {
+        crate::log::error::keep_stderr();
         ErrorLogTarget::Stderr
     } else if let Some(parameters) = word.strip_prefix("syslog:") {
         let spec = syslog::parse(parameters, resolve_syslog).map_err(|t| node.problem(t))?;
