@@ -3,7 +3,9 @@
 
 mod harness;
 
+mod access_log;
 mod addresses;
+mod auth;
 mod bad_requests;
 mod compression;
 mod configuration;
