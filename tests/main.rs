@@ -17,5 +17,6 @@ mod parity;
 mod processes;
 mod proxy;
 mod recorded_requests;
+mod reload;
 mod rewrite;
 mod static_files;
