@@ -257,3 +257,20 @@ fn expects_proxy_header(client: &Client) -> bool {
     let shot = crate::worker::shot();
     shot.ports[crate::worker::port_of(&shot, client.listener)].proxy_protocol
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What an idle connection is made of; the whole is measured by perf/hold.py.
+    #[test]
+    fn idle_connections_are_small() {
+        let (tx, rx) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
+        let socket = Socket::new(tx.into());
+        let client = Client::new(1, Address::Unix(PathBuf::new()), 0, socket.handle());
+        let task = std::mem::size_of_val(&guarded(socket, client));
+        drop(rx);
+        println!("task {task}, session {}, client {}", size_of::<Http1>(), size_of::<Client>());
+        assert!(task <= 1000 && size_of::<Http1>() <= 320 && size_of::<Client>() <= 256);
+    }
+}

@@ -194,13 +194,14 @@ fn browser(r: &mut Request, agent: wire::span::Span) {
     (h.msie, h.msie6, h.safari) = (false, false, false);
     if let Some(at) = memchr::memmem::find(agent, b"MSIE ") {
         let rest = &agent[at + 5..];
-        if rest.len() >= 2 && rest[1] == b'.' {
+        if rest.len() > 2 {
             h.msie = true;
-            h.msie6 = match rest[0] {
-                b'4' | b'5' => true,
-                b'6' => memchr::memmem::find(rest, b"SV1").is_none(),
-                _ => false,
-            };
+            h.msie6 = rest[1] == b'.'
+                && match rest[0] {
+                    b'4' | b'5' => true,
+                    b'6' => memchr::memmem::find(rest, b"SV1").is_none(),
+                    _ => false,
+                };
         }
     }
     if memchr::memmem::find(agent, b"Opera").is_some() {
