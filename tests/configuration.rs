@@ -47,7 +47,8 @@ impl Golden {
 
 fn first_error(text: &str) -> Option<&str> {
     // Without root's rights nginx cannot open the pid file it was built with; we were not asked to.
-    text.lines().find(|l| l.starts_with("nginx: [emerg]") && !l.ends_with("(13: Permission denied)"))
+    let is_error = |l: &&str| l.starts_with("nginx: [emerg]") || l.starts_with("nginx: [crit]");
+    text.lines().find(|l| is_error(l) && !l.ends_with("(13: Permission denied)"))
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod harness;
 
 mod addresses;
 mod bad_requests;
+mod compression;
 mod configuration;
 mod demo;
 mod error_pages;

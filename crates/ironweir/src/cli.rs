@@ -11,7 +11,7 @@ const DEFAULT_FILE: &str = "nginx.conf";
 
 /// What was asked for.
 #[derive(Debug, Default)]
-pub struct Options {
+pub(crate) struct Options {
     /// `-?`, `-h`
     pub help: bool,
     /// `-v`
@@ -37,7 +37,7 @@ pub struct Options {
 }
 
 /// Reads the arguments; an error is nginx's text for it.
-pub fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, String> {
+pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, String> {
     let mut o = Options::default();
     let mut prefix = None;
     let mut file = None;
@@ -97,7 +97,7 @@ fn signal(value: &[u8]) -> Result<String, String> {
 }
 
 /// What `-?` prints after the version.
-pub const HELP: &str = "Usage: ironweir [-?hvVtTq] [-s signal] [-p prefix]
+pub(crate) const HELP: &str = "Usage: ironweir [-?hvVtTq] [-s signal] [-p prefix]
                 [-e filename] [-c filename] [-g directives]
        ironweir demo [--port 8080]
 

@@ -83,7 +83,7 @@ fn show(problems: &[Problem], sources: &[Source], least: Level) {
 fn dump(reading: &Reading) {
     let mut out = std::io::stdout().lock();
     for source in reading.tree.files() {
-        let _ = write!(out, "# configuration file {}:\n", source.path.display());
+        let _ = writeln!(out, "# configuration file {}:", source.path.display());
         let _ = out.write_all(&source.text);
         let _ = out.write_all(b"\n");
     }

@@ -8,6 +8,7 @@ pub mod log;
 pub mod master;
 pub mod modules;
 pub mod password;
+pub mod readiness;
 pub mod request;
 pub mod resolve;
 pub mod serve;
@@ -16,6 +17,7 @@ pub mod snapshot;
 pub mod temp;
 pub mod upstream;
 pub mod worker;
+pub mod zone;
 
 /// The version of nginx whose configuration and behaviour this is.
 pub const NGINX_VERSION: &str = "1.31.5";

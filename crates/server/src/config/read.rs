@@ -44,6 +44,9 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
             level: crate::log::error::Level::Error,
         });
     }
+    if build.process.user.is_none() && crate::master::is_root() {
+        build.process.user = nobody();
+    }
     let notes = std::mem::take(&mut build.notes);
     let mut problems = std::mem::take(&mut build.problems);
     tree.sort(&mut problems);
@@ -61,6 +64,13 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     }
     let snapshot = snapshot.filter(|_| !is_fatal(&problems));
     Reading { tree, problems, notes, snapshot }
+}
+
+/// Whom workers run as when root starts the server and no `user` says otherwise (nginx's `NGX_USER`).
+fn nobody() -> Option<crate::settings::User> {
+    let uid = crate::master::user_id("nobody")?;
+    let gid = crate::master::group_id("nogroup").or_else(|| crate::master::group_id("nobody"))?;
+    Some(crate::settings::User { name: "nobody".to_owned(), uid, gid })
 }
 
 fn is_fatal(problems: &[Problem]) -> bool {

@@ -25,6 +25,8 @@ use wire::http1::request::{RequestError, RequestParser, Rules};
 const PIPELINE_FLUSH: u64 = 64 * 1024;
 /// A connection that waits longer than this for its next request gives back what it holds.
 const STAY_READY: Duration = Duration::from_millis(1000);
+/// How much of a header line that is too long is shown in the log (nginx: `NGX_MAX_ERROR_STR` less 300).
+const SHOWN_HEADER: usize = 2048 - 300;
 /// CR LF.
 const LINE_END: usize = 2;
 /// How much a lingering close reads at once.
@@ -58,6 +60,12 @@ pub enum Next {
     Idle(Box<Http1>),
     /// It is closed, or belongs to somebody else now.
     Gone,
+}
+
+impl Drop for Http1 {
+    fn drop(&mut self) {
+        crate::log::lines::close_after_lines(std::mem::replace(&mut self.socket, Socket::none()));
+    }
 }
 
 enum HeadRead {
@@ -229,7 +237,11 @@ async fn read_head(r: &mut Request) -> HeadRead {
             match parser.parse(http.unread(), &rules, &mut r.headers_in.head) {
                 Ok(Parsed::Complete { len }) => {
                     if let Some(status) = oversized(&r.headers_in.head, len, conf) {
-                        return refuse_large(r, status);
+                        let long = |h: &&HeaderLine| {
+                            (h.value.end - h.name.start) as usize >= conf.large_client_header_buffers.1
+                        };
+                        let line = r.headers_in.head.headers.iter().find(long).map(|h| h.name.start as usize);
+                        return refuse_large(r, status, line.filter(|_| status == 494));
                     }
                     let Session::Http1(http) = &mut r.session else { unreachable!("taken above") };
                     r.arena.push(&http.unread()[..len]);
@@ -244,7 +256,9 @@ async fn read_head(r: &mut Request) -> HeadRead {
                         parser = RequestParser::default();
                     }
                     if let Some(status) = too_large(http.unread().len(), &parser, conf) {
-                        return refuse_large(r, status);
+                        let at = parser.line_start();
+                        let line = (status == 494 && at < http.unread().len()).then_some(at);
+                        return refuse_large(r, status, line);
                     }
                 }
                 Err(error) => {
@@ -374,10 +388,16 @@ fn oversized(head: &RequestHead, len: usize, conf: &crate::modules::core::Server
     (head.headers.iter().any(long) || len > first + number * size).then_some(494)
 }
 
-fn refuse_large(r: &mut Request, status: u16) -> HeadRead {
+/// `line`: where the header line begins that is too long.
+fn refuse_large(r: &mut Request, status: u16, line: Option<usize>) -> HeadRead {
     let complete = status == 494;
+    let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+    let shown =
+        line.map(|at| String::from_utf8_lossy(&http.unread()[at..]).chars().take(SHOWN_HEADER).collect::<String>());
     keep_line(r, complete);
-    if complete {
+    if let Some(shown) = shown {
+        log_error!(r, Info, "client sent too long header line: \"{shown}...\" while reading client request headers");
+    } else if complete {
         log_error!(r, Info, "client sent too large request");
     } else {
         log_error!(r, Info, "client sent too long URI");

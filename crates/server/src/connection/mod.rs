@@ -7,6 +7,7 @@ pub mod pool;
 pub mod proxy_header;
 pub mod socket;
 
+use crate::config::cidr::Plain;
 use crate::log::error::Level;
 use crate::request::subrequest::SubSession;
 use crate::worker::counters;
@@ -47,6 +48,8 @@ pub struct Client {
     pub requests: Cell<u64>,
     /// What the PROXY header said, if the listener wants one.
     pub proxy_protocol: RefCell<Option<Rc<wire::proxy_protocol::Header>>>,
+    /// `debug_connection` names it: all that is said about its requests is logged.
+    pub debug: Cell<bool>,
     /// For questions to the kernel: `TCP_INFO`, the local address.
     pub socket: Weak<OwnedFd>,
 }
@@ -154,6 +157,7 @@ impl Client {
             started_ms: crate::worker::clock::wall_ms(),
             requests: Cell::new(0),
             proxy_protocol: RefCell::new(None),
+            debug: Cell::new(false),
             socket,
         })
     }
@@ -179,7 +183,8 @@ impl Drop for Counted {
 
 /// Begins to serve an accepted socket.
 pub fn start(fd: OwnedFd, remote: Address, listener: usize) {
-    let limit = crate::worker::shot().process.worker_connections;
+    let shot = crate::worker::shot();
+    let limit = shot.process.worker_connections;
     let open = OPEN.with_borrow(|o| o.as_ref().map_or(0, |n| n.load(Relaxed)));
     if open >= limit {
         crate::log::process_line(Level::Alert, format_args!("{limit} worker_connections are not enough"));
@@ -187,6 +192,11 @@ pub fn start(fd: OwnedFd, remote: Address, listener: usize) {
     }
     let socket = Socket::new(fd);
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, socket.handle());
+    let debugged = &shot.main.debug_connections;
+    if !debugged.is_empty() {
+        let address = Plain::of(&client.remote.borrow());
+        client.debug.set(debugged.iter().any(|network| network.contains(address)));
+    }
     tokio::task::spawn_local(guarded(socket, client));
 }
 

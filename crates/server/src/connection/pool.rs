@@ -49,8 +49,9 @@ pub fn take_request(shot: Rc<Shot>, client: Rc<Client>, session: Session) -> Box
     }
 }
 
-/// Gives a request back.
-pub fn give_request(r: Box<Request>) {
+/// Gives a request back. What it holds of shared zones is free at once.
+pub fn give_request(mut r: Box<Request>) {
+    r.ctx.limit_conn.release();
     REQUESTS.with_borrow_mut(|all| {
         if all.len() < KEEP {
             all.push(r);

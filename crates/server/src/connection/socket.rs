@@ -1,6 +1,7 @@
 //! A TCP or unix stream that is registered with the thread's runtime only once it has to wait.
 //! A connection that asks, is answered and closes needs no registration at all. Knows no protocol.
 
+use crate::readiness;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::future::poll_fn;
@@ -33,6 +34,11 @@ impl Socket {
         Socket { state: State::Plain(Rc::new(fd)), overlooked: false }
     }
 
+    /// A socket that is none: what is left where one was taken away.
+    pub fn none() -> Socket {
+        Socket { state: State::Gone, overlooked: false }
+    }
+
     /// The descriptor for those who only ask the kernel about it: gone when the socket is.
     pub fn handle(&self) -> Weak<OwnedFd> {
         match &self.state {
@@ -57,10 +63,9 @@ impl Socket {
             let State::Plain(fd) = std::mem::replace(&mut self.state, State::Gone) else {
                 unreachable!("just matched")
             };
-            match AsyncFd::try_with_interest(fd, Interest::READABLE | Interest::WRITABLE) {
+            match readiness::register(fd, Interest::READABLE | Interest::WRITABLE) {
                 Ok(io) => self.state = State::Registered(io),
-                Err(error) => {
-                    let (fd, cause) = error.into_parts();
+                Err((fd, cause)) => {
                     self.state = State::Plain(fd);
                     return Err(cause);
                 }
@@ -75,10 +80,16 @@ impl Socket {
     /// Reads into the spare room of `buf` (which must have some). `Ok(0)` is the end of the stream.
     /// After a short read the kernel is not asked again before it reports more.
     pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        if std::mem::take(&mut self.overlooked) || matches!(self.state, State::Plain(_)) {
+        if self.overlooked || matches!(self.state, State::Plain(_)) {
+            let room = buf.capacity() - buf.len();
             match receive(self.as_fd(), buf) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-                other => return Poll::Ready(other),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.overlooked = false,
+                Ok(n) => {
+                    // Only a short read says that the kernel has no more: until then no new edge would be reported.
+                    self.overlooked &= n == room;
+                    return Poll::Ready(Ok(n));
+                }
+                Err(e) => return Poll::Ready(Err(e)),
             }
         }
         let io = self.registered()?;

@@ -108,7 +108,7 @@ impl Failure {
 
     /// `open() "PATH" failed (2: No such file or directory)`
     pub fn log(&self, r: &Request, level: Level, path: &[u8]) {
-        if r.error_log().enabled(level) {
+        if r.logs(level) {
             let text = crate::log::os_error(&self.errno.into());
             r.write_log(level, format_args!("{} \"{}\" failed ({text})", self.call, String::from_utf8_lossy(path)));
         }

@@ -38,7 +38,7 @@ pub struct Listener {
 impl Listener {
     /// Registers a listening socket with the thread.
     pub fn new(number: usize, id: u64, address: ListenAddress, fd: Arc<OwnedFd>) -> io::Result<Rc<Listener>> {
-        let fd = AsyncFd::with_interest(fd, Interest::READABLE)?;
+        let fd = crate::readiness::register(fd, Interest::READABLE).map_err(|(_, e)| e)?;
         let wake = tokio::sync::Notify::new();
         Ok(Rc::new(Listener { number, address, id, fd, started: Cell::new(false), closed: Cell::new(false), wake }))
     }

@@ -147,9 +147,19 @@ impl ErrorLog {
     /// Writes one line, with the number of the connection it is about.
     #[cold]
     pub fn write(&self, level: Level, connection: Option<u64>, message: fmt::Arguments<'_>) {
-        if !self.enabled(level) {
-            return;
+        if self.enabled(level) {
+            self.put(level, connection, message, level);
         }
+    }
+
+    /// Writes one line to all targets, whatever their levels: for clients named by `debug_connection`.
+    #[cold]
+    pub fn write_to_all(&self, level: Level, connection: Option<u64>, message: fmt::Arguments<'_>) {
+        self.put(level, connection, message, Level::Stderr);
+    }
+
+    /// Writes a line of `level` to the targets that take lines of level `reach`.
+    fn put(&self, level: Level, connection: Option<u64>, message: fmt::Arguments<'_>, reach: Level) {
         let mut line = Line { bytes: [0; MAX_LINE], len: 0 };
         let second = now();
         line.push(&time_text(second));
@@ -161,7 +171,7 @@ impl ErrorLog {
         let _ = line.write_fmt(message);
         let text = line.end();
         let mut on_stderr = false;
-        for (_, target) in self.log.targets.iter().filter(|(wanted, _)| level <= *wanted) {
+        for (_, target) in self.log.targets.iter().filter(|(wanted, _)| reach <= *wanted) {
             match target {
                 Target::File(file) => drop(file.append(text, second)),
                 Target::Syslog(log) => log.send_with(level.syslog(), &text[..text.len() - 1]),
@@ -178,8 +188,7 @@ impl ErrorLog {
 
     /// Makes standard error write to the first file, so that a panic's text is found there.
     pub(crate) fn redirect_stderr(&self) {
-        let mut targets = self.log.targets.iter();
-        if targets.any(|(_, target)| matches!(target, Target::Stderr)) {
+        if STDERR_WANTED.load(Ordering::Relaxed) {
             return;
         }
         let file = self.log.targets.iter().find_map(|(_, target)| match target {
@@ -190,6 +199,11 @@ impl ErrorLog {
             let _ = sys::replace(io::stderr().as_fd(), file.as_fd());
         }
     }
+}
+
+/// Notes that the configuration names standard error (nginx's `log_use_stderr`).
+pub fn keep_stderr() {
+    STDERR_WANTED.store(true, Ordering::Relaxed);
 }
 
 /// A line under way: what exceeds the limit is cut.
@@ -244,6 +258,8 @@ impl fmt::Display for Errno<'_> {
 
 static DEFAULT: LazyLock<RwLock<ErrorLog>> = LazyLock::new(|| RwLock::new(ErrorLog::stderr(Level::Notice)));
 static DEFAULT_LEVEL: AtomicU8 = AtomicU8::new(Level::Notice as u8);
+/// Some `error_log` of the configuration writes to standard error: it stays what it was when the server was started.
+static STDERR_WANTED: AtomicBool = AtomicBool::new(false);
 static MIRROR: AtomicBool = AtomicBool::new(false);
 static PID: AtomicU32 = AtomicU32::new(0);
 

@@ -5,6 +5,7 @@
 use super::error::Level;
 use super::file::LogFile;
 use super::opened::Opened;
+use crate::connection::socket::Socket;
 use crate::snapshot::{Shot, Snapshot};
 use crate::worker::{clock, timer};
 use std::cell::RefCell;
@@ -60,11 +61,16 @@ struct Slot {
     complained_at: i64,
 }
 
+/// So many connections wait for their lines at most.
+const CLOSE_AT_ONCE: usize = 64;
+
 thread_local! {
     /// What is to be written at the end of this turn.
     static TURN: RefCell<Vec<(Rc<Shot>, usize)>> = const { RefCell::new(Vec::new()) };
     /// The snapshots whose buffers may hold something, for `flush_thread`.
     static HELD: RefCell<Vec<Weak<Shot>>> = const { RefCell::new(Vec::new()) };
+    /// Connections that are closed when the turn's lines are written.
+    static CLOSING: RefCell<Vec<Socket>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Lines {
@@ -195,6 +201,23 @@ pub fn end_of_turn() {
         }
         *turn.borrow_mut() = list;
     });
+    let closing = CLOSING.try_with(|c| std::mem::take(&mut *c.borrow_mut()));
+    drop(closing);
+}
+
+/// Closes a connection once the lines of this turn are written: who sees the end of it finds them in the log.
+pub fn close_after_lines(socket: Socket) {
+    let pending = TURN.try_with(|t| !t.borrow().is_empty()).unwrap_or(false);
+    if !pending {
+        return;
+    }
+    let full = CLOSING.with_borrow_mut(|c| {
+        c.push(socket);
+        c.len() >= CLOSE_AT_ONCE
+    });
+    if full {
+        end_of_turn();
+    }
 }
 
 /// Writes everything that the thread holds back: before logs are reopened, and at the thread's end.

@@ -33,6 +33,7 @@ const MAX_KNOWN: usize = 4096;
 /// Hashes that a thread has computed at the same time. More would only make each of them slower.
 const HASHERS: usize = 2;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("auth_basic", |s, n| {
         let realm = Complex::compile(s.build, &n.args[0])?;
@@ -151,11 +152,7 @@ struct Stamp {
 
 impl Stamp {
     fn of(s: &Stat) -> Stamp {
-        Stamp {
-            modified: (s.st_mtime as i64, s.st_mtime_nsec as u64),
-            size: s.st_size as u64,
-            identity: (s.st_dev, s.st_ino),
-        }
+        Stamp { modified: (s.st_mtime, s.st_mtime_nsec), size: s.st_size as u64, identity: (s.st_dev, s.st_ino) }
     }
 }
 

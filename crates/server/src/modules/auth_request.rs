@@ -13,6 +13,7 @@ use crate::{log_error, settings};
 use conf::{Node, Problem};
 use std::sync::Arc;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("auth_request", auth_request), http("auth_request_set", auth_request_set)];
 
 /// Its place in the access phase.

@@ -31,14 +31,8 @@ pub const DIRECTIVES: &[Directive] = &[
     http("charset_map", map),
 ];
 
-const DEFAULT_TYPES: &[&str] = &[
-    "text/html",
-    "text/xml",
-    "text/plain",
-    "text/vnd.wap.wml",
-    "application/javascript",
-    "application/rss+xml",
-];
+const DEFAULT_TYPES: &[&str] =
+    &["text/html", "text/xml", "text/plain", "text/vnd.wap.wml", "application/javascript", "application/rss+xml"];
 
 settings! {
     /// The module's values on one level.

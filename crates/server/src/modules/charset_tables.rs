@@ -95,7 +95,7 @@ fn hexadecimal(digits: &[u8]) -> Option<u8> {
 /// A character's bytes, and the character.
 fn sequence(digits: &[u8]) -> Option<(Sequence, u16)> {
     let length = digits.len() / 2;
-    if digits.len() % 2 != 0 || !(1..=UTF8_LENGTH).contains(&length) {
+    if !digits.len().is_multiple_of(2) || !(1..=UTF8_LENGTH).contains(&length) {
         return None;
     }
     let mut bytes = [0; UTF8_LENGTH];

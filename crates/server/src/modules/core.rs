@@ -17,6 +17,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("client_header_buffer_size", |s, n| set::size(&mut server(s)?.client_header_buffer_size, n)),
     http("client_header_timeout", |s, n| set::time(&mut server(s)?.client_header_timeout, n)),
@@ -144,7 +145,7 @@ settings! {
         /// `root` or `alias`.
         root: Root = Root::default(),
         /// Types by extension.
-        types: Arc<HashMap<Box<[u8]>, Box<[u8]>>> = default_types(),
+        types: Arc<Types> = default_types(),
         /// Type of what `types` does not know.
         default_type: Arc<[u8]> = Arc::from(&b"text/plain"[..]),
         /// 0: no limit.
@@ -495,7 +496,10 @@ fn types(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     Ok(())
 }
 
-fn default_types() -> Arc<HashMap<Box<[u8]>, Box<[u8]>>> {
+/// Types by extension.
+pub type Types = HashMap<Box<[u8]>, Box<[u8]>>;
+
+fn default_types() -> Arc<Types> {
     let rows: [(&[u8], &[u8]); 3] = [(b"html", b"text/html"), (b"gif", b"image/gif"), (b"jpg", b"image/jpeg")];
     Arc::new(rows.into_iter().map(|(e, t)| (e.into(), t.into())).collect())
 }

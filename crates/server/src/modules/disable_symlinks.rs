@@ -10,6 +10,7 @@ use crate::settings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("disable_symlinks", disable_symlinks)];
 
 settings! {

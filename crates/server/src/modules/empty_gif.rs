@@ -4,6 +4,7 @@ use crate::config::{Directive, http};
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request, Text};
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("empty_gif", |s, _| {
     s.level.conf.core.handler = Some(Content::Now(handler));
     Ok(())

@@ -38,7 +38,7 @@ pub const VARIABLES: &[Builtin] = &[Builtin { name: "gzip_ratio", evaluate: rati
 /// Compressed bytes are handed on in pieces of at most this size: large enough for one write, small enough to keep one
 /// per answer.
 const ROOM: usize = 16 * 1024;
-/// Compressors, about 270 kB each, that a thread keeps for later answers.
+/// Compressors, about 350 kB each with their buffers, that a thread keeps for later answers.
 const KEPT: usize = 16;
 
 settings! {
@@ -68,7 +68,7 @@ fn comp_level(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let level = &mut scope.level.conf.gzip.gzip_comp_level;
     set::number(level, node)?;
     if !(1..=9).contains(&**level) {
-        return Err(node.problem("\"gzip_comp_level\" directive value must be between 1 and 9".to_owned()));
+        return Err(node.problem("value must be between 1 and 9".to_owned()));
     }
     Ok(())
 }
@@ -107,7 +107,7 @@ pub fn filter(r: &mut Request) -> Filtered {
     r.allow_ranges = false;
     r.in_memory = true;
     r.weaken_etag();
-    r.body_filters.push(Box::new(Gzip { level, window, compress: None, room: Vec::new(), file: Vec::new() }));
+    r.body_filters.push(Box::new(Gzip { level, window, tools: None }));
     Filtered::Next
 }
 
@@ -134,96 +134,109 @@ fn ratio(r: &mut Request) -> Option<Text> {
 struct Gzip {
     level: u8,
     window: u8,
-    /// Taken with the first byte.
-    compress: Option<Compress>,
+    /// Taken with the first piece.
+    tools: Option<Tools>,
+}
+
+/// What an answer is compressed with; kept by the thread for the next one.
+struct Tools {
+    level: u8,
+    window: u8,
+    compress: Compress,
+    /// What is compressed and has not been handed on.
     room: Vec<u8>,
     /// Where pieces of files are read to.
     file: Vec<u8>,
 }
 
-impl Gzip {
-    fn deflate(&mut self, r: &mut Request, mut input: &[u8], flush: FlushCompress, rest: &mut Rest<'_>) -> io::Result<()> {
-        let compress = self.compress.get_or_insert_with(|| take(self.level, self.window));
-        if self.room.capacity() == 0 {
-            self.room.reserve(ROOM);
-        }
-        loop {
-            let before = compress.total_in();
-            let status = compress.compress_vec(input, &mut self.room, flush).map_err(io::Error::other)?;
-            input = &input[(compress.total_in() - before) as usize..];
-            let full = self.room.len() == self.room.capacity();
-            let end = status == Status::StreamEnd;
-            if end {
-                r.ctx.gzip_totals = Totals { before: compress.total_in(), after: compress.total_out() };
-            }
-            // What was not asked to leave yet waits for company.
-            if full || end || (flush != FlushCompress::None && !self.room.is_empty()) {
-                rest.push(r, Chunk::Bytes(&self.room), end)?;
-                self.room.clear();
-            }
-            if end || (input.is_empty() && !full) {
-                return Ok(());
-            }
-        }
-    }
-}
-
 impl BodyFilter for Gzip {
     fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool, mut rest: Rest<'_>) -> io::Result<()> {
-        let mut file = std::mem::take(&mut self.file);
+        let tools = self.tools.get_or_insert_with(|| Tools::take(self.level, self.window));
+        let mut file = std::mem::take(&mut tools.file);
         let result = chunk.pieces(last, &mut file, |piece, last| {
             let flush = match (last, r.unbuffered) {
                 (true, _) => FlushCompress::Finish,
                 (false, true) => FlushCompress::Sync,
                 (false, false) => FlushCompress::None,
             };
-            if piece.is_empty() && !last { Ok(()) } else { self.deflate(r, piece, flush, &mut rest) }
+            if piece.is_empty() && !last { Ok(()) } else { tools.deflate(r, piece, flush, &mut rest) }
         });
-        self.file = file;
+        tools.file = file;
         result
     }
 }
 
 impl Drop for Gzip {
     fn drop(&mut self) {
-        if let Some(compress) = self.compress.take() {
-            give_back(Kept { level: self.level, window: self.window, compress });
+        if let Some(tools) = self.tools.take() {
+            tools.give_back();
         }
     }
-}
-
-struct Kept {
-    level: u8,
-    window: u8,
-    compress: Compress,
 }
 
 thread_local! {
-    static POOL: RefCell<Vec<Kept>> = const { RefCell::new(Vec::new()) };
+    static POOL: RefCell<Vec<Tools>> = const { RefCell::new(Vec::new()) };
 }
 
-fn take(level: u8, window: u8) -> Compress {
-    let kept = POOL.with_borrow_mut(|pool| {
-        let at = pool.iter().rposition(|k| k.level == level && k.window == window)?;
-        Some(pool.swap_remove(at))
-    });
-    match kept {
-        Some(mut kept) => {
-            kept.compress.reset();
-            kept.compress
+impl Tools {
+    fn take(level: u8, window: u8) -> Tools {
+        let kept = POOL.with_borrow_mut(|pool| {
+            let at = pool.iter().rposition(|t| t.level == level && t.window == window)?;
+            Some(pool.swap_remove(at))
+        });
+        match kept {
+            Some(mut tools) => {
+                tools.compress.reset();
+                tools.room.clear();
+                tools
+            }
+            None => Tools {
+                level,
+                window,
+                compress: Compress::new_gzip(Compression::new(level.into()), window),
+                room: Vec::with_capacity(ROOM),
+                file: Vec::new(),
+            },
         }
-        None => Compress::new_gzip(Compression::new(level.into()), window),
     }
-}
 
-fn give_back(kept: Kept) {
-    // A thread that is ending has no pool any more.
-    let _ = POOL.try_with(|pool| {
-        let mut pool = pool.borrow_mut();
-        if pool.len() < KEPT {
-            pool.push(kept);
+    fn give_back(self) {
+        // A thread that is ending has no pool any more.
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < KEPT {
+                pool.push(self);
+            }
+        });
+    }
+
+    fn deflate(
+        &mut self,
+        r: &mut Request,
+        mut input: &[u8],
+        flush: FlushCompress,
+        rest: &mut Rest<'_>,
+    ) -> io::Result<()> {
+        let Tools { compress, room, .. } = self;
+        loop {
+            let before = compress.total_in();
+            let status = compress.compress_vec(input, room, flush).map_err(io::Error::other)?;
+            input = &input[(compress.total_in() - before) as usize..];
+            let full = room.len() == room.capacity();
+            let end = status == Status::StreamEnd;
+            if end {
+                r.ctx.gzip_totals = Totals { before: compress.total_in(), after: compress.total_out() };
+            }
+            // What was not asked to leave yet waits for company.
+            if full || end || (flush != FlushCompress::None && !room.is_empty()) {
+                rest.push(r, Chunk::Bytes(room), end)?;
+                room.clear();
+            }
+            if end || (input.is_empty() && !full) {
+                return Ok(());
+            }
         }
-    });
+    }
 }
 
 #[cfg(test)]
@@ -234,14 +247,15 @@ mod tests {
     fn compressors_are_used_again() {
         let body = b"abcabcabc".repeat(100);
         for _ in 0..2 {
-            let mut compress = take(1, 15);
+            let mut tools = Tools::take(1, 15);
             let mut out = Vec::with_capacity(4096);
-            assert_eq!(compress.compress_vec(&body, &mut out, FlushCompress::Finish).ok(), Some(Status::StreamEnd));
+            let status = tools.compress.compress_vec(&body, &mut out, FlushCompress::Finish);
+            assert_eq!(status.ok(), Some(Status::StreamEnd));
             assert_eq!(out[..2], [0x1f, 0x8b]);
             let mut text = Vec::new();
             io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&out[..]), &mut text).expect("it is gzip");
             assert_eq!(text, body);
-            give_back(Kept { level: 1, window: 15, compress });
+            tools.give_back();
         }
     }
 }

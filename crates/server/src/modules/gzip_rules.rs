@@ -10,6 +10,7 @@ use crate::settings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("gzip_vary", |s, n| set::flag(&mut s.level.conf.gzip_rules.gzip_vary, n)),
     http("gzip_http_version", |s, n| {

@@ -9,6 +9,7 @@ use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
 use crate::settings;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("gzip_static", |s, n| {
     let words = [("off", Mode::Off), ("on", Mode::On), ("always", Mode::Always)];
     set::one_of(&mut s.level.conf.gzip_static.gzip_static, n, &words)

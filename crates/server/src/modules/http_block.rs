@@ -10,6 +10,7 @@ use crate::settings::ListenSpec;
 use crate::snapshot::{Location, Server, ServerId};
 use conf::{Contexts, Node, Problem};
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     process("http", block),
     http("server", server),

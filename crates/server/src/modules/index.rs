@@ -12,6 +12,7 @@ use conf::{Node, Problem};
 use rustix::io::Errno;
 use std::sync::Arc;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("index", index)];
 
 /// The module's values on one level.

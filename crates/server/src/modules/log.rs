@@ -26,6 +26,7 @@ const COMBINED: &[u8] = b"$remote_addr - $remote_user [$time_local] \"$request\"
 /// `buffer=` where only `gzip` is given.
 const GZIP_BUFFER: usize = 64 * 1024;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] =
     &[http("log_format", log_format), http("access_log", access_log), http("open_log_file_cache", open_log_file_cache)];
 

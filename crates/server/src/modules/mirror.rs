@@ -10,6 +10,7 @@ use crate::settings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("mirror", mirror),
     http("mirror_request_body", |s, n| set::flag(&mut s.level.conf.mirror.mirror_request_body, n)),

@@ -18,6 +18,8 @@ pub mod gzip_static;
 pub mod headers;
 pub mod http_block;
 pub mod index;
+pub mod limit_conn;
+pub mod limit_req;
 pub mod listen;
 pub mod log;
 pub mod map;
@@ -48,9 +50,9 @@ pub mod variables;
 
 use crate::config::variables::{Builtin, Prefix};
 use crate::config::{Build, Directive, Level};
-use crate::request::{Request, include};
 use crate::request::phases::{Handler, Verdict};
 use crate::request::respond::HeaderFilter;
+use crate::request::{Request, include};
 use conf::Contexts;
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -64,6 +66,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     log::DIRECTIVES,
     headers::DIRECTIVES,
     access::DIRECTIVES,
+    limit_conn::DIRECTIVES,
+    limit_req::DIRECTIVES,
     map::DIRECTIVES,
     geo::DIRECTIVES,
     split_clients::DIRECTIVES,
@@ -103,6 +107,8 @@ const VARIABLES: &[&[Builtin]] = &[
     userid::VARIABLES,
     secure_link::VARIABLES,
     gzip::VARIABLES,
+    limit_conn::VARIABLES,
+    limit_req::VARIABLES,
     ssi::VARIABLES,
 ];
 
@@ -113,7 +119,12 @@ const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
 pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[realip::handler];
 
 /// The preaccess phase.
-pub const PREACCESS: &[Handler] = &[Handler::Now(realip::handler)];
+pub const PREACCESS: &[Handler] = &[
+    Handler::Now(realip::handler),
+    Handler::Now(limit_req::handler),
+    limit_req::DELAY,
+    Handler::Now(limit_conn::handler),
+];
 
 /// The access phase.
 pub const ACCESS: &[Handler] = &[Handler::Now(access::handler), auth_basic::HANDLER, auth_request::HANDLER];
@@ -167,6 +178,10 @@ location_confs! {
     headers,
     /// `allow`, `deny`.
     access,
+    /// `limit_conn`.
+    limit_conn,
+    /// `limit_req`.
+    limit_req,
     /// `set_real_ip_from`.
     realip,
     /// `valid_referers`.
@@ -220,6 +235,14 @@ pub struct MainConf {
     pub open_file_cache: open_file_cache::Main,
     /// `charset_map`, and the names of charsets.
     pub charset: charset::Main,
+    /// `debug_connection`: clients about which everything is logged.
+    pub debug_connections: Vec<crate::config::cidr::Cidr>,
+    /// Names of zones.
+    pub zones: crate::zone::Names,
+    /// `limit_conn_zone`.
+    pub limit_conn: limit_conn::Main,
+    /// `limit_req_zone`.
+    pub limit_req: limit_req::Main,
 }
 
 /// What modules keep for one request. Emptied by an internal redirect.
@@ -239,6 +262,10 @@ pub struct RequestContexts {
     pub gzip: gzip_rules::State,
     /// `$gzip_ratio`.
     pub gzip_totals: gzip::Totals,
+    /// `limit_conn`: the places that the request holds.
+    pub limit_conn: limit_conn::Context,
+    /// `limit_req`.
+    pub limit_req: limit_req::Context,
     /// `$date_gmt`, `$date_local`.
     pub ssi: ssi::Context,
 }
@@ -246,7 +273,13 @@ pub struct RequestContexts {
 impl RequestContexts {
     /// What is left of it after an internal redirect.
     pub fn after_redirect(self) -> RequestContexts {
-        RequestContexts { realip: self.realip, gzip: self.gzip, ..RequestContexts::default() }
+        RequestContexts {
+            realip: self.realip,
+            gzip: self.gzip,
+            limit_conn: self.limit_conn,
+            limit_req: self.limit_req,
+            ..RequestContexts::default()
+        }
     }
 }
 
@@ -271,6 +304,8 @@ pub fn find(name: &str, context: Contexts) -> Option<&'static Directive> {
 /// Defaults of the `http` level, before anything inherits them.
 pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
     core::finish_http(build, level);
+    let undeclared: Vec<_> = build.main.zones.undeclared().collect();
+    build.problems.extend(undeclared);
 }
 
 /// Checks and completes a level after it has been merged with its parent.
@@ -307,17 +342,7 @@ pub fn configure_arguments() -> String {
         "--with-http_stub_status_module",
         "--with-debug",
     ];
-    let without = [
-        "memcached",
-        "limit_conn",
-        "limit_req",
-        "fastcgi",
-        "uwsgi",
-        "scgi",
-        "grpc",
-        "browser",
-        "upstream_sticky",
-    ];
+    let without = ["memcached", "fastcgi", "uwsgi", "scgi", "grpc", "browser", "upstream_sticky"];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
     with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
 }

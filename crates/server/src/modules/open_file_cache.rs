@@ -6,6 +6,7 @@ use crate::settings;
 use conf::{Node, Problem, value};
 use std::time::Duration;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("open_file_cache", open_file_cache),
     http("open_file_cache_valid", |s, n| set::seconds(&mut s.level.conf.open_file_cache.open_file_cache_valid, n)),

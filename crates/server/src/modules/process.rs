@@ -1,6 +1,7 @@
 //! Directives of the main level and of `events`: processes, users, limits, the main error log (nginx's core and event
 //! modules).
 
+use crate::config::cidr::Cidr;
 use crate::config::set::{duplicate, invalid};
 use crate::config::{Build, Directive, Scope, process};
 use crate::log::error::Level;
@@ -8,12 +9,14 @@ use crate::log::syslog;
 use crate::settings::{CpuSet, EnvRule, ErrorLogSpec, ErrorLogTarget, SyslogServer, User};
 use conf::{Node, Problem, Word, value};
 use std::ffi::OsString;
+use std::net::ToSocketAddrs;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
 /// Threads at most; more than this is a mistake in the configuration.
 const MAX_THREADS: u64 = 1024;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     process("events", |s, n| {
         once(s, n)?;
@@ -71,11 +74,25 @@ pub const DIRECTIVES: &[Directive] = &[
     process("accept_mutex_delay", noted),
     process("multi_accept", noted),
     process("worker_aio_requests", noted),
-    process("debug_connection", |s, n| {
-        s.build.note(n);
-        Ok(())
-    }),
+    process("debug_connection", debug_connection),
 ];
+
+/// An address, a network, a name, or `unix:`.
+fn debug_connection(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let found = if node.args[0].text == b"unix:" {
+        vec![Cidr::Unix]
+    } else if let Some(network) = Cidr::read(&mut scope.build.problems, node, &node.args[0].text) {
+        vec![network]
+    } else {
+        let name = node.args[0].as_str();
+        let addresses = (&*name, 0).to_socket_addrs();
+        let addresses =
+            addresses.map_err(|_| node.problem(format!("host not found in debug_connection \"{name}\"")))?;
+        addresses.map(|a| Cidr::single(a.ip())).collect()
+    };
+    scope.build.main.debug_connections.extend(found);
+    Ok(())
+}
 
 fn once(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if scope.level.ignored.contains(&node.name.text) {
@@ -192,6 +209,7 @@ fn env(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 pub fn error_log_spec(build: &Build<'_>, node: &Node) -> Result<ErrorLogSpec, Problem> {
     let word = node.args[0].as_str();
     let target = if word == "stderr" {
+        crate::log::error::keep_stderr();
         ErrorLogTarget::Stderr
     } else if let Some(parameters) = word.strip_prefix("syslog:") {
         let spec = syslog::parse(parameters, resolve_syslog).map_err(|t| node.problem(t))?;

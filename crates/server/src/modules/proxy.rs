@@ -21,6 +21,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::http1::escape::{Escape, escape_uri};
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("proxy_pass", proxy_pass),
     http("proxy_connect_timeout", |s, n| set::time(&mut conf(s).connect_timeout, n)),
@@ -101,6 +102,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("scgi_temp_path", |s, n| super::core::temp_path(s, n).map(|_| ())),
 ];
 
+/// The variables.
 pub const VARIABLES: &[Builtin] = &[
     Builtin { name: "proxy_host", evaluate: |r| r.ctx.proxy.host, volatile: true, assign: None },
     Builtin { name: "proxy_port", evaluate: |r| r.ctx.proxy.port, volatile: true, assign: None },
@@ -556,8 +558,7 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target, Verdict> {
         return Ok(Target { group: group.clone(), uri: url.uri, whole });
     }
     let addresses = crate::upstream::names::addresses(r, &url.target, 80).await?;
-    let mut group = Group::implicit(&url.target, addresses);
-    group.keepalive.connections = None;
+    let group = Group::for_one_request(&url.target, addresses);
     Ok(Target { group: Arc::new(group), uri: url.uri, whole })
 }
 
@@ -725,6 +726,7 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
         done_early(r, job, answer, keep, length);
         return verdict;
     }
+    accel_limit_rate(r, conf);
     if let Some(verdict) = accel_redirect(r, conf) {
         done_early(r, job, answer, keep, length);
         return verdict;
@@ -871,7 +873,8 @@ fn accel_redirect(r: &mut Request, conf: &Conf) -> Option<Verdict> {
     Some(finish::internal_redirect(r, uri, args))
 }
 
-fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
+/// `X-Accel-Limit-Rate`: holds for this answer, and for the one it redirects to.
+fn accel_limit_rate(r: &mut Request, conf: &Conf) {
     let base = r.attempts.head_base;
     if *conf.upstream.ignore_headers & ignore::LIMIT_RATE == 0
         && let Some(h) = r.attempts.head.header(K::XAccelLimitRate)
@@ -882,6 +885,10 @@ fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
             digits => value::number(digits).or(r.limit_rate),
         };
     }
+}
+
+fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
+    let base = r.attempts.head_base;
     if *conf.upstream.ignore_headers & ignore::BUFFERING == 0
         && let Some(h) = r.attempts.head.header(K::XAccelBuffering)
     {

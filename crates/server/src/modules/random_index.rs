@@ -8,6 +8,7 @@ use crate::request::phases::Verdict;
 use crate::request::{Method, Request, finish};
 use crate::settings;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] =
     &[http("random_index", |s, n| set::flag(&mut s.level.conf.random_index.random_index, n))];
 

@@ -15,6 +15,7 @@ use conf::{Contexts, Node, Problem, Word, value};
 use std::sync::Arc;
 use wire::http1::escape::{Unescape, unescape};
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("rewrite", rewrite),
     http("return", return_),

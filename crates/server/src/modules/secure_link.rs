@@ -17,6 +17,7 @@ use wire::encoding::{Alphabet, base64_decode, hex_decode};
 /// Longest hash in a link: 16 bytes in base64 with padding.
 const LONGEST: usize = 24;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("secure_link", |s, n| compiled(s, n, |c| &mut c.link)),
     http("secure_link_md5", |s, n| compiled(s, n, |c| &mut c.md5)),
@@ -26,6 +27,7 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
 ];
 
+/// The variables.
 pub const VARIABLES: &[Builtin] = &[
     Builtin { name: "secure_link", evaluate: link, volatile: false, assign: None },
     Builtin { name: "secure_link_expires", evaluate: |r| r.ctx.secure_link_expires, volatile: false, assign: None },

@@ -62,12 +62,15 @@ pub struct Context {
     pub time_format: Option<Rc<[u8]>>,
 }
 
+/// A `block` by its name.
+type Block = (Box<[u8]>, Rc<Vec<u8>>);
+
 /// What all requests for one page share.
 #[derive(Debug, Default)]
 pub struct Shared {
     variables: Vec<(Box<[u8]>, Vec<u8>)>,
     /// `block`s, by name.
-    pub blocks: Vec<(Box<[u8]>, Rc<Vec<u8>>)>,
+    pub blocks: Vec<Block>,
     /// The groups of the last expression that matched, the whole match first.
     pub captures: Vec<Vec<u8>>,
 }
@@ -119,11 +122,7 @@ pub enum Conditional {
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
     let conf = &r.conf().ssi;
-    if !*conf.ssi
-        || r.headers_out.content_length == Some(0)
-        || !conf.ssi_types.fits(r)
-        || r.is_body_unwanted()
-    {
+    if !*conf.ssi || r.headers_out.content_length == Some(0) || !conf.ssi_types.fits(r) || r.is_body_unwanted() {
         return Filtered::Next;
     }
     let (keep_time, silent, length) =
@@ -227,7 +226,9 @@ impl Ssi {
             let start = at;
             match self.parser.next(piece, &mut at) {
                 Event::More => break,
-                Event::Text { held: 0, len } if len == piece.len() && self.state.output && self.state.out.is_empty() => {
+                Event::Text { held: 0, len }
+                    if len == piece.len() && self.state.output && self.state.out.is_empty() =>
+                {
                     return rest.push(r, Chunk::Bytes(piece), last);
                 }
                 Event::Text { held, len } => {

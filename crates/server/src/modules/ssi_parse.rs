@@ -315,8 +315,7 @@ mod tests {
         let whole = parse(&[text]);
         assert_eq!(whole, "a<b <!-- c -->[set var=v value=\\\"]d[!]e<!--");
         for size in 1..text.len() {
-            let pieces: Vec<&str> =
-                text.as_bytes().chunks(size).map(|c| std::str::from_utf8(c).unwrap()).collect();
+            let pieces: Vec<&str> = text.as_bytes().chunks(size).map(|c| std::str::from_utf8(c).unwrap()).collect();
             assert_eq!(parse(&pieces), whole, "pieces of {size}");
         }
     }

@@ -45,6 +45,9 @@ fn serve(r: &mut Request, path: &[u8]) -> Verdict {
 
 /// Answers with a found file (a part of `ngx_http_static_handler` that other modules share).
 pub fn respond(r: &mut Request, found: &Found) -> Verdict {
+    if let Err(status) = crate::request::body::discard_arrived(r) {
+        return Verdict::Status(status);
+    }
     let facts = &found.facts;
     r.headers_out.status = 200;
     r.headers_out.content_length = Some(facts.size);

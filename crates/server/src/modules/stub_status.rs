@@ -5,6 +5,7 @@ use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request, Text};
 use crate::worker::counters;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("stub_status", |s, _| {
     s.level.conf.core.handler = Some(Content::Now(handler));
     Ok(())

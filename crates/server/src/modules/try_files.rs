@@ -12,6 +12,7 @@ use crate::request::{Request, Text, finish};
 use conf::{Node, Problem, value};
 use std::sync::Arc;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("try_files", try_files)];
 
 /// The module's values on one level.

@@ -13,6 +13,7 @@ use conf::{Contexts, Node, Problem, value};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("upstream", block),
     upstream("server", server),
@@ -31,6 +32,7 @@ pub const DIRECTIVES: &[Directive] = &[
     upstream("keepalive_timeout", |s, n| time(s, n, |k, d| k.timeout = d)),
 ];
 
+/// The variables.
 pub const VARIABLES: &[Builtin] = &[
     row("upstream_addr", |r| {
         list(r, |a| match (&a.peer, &a.group) {
@@ -48,6 +50,7 @@ pub const VARIABLES: &[Builtin] = &[
     row("upstream_bytes_sent", |r| list(r, |a| a.sent.to_string())),
 ];
 
+/// Rules for variables with a prefix.
 pub const PREFIXES: &[Prefix] = &[
     Prefix { name: "upstream_http_", evaluate: header, volatile: true },
     Prefix { name: "upstream_trailer_", evaluate: trailer, volatile: true },
@@ -324,6 +327,7 @@ pub fn finish(build: &mut Build<'_>) {
             tiers,
             keepalive: block.keepalive,
             is_block: true,
+            for_one_request: false,
         }));
     }
 }

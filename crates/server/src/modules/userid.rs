@@ -25,6 +25,7 @@ const MAX_EXPIRES: &str = "Thu, 31-Dec-37 23:55:55 GMT";
 /// Where the sequence of `userid on` starts; smaller numbers are other kinds of identifiers.
 const FIRST_V2: u32 = 0x0303_0302;
 
+/// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("userid", userid),
     http("userid_service", |s, n| {
@@ -43,6 +44,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("userid_mark", mark),
 ];
 
+/// The variables.
 pub const VARIABLES: &[Builtin] = &[
     Builtin { name: "uid_got", evaluate: got_variable, volatile: false, assign: None },
     Builtin { name: "uid_set", evaluate: set_variable, volatile: false, assign: None },

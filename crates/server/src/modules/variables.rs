@@ -23,10 +23,11 @@ const fn fixed(name: &'static str, evaluate: Get) -> Builtin {
     Builtin { name, evaluate, volatile: false, assign: None }
 }
 
+/// The variables.
 pub const VARIABLES: &[Builtin] = &[
     fixed("host", host),
     fixed("content_length", |r| r.headers_in.find(K::ContentLength)),
-    fixed("content_type", |r| r.headers_in.find(K::ContentType)),
+    fixed("content_type", |r| request_header(r, "content_type")),
     fixed("binary_remote_addr", binary_remote_addr),
     volatile("remote_addr", |r| Some(text!(r, "{}", r.client.clone().remote.borrow().host()))),
     volatile("remote_port", |r| port(r, r.client.clone().remote.borrow().port())),
@@ -133,6 +134,7 @@ pub const VARIABLES: &[Builtin] = &[
     fixed("http3", |_| Some(Text::EMPTY)),
 ];
 
+/// Rules for variables with a prefix.
 pub const PREFIXES: &[Prefix] = &[
     Prefix { name: "http_", evaluate: request_header, volatile: false },
     Prefix { name: "sent_http_", evaluate: sent_header, volatile: true },

@@ -329,6 +329,17 @@ pub fn write_file(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> io::Result
     Ok(())
 }
 
+/// Before an answer that does not need the body: throws away what has come of it (`ngx_http_discard_request_body`).
+/// The error is a status: what came is no body.
+pub fn discard_arrived(r: &mut Request) -> Result<(), u16> {
+    if !r.body.is_pending() || r.body.discarded || !r.is_main() {
+        return Ok(());
+    }
+    r.body.discarded = true;
+    let Session::Http1(http) = &mut r.session else { return Ok(()) };
+    r.body.take(http, None).map(|_| ()).map_err(|()| 400)
+}
+
 /// After the answer: takes what is left of the body off a connection that is to be kept. False: it cannot be kept.
 pub async fn discard(r: &mut Request) -> bool {
     if !r.body.is_pending() {

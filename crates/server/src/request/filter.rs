@@ -41,7 +41,12 @@ impl<'a> Chunk<'a> {
 
     /// Its bytes, read into `room` where they are in a file, in pieces of at most [`PIECE`]. `last` goes with the last of
     /// them; a chunk without bytes is one empty piece. Error `UnexpectedEof`: the file has become shorter.
-    pub fn pieces(self, last: bool, room: &mut Vec<u8>, mut take: impl FnMut(&[u8], bool) -> io::Result<()>) -> io::Result<()> {
+    pub fn pieces(
+        self,
+        last: bool,
+        room: &mut Vec<u8>,
+        mut take: impl FnMut(&[u8], bool) -> io::Result<()>,
+    ) -> io::Result<()> {
         let (file, mut offset, mut left) = match self {
             Chunk::Bytes(bytes) => return take(bytes, last),
             Chunk::File { len: 0, .. } => return take(b"", last),

@@ -18,7 +18,6 @@ pub fn accept(r: &mut Request) -> Result<(), u16> {
     request_line(r)?;
     let count = r.client.requests.get() + 1;
     r.client.requests.set(count);
-    crate::worker::counters::request();
     log_ignored(r);
     headers(r)?;
     choose_server(r)?;
@@ -165,10 +164,10 @@ fn headers(r: &mut Request) -> Result<(), u16> {
             | K::IfRange
             | K::Expect
             | K::Authorization
-            | K::ProxyAuthorization => {
-                if r.headers_in.head.headers[..i].iter().any(|l| l.known == line.known) {
-                    return Err(duplicate(r, line));
-                }
+            | K::ProxyAuthorization
+                if r.headers_in.head.headers[..i].iter().any(|l| l.known == line.known) =>
+            {
+                return Err(duplicate(r, line));
             }
             _ => {}
         }

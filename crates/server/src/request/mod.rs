@@ -379,9 +379,21 @@ impl Request {
         &self.conf().core.error_log
     }
 
+    /// Whether a line of `level` about this request would be written.
+    #[inline]
+    pub fn logs(&self, level: Level) -> bool {
+        self.error_log().enabled(level) || self.client.debug.get()
+    }
+
     /// Writes a line with the request's facts to its error log. Use `log_error!`, which asks for the level first.
     pub fn write_log(&self, level: Level, message: std::fmt::Arguments<'_>) {
-        self.error_log().write(level, Some(self.client.number), format_args!("{message}{}", finish::LogFacts(self)));
+        let number = Some(self.client.number);
+        let message = format_args!("{message}{}", finish::LogFacts(self));
+        if self.client.debug.get() {
+            self.error_log().write_to_all(level, number, message);
+        } else {
+            self.error_log().write(level, number, message);
+        }
     }
 
     /// Gives what is shared between a request and its subrequest to the other: bytes, values, the way to the client.
@@ -402,7 +414,7 @@ impl Request {
 #[macro_export]
 macro_rules! log_error {
     ($r:expr, $level:ident, $($arg:tt)*) => {
-        if $r.error_log().enabled($crate::log::error::Level::$level) {
+        if $r.logs($crate::log::error::Level::$level) {
             $r.write_log($crate::log::error::Level::$level, format_args!($($arg)*));
         }
     };

@@ -2,7 +2,7 @@
 //! Who stands in each is written in `modules`. Handlers that need not wait are plain functions.
 
 use super::route::Found;
-use super::{Request, filter, finish, include, headers::KnownHeader as K};
+use super::{Request, filter, finish, headers::KnownHeader as K, include};
 use crate::log_error;
 use crate::modules;
 use std::future::Future;
@@ -179,6 +179,7 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
         return Some(Verdict::Status(404));
     }
     enter_location(r);
+    log_error!(r, Debug, "using configuration \"{}\"", String::from_utf8_lossy(&shot.location(r.location).name));
     let conf = &shot.location(r.location).conf.core;
     let max = *conf.client_max_body_size;
     if let Some(length) = r.headers_in.content_length

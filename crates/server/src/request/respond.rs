@@ -266,6 +266,9 @@ impl Request {
 
     /// `return`'s answer: a redirect, or a text with the location's type or `kind` (`ngx_http_send_response`).
     pub fn respond_complex(&mut self, status: u16, kind: Option<Text>, text: &Complex) -> Verdict {
+        if let Err(status) = super::body::discard_arrived(self) {
+            return Verdict::Status(status);
+        }
         if matches!(status, 301 | 302 | 303 | 307 | 308) {
             let to = text.eval(self);
             self.headers_out.set(K::Location, "Location", to);

@@ -57,12 +57,15 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
     let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
     child.swap_shared(r);
     prepare(&mut child, r, uri, args, &options);
+    std::mem::swap(&mut child.ctx.limit_conn, &mut r.ctx.limit_conn);
     let verdict = Box::pin(phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)));
     verdict.await;
     if *child.conf().core.log_subrequest {
         crate::modules::log::write(&mut child);
     }
     r.subrequests = child.subrequests;
+    r.ctx.limit_req = child.ctx.limit_req;
+    std::mem::swap(&mut child.ctx.limit_conn, &mut r.ctx.limit_conn);
     child.swap_shared(r);
     if child.aborted && child.headers_out.status == 0 {
         child.headers_out.status = 500;
@@ -80,6 +83,7 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
     let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
     child.copy_shared(r);
     prepare(&mut child, r, uri, args, &options);
+    child.ctx.limit_conn = r.ctx.limit_conn.without_places();
     tokio::task::spawn_local(async move {
         phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)).await;
         if *child.conf().core.log_subrequest {
@@ -116,6 +120,7 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
     child.parent_uri = Some(r.uri);
     child.main_charset = if r.is_main() { r.headers_out.charset } else { r.main_charset };
     child.ctx.realip.clone_from(&r.ctx.realip);
+    child.ctx.limit_req = r.ctx.limit_req;
     if options.with_body {
         child.body.stored.clone_from(&r.body.stored);
     }
@@ -173,10 +178,7 @@ pub(crate) async fn flush(_r: &mut Request) -> Result<(), Verdict> {
 pub async fn post_action(r: &mut Request, target: &Complex) {
     let target = target.eval(r);
     let status = r.headers_out.status;
-    let session = std::mem::replace(
-        &mut r.session,
-        Session::Sub(SubSession::new(Mode::Discard)),
-    );
+    let session = std::mem::replace(&mut r.session, Session::Sub(SubSession::new(Mode::Discard)));
     let (keepalive, aborted) = (r.keepalive, r.aborted);
     r.header_sent = false;
     r.response_done = false;

@@ -57,6 +57,8 @@ thread_local! {
 pub struct Walk {
     tried: Tried,
     backup: bool,
+    /// The turns of a group that is made for one request.
+    turns: Option<[Weights; 2]>,
 }
 
 /// A peer that was chosen; its connection counts as in use until it is dropped.
@@ -82,32 +84,49 @@ pub fn choose(r: &mut Request, group: &Arc<Group>, walk: &mut Walk) -> Option<Ch
         }
         _ => Vec::new(),
     };
+    let fresh = || group.tiers.each_ref().map(|t| Weights::new(&View { tier: t, now_s: 0 }));
+    if group.for_one_request {
+        let mut turns = walk.turns.take().unwrap_or_else(fresh);
+        let chosen = choose_in_turn(r, group, walk, &mut turns, &key);
+        walk.turns = Some(turns);
+        return chosen;
+    }
     TURNS.with_borrow_mut(|turns| {
         if !turns.contains_key(&group.name) {
-            turns.insert(group.name.clone(), group.tiers.each_ref().map(|t| Weights::new(&View { tier: t, now_s: 0 })));
+            turns.insert(group.name.clone(), fresh());
         }
         let turns = turns.get_mut(&group.name).expect("inserted above");
-        loop {
-            let number = walk.backup as usize;
-            let tier = &group.tiers[number];
-            let now_s = clock::monotonic_ms() / 1000;
-            if let Some(index) = pick(r, group, tier, &mut turns[number], &mut walk.tried, now_s, &key) {
-                let peer = tier.peers[index].clone();
-                if !peer.state.is_clean() {
-                    let mut f = peer.state.failures();
-                    f.chosen(peer.policy, now_s);
-                    peer.state.set_failures(f);
-                }
-                peer.state.conns.fetch_add(1, Relaxed);
-                return Some(Chosen { peer, tier: number, index });
-            }
-            if walk.backup || group.tiers[1].peers.is_empty() {
-                return None;
-            }
-            walk.backup = true;
-            walk.tried.clear();
-        }
+        choose_in_turn(r, group, walk, turns, &key)
     })
+}
+
+fn choose_in_turn(
+    r: &Request,
+    group: &Arc<Group>,
+    walk: &mut Walk,
+    turns: &mut [Weights; 2],
+    key: &[u8],
+) -> Option<Chosen> {
+    loop {
+        let number = walk.backup as usize;
+        let tier = &group.tiers[number];
+        let now_s = clock::monotonic_ms() / 1000;
+        if let Some(index) = pick(r, group, tier, &mut turns[number], &mut walk.tried, now_s, key) {
+            let peer = tier.peers[index].clone();
+            if !peer.state.is_clean() {
+                let mut f = peer.state.failures();
+                f.chosen(peer.policy, now_s);
+                peer.state.set_failures(f);
+            }
+            peer.state.conns.fetch_add(1, Relaxed);
+            return Some(Chosen { peer, tier: number, index });
+        }
+        if walk.backup || group.tiers[1].peers.is_empty() {
+            return None;
+        }
+        walk.backup = true;
+        walk.tried.clear();
+    }
 }
 
 fn pick(
@@ -170,17 +189,17 @@ pub fn succeeded(chosen: &Chosen) {
 }
 
 /// A try at a peer failed. True when the peer is now set aside.
-pub fn failed(group: &Group, chosen: &Chosen) -> bool {
+pub fn failed(group: &Group, walk: &mut Walk, chosen: &Chosen) -> bool {
     let tier = &group.tiers[chosen.tier];
     let now_s = clock::monotonic_ms() / 1000;
     let policy = chosen.peer.policy;
     let mut f = chosen.peer.state.failures();
     let aside = f.failed(policy, now_s);
     chosen.peer.state.set_failures(f);
-    TURNS.with_borrow_mut(|turns| {
-        if let Some(t) = turns.get_mut(&group.name) {
-            t[chosen.tier].failed(&View { tier, now_s }, chosen.index, policy.max_fails);
-        }
-    });
+    let lower = |t: &mut [Weights; 2]| t[chosen.tier].failed(&View { tier, now_s }, chosen.index, policy.max_fails);
+    match &mut walk.turns {
+        Some(own) => lower(own),
+        None => TURNS.with_borrow_mut(|turns| turns.get_mut(&group.name).map(lower).unwrap_or_default()),
+    }
     aside
 }

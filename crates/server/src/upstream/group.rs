@@ -26,6 +26,8 @@ pub struct Group {
     pub keepalive: Keepalive,
     /// An `upstream` block, not just an address.
     pub is_block: bool,
+    /// Made for one request: turns and failures are forgotten with it.
+    pub for_one_request: bool,
 }
 
 /// The peers of one rank.
@@ -173,6 +175,21 @@ impl Group {
             tiers: [Tier { peers, alone: true, ..Tier::default() }, Tier::default()],
             keepalive: Keepalive::default(),
             is_block: false,
+            for_one_request: false,
+        }
+    }
+
+    /// A group for addresses that were found out for one request, whose name may be any client's choice.
+    pub fn for_one_request(name: &str, addresses: Vec<Address>) -> Group {
+        let peer = |a| Arc::new(Peer::with_state(name, a, Arc::default()));
+        let peers = addresses.into_iter().map(peer).collect();
+        Group {
+            name: name.into(),
+            method: Method::RoundRobin,
+            tiers: [Tier { peers, alone: true, ..Tier::default() }, Tier::default()],
+            keepalive: Keepalive { connections: None, ..Keepalive::default() },
+            is_block: false,
+            for_one_request: true,
         }
     }
 
@@ -185,13 +202,13 @@ impl Group {
 impl Peer {
     /// A peer with the values a `server` line has by default. `ordinal`: how many lines before have the same address.
     pub fn new(group: &str, server: &str, address: Address, ordinal: usize) -> Peer {
-        let name = match &address {
-            Address::Inet(a) => a.to_string(),
-            Address::Unix(path) => format!("unix:{}", path.display()),
-        };
-        let state = state_of(group, &name, ordinal);
+        let state = state_of(group, &name_of(&address), ordinal);
+        Peer::with_state(server, address, state)
+    }
+
+    fn with_state(server: &str, address: Address, state: Arc<PeerState>) -> Peer {
         Peer {
-            name: name.into(),
+            name: name_of(&address).into(),
             server: server.into(),
             address,
             weight: 1,
@@ -200,5 +217,12 @@ impl Peer {
             down: false,
             state,
         }
+    }
+}
+
+fn name_of(address: &Address) -> String {
+    match address {
+        Address::Inet(a) => a.to_string(),
+        Address::Unix(path) => format!("unix:{}", path.display()),
     }
 }

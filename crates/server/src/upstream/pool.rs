@@ -142,7 +142,7 @@ async fn sweep() {
                 }
                 p.idle.retain(|_, list| !list.is_empty());
                 p.count = p.idle.values().map(Vec::len).sum();
-                if round % FADE == 0 {
+                if round.is_multiple_of(FADE) {
                     p.peak = p.in_use.get();
                 }
             }

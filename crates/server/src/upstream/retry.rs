@@ -57,7 +57,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         attempt.status = status_of(failure.kind);
         let status = attempt.status;
         if !matches!(failure.kind, next::HTTP_403 | next::HTTP_404)
-            && choose::failed(&job.group, &chosen)
+            && choose::failed(&job.group, &mut walk, &chosen)
             && job.group.tries() > 1
         {
             log_error!(r, Warn, "upstream server temporarily disabled while {}", doing(failure.kind));

@@ -78,8 +78,10 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
         .enable_io()
         .enable_time()
         .on_thread_park(crate::log::lines::end_of_turn)
+        .on_thread_unpark(super::clock::woke)
         .build_local(tokio::runtime::LocalOptions::default())
         .expect("a runtime needs only memory and two descriptors");
+    super::clock::keep_time();
     runtime.block_on(async move {
         tokio::task::spawn_local(timer::drive());
         connection::OPEN.set(Some(open.clone()));

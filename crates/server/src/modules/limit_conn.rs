@@ -1,0 +1,297 @@
+//! `limit_conn` (nginx's `ngx_http_limit_conn_module`): how many requests of a key may be worked on at a time. Each
+//! takes a place in the zone and gives it back when it is done.
+
+use super::limit_req::{LOG_LEVELS, already_bound, refusal, without_zone};
+use crate::config::complex::Complex;
+use crate::config::set;
+use crate::config::variables::Builtin;
+use crate::config::{Directive, Scope, http};
+use crate::log::error::Level;
+use crate::request::phases::Verdict;
+use crate::request::{Request, Text};
+use crate::snapshot::Shot;
+use crate::zone::store::{Policy, Slot, Store};
+use crate::zone::{self, Registry};
+use crate::{log_error, settings};
+use conf::{Node, Problem, value};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The module's name in the table of zones.
+const OWNER: &str = "limit_conn";
+/// Bytes of an entry in nginx beside its key.
+const ENTRY: usize = 36;
+/// Longer keys are not limited.
+const MAX_KEY: usize = 255;
+/// The highest limit that nginx takes.
+const MAX_CONNECTIONS: u64 = 65535;
+
+/// What the module understands.
+pub const DIRECTIVES: &[Directive] = &[
+    http("limit_conn_zone", limit_conn_zone),
+    http("limit_conn", limit_conn),
+    http("limit_conn_log_level", |s, n| set::one_of(&mut s.level.conf.limit_conn.limit_conn_log_level, n, LOG_LEVELS)),
+    http("limit_conn_status", |s, n| refusal(&mut s.level.conf.limit_conn.limit_conn_status, n)),
+    http("limit_conn_dry_run", |s, n| set::flag(&mut s.level.conf.limit_conn.limit_conn_dry_run, n)),
+];
+
+/// The variables of the module.
+pub const VARIABLES: &[Builtin] = &[Builtin {
+    name: "limit_conn_status",
+    evaluate: |r| r.ctx.limit_conn.status.map(|s| Text::from(s.text())),
+    volatile: true,
+    assign: None,
+}];
+
+settings! {
+    /// The module's values on one level.
+    pub struct Conf {
+        /// The limits, in the order of the text.
+        limits: Arc<Vec<Limit>> = Arc::default(),
+        /// How refusals are logged.
+        limit_conn_log_level: Level = Level::Error,
+        /// What refusals are answered with.
+        limit_conn_status: u64 = 503,
+        /// Only logged, not done.
+        limit_conn_dry_run: bool = false,
+    }
+}
+
+/// One `limit_conn`.
+#[derive(Clone, Debug)]
+pub struct Limit {
+    /// Index of the zone.
+    zone: usize,
+    connections: u32,
+}
+
+/// What is kept once for all of `http`.
+#[derive(Debug, Default)]
+pub struct Main {
+    zones: Vec<Zone>,
+}
+
+/// A zone, from its first mention on.
+#[derive(Debug)]
+struct Zone {
+    name: Box<[u8]>,
+    declared: Option<Declared>,
+}
+
+#[derive(Debug)]
+struct Declared {
+    key: Complex,
+    key_text: Box<[u8]>,
+    store: Arc<Store<u32>>,
+}
+
+static STORES: Registry<u32> = Registry::new();
+
+/// An entry lives as long as somebody has a place.
+struct Counted;
+
+impl Policy<u32> for Counted {
+    fn is_pinned(&self, _: &u32) -> bool {
+        true
+    }
+
+    fn is_idle(&self, _: &u32) -> bool {
+        false
+    }
+}
+
+/// `$limit_conn_status`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Status {
+    Passed,
+    Rejected,
+    RejectedDryRun,
+}
+
+impl Status {
+    fn text(self) -> &'static str {
+        match self {
+            Status::Passed => "PASSED",
+            Status::Rejected => "REJECTED",
+            Status::RejectedDryRun => "REJECTED_DRY_RUN",
+        }
+    }
+}
+
+/// What is known for a client's request, its subrequests included.
+#[derive(Debug, Default)]
+pub struct Context {
+    status: Option<Status>,
+    /// One limit is usual and costs no allocation.
+    first: Option<Place>,
+    more: Vec<Place>,
+}
+
+impl Context {
+    /// Gives the places back: the request is done.
+    pub fn release(&mut self) {
+        self.first = None;
+        self.more.clear();
+    }
+
+    /// For a subrequest that outlives its parent: it is counted already, and holds nothing.
+    pub fn without_places(&self) -> Context {
+        Context { status: self.status, ..Context::default() }
+    }
+
+    fn hold(&mut self, place: Place) {
+        match self.first {
+            None => self.first = Some(place),
+            Some(_) => self.more.push(place),
+        }
+    }
+}
+
+/// A place in a zone, given back when dropped.
+struct Place {
+    shot: Rc<Shot>,
+    zone: usize,
+    slot: Slot,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(zone) = &self.shot.main.limit_conn.zones[self.zone].declared {
+            zone.store.leave(self.slot, |taken| {
+                *taken -= 1;
+                *taken == 0
+            });
+        }
+    }
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Place({}, {:?})", self.zone, self.slot)
+    }
+}
+
+fn limit_conn_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let key = Complex::compile(scope.build, &node.args[0])?;
+    let word = &node.args[1];
+    let Some(text) = word.text.strip_prefix(b"zone=") else {
+        return Err(node.problem(format!("invalid parameter \"{}\"", word.as_str())));
+    };
+    let (name, size) = zone::name_and_size(node, word, text)?;
+    if name.is_empty() {
+        return Err(without_zone(node));
+    }
+    let index = zone_index(scope, node, name, size)?;
+    let zone = &mut scope.build.main.limit_conn.zones[index];
+    let key_text: Box<[u8]> = node.args[0].text.as_slice().into();
+    if let Some(declared) = &zone.declared {
+        return Err(already_bound(node, name, &declared.key_text));
+    }
+    let store = STORES.open(name, &key_text, size, ENTRY);
+    zone.declared = Some(Declared { key, key_text, store });
+    Ok(())
+}
+
+fn zone_index(scope: &mut Scope<'_, '_>, node: &Node, name: &[u8], size: u64) -> Result<usize, Problem> {
+    scope.build.main.zones.add(name, size, OWNER).map_err(|t| node.problem(t))?;
+    let zones = &mut scope.build.main.limit_conn.zones;
+    Ok(zones.iter().position(|z| *z.name == *name).unwrap_or_else(|| {
+        zones.push(Zone { name: name.into(), declared: None });
+        zones.len() - 1
+    }))
+}
+
+fn limit_conn(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let zone = zone_index(scope, node, &node.args[0].text, 0)?;
+    if scope.level.conf.limit_conn.limits.iter().any(|l| l.zone == zone) {
+        return Err(set::duplicate(node));
+    }
+    let word = &node.args[1];
+    let connections = match value::number(&word.text) {
+        None | Some(0) => {
+            return Err(node.problem(format!("invalid number of connections \"{}\"", word.as_str())));
+        }
+        Some(n) if n > MAX_CONNECTIONS => {
+            return Err(node.problem("connection limit must be less 65536".to_owned()));
+        }
+        Some(n) => n as u32,
+    };
+    Arc::make_mut(scope.level.conf.limit_conn.limits.entry()).push(Limit { zone, connections });
+    Ok(())
+}
+
+/// What a limit says of a request.
+enum Answer {
+    /// The key is empty: not limited.
+    Free,
+    Fits(Slot),
+    Exceeds,
+    NoRoom,
+}
+
+/// The preaccess handler.
+pub fn handler(r: &mut Request) -> Verdict {
+    if r.conf().limit_conn.limits.is_empty() || r.ctx.limit_conn.status.is_some() {
+        return Verdict::Decline;
+    }
+    let shot = r.shot.clone();
+    let conf = &shot.location(r.location).conf.limit_conn;
+    for limit in conf.limits.iter() {
+        let zone = &shot.main.limit_conn.zones[limit.zone];
+        let Some(declared) = &zone.declared else { continue };
+        match ask(r, limit, declared) {
+            Answer::Free => {}
+            Answer::Fits(slot) => {
+                r.ctx.limit_conn.status = Some(Status::Passed);
+                r.ctx.limit_conn.hold(Place { shot: shot.clone(), zone: limit.zone, slot });
+            }
+            refused => return refuse(r, conf, zone, refused),
+        }
+    }
+    Verdict::Decline
+}
+
+fn ask(r: &mut Request, limit: &Limit, zone: &Declared) -> Answer {
+    let key = zone.key.eval(r);
+    let key = r.get(key);
+    if key.is_empty() {
+        return Answer::Free;
+    }
+    if key.len() > MAX_KEY {
+        let (name, key) = (String::from_utf8_lossy(&zone.key_text), String::from_utf8_lossy(key));
+        log_error!(r, Error, "the value of the \"{name}\" key is more than {MAX_KEY} bytes: \"{key}\"");
+        return Answer::Free;
+    }
+    let done = zone.store.enter(key, &Counted, |taken, _| {
+        let fits = *taken < limit.connections;
+        *taken += fits as u32;
+        fits
+    });
+    match done {
+        None => Answer::NoRoom,
+        Some((_, false)) => Answer::Exceeds,
+        Some((slot, true)) => Answer::Fits(slot),
+    }
+}
+
+fn refuse(r: &mut Request, conf: &Conf, zone: &Zone, answer: Answer) -> Verdict {
+    let dry_run = *conf.limit_conn_dry_run;
+    let name = String::from_utf8_lossy(&zone.name);
+    match answer {
+        Answer::Exceeds => {
+            let level = *conf.limit_conn_log_level;
+            if r.logs(level) {
+                let dry = if dry_run { ", dry run," } else { "" };
+                r.write_log(level, format_args!("limiting connections{dry} by zone \"{name}\""));
+            }
+        }
+        _ => log_error!(r, Crit, "could not allocate node in limit_conn_zone \"{name}\""),
+    }
+    r.ctx.limit_conn.release();
+    if dry_run {
+        r.ctx.limit_conn.status = Some(Status::RejectedDryRun);
+        return Verdict::Decline;
+    }
+    r.ctx.limit_conn.status = Some(Status::Rejected);
+    Verdict::Status(*conf.limit_conn_status as u16)
+}
