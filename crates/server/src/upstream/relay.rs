@@ -385,7 +385,10 @@ impl Relay {
     }
 
     fn end(&mut self, r: &mut Request) -> Verdict {
-        if let Some(store) = r.ctx.store.take() {
+        // The answer to a HEAD announces a length and has no body: that is no file.
+        if let Some(store) = r.ctx.store.take()
+            && self.way.length.is_none_or(|n| n == store.written())
+        {
             store.finish(r);
         }
         if self.way.trailers {
