@@ -3,7 +3,9 @@
 
 mod harness;
 
+mod access_log;
 mod addresses;
+mod auth;
 mod bad_requests;
 mod compression;
 mod configuration;
@@ -16,5 +18,6 @@ mod parity;
 mod processes;
 mod proxy;
 mod recorded_requests;
+mod reload;
 mod rewrite;
 mod static_files;

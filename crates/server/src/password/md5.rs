@@ -18,10 +18,10 @@ pub(super) fn crypt(password: &[u8], scheme: &[u8], rest: &[u8]) -> Vec<u8> {
         let mut h = Md5::new();
         let odd = round % 2 == 1;
         h.update(if odd { password } else { &digest[..] });
-        if round % 3 != 0 {
+        if !round.is_multiple_of(3) {
             h.update(salt);
         }
-        if round % 7 != 0 {
+        if !round.is_multiple_of(7) {
             h.update(password);
         }
         h.update(if odd { &digest[..] } else { password });

@@ -116,7 +116,6 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
     child.headers_in.chunked = r.headers_in.chunked;
     child.request_port = r.request_port;
     child.started_ms = crate::worker::clock::wall_ms();
-    child.request_length = r.request_length;
     child.parent_uri = Some(r.uri);
     child.main_charset = if r.is_main() { r.headers_out.charset } else { r.main_charset };
     child.ctx.realip.clone_from(&r.ctx.realip);

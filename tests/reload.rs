@@ -1,0 +1,155 @@
+//! Reloads under load: kept connections, slow streams, upgraded tunnels and new connections, none of which may notice.
+
+use crate::harness::{Client, Server, Site, wait};
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+const RELOADS: usize = 20;
+const KEPT: usize = 100;
+const STREAMS: usize = 20;
+const TUNNELS: usize = 5;
+/// A stream is this many pieces of ten bytes, one every 100 ms: longer than all reloads together.
+const PIECES: usize = 60;
+
+/// A backend that echoes on upgraded connections and answers everything else slowly.
+fn slow_backend() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for connection in listener.incoming().flatten() {
+            std::thread::spawn(move || serve(connection));
+        }
+    });
+    port
+}
+
+fn serve(mut connection: TcpStream) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    let mut byte = [0u8; 1];
+    while !head.ends_with(b"\r\n\r\n") {
+        connection.read_exact(&mut byte)?;
+        head.push(byte[0]);
+    }
+    if head.windows(11).any(|w| w.eq_ignore_ascii_case(b"upgrade: ws")) {
+        connection.write_all(b"HTTP/1.1 101 Switching\r\nUpgrade: ws\r\nConnection: upgrade\r\n\r\n")?;
+        let mut copy = connection.try_clone()?;
+        std::io::copy(&mut copy, &mut connection)?;
+        return Ok(());
+    }
+    write!(connection, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", PIECES * 10)?;
+    for _ in 0..PIECES {
+        connection.write_all(b"0123456789")?;
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    Ok(())
+}
+
+fn tunnel(server: &Server) -> Client {
+    let mut client = server.connect();
+    client.send("GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: ws\r\nConnection: upgrade\r\n\r\n");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.extend(client.take(1));
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101"), "{}", String::from_utf8_lossy(&head));
+    client
+}
+
+/// Resident memory of the worker processes, kB.
+fn memory(server: &Server) -> usize {
+    let master = server.read("logs/nginx.pid").trim().to_owned();
+    let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default();
+    let of = |pid: &str| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+        line.trim().trim_end_matches(" kB").parse::<usize>().ok()
+    };
+    children.split_whitespace().filter_map(of).sum()
+}
+
+#[test]
+fn twenty_reloads_in_five_seconds_lose_nothing() {
+    let backend = slow_backend();
+    let server = Site::server(
+        "keepalive_requests 1000000;
+         location / { return 200 ok; }
+         location /slow { proxy_pass http://127.0.0.1:@BACKEND@; proxy_buffering off; }
+         location /ws { proxy_pass http://127.0.0.1:@BACKEND@; proxy_set_header Upgrade $http_upgrade;
+                        proxy_set_header Connection upgrade; }",
+    )
+    .set("BACKEND", backend)
+    .start();
+    let mut kept: Vec<Client> = (0..KEPT).map(|_| server.connect()).collect();
+    assert!(kept.iter_mut().all(|c| c.get("/").text() == "ok"));
+    let mut tunnels: Vec<Client> = (0..TUNNELS).map(|_| tunnel(&server)).collect();
+    let mut streams: Vec<Client> = (0..STREAMS).map(|_| server.connect()).collect();
+    for stream in &mut streams {
+        stream.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    let (stop, fresh) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    std::thread::scope(|scope| {
+        let (server, stop, fresh) = (&server, stop.clone(), fresh.clone());
+        let stopped = stop.clone();
+        let newcomers = scope.spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let mut client = server.connect();
+                client.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+                assert_eq!(client.response().text(), "ok");
+                fresh.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let before = memory(server);
+        for number in 0..RELOADS {
+            server.signal(Signal::HUP);
+            std::thread::sleep(Duration::from_millis(250));
+            assert!(kept.iter_mut().all(|c| c.get("/").text() == "ok"), "a kept connection at reload {number}");
+            for client in &mut tunnels {
+                client.send("ping");
+                assert_eq!(client.take(4), b"ping", "a tunnel at reload {number}");
+            }
+        }
+        for stream in &mut streams {
+            assert_eq!(stream.response().body.len(), PIECES * 10);
+        }
+        stop.store(true, Ordering::Relaxed);
+        newcomers.join().expect("every new connection is answered");
+        // One old configuration may be held by the thread for its next turn; twenty would show.
+        assert!(wait(|| memory(server) < before + before / 2), "{} kB after {before} kB", memory(server));
+    });
+    assert!(fresh.load(Ordering::Relaxed) > 100);
+}
+
+#[test]
+fn connections_are_spread_over_threads() {
+    const CONNECTIONS: usize = 1600;
+    const THREADS: usize = 8;
+    let server = Site::whole(
+        "worker_processes 8; events { worker_connections 4000; }
+         http { server { listen 127.0.0.1:@PORT@; location / { return 200 ok; } location /status { stub_status; } } }",
+    )
+    .start();
+    let mut kept: Vec<Client> = (0..CONNECTIONS).map(|_| server.connect()).collect();
+    assert!(kept.iter_mut().all(|c| c.get("/").text() == "ok"));
+    // Each thread has its own epoll descriptor, and with it its own share of the sockets.
+    let master = server.read("logs/nginx.pid").trim().to_owned();
+    let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap();
+    let worker = children.split_whitespace().next().unwrap().to_owned();
+    let mut shares = Vec::new();
+    for entry in std::fs::read_dir(format!("/proc/{worker}/fdinfo")).unwrap().flatten() {
+        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+        let watched = text.lines().filter(|l| l.starts_with("tfd:")).count();
+        if watched > CONNECTIONS / THREADS / 2 {
+            shares.push(watched);
+        }
+    }
+    shares.sort_unstable();
+    // The runtime holds each epoll instance by two descriptors.
+    let shares: Vec<usize> = shares.iter().step_by(2).copied().collect();
+    assert_eq!(shares.len(), THREADS, "{shares:?}");
+    // 200 a thread: the spread of a hash over so few is wider than over the 10,000 of perf/.
+    assert!(shares[THREADS - 1] as f64 / (shares[0] as f64) < 1.6, "{shares:?}");
+}
