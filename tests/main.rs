@@ -12,6 +12,7 @@ mod configuration;
 mod demo;
 mod error_pages;
 mod filters;
+mod includes;
 mod keepalive;
 mod parity;
 mod processes;

@@ -143,7 +143,7 @@ impl Output {
     fn write_once(&self, socket: &Socket, limit: u64) -> io::Result<usize> {
         let end = self.files.front().map_or(self.bytes.len(), |f| f.at);
         if end > self.start {
-            let end = end.min(self.start + limit.min(usize::MAX as u64) as usize);
+            let end = end.min(self.start.saturating_add(usize::try_from(limit).unwrap_or(usize::MAX)));
             let more = self.files.front().is_some_and(|f| f.at == end);
             return socket.try_write(&self.bytes[self.start..end], more);
         }

@@ -10,7 +10,7 @@ use crate::log_error;
 use crate::request::filter::Chunk;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
-use crate::request::{Request, Text, respond};
+use crate::request::{Request, Text, include, respond};
 use crate::worker::clock;
 use crate::worker::timer::Timer;
 use std::future::poll_fn;
@@ -117,6 +117,12 @@ impl Relay {
             if self.done {
                 return self.end(r);
             }
+            if r.deferred.is_some() {
+                if let Err(v) = Box::pin(include::drive(r)).await {
+                    return v;
+                }
+                answer.timer.set(*conf.read_timeout);
+            }
             if !self.way.buffering
                 && let Err(v) = respond::flush(r).await
             {
@@ -222,7 +228,7 @@ impl Relay {
         if waits < memory {
             return true;
         }
-        self.way.buffering && self.spool.as_ref().map_or(0, |s| s.written) < *conf.max_temp_file_size
+        self.way.buffering && may_spool(r) && self.spool.as_ref().map_or(0, |s| s.written) < *conf.max_temp_file_size
     }
 
     /// Takes the body's bytes out of what was read and sends them on.
@@ -331,7 +337,7 @@ impl Relay {
             store.write(bytes);
         }
         let full = self.way.buffering && waiting(r) + bytes.len() as u64 > memory && *conf.max_temp_file_size > 0;
-        if !full || !r.is_main() {
+        if !full || !may_spool(r) {
             return r.send_body(Chunk::Bytes(bytes), false);
         }
         if self.spool.is_none() {
@@ -379,7 +385,10 @@ impl Relay {
     }
 
     fn end(&mut self, r: &mut Request) -> Verdict {
-        if let Some(store) = r.ctx.store.take() {
+        // The answer to a HEAD announces a length and has no body: that is no file.
+        if let Some(store) = r.ctx.store.take()
+            && self.way.length.is_none_or(|n| n == store.written())
+        {
             store.finish(r);
         }
         if self.way.trailers {
@@ -401,10 +410,12 @@ fn pass_trailers(r: &mut Request) {
 }
 
 fn waiting(r: &Request) -> u64 {
-    match &r.session {
-        Session::Http1(http) => http.output.waiting(),
-        Session::Sub(_) | Session::None => 0,
-    }
+    r.unsent_bytes()
+}
+
+/// Whether what the client does not take yet may wait in a file: filters that need the bytes would read it back at once.
+fn may_spool(r: &Request) -> bool {
+    !r.in_memory && r.tail.is_empty() && matches!(r.session, Session::Http1(_))
 }
 
 /// The client gets what there is and then a closed connection: the only way to say that something is missing.

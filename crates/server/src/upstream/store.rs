@@ -33,6 +33,11 @@ impl Store {
         self.written += bytes.len() as u64;
     }
 
+    /// Bytes so far.
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
     /// Gives the file its name and, when the answer says so, its time.
     pub fn finish(mut self, r: &Request) {
         if self.failed {
