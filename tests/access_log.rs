@@ -47,7 +47,9 @@ fn buffered_lines_wait_for_room_time_or_the_end() {
     .start();
     let mut client = server.connect();
     for _ in 0..3 {
-        ["/full", "/time", "/end", "/"].map(|t| client.get(t));
+        for target in ["/full", "/time", "/end", "/"] {
+            client.get(target);
+        }
     }
     server.wait_for("logs/now.log", "GET / HTTP");
     server.wait_for("logs/time.log", "GET /time HTTP");
