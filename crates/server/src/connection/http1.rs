@@ -490,7 +490,7 @@ impl Output {
 }
 
 /// Writes the answer's head as HTTP/1 has it: nginx's order of lines (`ngx_http_header_filter`).
-pub fn write_head(r: &mut Request, http: &mut Http1, server_token: Option<&[u8]>) {
+pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &[u8]) {
     let before = http.output.buffer().len();
     http.answer_start = http.output.queued;
     let out = http.output.buffer();
@@ -502,8 +502,8 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: Option<&[u8]>
     }
     out.extend_from_slice(b"\r\n");
     use crate::request::headers::KnownHeader as K;
-    if let Some(token) = server_token.filter(|_| !h.has(K::Server)) {
-        line(out, b"Server", token);
+    if !h.has(K::Server) {
+        line(out, b"Server", server_token);
     }
     if !h.has(K::Date) {
         line(out, b"Date", &clock::http_date());

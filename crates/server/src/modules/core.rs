@@ -91,7 +91,10 @@ pub const DIRECTIVES: &[Directive] = &[
     http("log_not_found", |s, n| set::flag(&mut s.level.conf.core.log_not_found, n)),
     http("log_subrequest", |s, n| set::flag(&mut s.level.conf.core.log_subrequest, n)),
     http("recursive_error_pages", |s, n| set::flag(&mut s.level.conf.core.recursive_error_pages, n)),
-    http("server_tokens", server_tokens),
+    http("server_tokens", |s, n| {
+        let words = [("on", ServerTokens::On), ("off", ServerTokens::Off), ("build", ServerTokens::Build)];
+        set::one_of(&mut s.level.conf.core.server_tokens, n, &words)
+    }),
     http("chunked_transfer_encoding", |s, n| set::flag(&mut s.level.conf.core.chunked_transfer_encoding, n)),
     http("etag", |s, n| set::flag(&mut s.level.conf.core.etag, n)),
     http("if_modified_since", |s, n| {
@@ -201,7 +204,7 @@ settings! {
         /// Errors on error pages have pages too.
         recursive_error_pages: bool = false,
         /// What answers say of the server.
-        server_tokens: Tokens = Tokens::Fixed(ServerTokens::On),
+        server_tokens: ServerTokens = ServerTokens::On,
         /// Answers of unknown length are chunked.
         chunked_transfer_encoding: bool = true,
         /// Files have entity tags.
@@ -253,14 +256,6 @@ impl Conf {
             self.settings.keepalive_header.force(0);
         }
         self.settings.merge(&parent.settings);
-    }
-
-    /// What answers say of the server.
-    pub fn server_tokens(&self, r: &Request) -> ServerTokens {
-        match &*self.settings.server_tokens {
-            Tokens::Fixed(t) => *t,
-            Tokens::Variable(_) => r.tokens.unwrap_or(ServerTokens::On),
-        }
     }
 }
 
@@ -376,17 +371,6 @@ pub enum ServerTokens {
     Build,
     /// The name.
     Off,
-    /// No `Server` header.
-    None,
-}
-
-/// `server_tokens` as written.
-#[derive(Clone, Debug)]
-pub enum Tokens {
-    /// A word.
-    Fixed(ServerTokens),
-    /// A text with variables.
-    Variable(Complex),
 }
 
 /// One status of an `error_page`.
@@ -537,22 +521,6 @@ fn keepalive_disable(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Probl
         }
     }
     set::value(&mut scope.level.conf.core.keepalive_disable, node, disable)
-}
-
-fn server_tokens(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let tokens = match &*node.args[0].as_str() {
-        "on" => Tokens::Fixed(ServerTokens::On),
-        "off" => Tokens::Fixed(ServerTokens::Off),
-        "build" => Tokens::Fixed(ServerTokens::Build),
-        "none" => Tokens::Fixed(ServerTokens::None),
-        other if other.contains('$') => Tokens::Variable(Complex::compile(scope.build, &node.args[0])?),
-        other => {
-            return Err(node.problem(format!(
-                "invalid value \"{other}\" in \"server_tokens\" directive, it must be \"on\", \"off\" or \"build\""
-            )));
-        }
-    };
-    set::value(&mut scope.level.conf.core.server_tokens, node, tokens)
 }
 
 fn error_page(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {

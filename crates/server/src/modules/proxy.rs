@@ -39,9 +39,9 @@ pub const DIRECTIVES: &[Directive] = &[
         let size = value::size(&n.args[1].text).filter(|n| *n > 0).ok_or_else(invalid)?;
         set::value(&mut conf(s).buffers, n, (number, size))
     }),
-    http("proxy_busy_buffers_size", |s, n| set::size(&mut conf(s).busy_buffers_size, n)),
+    http("proxy_busy_buffers_size", super::core::accepted),
     http("proxy_max_temp_file_size", |s, n| set::offset(&mut conf(s).max_temp_file_size, n)),
-    http("proxy_temp_file_write_size", |s, n| set::size(&mut conf(s).temp_file_write_size, n)),
+    http("proxy_temp_file_write_size", super::core::accepted),
     http("proxy_temp_path", |s, n| {
         let path = super::core::temp_path(s, n)?;
         set::value(&mut conf(s).temp_path, n, path)
@@ -293,12 +293,13 @@ fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     {
         return Err(node.problem(format!("invalid address \"{}\"", node.args[0].as_str())));
     }
-    let transparent = match node.args.get(1) {
-        None => false,
-        Some(w) if *w == "transparent" => true,
-        Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
-    };
-    set::value(&mut conf(scope).bind, node, Some((address, transparent)))
+    match node.args.get(1) {
+        None => set::value(&mut conf(scope).bind, node, Some(address)),
+        Some(w) if *w == "transparent" => {
+            Err(node.problem("the \"transparent\" parameter of \"proxy_bind\" is not supported yet".to_owned()))
+        }
+        Some(w) => Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
+    }
 }
 
 fn parse_local(text: &[u8]) -> Option<SocketAddr> {
@@ -524,7 +525,7 @@ async fn run(r: &mut Request) -> Verdict {
         Err(v) => return v,
     };
     let local = match &*conf.upstream.bind {
-        Some((address, _)) => {
+        Some(address) => {
             let text = address.eval(r);
             parse_local(r.get(text))
         }

@@ -204,9 +204,9 @@ fn built_in(r: &mut Request, status: u16) -> Verdict {
     };
     let shot = r.shot.clone();
     let conf = &shot.location(r.location).conf.core;
-    let name = match conf.server_tokens(r) {
+    let name = match *conf.server_tokens {
         ServerTokens::On | ServerTokens::Build => SERVER_VERSION,
-        ServerTokens::Off | ServerTokens::None => SERVER,
+        ServerTokens::Off => SERVER,
     };
     let mut page = std::mem::take(&mut r.scratch);
     page.clear();

@@ -169,8 +169,6 @@ pub struct Request {
     pub main_charset: Option<Text>,
     /// `$request_id`, made when first asked for.
     pub id: Option<Text>,
-    /// What `server_tokens` with variables came to.
-    pub tokens: Option<crate::modules::core::ServerTokens>,
     /// The uri is added to an `alias` that belongs to a pattern (`index` and `try_files` do).
     pub add_uri_to_alias: bool,
     /// The uri is still the one the location was found by.
@@ -297,7 +295,6 @@ impl Request {
             parent_uri: None,
             main_charset: None,
             id: None,
-            tokens: None,
             add_uri_to_alias: false,
             valid_location: true,
             logged: false,

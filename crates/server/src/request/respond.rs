@@ -109,10 +109,9 @@ impl Request {
             }
         }
         self.absolute_location();
-        let token = match self.conf().core.server_tokens(self) {
-            ServerTokens::On | ServerTokens::Build => Some(SERVER_VERSION.as_bytes()),
-            ServerTokens::Off => Some(SERVER.as_bytes()),
-            ServerTokens::None => None,
+        let token = match *self.conf().core.server_tokens {
+            ServerTokens::On | ServerTokens::Build => SERVER_VERSION.as_bytes(),
+            ServerTokens::Off => SERVER.as_bytes(),
         };
         let Session::Http1(mut http) = std::mem::take(&mut self.session) else { unreachable!("asked above") };
         http.chunked = chunked;

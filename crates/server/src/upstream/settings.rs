@@ -115,16 +115,12 @@ settings! {
         buffer_size: u64 = 4096,
         /// `*_buffers`: number and size.
         buffers: (u64, u64) = (8, 4096),
-        /// `*_busy_buffers_size`
-        busy_buffers_size: u64 = 8192,
         /// `*_max_temp_file_size`, 0: nothing goes to a file.
         max_temp_file_size: u64 = 1024 * 1024 * 1024,
-        /// `*_temp_file_write_size`
-        temp_file_write_size: u64 = 8192,
         /// `*_temp_path`
         temp_path: TempPath = TempPath::default(),
-        /// `*_bind` and whether it is `transparent`.
-        bind: Option<(Complex, bool)> = None,
+        /// `*_bind`
+        bind: Option<Complex> = None,
         /// `*_socket_keepalive`
         socket_keepalive: bool = false,
         /// `*_socket_rcvbuf`, 0: the kernel's.
