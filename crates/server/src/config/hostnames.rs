@@ -1,7 +1,7 @@
 //! Values by host name, with nginx's wildcards: `a.b`, `*.a.b`, `.a.b`, `a.*` (`ngx_hash_add_key`,
 //! `ngx_hash_find_combined`). Used by `map` and `valid_referers`.
 
-use std::collections::HashMap;
+use hashbrown::HashMap;
 
 /// The table. Keys are lower case.
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@ use crate::settings::ErrorLogSpec;
 use crate::snapshot::LocationId;
 use crate::temp::TempPath;
 use conf::{Node, Problem, value};
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use crate::request::route::{Port, Site};
 use crate::settings::{Keepalive, ListenAddress, ListenSpec};
 use crate::snapshot::ServerId;
 use conf::{Node, Problem, value};
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;

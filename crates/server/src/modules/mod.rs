@@ -271,6 +271,21 @@ pub struct RequestContexts {
 }
 
 impl RequestContexts {
+    /// As new, in place: no bytes are moved that did not change.
+    pub fn reset(&mut self) {
+        let RequestContexts { store, proxy, realip, userid, secure_link_expires, gzip, gzip_totals, limit_conn, limit_req, ssi } = self;
+        *store = Default::default();
+        *proxy = Default::default();
+        *realip = Default::default();
+        *userid = Default::default();
+        *secure_link_expires = Default::default();
+        *gzip = Default::default();
+        *gzip_totals = Default::default();
+        *limit_conn = Default::default();
+        *limit_req = Default::default();
+        *ssi = Default::default();
+    }
+
     /// What is left of it after an internal redirect.
     pub fn after_redirect(self) -> RequestContexts {
         RequestContexts {

@@ -8,7 +8,7 @@ use crate::config::variables::Builtin;
 use crate::config::{Build, Directive, Level, Matching, Scope, http};
 use crate::log_error;
 use crate::request::headers::{HeaderOut, KnownHeader as K};
-use crate::request::phases::{Content, Verdict, Waiting};
+use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request, Text, Version, body, finish};
 use crate::settings;
 use crate::text;
@@ -17,6 +17,7 @@ use crate::upstream::group::{Group, GroupId};
 use crate::upstream::settings::{Store, UpstreamSettings, ignore, next};
 use crate::upstream::{relay, retry};
 use conf::{Contexts, Node, Problem, Word, value};
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use wire::http1::escape::{Escape, escape_uri};
@@ -367,7 +368,7 @@ fn proxy_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         }
     }
     scope.level.conf.core.auto_redirect = scope.level.name.ends_with(b"/");
-    scope.level.conf.core.handler = Some(Content::Later(handler));
+    scope.level.conf.core.handler = Some(Content::Proxy);
     let location = scope.level.name.clone();
     let pass = Pass { url, fixed, node: node.clone(), group: Default::default(), location };
     scope.level.conf.proxy.pass = Some(Arc::new(pass));
@@ -421,7 +422,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
         conf.pass.clone_from(&parent.proxy.pass);
         if conf.pass.is_some() && level.context.intersects(Contexts::LIMIT_EXCEPT) && level.conf.core.handler.is_none()
         {
-            level.conf.core.handler = Some(Content::Later(handler));
+            level.conf.core.handler = Some(Content::Proxy);
         }
     }
     let conf = &mut level.conf.proxy;
@@ -483,23 +484,19 @@ fn default_redirect(pass: &Pass) -> Option<Rewrite> {
     Some(Rewrite::Prefix { pattern, replacement: Complex::fixed(&pass.location) })
 }
 
-/// The content handler.
-pub fn handler(r: &mut Request) -> Waiting<'_> {
-    Box::pin(run(r))
-}
-
 /// Where a request goes.
-struct Target {
+struct Target<'u> {
     group: Arc<Group>,
     /// Path and arguments that replace the location's name; with variables, all of it.
-    uri: Vec<u8>,
+    uri: Cow<'u, [u8]>,
     whole: bool,
 }
 
-async fn run(r: &mut Request) -> Verdict {
+/// The content handler.
+pub async fn run(r: &mut Request) -> Verdict {
     let shot = r.shot.clone();
     let conf = &shot.location(r.location).conf.proxy;
-    let Some(pass) = conf.pass.clone() else { return Verdict::Status(500) };
+    let Some(pass) = conf.pass.as_deref() else { return Verdict::Status(500) };
     if !r.attempts.all.is_empty() {
         r.attempts.all.push(crate::upstream::Attempt { gap: true, ..Default::default() });
     }
@@ -509,9 +506,9 @@ async fn run(r: &mut Request) -> Verdict {
             let id = *pass.group.get().expect("a url without variables has its group since the configuration was read");
             r.ctx.proxy.host = Some(r.text(url.host.as_bytes()));
             r.ctx.proxy.port = Some(r.text(url.port.as_bytes()));
-            Target { group: shot.groups[id.0 as usize].clone(), uri: url.uri.clone(), whole: false }
+            Target { group: shot.groups[id.0 as usize].clone(), uri: Cow::Borrowed(&url.uri), whole: false }
         }
-        None => match dynamic(r, &pass).await {
+        None => match dynamic(r, pass).await {
             Ok(t) => t,
             Err(v) => return v,
         },
@@ -520,7 +517,7 @@ async fn run(r: &mut Request) -> Verdict {
         Ok(b) => b,
         Err(v) => return v,
     };
-    let (head, is_head) = match build_head(r, conf, &pass, &target) {
+    let (head, is_head) = match build_head(r, conf, pass, &target) {
         Ok(h) => h,
         Err(v) => return v,
     };
@@ -533,15 +530,16 @@ async fn run(r: &mut Request) -> Verdict {
     };
     let keepalive = target.group.keepalive.connections.is_some() && local.is_none();
     let job = Job { group: target.group, head, body, is_head, keepalive, local };
-    let answer = match retry::find_answer(r, &job, &conf.upstream).await {
-        Ok(a) => a,
-        Err(v) => return v,
+    let verdict = match retry::find_answer(r, &job, &conf.upstream).await {
+        Ok(answer) => pass_on(r, conf, &job, answer).await,
+        Err(v) => v,
     };
-    pass_on(r, conf, &job, answer).await
+    r.scratch = job.head;
+    verdict
 }
 
 /// `proxy_pass` with variables.
-async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target, Verdict> {
+async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target<'static>, Verdict> {
     let text = pass.url.eval(r);
     let url = match parse_url(r.get(text)) {
         Ok(u) => u,
@@ -556,11 +554,11 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target, Verdict> {
     let shot = r.shot.clone();
     let whole = !url.uri.is_empty();
     if let Some(group) = shot.groups.iter().find(|g| *g.name == *url.target) {
-        return Ok(Target { group: group.clone(), uri: url.uri, whole });
+        return Ok(Target { group: group.clone(), uri: Cow::Owned(url.uri), whole });
     }
     let addresses = crate::upstream::names::addresses(r, &url.target, 80).await?;
     let group = Group::for_one_request(&url.target, addresses);
-    Ok(Target { group: Arc::new(group), uri: url.uri, whole })
+    Ok(Target { group: Arc::new(group), uri: Cow::Owned(url.uri), whole })
 }
 
 /// Reads the client's body, or leaves it to be streamed.
@@ -599,8 +597,11 @@ async fn request_body(r: &mut Request, conf: &Conf) -> Result<JobBody, Verdict> 
 }
 
 /// The request's head (`ngx_http_proxy_create_request`). Also whether it is a HEAD.
-fn build_head(r: &mut Request, conf: &Conf, pass: &Pass, target: &Target) -> Result<(Vec<u8>, bool), Verdict> {
-    let mut out = Vec::with_capacity(HEAD_ROOM);
+fn build_head(r: &mut Request, conf: &Conf, pass: &Pass, target: &Target<'_>) -> Result<(Vec<u8>, bool), Verdict> {
+    // The request's own room: what needs it meanwhile makes its own.
+    let mut out = std::mem::take(&mut r.scratch);
+    out.clear();
+    out.reserve(HEAD_ROOM);
     let method = if conf.method.is_empty() { r.method_name } else { conf.method.eval(r) };
     let is_head = r.get(method).eq_ignore_ascii_case(b"HEAD");
     out.extend_from_slice(r.get(method));
@@ -682,7 +683,7 @@ fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_uri(r: &Request, pass: &Pass, target: &Target, out: &mut Vec<u8>) {
+fn write_uri(r: &Request, pass: &Pass, target: &Target<'_>, out: &mut Vec<u8>) {
     if target.whole {
         out.extend_from_slice(&target.uri);
         return;

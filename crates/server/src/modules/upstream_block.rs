@@ -322,6 +322,7 @@ pub fn finish(build: &mut Build<'_>) {
             tier.prepare(&method);
         }
         build.groups.push(Arc::new(Group {
+            number: crate::upstream::group::number_of(&block.name),
             name: block.name.into(),
             method,
             tiers,

@@ -179,61 +179,12 @@ pub struct Request {
     pub pipelined: bool,
 }
 
-/// What a request keeps for the next one.
-#[derive(Default)]
-struct Buffers {
-    arena: Arena,
-    headers_in: HeadersIn,
-    headers_out: HeadersOut,
-    body_filters: Vec<Box<dyn BodyFilter>>,
-    attempts: Attempts,
-    captures: Vec<Option<Span>>,
-    values: Vec<Value>,
-    scratch: Vec<u8>,
-    room: Vec<u8>,
-}
-
-impl Buffers {
-    fn clear(&mut self) {
-        self.arena.clear();
-        self.headers_in.clear();
-        self.headers_out.clear();
-        self.body_filters.clear();
-        self.attempts.clear();
-        self.captures.clear();
-        self.values.clear();
-    }
-}
-
 impl Request {
     /// An empty request for a connection.
     pub fn new(shot: Rc<Shot>, client: Rc<Client>, session: Session) -> Box<Request> {
-        Box::new(Request::with_buffers(shot, client, session, Buffers::default()))
-    }
-
-    /// Makes a used request as new, keeping its buffers.
-    pub fn reset(&mut self, shot: Rc<Shot>, client: Rc<Client>, session: Session) {
-        let mut kept = Buffers {
-            arena: std::mem::take(&mut self.arena),
-            headers_in: std::mem::take(&mut self.headers_in),
-            headers_out: std::mem::take(&mut self.headers_out),
-            body_filters: std::mem::take(&mut self.body_filters),
-            attempts: std::mem::take(&mut self.attempts),
-            captures: std::mem::take(&mut self.captures),
-            values: std::mem::take(&mut self.values),
-            scratch: std::mem::take(&mut self.scratch),
-            room: std::mem::take(&mut self.room),
-        };
-        kept.clear();
-        *self = Request::with_buffers(shot, client, session, kept);
-    }
-
-    fn with_buffers(shot: Rc<Shot>, client: Rc<Client>, session: Session, buffers: Buffers) -> Request {
-        let Buffers { arena, headers_in, headers_out, body_filters, attempts, captures, mut values, scratch, room } =
-            buffers;
-        values.resize(shot.variables.len(), Value::Unknown);
-        Request {
-            arena,
+        let values = vec![Value::Unknown; shot.variables.len()];
+        Box::new(Request {
+            arena: Arena::default(),
             shot,
             client,
             session,
@@ -249,14 +200,14 @@ impl Request {
             valid_target: true,
             version: Version::HTTP11,
             scheme: None,
-            headers_in,
+            headers_in: HeadersIn::default(),
             request_port: None,
             body: Body::default(),
-            headers_out,
+            headers_out: HeadersOut::default(),
             header_sent: false,
             header_only: false,
             response_done: false,
-            body_filters,
+            body_filters: Vec::new(),
             in_memory: false,
             pending: None,
             deferred: None,
@@ -285,11 +236,11 @@ impl Request {
             started_ms: 0,
             request_length: 0,
             ctx: RequestContexts::default(),
-            attempts,
-            captures,
+            attempts: Attempts::default(),
+            captures: Vec::new(),
             values,
-            scratch,
-            room,
+            scratch: Vec::new(),
+            room: Vec::new(),
             depth: 0,
             subrequests: 0,
             parent_uri: None,
@@ -299,7 +250,145 @@ impl Request {
             valid_location: true,
             logged: false,
             pipelined: false,
-        }
+        })
+    }
+
+    /// Makes a used request as new, in place and keeping its buffers. Names every field, so that none is forgotten.
+    pub fn reset(&mut self, to_shot: Rc<Shot>, to_client: Rc<Client>, to_session: Session) {
+        let Request {
+            arena,
+            shot,
+            client,
+            session,
+            server,
+            location,
+            method,
+            method_name,
+            line,
+            target,
+            uri,
+            args,
+            plain_uri,
+            valid_target,
+            version,
+            scheme,
+            headers_in,
+            request_port,
+            body,
+            headers_out,
+            header_sent,
+            header_only,
+            response_done,
+            body_filters,
+            in_memory,
+            pending,
+            deferred,
+            tail,
+            stub,
+            output_begun,
+            ssi,
+            unbuffered,
+            allow_ranges,
+            single_range,
+            disable_not_modified,
+            limit_rate,
+            limit_rate_after,
+            content_handler,
+            internal,
+            uri_changes,
+            uri_changed,
+            error_page,
+            error_status,
+            keepalive,
+            lingering_close,
+            expect_tested,
+            aborted,
+            rewrite_break,
+            access_code,
+            started_ms,
+            request_length,
+            ctx,
+            attempts,
+            captures,
+            values,
+            scratch,
+            room,
+            depth,
+            subrequests,
+            parent_uri,
+            main_charset,
+            id,
+            add_uri_to_alias,
+            valid_location,
+            logged,
+            pipelined,
+        } = self;
+        arena.clear();
+        headers_in.clear();
+        headers_out.clear();
+        body_filters.clear();
+        attempts.clear();
+        captures.clear();
+        values.clear();
+        values.resize(to_shot.variables.len(), Value::Unknown);
+        let _ = (scratch, room);
+        *shot = to_shot;
+        *client = to_client;
+        *session = to_session;
+        *server = ServerId(0);
+        *location = LocationId(0);
+        *method = Method::Get;
+        *method_name = Text::EMPTY;
+        *line = Text::EMPTY;
+        *target = Text::EMPTY;
+        *uri = Text::EMPTY;
+        *args = Text::EMPTY;
+        *plain_uri = false;
+        *valid_target = true;
+        *version = Version::HTTP11;
+        *scheme = None;
+        *request_port = None;
+        *body = Body::default();
+        *header_sent = false;
+        *header_only = false;
+        *response_done = false;
+        *in_memory = false;
+        *pending = None;
+        *deferred = None;
+        tail.clear();
+        *stub = None;
+        *output_begun = false;
+        *ssi = None;
+        *unbuffered = false;
+        *allow_ranges = false;
+        *single_range = false;
+        *disable_not_modified = false;
+        *limit_rate = None;
+        *limit_rate_after = None;
+        *content_handler = None;
+        *internal = false;
+        *uri_changes = MAX_URI_CHANGES + 1;
+        *uri_changed = false;
+        *error_page = false;
+        *error_status = 0;
+        *keepalive = false;
+        *lingering_close = false;
+        *expect_tested = false;
+        *aborted = false;
+        *rewrite_break = false;
+        *access_code = 0;
+        *started_ms = 0;
+        *request_length = 0;
+        ctx.reset();
+        *depth = 0;
+        *subrequests = 0;
+        *parent_uri = None;
+        *main_charset = None;
+        *id = None;
+        *add_uri_to_alias = false;
+        *valid_location = true;
+        *logged = false;
+        *pipelined = false;
     }
 
     /// Whether this is the client's own request, not a subrequest.

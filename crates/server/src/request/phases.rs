@@ -46,6 +46,17 @@ pub enum Handler {
     Later(fn(&Request) -> bool, for<'r> fn(&'r mut Request) -> Waiting<'r>),
 }
 
+/// Asks a handler. A macro, since an `async fn` would be set up and torn down for each handler that never waits.
+macro_rules! call {
+    ($r:expr, $handler:expr) => {
+        match $handler {
+            Handler::Now(f) => f($r),
+            Handler::Later(wanted, f) if wanted($r) => f($r).await,
+            Handler::Later(..) => Verdict::Decline,
+        }
+    };
+}
+
 /// The content handler of a location: `proxy_pass`, `stub_status`, `empty_gif` ...
 #[derive(Clone, Copy, Debug)]
 pub enum Content {
@@ -53,6 +64,8 @@ pub enum Content {
     Now(fn(&mut Request) -> Verdict),
     /// Waits.
     Later(for<'r> fn(&'r mut Request) -> Waiting<'r>),
+    /// `proxy_pass`: waits too, but so often that its state is part of the request's task, not a box of its own.
+    Proxy,
 }
 
 /// Works on a request until it is answered.
@@ -126,7 +139,7 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
         }
     }
     for handler in modules::PREACCESS {
-        if let Some(v) = stop(call(r, *handler).await) {
+        if let Some(v) = stop(call!(r, handler)) {
             return v;
         }
     }
@@ -136,7 +149,7 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
         return v;
     }
     for handler in modules::PRECONTENT {
-        if let Some(v) = stop(call(r, *handler).await) {
+        if let Some(v) = stop(call!(r, handler)) {
             return v;
         }
     }
@@ -147,20 +160,6 @@ fn stop(verdict: Verdict) -> Option<Verdict> {
     match verdict {
         Verdict::Decline | Verdict::Allow => None,
         other => Some(other),
-    }
-}
-
-#[inline]
-async fn call(r: &mut Request, handler: Handler) -> Verdict {
-    match handler {
-        Handler::Now(f) => f(r),
-        Handler::Later(wanted, f) => {
-            if wanted(r) {
-                f(r).await
-            } else {
-                Verdict::Decline
-            }
-        }
     }
 }
 
@@ -235,7 +234,7 @@ pub fn enter_location(r: &mut Request) {
 async fn access(r: &mut Request) -> Option<Verdict> {
     let any = r.conf().core.satisfy.any();
     for handler in modules::ACCESS {
-        match call(r, *handler).await {
+        match call!(r, handler) {
             Verdict::Decline => {}
             Verdict::Allow if !any => {}
             Verdict::Allow => {
@@ -273,6 +272,7 @@ async fn content(r: &mut Request) -> Verdict {
     match r.content_handler {
         Some(Content::Now(f)) => return f(r),
         Some(Content::Later(f)) => return f(r).await,
+        Some(Content::Proxy) => return modules::proxy::run(r).await,
         None => {}
     }
     for handler in modules::CONTENT {

@@ -5,7 +5,7 @@ use crate::config::pattern::Pattern;
 use crate::connection::{Address, Client};
 use crate::snapshot::{LocationId, ServerId, Shot};
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::net::IpAddr;
 
 /// The servers behind one listening socket. A socket for all addresses may stand for several `listen` addresses.

@@ -5,7 +5,6 @@ use crate::request::Request;
 use crate::worker::clock;
 use balance::{Choice, Peers, Tried, Weights, ip_hash_key};
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -47,8 +46,8 @@ impl Peers for View<'_> {
 }
 
 thread_local! {
-    /// Turns by group name: they outlive a reload.
-    static TURNS: RefCell<HashMap<Arc<str>, [Weights; 2]>> = RefCell::default();
+    /// Turns by the group's number: they outlive a reload.
+    static TURNS: RefCell<Vec<Option<[Weights; 2]>>> = const { RefCell::new(Vec::new()) };
     static SEED: RefCell<u64> = const { RefCell::new(0) };
 }
 
@@ -92,11 +91,11 @@ pub fn choose(r: &mut Request, group: &Arc<Group>, walk: &mut Walk) -> Option<Ch
         return chosen;
     }
     TURNS.with_borrow_mut(|turns| {
-        if !turns.contains_key(&group.name) {
-            turns.insert(group.name.clone(), fresh());
+        let number = group.number as usize;
+        if turns.len() <= number {
+            turns.resize_with(number + 1, || None);
         }
-        let turns = turns.get_mut(&group.name).expect("inserted above");
-        choose_in_turn(r, group, walk, turns, &key)
+        choose_in_turn(r, group, walk, turns[number].get_or_insert_with(fresh), &key)
     })
 }
 
@@ -199,7 +198,10 @@ pub fn failed(group: &Group, walk: &mut Walk, chosen: &Chosen) -> bool {
     let lower = |t: &mut [Weights; 2]| t[chosen.tier].failed(&View { tier, now_s }, chosen.index, policy.max_fails);
     match &mut walk.turns {
         Some(own) => lower(own),
-        None => TURNS.with_borrow_mut(|turns| turns.get_mut(&group.name).map(lower).unwrap_or_default()),
+        None => TURNS.with_borrow_mut(|turns| {
+            let own = turns.get_mut(group.number as usize).and_then(Option::as_mut);
+            own.map(lower).unwrap_or_default()
+        }),
     }
     aside
 }

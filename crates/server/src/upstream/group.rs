@@ -18,6 +18,9 @@ pub struct GroupId(pub u32);
 pub struct Group {
     /// The name of the block, or `host:port`.
     pub name: Arc<str>,
+    /// The name as a number: what threads keep for the group (turns, idle connections) is found by it. The same for
+    /// groups of one name, reload after reload.
+    pub number: u32,
     /// How a peer is chosen.
     pub method: Method,
     /// The peers, and those that stand in for them.
@@ -113,13 +116,28 @@ pub struct Peer {
 }
 
 /// What all threads know of a peer.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PeerState {
     /// Connections in use.
     pub conns: AtomicU32,
+    /// Which of all states of the process: idle connections to the peer are found by it.
+    pub number: u32,
     count: AtomicU32,
     accessed_s: AtomicU64,
     checked_s: AtomicU64,
+}
+
+impl Default for PeerState {
+    fn default() -> PeerState {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        PeerState {
+            conns: AtomicU32::new(0),
+            number: NEXT.fetch_add(1, Relaxed),
+            count: AtomicU32::new(0),
+            accessed_s: AtomicU64::new(0),
+            checked_s: AtomicU64::new(0),
+        }
+    }
 }
 
 impl PeerState {
@@ -165,12 +183,24 @@ pub fn state_of(group: &str, peer: &str, ordinal: usize) -> Arc<PeerState> {
     state
 }
 
+/// The number of a group's name. Names come from configurations, so there are not many.
+pub fn number_of(name: &str) -> u32 {
+    static NAMES: Mutex<Vec<Box<str>>> = Mutex::new(Vec::new());
+    let mut names = NAMES.lock().expect("nothing panics while it is locked");
+    let number = names.iter().position(|n| **n == *name).unwrap_or_else(|| {
+        names.push(name.into());
+        names.len() - 1
+    });
+    number as u32
+}
+
 impl Group {
     /// A group for addresses that no `upstream` block names.
     pub fn implicit(name: &str, addresses: Vec<Address>) -> Group {
         let peers = addresses.into_iter().map(|a| Arc::new(Peer::new(name, name, a, 0))).collect();
         Group {
             name: name.into(),
+            number: number_of(name),
             method: Method::RoundRobin,
             tiers: [Tier { peers, alone: true, ..Tier::default() }, Tier::default()],
             keepalive: Keepalive::default(),
@@ -185,6 +215,7 @@ impl Group {
         let peers = addresses.into_iter().map(peer).collect();
         Group {
             name: name.into(),
+            number: u32::MAX,
             method: Method::RoundRobin,
             tiers: [Tier { peers, alone: true, ..Tier::default() }, Tier::default()],
             keepalive: Keepalive { connections: None, ..Keepalive::default() },

@@ -6,7 +6,7 @@ use crate::connection::socket::Socket;
 use crate::snapshot::Shot;
 use crate::worker::{clock, timer};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use hashbrown::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -37,43 +37,56 @@ impl Connection {
 
 struct Pool {
     group: Arc<Group>,
-    idle: HashMap<Box<str>, Vec<Connection>>,
+    /// By the number of the peer's state.
+    idle: HashMap<u32, Vec<Connection>>,
     count: usize,
     in_use: Rc<Cell<usize>>,
     peak: usize,
 }
 
 thread_local! {
-    static POOLS: RefCell<HashMap<Arc<str>, Pool>> = RefCell::default();
+    /// By the group's number.
+    static POOLS: RefCell<Vec<Option<Pool>>> = const { RefCell::new(Vec::new()) };
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Counts a connection as in use.
-pub struct InUse(Rc<Cell<usize>>);
+pub struct InUse(Option<Rc<Cell<usize>>>);
 
 impl Drop for InUse {
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        if let Some(count) = &self.0 {
+            count.set(count.get() - 1);
+        }
     }
 }
 
 fn with<T>(group: &Arc<Group>, work: impl FnOnce(&mut Pool) -> T) -> T {
     POOLS.with_borrow_mut(|pools| {
-        if !pools.contains_key(&group.name) {
-            let pool = Pool { group: group.clone(), idle: HashMap::new(), count: 0, in_use: Rc::default(), peak: 0 };
-            pools.insert(group.name.clone(), pool);
+        let number = group.number as usize;
+        if pools.len() <= number {
+            pools.resize_with(number + 1, || None);
         }
-        work(pools.get_mut(&group.name).expect("inserted above"))
+        work(pools[number].get_or_insert_with(|| Pool {
+            group: group.clone(),
+            idle: HashMap::new(),
+            count: 0,
+            in_use: Rc::default(),
+            peak: 0,
+        }))
     })
 }
 
 /// Notes that a connection of the group is needed.
 pub fn begin(group: &Arc<Group>) -> InUse {
+    if group.for_one_request {
+        return InUse(None);
+    }
     with(group, |p| {
         let n = p.in_use.get() + 1;
         p.in_use.set(n);
         p.peak = p.peak.max(n);
-        InUse(p.in_use.clone())
+        InUse(Some(p.in_use.clone()))
     })
 }
 
@@ -81,7 +94,7 @@ pub fn begin(group: &Arc<Group>) -> InUse {
 pub fn take(group: &Arc<Group>, peer: &Peer) -> Option<Connection> {
     group.keepalive.connections?;
     with(group, |p| {
-        let list = p.idle.get_mut(&peer.name)?;
+        let list = p.idle.get_mut(&peer.state.number)?;
         while let Some(mut c) = list.pop() {
             p.count -= 1;
             if is_quiet(&mut c) {
@@ -110,10 +123,10 @@ pub fn give(group: &Arc<Group>, peer: &Peer, mut connection: Connection) {
             return;
         }
         p.count += 1;
-        match p.idle.get_mut(&peer.name) {
+        match p.idle.get_mut(&peer.state.number) {
             Some(list) => list.push(connection),
             None => {
-                p.idle.insert(peer.name.clone(), vec![connection]);
+                p.idle.insert(peer.state.number, vec![connection]);
             }
         }
     });
@@ -135,7 +148,7 @@ async fn sweep() {
         round += 1;
         let now = clock::monotonic_ms();
         let left = POOLS.with_borrow_mut(|pools| {
-            for p in pools.values_mut() {
+            for p in pools.iter_mut().flatten() {
                 let timeout = p.group.keepalive.timeout.as_millis() as u64;
                 for list in p.idle.values_mut() {
                     list.retain_mut(|c| now - c.idle_since_ms < timeout && is_quiet(c));
@@ -146,7 +159,7 @@ async fn sweep() {
                     p.peak = p.in_use.get();
                 }
             }
-            pools.values().map(|p| p.count).sum::<usize>()
+            pools.iter().flatten().map(|p| p.count).sum::<usize>()
         });
         if left == 0 || crate::worker::draining() {
             clear_when_draining();
@@ -158,22 +171,23 @@ async fn sweep() {
 
 fn clear_when_draining() {
     if crate::worker::draining() {
-        POOLS.with_borrow_mut(HashMap::clear);
+        POOLS.with_borrow_mut(Vec::clear);
     }
 }
 
 /// Closes what belongs to groups that a new snapshot does not have, or has otherwise.
 pub fn retain(shot: &Rc<Shot>) {
     POOLS.with_borrow_mut(|pools| {
-        pools.retain(|name, pool| match shot.groups.iter().find(|g| g.name == *name) {
-            Some(group) => {
-                pool.group = group.clone();
-                let known = |n: &str| group.tiers.iter().flat_map(|t| &t.peers).any(|p| *p.name == *n);
-                pool.idle.retain(|peer, _| known(peer));
-                pool.count = pool.idle.values().map(Vec::len).sum();
-                true
-            }
-            None => false,
-        });
+        for place in pools {
+            let Some(pool) = place else { continue };
+            let Some(group) = shot.groups.iter().find(|g| g.number == pool.group.number) else {
+                *place = None;
+                continue;
+            };
+            pool.group = group.clone();
+            let known = |n: u32| group.tiers.iter().flat_map(|t| &t.peers).any(|p| p.state.number == n);
+            pool.idle.retain(|peer, _| known(*peer));
+            pool.count = pool.idle.values().map(Vec::len).sum();
+        }
     });
 }

@@ -30,8 +30,12 @@ pub fn validate_host(host: &[u8], out: &mut Vec<u8>) -> Result<HostParts, BadHos
         _ => return Err(BadHost),
     };
     let name = &host[..name_end];
-    if name.windows(2).any(|pair| pair == b"..") {
-        return Err(BadHost);
+    let mut previous = 0;
+    for &byte in name {
+        if byte == b'.' && previous == b'.' {
+            return Err(BadHost);
+        }
+        previous = byte;
     }
     let name = name.strip_suffix(b".").unwrap_or(name);
     if name.is_empty() {
@@ -41,17 +45,33 @@ pub fn validate_host(host: &[u8], out: &mut Vec<u8>) -> Result<HostParts, BadHos
     Ok(HostParts { name_len: name.len(), port })
 }
 
+/// A table of the bytes that may stand in a name: letters, digits and `others`.
+const fn letters_and(others: &[u8]) -> [bool; 256] {
+    let mut table = [false; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        table[byte] = (byte as u8).is_ascii_alphanumeric();
+        byte += 1;
+    }
+    let mut at = 0;
+    while at < others.len() {
+        table[others[at] as usize] = true;
+        at += 1;
+    }
+    table
+}
+
 /// Offset after the closing bracket.
 fn literal_end(host: &[u8]) -> Result<usize, BadHost> {
-    let inside = |byte: u8| byte.is_ascii_alphanumeric() || b":-._~!$&'()*+,;=".contains(&byte);
-    let end = 1 + host[1..].iter().position(|&byte| !inside(byte)).ok_or(BadHost)?;
+    const INSIDE: [bool; 256] = letters_and(b":-._~!$&'()*+,;=");
+    let end = 1 + host[1..].iter().position(|&byte| !INSIDE[byte as usize]).ok_or(BadHost)?;
     if host[end] == b']' { Ok(end + 1) } else { Err(BadHost) }
 }
 
 /// Offset of the colon, or the length.
 fn name_end(host: &[u8]) -> Result<usize, BadHost> {
-    let inside = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=%".contains(&byte);
-    match host.iter().position(|&byte| !inside(byte)) {
+    const INSIDE: [bool; 256] = letters_and(b"-._~!$&'()*+,;=%");
+    match host.iter().position(|&byte| !INSIDE[byte as usize]) {
         Some(end) if host[end] != b':' => Err(BadHost),
         Some(end) => Ok(end),
         None => Ok(host.len()),
