@@ -2,16 +2,17 @@
 
 pub mod config;
 pub mod connection;
+pub mod engine;
 pub mod files;
 pub mod listen;
 pub mod log;
 pub mod master;
 pub mod modules;
 pub mod password;
-pub mod readiness;
 pub mod request;
 pub mod resolve;
 pub mod serve;
+pub mod service;
 pub mod settings;
 pub mod snapshot;
 pub mod temp;

@@ -443,7 +443,7 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     }
     if linger && !crate::worker::draining() {
         let (time, each) = (*conf.lingering_time, *conf.lingering_timeout);
-        tokio::task::spawn_local(lingering_close(http, time, each));
+        crate::engine::spawn(lingering_close(http, time, each));
         return (None, None);
     }
     if r.aborted && *conf.reset_timedout_connection {

@@ -21,7 +21,7 @@ use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::task::{Poll, Waker};
+use std::task::Poll;
 
 /// Where a connection comes from or goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -99,51 +99,6 @@ static NEXT_NUMBER: AtomicU64 = AtomicU64::new(1);
 thread_local! {
     /// How many connections this thread has open, for the control thread to read.
     pub static OPEN: RefCell<Option<Arc<AtomicUsize>>> = const { RefCell::new(None) };
-    /// Connections between two requests, to be woken when the thread drains.
-    static IDLE: RefCell<Wakers> = RefCell::default();
-}
-
-#[derive(Default)]
-struct Wakers {
-    wakers: Vec<Option<Waker>>,
-    free: Vec<usize>,
-}
-
-/// Wakes every idle connection: the thread drains.
-pub fn wake_idle() {
-    let wakers: Vec<Waker> = IDLE.with_borrow_mut(|i| i.wakers.iter_mut().filter_map(Option::take).collect());
-    wakers.into_iter().for_each(Waker::wake);
-}
-
-/// A place among the idle connections of the thread.
-struct IdlePlace(usize);
-
-impl IdlePlace {
-    fn new() -> IdlePlace {
-        IdlePlace(IDLE.with_borrow_mut(|i| {
-            i.free.pop().unwrap_or_else(|| {
-                i.wakers.push(None);
-                i.wakers.len() - 1
-            })
-        }))
-    }
-
-    fn set(&self, waker: &Waker) {
-        IDLE.with_borrow_mut(|i| match &i.wakers[self.0] {
-            Some(w) if w.will_wake(waker) => {}
-            _ => i.wakers[self.0] = Some(waker.clone()),
-        });
-    }
-}
-
-impl Drop for IdlePlace {
-    fn drop(&mut self) {
-        let _ = IDLE.try_with(|i| {
-            let mut i = i.borrow_mut();
-            i.wakers[self.0] = None;
-            i.free.push(self.0);
-        });
-    }
 }
 
 impl Client {
@@ -197,14 +152,14 @@ pub fn start(fd: OwnedFd, remote: Address, listener: usize) {
         let address = Plain::of(&client.remote.borrow());
         client.debug.set(debugged.iter().any(|network| network.contains(address)));
     }
-    tokio::task::spawn_local(guarded(socket, client));
+    crate::engine::spawn(guarded(Http1::new(socket), client));
 }
 
 /// A panic costs this connection and nothing else.
-async fn guarded(socket: Socket, client: Rc<Client>) {
+async fn guarded(http: Box<Http1>, client: Rc<Client>) {
     let _counted = Counted::new();
     let number = client.number;
-    let mut work = std::pin::pin!(run(socket, client));
+    let mut work = std::pin::pin!(run(http, client));
     let result =
         poll_fn(|cx| match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.as_mut().poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,
@@ -219,21 +174,18 @@ async fn guarded(socket: Socket, client: Rc<Client>) {
     }
 }
 
-async fn run(socket: Socket, client: Rc<Client>) {
-    let mut http = Http1::new(socket);
+async fn run(mut http: Box<Http1>, client: Rc<Client>) {
     if expects_proxy_header(&client) {
         let ok = Box::pin(proxy_header::read(&mut http, &client)).await;
         if !ok {
             return;
         }
     }
-    let mut place = None;
     loop {
         match Box::pin(http1::serve(http, client.clone())).await {
             Next::Gone => return,
             Next::Idle(back) => http = back,
         }
-        let place = place.get_or_insert_with(IdlePlace::new);
         counters::waiting(1);
         let woken = poll_fn(|cx| {
             if let Poll::Ready(r) = http.socket.poll_readable(cx) {
@@ -242,7 +194,6 @@ async fn run(socket: Socket, client: Rc<Client>) {
             if crate::worker::draining() {
                 return Poll::Ready(false);
             }
-            place.set(cx.waker());
             http.timer.poll_expired(cx).map(|()| false)
         })
         .await;
@@ -268,7 +219,7 @@ mod tests {
         let (tx, rx) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
         let socket = Socket::new(tx.into());
         let client = Client::new(1, Address::Unix(PathBuf::new()), 0, socket.handle());
-        let task = std::mem::size_of_val(&guarded(socket, client));
+        let task = std::mem::size_of_val(&guarded(Http1::new(socket), client));
         drop(rx);
         println!("task {task}, session {}, client {}", size_of::<Http1>(), size_of::<Client>());
         assert!(task <= 1000 && size_of::<Http1>() <= 320 && size_of::<Client>() <= 256);

@@ -1,7 +1,8 @@
 //! A TCP or unix stream that is registered with the thread's runtime only once it has to wait.
 //! A connection that asks, is answered and closes needs no registration at all. Knows no protocol.
 
-use crate::readiness;
+use crate::engine;
+use crate::engine::io::{Interest, Registration};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::future::poll_fn;
@@ -9,21 +10,17 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 /// A connected, non-blocking stream socket.
 #[derive(Debug)]
 pub struct Socket {
     state: State,
-    /// Readiness was taken by [`Socket::poll_closed`] while bytes waited: the next read asks the kernel first.
-    overlooked: bool,
 }
 
 #[derive(Debug)]
 enum State {
     Plain(Rc<OwnedFd>),
-    Registered(AsyncFd<Rc<OwnedFd>>),
+    Registered(Rc<OwnedFd>, Registration),
     /// Only while it moves from one to the other.
     Gone,
 }
@@ -31,19 +28,18 @@ enum State {
 impl Socket {
     /// Takes a connected, non-blocking descriptor.
     pub fn new(fd: OwnedFd) -> Socket {
-        Socket { state: State::Plain(Rc::new(fd)), overlooked: false }
+        Socket { state: State::Plain(Rc::new(fd)) }
     }
 
     /// A socket that is none: what is left where one was taken away.
     pub fn none() -> Socket {
-        Socket { state: State::Gone, overlooked: false }
+        Socket { state: State::Gone }
     }
 
     /// The descriptor for those who only ask the kernel about it: gone when the socket is.
     pub fn handle(&self) -> Weak<OwnedFd> {
         match &self.state {
-            State::Plain(fd) => Rc::downgrade(fd),
-            State::Registered(io) => Rc::downgrade(io.get_ref()),
+            State::Plain(fd) | State::Registered(fd, _) => Rc::downgrade(fd),
             State::Gone => Weak::new(),
         }
     }
@@ -52,60 +48,61 @@ impl Socket {
     pub fn into_fd(mut self) -> OwnedFd {
         let fd = match std::mem::replace(&mut self.state, State::Gone) {
             State::Plain(fd) => fd,
-            State::Registered(io) => io.into_inner(),
+            State::Registered(fd, registration) => {
+                registration.remove(&*fd);
+                fd
+            }
             State::Gone => unreachable!("a socket keeps its descriptor between calls"),
         };
         Rc::try_unwrap(fd).expect("handles are weak, so the socket is the only owner")
     }
 
-    fn registered(&mut self) -> io::Result<&AsyncFd<Rc<OwnedFd>>> {
-        if let State::Plain(_) = self.state {
+    #[inline]
+    fn registered(&mut self) -> io::Result<&Registration> {
+        if let State::Plain(fd) = &self.state {
+            let registration = Registration::new(fd.as_fd(), Interest::Both)?;
             let State::Plain(fd) = std::mem::replace(&mut self.state, State::Gone) else {
                 unreachable!("just matched")
             };
-            match readiness::register(fd, Interest::READABLE | Interest::WRITABLE) {
-                Ok(io) => self.state = State::Registered(io),
-                Err((fd, cause)) => {
-                    self.state = State::Plain(fd);
-                    return Err(cause);
-                }
-            }
+            self.state = State::Registered(fd, registration);
         }
         match &self.state {
-            State::Registered(io) => Ok(io),
+            State::Registered(_, registration) => Ok(registration),
             _ => unreachable!("registered above"),
         }
     }
 
     /// Reads into the spare room of `buf` (which must have some). `Ok(0)` is the end of the stream.
     /// After a short read the kernel is not asked again before it reports more.
-    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        if self.overlooked || matches!(self.state, State::Plain(_)) {
-            let room = buf.capacity() - buf.len();
-            match receive(self.as_fd(), buf) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.overlooked = false,
-                Ok(n) => {
-                    // Only a short read says that the kernel has no more: until then no new edge would be reported.
-                    self.overlooked &= n == room;
-                    return Poll::Ready(Ok(n));
-                }
-                Err(e) => return Poll::Ready(Err(e)),
-            }
+    pub fn poll_read(&mut self, _: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        if let State::Registered(_, registration) = &self.state {
+            ready!(registration.poll_readable());
         }
-        let io = self.registered()?;
-        loop {
-            let mut guard = ready!(io.poll_read_ready(cx))?;
-            let room = buf.capacity() - buf.len();
-            match receive(io.get_ref().as_fd(), buf) {
-                Ok(n) => {
-                    if n > 0 && n < room {
-                        guard.clear_ready();
-                    }
-                    return Poll::Ready(Ok(n));
+        if !engine::may_go_on() {
+            return Poll::Pending;
+        }
+        let room = buf.capacity() - buf.len();
+        match receive(self.as_fd(), buf) {
+            Ok(n) => {
+                // Only a short read says that the kernel has no more: until then no new edge would be reported.
+                if n > 0
+                    && n < room
+                    && let State::Registered(_, registration) = &self.state
+                {
+                    registration.clear_readable();
                 }
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
-                Err(e) => return Poll::Ready(Err(e)),
+                Poll::Ready(Ok(n))
             }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                let registration = self.registered()?;
+                registration.clear_readable();
+                match registration.poll_readable() {
+                    Poll::Pending => Poll::Pending,
+                    // Closed, says the kernel, but a read would wait: it is another end of it that has closed.
+                    Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
+                }
+            }
+            Err(e) => Poll::Ready(Err(e)),
         }
     }
 
@@ -120,36 +117,15 @@ impl Socket {
     }
 
     /// Ready when a read would not wait. Asks the kernel nothing.
-    pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.overlooked {
-            return Poll::Ready(Ok(()));
-        }
-        let io = self.registered()?;
-        ready!(io.poll_read_ready(cx))?.retain_ready();
-        Poll::Ready(Ok(()))
+    pub fn poll_readable(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.registered()?.poll_readable().map(Ok)
     }
 
-    /// Whether the other side has closed its direction (or all), as far as the runtime has heard; the task is
-    /// woken when it hears more. Data before the end do not count as closed.
-    pub fn poll_closed(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Ok(io) = self.registered() else { return Poll::Pending };
-        let mut overlooked = false;
-        let result = loop {
-            match io.poll_read_ready(cx) {
-                Poll::Pending => break Poll::Pending,
-                Poll::Ready(Err(_)) => break Poll::Ready(()),
-                Poll::Ready(Ok(mut guard)) => {
-                    if guard.ready().is_read_closed() || guard.ready().is_error() {
-                        guard.retain_ready();
-                        break Poll::Ready(());
-                    }
-                    overlooked = true;
-                    guard.clear_ready();
-                }
-            }
-        };
-        self.overlooked |= overlooked;
-        result
+    /// Whether the other side has closed its direction (or all), as far as the kernel has said; the task is
+    /// woken when it says more. Data before the end do not count as closed.
+    pub fn poll_closed(&mut self, _: &mut Context<'_>) -> Poll<()> {
+        let Ok(registration) = self.registered() else { return Poll::Pending };
+        registration.poll_closed()
     }
 
     /// Writes once; `WouldBlock` when the kernel takes nothing now. `more`: further bytes follow at once (MSG_MORE).
@@ -170,38 +146,30 @@ impl Socket {
         retry(|| rustix::fs::sendfile(self.as_fd(), file, Some(offset), len))
     }
 
-    /// Ready when the kernel may take bytes again. Call after `WouldBlock` from a try, with `cleared` once.
-    pub fn poll_writable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let io = self.registered()?;
-        ready!(io.poll_write_ready(cx))?.retain_ready();
-        Poll::Ready(Ok(()))
+    /// Ready when the kernel may take bytes: a connection that is being made is there, or has failed.
+    pub fn poll_writable(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.registered()?.poll_writable().map(Ok)
     }
 
     /// Writes as far as the kernel takes `step`'s bytes, waiting where it does not.
     pub fn poll_write_with(
         &mut self,
-        cx: &mut Context<'_>,
+        _: &mut Context<'_>,
         mut step: impl FnMut(&Socket) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
+        if !engine::may_go_on() {
+            return Poll::Pending;
+        }
         match step(self) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
             other => return Poll::Ready(other),
         }
-        loop {
-            {
-                let io = self.registered()?;
-                ready!(io.poll_write_ready(cx))?.clear_ready();
-            }
-            match step(self) {
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                    let io = self.registered()?;
-                    match io.poll_write_ready(cx) {
-                        Poll::Pending => return Poll::Pending,
-                        Poll::Ready(r) => r?.clear_ready(),
-                    }
-                }
-                other => return Poll::Ready(other),
-            }
+        let registration = self.registered()?;
+        registration.clear_writable();
+        match registration.poll_writable() {
+            Poll::Pending => Poll::Pending,
+            // Closed, says the kernel: the next try tells how.
+            Poll::Ready(()) => Poll::Ready(step(self)),
         }
     }
 
@@ -218,8 +186,7 @@ impl Socket {
 impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.state {
-            State::Plain(fd) => fd.as_fd(),
-            State::Registered(io) => io.get_ref().as_fd(),
+            State::Plain(fd) | State::Registered(fd, _) => fd.as_fd(),
             State::Gone => unreachable!("a socket keeps its descriptor between calls"),
         }
     }

@@ -3,18 +3,20 @@
 pub mod socket;
 
 use crate::connection::{self, Address};
+use crate::engine::io::{Interest, Registration};
+use crate::engine::{self, TaskId};
 use crate::settings::ListenAddress;
 use rustix::net::{SocketAddrAny, SocketFlags};
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 
 /// Connections accepted in one go before others get their turn.
 const BATCH: usize = 64;
@@ -29,56 +31,50 @@ pub struct Listener {
     pub address: ListenAddress,
     /// The socket's name through reloads.
     pub id: u64,
-    fd: AsyncFd<Arc<OwnedFd>>,
+    fd: Arc<OwnedFd>,
+    registration: Registration,
+    task: Cell<Option<TaskId>>,
     started: Cell<bool>,
     closed: Cell<bool>,
-    wake: tokio::sync::Notify,
 }
 
 impl Listener {
     /// Registers a listening socket with the thread.
     pub fn new(number: usize, id: u64, address: ListenAddress, fd: Arc<OwnedFd>) -> io::Result<Rc<Listener>> {
-        let fd = crate::readiness::register(fd, Interest::READABLE).map_err(|(_, e)| e)?;
-        let wake = tokio::sync::Notify::new();
-        Ok(Rc::new(Listener { number, address, id, fd, started: Cell::new(false), closed: Cell::new(false), wake }))
+        let registration = Registration::new(fd.as_fd(), Interest::Read)?;
+        let (task, started, closed) = (Cell::new(None), Cell::new(false), Cell::new(false));
+        Ok(Rc::new(Listener { number, address, id, fd, registration, task, started, closed }))
     }
 
     /// Begins to accept; does nothing the second time.
     pub fn start(self: &Rc<Self>) {
         if !self.started.replace(true) {
-            tokio::task::spawn_local(accept_loop(self.clone()));
+            engine::spawn(accept_loop(self.clone()));
         }
     }
 
     /// Takes what waits in the queue, then stops.
     pub fn close(&self) {
         self.closed.set(true);
-        self.wake.notify_one();
+        if let Some(task) = self.task.get() {
+            engine::wake(task);
+        }
     }
 }
 
 async fn accept_loop(listener: Rc<Listener>) {
+    listener.task.set(Some(engine::current()));
     loop {
-        let ready = tokio::select! {
-            biased;
-            () = listener.wake.notified() => None,
-            ready = listener.fd.readable() => Some(ready),
-        };
-        let mut guard = match ready {
-            None => {
-                accept_some(&listener, usize::MAX);
-                return;
-            }
-            Some(Err(_)) => return,
-            Some(Ok(guard)) => guard,
-        };
+        poll_fn(|_| if listener.closed.get() { Poll::Ready(()) } else { listener.registration.poll_readable() }).await;
+        if listener.closed.get() {
+            accept_some(&listener, usize::MAX);
+            listener.registration.remove(&listener.fd);
+            return;
+        }
         match accept_some(&listener, BATCH) {
-            Accepted::All => guard.clear_ready(),
-            Accepted::More => tokio::task::yield_now().await,
-            Accepted::Exhausted => {
-                guard.retain_ready();
-                crate::worker::timer::sleep(OUT_OF_DESCRIPTORS).await;
-            }
+            Accepted::All => listener.registration.clear_readable(),
+            Accepted::More => engine::yield_now().await,
+            Accepted::Exhausted => crate::worker::timer::sleep(OUT_OF_DESCRIPTORS).await,
         }
     }
 }
@@ -92,7 +88,7 @@ enum Accepted {
 fn accept_some(listener: &Listener, at_most: usize) -> Accepted {
     for _ in 0..at_most {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        match rustix::net::acceptfrom_with(listener.fd.get_ref(), flags) {
+        match rustix::net::acceptfrom_with(&listener.fd, flags) {
             Ok((fd, peer)) => {
                 connection::start(fd, peer.map_or(Address::Unix(PathBuf::new()), address), listener.number)
             }

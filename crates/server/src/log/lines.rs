@@ -115,7 +115,7 @@ fn hold(shot: &Rc<Shot>, slot: &mut Slot, spec: &LineFile, buffering: &Buffering
         if let Some(flush) = buffering.flush {
             slot.deadline = clock::monotonic_ms() + flush.as_millis() as u64;
             if !std::mem::replace(&mut slot.watched, true) {
-                tokio::task::spawn_local(watch(Rc::downgrade(shot), index, flush));
+                crate::engine::spawn(watch(Rc::downgrade(shot), index, flush));
             }
         }
     }

@@ -216,8 +216,7 @@ async fn fits(given: Vec<u8>, stored: Box<[u8]>) -> bool {
     }
     let hashing = HASHING.with(Rc::clone);
     let _place = hashing.acquire().await.expect("this semaphore is never closed");
-    let work = tokio::task::spawn_blocking(move || password::fits(&given, &stored));
-    let right = work.await.unwrap_or(false);
+    let right = crate::service::blocking(move || password::fits(&given, &stored)).await.unwrap_or(false);
     if right {
         KNOWN.with_borrow_mut(|k| {
             if k.right.len() >= MAX_KNOWN {

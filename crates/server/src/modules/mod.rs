@@ -273,7 +273,18 @@ pub struct RequestContexts {
 impl RequestContexts {
     /// As new, in place: no bytes are moved that did not change.
     pub fn reset(&mut self) {
-        let RequestContexts { store, proxy, realip, userid, secure_link_expires, gzip, gzip_totals, limit_conn, limit_req, ssi } = self;
+        let RequestContexts {
+            store,
+            proxy,
+            realip,
+            userid,
+            secure_link_expires,
+            gzip,
+            gzip_totals,
+            limit_conn,
+            limit_req,
+            ssi,
+        } = self;
         *store = Default::default();
         *proxy = Default::default();
         *realip = Default::default();

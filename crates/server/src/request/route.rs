@@ -4,8 +4,8 @@ use super::{Request, Text};
 use crate::config::pattern::Pattern;
 use crate::connection::{Address, Client};
 use crate::snapshot::{LocationId, ServerId, Shot};
-use std::cmp::Ordering;
 use hashbrown::HashMap;
+use std::cmp::Ordering;
 use std::net::IpAddr;
 
 /// The servers behind one listening socket. A socket for all addresses may stand for several `listen` addresses.

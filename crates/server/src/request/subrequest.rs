@@ -84,7 +84,7 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
     child.copy_shared(r);
     prepare(&mut child, r, uri, args, &options);
     child.ctx.limit_conn = r.ctx.limit_conn.without_places();
-    tokio::task::spawn_local(async move {
+    crate::engine::spawn(async move {
         phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)).await;
         if *child.conf().core.log_subrequest {
             crate::modules::log::write(&mut child);

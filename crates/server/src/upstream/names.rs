@@ -9,14 +9,15 @@ use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
 thread_local! {
-    /// A thread's resolvers by what the configuration says.
+    /// The service thread's resolvers by what the configuration says: all worker threads share what they know.
     static RESOLVERS: RefCell<Vec<(Arc<ResolverConfig>, Resolver)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// This thread's resolver for a configuration.
-pub fn resolver(config: &Arc<ResolverConfig>) -> Resolver {
+/// The resolver for a configuration. On the service thread only.
+fn resolver(config: &Arc<ResolverConfig>) -> Resolver {
     RESOLVERS.with_borrow_mut(|all| {
         all.retain(|(c, _)| Arc::ptr_eq(c, config) || Arc::strong_count(c) > 1);
         if let Some((_, r)) = all.iter().find(|(c, _)| Arc::ptr_eq(c, config)) {
@@ -29,6 +30,16 @@ pub fn resolver(config: &Arc<ResolverConfig>) -> Resolver {
         all.push((config.clone(), made.clone()));
         made
     })
+}
+
+/// The addresses of a name; the text of an error otherwise.
+async fn resolve(config: &Arc<ResolverConfig>, name: &str, timeout: Duration) -> Result<Vec<IpAddr>, String> {
+    let (config, name) = (config.clone(), name.to_owned());
+    let asked = crate::service::ask(move || async move {
+        let found = resolver(&config).resolve(name.as_bytes(), timeout).await;
+        found.map(|a| a.iter().collect()).map_err(|e| e.to_string())
+    });
+    asked.await.unwrap_or_else(|| Err("the resolver failed".into()))
 }
 
 /// Addresses of `host[:port]` or `unix:path`.
@@ -50,8 +61,8 @@ pub async fn addresses(r: &mut Request, target: &str, default_port: u16) -> Resu
         log_error!(r, Error, "no resolver defined to resolve {host}");
         return Err(Verdict::Status(502));
     };
-    match resolver(config).resolve(host.as_bytes(), *core.resolver_timeout).await {
-        Ok(found) => Ok(found.iter().map(|ip| Address::Inet(SocketAddr::new(ip, port))).collect()),
+    match resolve(config, host, *core.resolver_timeout).await {
+        Ok(found) => Ok(found.into_iter().map(|ip| Address::Inet(SocketAddr::new(ip, port))).collect()),
         Err(e) => {
             log_error!(r, Error, "{host} could not be resolved ({e})");
             Err(Verdict::Status(502))

@@ -5,8 +5,8 @@ use super::group::{Group, Peer};
 use crate::connection::socket::Socket;
 use crate::snapshot::Shot;
 use crate::worker::{clock, timer};
-use std::cell::{Cell, RefCell};
 use hashbrown::HashMap;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Waker};
@@ -131,7 +131,7 @@ pub fn give(group: &Arc<Group>, peer: &Peer, mut connection: Connection) {
         }
     });
     if !SWEEPING.replace(true) {
-        tokio::task::spawn_local(sweep());
+        crate::engine::spawn(sweep());
     }
 }
 

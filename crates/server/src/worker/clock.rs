@@ -4,48 +4,45 @@
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::{Cell, RefCell};
 
-/// A worker thread asks the kernel again after so many looks at the clock, when it does not rest in between: some
-/// hundred microseconds under full load. nginx keeps the time for a whole turn of its loop.
-const LOOKS: u32 = 64;
-
 /// The time as the thread knows it.
 #[derive(Clone, Copy)]
 struct Known {
     monotonic_ms: u64,
     wall_ms: u64,
-    /// Looks left before the kernel is asked again.
-    looks: u32,
+    /// The thread's loop reads the clocks; else every look does.
+    kept: bool,
 }
 
 thread_local! {
-    static KEEPS: Cell<bool> = const { Cell::new(false) };
-    static KNOWN: Cell<Known> = const { Cell::new(Known { monotonic_ms: 0, wall_ms: 0, looks: 0 }) };
+    static KNOWN: Cell<Known> = const { Cell::new(Known { monotonic_ms: 0, wall_ms: 0, kept: false }) };
 }
 
 fn milliseconds(t: rustix::time::Timespec) -> u64 {
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
 }
 
-fn known() -> Known {
-    let mut k = KNOWN.get();
-    if k.looks == 0 {
-        k.monotonic_ms = milliseconds(clock_gettime(ClockId::MonotonicCoarse));
-        k.wall_ms = milliseconds(clock_gettime(ClockId::Realtime));
-        k.looks = if KEEPS.get() { LOOKS } else { 1 };
+fn read(kept: bool) -> Known {
+    Known {
+        monotonic_ms: milliseconds(clock_gettime(ClockId::MonotonicCoarse)),
+        wall_ms: milliseconds(clock_gettime(ClockId::Realtime)),
+        kept,
     }
-    k.looks -= 1;
-    KNOWN.set(k);
-    k
 }
 
-/// From now on this thread keeps the time for a while: it calls [`woke`] whenever it has rested.
+#[inline]
+fn known() -> Known {
+    let known = KNOWN.get();
+    if known.kept { known } else { read(false) }
+}
+
+/// From now on this thread's loop keeps the time: it calls [`refresh`] in every turn, as nginx does.
 pub fn keep_time() {
-    KEEPS.set(true);
+    KNOWN.set(read(true));
 }
 
-/// The thread has rested: what it knows of the time is old.
-pub fn woke() {
-    let _ = KNOWN.try_with(|k| k.set(Known { looks: 0, ..k.get() }));
+/// Reads the clocks.
+pub fn refresh() {
+    KNOWN.set(read(true));
 }
 
 /// Milliseconds of the monotonic coarse clock (4 ms steps on most kernels): good for timeouts.

@@ -2,6 +2,7 @@
 
 use super::{DRAINING, PORTS, SHOT, timer};
 use crate::connection;
+use crate::engine;
 use crate::listen::Listener;
 use crate::snapshot::{Shot, Snapshot};
 use std::os::fd::OwnedFd;
@@ -74,16 +75,7 @@ fn pin(cpus: &crate::settings::CpuSet) {
 }
 
 fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedReceiver<Order>, open: Arc<AtomicUsize>) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .enable_time()
-        .on_thread_park(crate::log::lines::end_of_turn)
-        .on_thread_unpark(super::clock::woke)
-        .build_local(tokio::runtime::LocalOptions::default())
-        .expect("a runtime needs only memory and two descriptors");
-    super::clock::keep_time();
-    runtime.block_on(async move {
-        tokio::task::spawn_local(timer::drive());
+    let ended = engine::run(async move {
         connection::OPEN.set(Some(open.clone()));
         let mut mine = Ears { listeners: Vec::new() };
         configure(&mut mine, snapshot, ears);
@@ -99,7 +91,8 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                         l.close();
                     }
                     DRAINING.set(true);
-                    connection::wake_idle();
+                    // Connections between two requests close.
+                    engine::wake_all();
                     while open.load(Ordering::Relaxed) > 0 {
                         timer::sleep(std::time::Duration::from_millis(10)).await;
                     }
@@ -109,9 +102,15 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
             }
         }
     });
+    if let Err(e) = ended {
+        let text = crate::log::os_error(&e);
+        crate::log::process_line(
+            crate::log::error::Level::Emerg,
+            format_args!("a worker thread could not start ({text})"),
+        );
+    }
     crate::log::lines::flush_thread();
-    drop(runtime);
-    // Threads end with the process; what their storage holds must not outlive the runtime's handles.
+    // Threads end with the process; what their storage holds must not outlive the loop.
     connection::pool::clear();
     SHOT.set(None);
 }

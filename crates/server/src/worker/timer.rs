@@ -2,13 +2,13 @@
 //! A kept connection moves its deadline with every request; that is one store here. Never crosses threads.
 
 use super::clock::monotonic_ms;
+use crate::engine::{self, TaskId};
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::future::{Future, poll_fn};
-use std::pin::{Pin, pin};
-use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::pin::pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// A deadline that is not set.
@@ -19,18 +19,19 @@ struct Entry {
     /// The time under which the entry stands in the heap: at or before `deadline`, `NEVER` if it stands nowhere.
     queued: u64,
     generation: u32,
-    waker: Option<Waker>,
+    task: TaskId,
 }
 
-#[derive(Default)]
 struct Wheel {
     entries: Vec<Entry>,
     free: Vec<u32>,
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
-    driver: Option<Rc<tokio::sync::Notify>>,
 }
 
-thread_local! { static WHEEL: RefCell<Wheel> = RefCell::default(); }
+thread_local! {
+    static WHEEL: RefCell<Wheel> =
+        const { RefCell::new(Wheel { entries: Vec::new(), free: Vec::new(), heap: BinaryHeap::new() }) };
+}
 
 /// One deadline, owned by a connection, an exchange or a task.
 #[derive(Debug)]
@@ -43,7 +44,7 @@ impl Timer {
     pub fn new() -> Timer {
         WHEEL.with_borrow_mut(|w| {
             let key = w.free.pop().unwrap_or_else(|| {
-                w.entries.push(Entry { deadline: NEVER, queued: NEVER, generation: 0, waker: None });
+                w.entries.push(Entry { deadline: NEVER, queued: NEVER, generation: 0, task: TaskId::NOBODY });
                 (w.entries.len() - 1) as u32
             });
             Timer { key }
@@ -51,19 +52,16 @@ impl Timer {
     }
 
     /// Sets the deadline to `after` from now.
+    #[inline]
     pub fn set(&self, after: Duration) {
-        let deadline = monotonic_ms().saturating_add(after.as_millis().min(u64::MAX as u128 / 4) as u64);
+        let ms = after.as_secs().saturating_mul(1000).saturating_add(u64::from(after.subsec_millis()));
+        let deadline = monotonic_ms().saturating_add(ms.min(u64::MAX / 4));
         WHEEL.with_borrow_mut(|w| {
             let e = &mut w.entries[self.key as usize];
             e.deadline = deadline;
             if deadline < e.queued {
                 e.queued = deadline;
-                let item = Reverse((deadline, self.key, e.generation));
-                let first = w.heap.peek().is_none_or(|top| top.0.0 > deadline);
-                w.heap.push(item);
-                if first && let Some(driver) = &w.driver {
-                    driver.notify_one();
-                }
+                w.heap.push(Reverse((deadline, self.key, e.generation)));
             }
         });
     }
@@ -78,8 +76,9 @@ impl Timer {
         WHEEL.with_borrow(|w| w.entries[self.key as usize].deadline <= monotonic_ms())
     }
 
-    /// Ready once the deadline has passed; otherwise the task is woken then.
-    pub fn poll_expired(&self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Ready once the deadline has passed; otherwise the running task is woken then.
+    #[inline]
+    pub fn poll_expired(&self, _: &mut Context<'_>) -> Poll<()> {
         WHEEL.with_borrow_mut(|w| {
             let e = &mut w.entries[self.key as usize];
             if e.deadline == NEVER {
@@ -88,10 +87,7 @@ impl Timer {
             if e.deadline <= monotonic_ms() {
                 return Poll::Ready(());
             }
-            match &e.waker {
-                Some(waker) if waker.will_wake(cx.waker()) => {}
-                _ => e.waker = Some(cx.waker().clone()),
-            }
+            e.task = engine::current();
             Poll::Pending
         })
     }
@@ -124,7 +120,6 @@ impl Drop for Timer {
             e.generation = e.generation.wrapping_add(1);
             e.deadline = NEVER;
             e.queued = NEVER;
-            e.waker = None;
             w.free.push(self.key);
         });
     }
@@ -137,60 +132,34 @@ pub async fn sleep(after: Duration) {
     poll_fn(|cx| timer.poll_expired(cx)).await;
 }
 
-/// Wakes the owners of passed deadlines; one task a thread.
-pub async fn drive() {
-    let notify = Rc::new(tokio::sync::Notify::new());
-    WHEEL.with_borrow_mut(|w| w.driver = Some(notify.clone()));
-    loop {
-        match fire_passed() {
-            None => notify.notified().await,
-            Some(wait) => {
-                let mut sleep = pin!(tokio::time::sleep(wait));
-                let mut notified = pin!(notify.notified());
-                poll_fn(|cx| {
-                    if Pin::new(&mut notified).poll(cx).is_ready() {
-                        return Poll::Ready(());
-                    }
-                    sleep.as_mut().poll(cx)
-                })
-                .await;
-            }
-        }
-    }
-}
-
-/// Wakes what has passed and tells how long until the next.
-fn fire_passed() -> Option<Duration> {
+/// Wakes the owners of passed deadlines. The loop calls it once a turn.
+pub fn fire_passed() {
     let now = monotonic_ms();
-    loop {
-        let waker = WHEEL.with_borrow_mut(|w| {
-            let &Reverse((at, key, generation)) = w.heap.peek()?;
-            if at > now {
-                return None;
-            }
+    WHEEL.with_borrow_mut(|w| {
+        while let Some(&Reverse((at, key, generation))) = w.heap.peek()
+            && at <= now
+        {
             w.heap.pop();
             let e = &mut w.entries[key as usize];
             if e.generation != generation || e.queued != at {
-                return Some(None);
+                continue;
             }
             e.queued = NEVER;
             if e.deadline == NEVER {
-                return Some(None);
+                continue;
             }
             if e.deadline > now {
                 e.queued = e.deadline;
-                let item = Reverse((e.deadline, key, generation));
-                w.heap.push(item);
-                return Some(None);
+                w.heap.push(Reverse((e.deadline, key, generation)));
+            } else {
+                engine::wake(e.task);
             }
-            Some(e.waker.take())
-        });
-        match waker {
-            None => break,
-            Some(None) => {}
-            Some(Some(waker)) => waker.wake(),
         }
-    }
-    // One millisecond more than asked: the coarse clock lags behind the runtime's.
-    WHEEL.with_borrow(|w| w.heap.peek().map(|top| Duration::from_millis(top.0.0.saturating_sub(now) + 1)))
+    });
+}
+
+/// Milliseconds until the loop has to look again; none: no deadline is set.
+pub fn until_next() -> Option<u64> {
+    // One millisecond more than the distance: the coarse clock lags behind the kernel's timers.
+    WHEEL.with_borrow(|w| w.heap.peek().map(|top| top.0.0.saturating_sub(monotonic_ms()) + 1))
 }

@@ -1,0 +1,225 @@
+//! Descriptors of a thread and their readiness: one epoll set, edge-triggered, and 16 bytes for each descriptor.
+
+use super::{ENGINE, NOBODY, TaskId, wake};
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::io;
+use std::marker::PhantomData;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::task::Poll;
+
+/// Events taken from the kernel at once.
+const EVENTS: usize = 256;
+/// The token of the thread's bell.
+const BELL: u64 = u64::MAX;
+
+const READ: u8 = 1;
+const WRITE: u8 = 2;
+/// The other side has closed its direction.
+const READ_CLOSED: u8 = 4;
+const WRITE_CLOSED: u8 = 8;
+const ERROR: u8 = 16;
+
+#[derive(Clone, Copy)]
+struct Source {
+    /// Tells the owners of one place apart: an event for the one before is not for this one.
+    generation: u32,
+    reader: u32,
+    writer: u32,
+    ready: u8,
+}
+
+#[derive(Default)]
+struct Sources {
+    places: Vec<Source>,
+    free: Vec<u32>,
+}
+
+thread_local! {
+    static SOURCES: RefCell<Sources> = const { RefCell::new(Sources { places: Vec::new(), free: Vec::new() }) };
+    static EPOLL: OnceCell<OwnedFd> = const { OnceCell::new() };
+    static BATCH: Cell<Vec<Event>> = const { Cell::new(Vec::new()) };
+}
+
+/// What a descriptor is asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// Reading only: a listening socket.
+    Read,
+    /// Both directions.
+    Both,
+}
+
+/// A descriptor that the thread watches. Closing the descriptor ends the watch in the kernel if no other descriptor
+/// means the same file; otherwise use [`Registration::remove`].
+#[derive(Debug)]
+pub struct Registration {
+    place: u32,
+    /// Belongs to its thread.
+    here: PhantomData<*const ()>,
+}
+
+/// Makes the thread's set, with the bell that other threads ring.
+pub(super) fn start(bell: &OwnedFd) -> io::Result<()> {
+    let set = epoll::create(CreateFlags::CLOEXEC)?;
+    epoll::add(&set, bell, EventData::new_u64(BELL), EventFlags::IN)?;
+    EPOLL.with(|e| {
+        let _ = e.set(set);
+    });
+    Ok(())
+}
+
+/// Waits for news, `None`: as long as it takes. Marks what has happened and wakes who asked for it. True when another
+/// thread has rung.
+pub(super) fn wait(ms: Option<u64>) -> bool {
+    let timeout = ms.map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
+    let mut batch = BATCH.take();
+    batch.clear();
+    batch.reserve(EVENTS);
+    // An interrupted wait is a turn without news.
+    let _ = EPOLL.with(|e| {
+        let set = e.get().expect("the loop has its set");
+        epoll::wait(set, rustix::buffer::spare_capacity(&mut batch), timeout.as_ref())
+    });
+    let mut rung = false;
+    SOURCES.with_borrow_mut(|sources| {
+        for event in &batch {
+            let data = event.data.u64();
+            if data == BELL {
+                rung = true;
+            } else {
+                sources.mark(data, event.flags);
+            }
+        }
+    });
+    BATCH.set(batch);
+    rung
+}
+
+impl Sources {
+    #[inline]
+    fn mark(&mut self, data: u64, flags: EventFlags) {
+        let (place, generation) = (data as u32, (data >> 32) as u32);
+        let Some(s) = self.places.get_mut(place as usize).filter(|s| s.generation == generation) else { return };
+        let mut ready = 0;
+        if flags.intersects(EventFlags::IN | EventFlags::PRI | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
+            ready |= READ;
+        }
+        if flags.intersects(EventFlags::OUT | EventFlags::HUP | EventFlags::ERR) {
+            ready |= WRITE;
+        }
+        if flags.intersects(EventFlags::RDHUP | EventFlags::HUP) {
+            ready |= READ_CLOSED;
+        }
+        if flags.intersects(EventFlags::HUP | EventFlags::ERR) {
+            ready |= WRITE_CLOSED;
+        }
+        if flags.contains(EventFlags::ERR) {
+            ready |= ERROR;
+        }
+        s.ready |= ready;
+        if ready & READ != 0 {
+            let reader = std::mem::replace(&mut s.reader, NOBODY);
+            if reader != NOBODY {
+                wake(TaskId(reader));
+            }
+        }
+        if ready & WRITE != 0 {
+            let writer = std::mem::replace(&mut s.writer, NOBODY);
+            if writer != NOBODY {
+                wake(TaskId(writer));
+            }
+        }
+    }
+}
+
+impl Registration {
+    /// Watches a descriptor. It must not block.
+    ///
+    /// # Errors
+    /// No memory, or more descriptors than `fs.epoll.max_user_watches` allows.
+    pub fn new(fd: BorrowedFd<'_>, interest: Interest) -> io::Result<Registration> {
+        let (place, generation) = SOURCES.with_borrow_mut(|s| {
+            let place = s.free.pop().unwrap_or_else(|| {
+                s.places.push(Source { generation: 0, reader: NOBODY, writer: NOBODY, ready: 0 });
+                (s.places.len() - 1) as u32
+            });
+            (place, s.places[place as usize].generation)
+        });
+        let registration = Registration { place, here: PhantomData };
+        let mut flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        if interest == Interest::Both {
+            flags |= EventFlags::OUT;
+        }
+        let data = EventData::new_u64(u64::from(generation) << 32 | u64::from(place));
+        EPOLL
+            .with(|e| epoll::add(e.get().expect("sockets are registered on a thread with a loop"), fd, data, flags))?;
+        Ok(registration)
+    }
+
+    /// Ends the watch of a descriptor that stays open, here or elsewhere.
+    pub fn remove(&self, fd: impl AsFd) {
+        let _ = EPOLL.try_with(|e| e.get().map(|set| epoll::delete(set, fd)));
+    }
+
+    #[inline]
+    fn with<T>(&self, work: impl FnOnce(&mut Source) -> T) -> T {
+        SOURCES.with_borrow_mut(|s| work(&mut s.places[self.place as usize]))
+    }
+
+    /// Ready when a read is worth trying; otherwise the running task is woken then.
+    #[inline]
+    pub fn poll_readable(&self) -> Poll<()> {
+        self.poll(READ | READ_CLOSED | ERROR, |s| &mut s.reader)
+    }
+
+    /// Ready when a write is worth trying; otherwise the running task is woken then.
+    #[inline]
+    pub fn poll_writable(&self) -> Poll<()> {
+        self.poll(WRITE | WRITE_CLOSED | ERROR, |s| &mut s.writer)
+    }
+
+    /// Ready when the other side has closed its direction or the socket has failed; otherwise the running task is woken
+    /// when anything is said about reading. Takes no readiness away.
+    #[inline]
+    pub fn poll_closed(&self) -> Poll<()> {
+        self.poll(READ_CLOSED | ERROR, |s| &mut s.reader)
+    }
+
+    #[inline]
+    fn poll(&self, wanted: u8, place: impl FnOnce(&mut Source) -> &mut u32) -> Poll<()> {
+        self.with(|s| {
+            if s.ready & wanted != 0 {
+                return Poll::Ready(());
+            }
+            *place(s) = ENGINE.with(|e| e.current.get());
+            Poll::Pending
+        })
+    }
+
+    /// A read found nothing more. The end of the stream stays ready.
+    #[inline]
+    pub fn clear_readable(&self) {
+        self.with(|s| s.ready &= !READ);
+    }
+
+    /// A write found no room.
+    #[inline]
+    pub fn clear_writable(&self) {
+        self.with(|s| s.ready &= !WRITE);
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        // The thread's storage may be gone already when a thread ends.
+        let _ = SOURCES.try_with(|s| {
+            let mut s = s.borrow_mut();
+            let place = &mut s.places[self.place as usize];
+            let generation = place.generation.wrapping_add(1);
+            *place = Source { generation, reader: NOBODY, writer: NOBODY, ready: 0 };
+            s.free.push(self.place);
+        });
+    }
+}

@@ -1,0 +1,390 @@
+//! The loop of a worker thread: its tasks, and what wakes them: descriptors (`io`), deadlines (`worker::timer`), other
+//! threads. Around everything that serves. One thread without locks; only a wake from elsewhere takes one.
+//!
+//! ```text
+//!   turn:  tasks that were woken -> lines of the turn -> passed deadlines -> epoll_wait -> marks readiness, wakes tasks
+//! ```
+//! A descriptor or a deadline wakes the task that asked last, whatever waker it asked with: combinators that poll parts of
+//! a task under wakers of their own (`FuturesUnordered`) do not work here. Why not tokio: docs/decisions/0004.
+
+pub mod io;
+
+use crate::log::error::Level;
+use crate::worker::{clock, timer};
+use rustix::event::{EventfdFlags, eventfd};
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+/// Tasks that run before the kernel is asked for news again.
+const TASKS_A_TURN: usize = 64;
+/// Tasks that run before the clock is read again: some hundred microseconds under full load.
+const TASKS_A_TICK: usize = 16;
+/// Reads and writes that a task may do in one go before others get their turn.
+const BUDGET: u32 = 128;
+/// No task.
+const NOBODY: u32 = u32::MAX;
+
+/// A task's place in its thread's table. A place is used again: who wakes a task that is gone may wake another, which
+/// finds nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskId(u32);
+
+impl TaskId {
+    /// No task.
+    pub const NOBODY: TaskId = TaskId(NOBODY);
+}
+
+/// What a waker refers to.
+struct Name {
+    task: u32,
+    home: Arc<Home>,
+}
+
+/// A thread as other threads see it.
+struct Home {
+    called: Mutex<Vec<u32>>,
+    /// Readable when `called` is not empty.
+    bell: OwnedFd,
+}
+
+struct Task {
+    future: Option<Pin<Box<dyn Future<Output = ()>>>>,
+    /// Made once for a place; none while the task runs.
+    waker: Option<Waker>,
+    queued: bool,
+    /// Nobody lives here.
+    free: bool,
+}
+
+struct Engine {
+    tasks: RefCell<Vec<Task>>,
+    free: RefCell<Vec<u32>>,
+    ready: RefCell<VecDeque<u32>>,
+    current: Cell<u32>,
+    budget: Cell<u32>,
+    home: OnceCell<Arc<Home>>,
+}
+
+thread_local! {
+    static ENGINE: Engine = const {
+        Engine {
+            tasks: RefCell::new(Vec::new()),
+            free: RefCell::new(Vec::new()),
+            ready: RefCell::new(VecDeque::new()),
+            current: Cell::new(NOBODY),
+            budget: Cell::new(0),
+            home: OnceCell::new(),
+        }
+    };
+}
+
+/// Runs the thread's tasks until `main` has ended; the others are dropped then.
+///
+/// # Errors
+/// No descriptors for the loop itself.
+pub fn run(main: impl Future<Output = ()> + 'static) -> std::io::Result<()> {
+    let home = Home { called: Mutex::default(), bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? };
+    io::start(&home.bell)?;
+    ENGINE.with(|e| {
+        assert!(e.home.set(Arc::new(home)).is_ok(), "a thread has one engine");
+        let done = Rc::new(Cell::new(false));
+        let over = done.clone();
+        e.spawn(Box::pin(async move {
+            main.await;
+            over.set(true);
+        }));
+        clock::keep_time();
+        while !done.get() {
+            e.turn(&done);
+        }
+        let tasks = std::mem::take(&mut *e.tasks.borrow_mut());
+        e.ready.borrow_mut().clear();
+        drop(tasks);
+    });
+    Ok(())
+}
+
+/// Starts a task on this thread. It runs from the next turn on.
+pub fn spawn(future: impl Future<Output = ()> + 'static) {
+    let future: Pin<Box<dyn Future<Output = ()>>> = Box::pin(future);
+    ENGINE.with(|e| e.spawn(future));
+}
+
+/// The task that is running.
+pub fn current() -> TaskId {
+    TaskId(ENGINE.with(|e| e.current.get()))
+}
+
+/// Lets a task of this thread run again.
+pub fn wake(task: TaskId) {
+    // The thread's storage may be gone already when a thread ends.
+    let _ = ENGINE.try_with(|e| e.wake(task.0));
+}
+
+/// Lets every task of this thread look around: something has changed that concerns all.
+pub fn wake_all() {
+    ENGINE.with(|e| {
+        let count = e.tasks.borrow().len() as u32;
+        (0..count).for_each(|task| e.wake(task));
+    });
+}
+
+/// Lets the others run first.
+pub async fn yield_now() {
+    let mut yielded = false;
+    std::future::poll_fn(|_| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        wake(current());
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Whether the task may do one more read or write; if not, it is woken again after the others.
+#[inline]
+pub(crate) fn may_go_on() -> bool {
+    ENGINE.with(|e| {
+        let left = e.budget.get();
+        if left == 0 && e.current.get() != NOBODY {
+            e.wake(e.current.get());
+            return false;
+        }
+        e.budget.set(left.saturating_sub(1));
+        true
+    })
+}
+
+impl Engine {
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+        let mut tasks = self.tasks.borrow_mut();
+        let id = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            let id = tasks.len() as u32;
+            let home = self.home.get().expect("tasks are started inside of `run`").clone();
+            let waker = Some(Waker::from(Arc::new(Name { task: id, home })));
+            tasks.push(Task { future: None, waker, queued: false, free: true });
+            id
+        });
+        let task = &mut tasks[id as usize];
+        task.future = Some(future);
+        task.free = false;
+        drop(tasks);
+        self.wake(id);
+    }
+
+    #[inline]
+    fn wake(&self, id: u32) {
+        if let Some(task) = self.tasks.borrow_mut().get_mut(id as usize)
+            && !task.free
+            && !std::mem::replace(&mut task.queued, true)
+        {
+            self.ready.borrow_mut().push_back(id);
+        }
+    }
+
+    fn turn(&self, done: &Cell<bool>) {
+        let mut left = self.ready.borrow().len().min(TASKS_A_TURN);
+        while left > 0 {
+            let tick = left.min(TASKS_A_TICK);
+            for _ in 0..tick {
+                let next = self.ready.borrow_mut().pop_front();
+                let Some(id) = next else { break };
+                self.poll(id);
+                if done.get() {
+                    return;
+                }
+            }
+            left -= tick;
+            if left > 0 {
+                clock::refresh();
+            }
+        }
+        crate::log::lines::end_of_turn();
+        let wait = if self.ready.borrow().is_empty() { timer::until_next() } else { Some(0) };
+        let called = io::wait(wait);
+        clock::refresh();
+        timer::fire_passed();
+        if called {
+            self.answer_calls();
+        }
+    }
+
+    fn poll(&self, id: u32) {
+        let (mut future, waker) = {
+            let mut tasks = self.tasks.borrow_mut();
+            let task = &mut tasks[id as usize];
+            task.queued = false;
+            let Some(future) = task.future.take() else { return };
+            (future, task.waker.take().expect("a task that is not running has its waker"))
+        };
+        self.current.set(id);
+        self.budget.set(BUDGET);
+        let mut cx = Context::from_waker(&waker);
+        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
+        if let Ok(Poll::Pending) = polled {
+            let task = &mut self.tasks.borrow_mut()[id as usize];
+            (task.future, task.waker) = (Some(future), Some(waker));
+        } else {
+            if polled.is_err() {
+                crate::log::process_line(Level::Alert, format_args!("a task was given up after a panic"));
+            }
+            // What the task owned may wake others when it is dropped.
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+            let task = &mut self.tasks.borrow_mut()[id as usize];
+            (task.waker, task.free) = (Some(waker), true);
+            self.free.borrow_mut().push(id);
+        }
+        self.current.set(NOBODY);
+    }
+
+    /// Wakes the tasks that other threads have named.
+    fn answer_calls(&self) {
+        let Some(home) = self.home.get() else { return };
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&home.bell, &mut count);
+        let called = std::mem::take(&mut *home.called.lock().expect("nothing panics while it is locked"));
+        called.into_iter().for_each(|id| self.wake(id));
+    }
+}
+
+impl Wake for Name {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let here = ENGINE.try_with(|e| match e.home.get() {
+            Some(home) if Arc::ptr_eq(home, &self.home) => {
+                e.wake(self.task);
+                true
+            }
+            _ => false,
+        });
+        if here != Ok(true) {
+            self.home.call(self.task);
+        }
+    }
+}
+
+impl Home {
+    /// Names a task from another thread.
+    fn call(&self, task: u32) {
+        let mut called = self.called.lock().expect("nothing panics while it is locked");
+        let silent = called.is_empty();
+        if !called.contains(&task) {
+            called.push(task);
+        }
+        drop(called);
+        if silent {
+            // Only a counter near 2^64 could refuse.
+            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, Instant};
+
+    /// Runs a future on an engine of its own thread.
+    fn on_engine<T: Send + 'static>(work: impl AsyncFnOnce() -> T + Send + 'static) -> T {
+        let (tx, rx) = std::sync::mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            run(async move {
+                let _ = tx.send(work().await);
+            })
+            .expect("two descriptors");
+        });
+        let result = rx.recv().expect("the work ends");
+        thread.join().expect("the thread ends");
+        result
+    }
+
+    #[test]
+    fn tasks_take_turns() {
+        let order = on_engine(async || {
+            let order = Rc::new(RefCell::new(Vec::new()));
+            let (a, b) = (order.clone(), order.clone());
+            spawn(async move {
+                for _ in 0..3 {
+                    a.borrow_mut().push('a');
+                    yield_now().await;
+                }
+            });
+            spawn(async move {
+                for _ in 0..3 {
+                    b.borrow_mut().push('b');
+                    yield_now().await;
+                }
+            });
+            while order.borrow().len() < 6 {
+                yield_now().await;
+            }
+            order.borrow().iter().collect::<String>()
+        });
+        assert_eq!(order, "ababab");
+    }
+
+    #[test]
+    fn another_thread_wakes_a_task() {
+        let slept = on_engine(async || {
+            let (tx, rx) = tokio::sync::oneshot::channel();
+            let began = Instant::now();
+            std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(30));
+                let _ = tx.send(began.elapsed());
+            });
+            rx.await.expect("the thread sends")
+        });
+        assert!(slept >= Duration::from_millis(30));
+    }
+
+    #[test]
+    fn deadlines_pass_in_order_and_panics_cost_one_task() {
+        let order = on_engine(async || {
+            let order = Rc::new(RefCell::new(Vec::new()));
+            for ms in [60, 20, 40] {
+                let order = order.clone();
+                spawn(async move {
+                    timer::sleep(Duration::from_millis(ms)).await;
+                    order.borrow_mut().push(ms);
+                });
+            }
+            spawn(async { panic!("for the test") });
+            while order.borrow().len() < 3 {
+                timer::sleep(Duration::from_millis(5)).await;
+            }
+            order.take()
+        });
+        assert_eq!(order, [20, 40, 60]);
+    }
+
+    #[test]
+    fn readiness_is_reported_until_it_is_cleared() {
+        let got = on_engine(async || {
+            use std::io::Write;
+            let (here, mut there) = std::os::unix::net::UnixStream::pair().expect("a pair");
+            here.set_nonblocking(true).expect("a socket");
+            let mut socket = crate::connection::socket::Socket::new(here.into());
+            std::thread::spawn(move || {
+                for piece in [b"one", b"two"] {
+                    std::thread::sleep(Duration::from_millis(20));
+                    there.write_all(piece).expect("the reader is there");
+                }
+            });
+            let mut all = Vec::with_capacity(64);
+            while socket.read(&mut all).await.expect("a stream") > 0 {}
+            all
+        });
+        assert_eq!(got, b"onetwo");
+    }
+}
