@@ -24,7 +24,7 @@ use wire::http1::request::{RequestError, RequestParser, Rules};
 /// Answers to pipelined requests are written together up to this many bytes.
 const PIPELINE_FLUSH: u64 = 64 * 1024;
 /// A connection that waits longer than this for its next request gives back what it holds.
-const STAY_READY: Duration = Duration::from_millis(1000);
+const STAY_READY: Duration = Duration::from_millis(20);
 /// How much of a header line that is too long is shown in the log (nginx: `NGX_MAX_ERROR_STR` less 300).
 const SHOWN_HEADER: usize = 2048 - 300;
 /// CR LF.
