@@ -56,6 +56,8 @@ pub struct Location {
     pub matching: Matching,
     /// The modules' values, merged.
     pub conf: LocationConf,
+    /// The phases that the values are about.
+    pub busy: crate::modules::Busy,
     /// The locations inside.
     pub inside: LocationTree,
     /// Inside an `if` or `limit_except`.

@@ -12,6 +12,7 @@ use crate::request::{Request, Version, head, phases};
 use crate::snapshot::Shot;
 use crate::worker::timer::Timer;
 use crate::worker::{clock, counters};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
@@ -134,12 +135,17 @@ impl Http1 {
         Ok(())
     }
 
-    /// Gives back what an idle connection does not need.
-    fn rest(&mut self) {
-        if self.unread().is_empty() {
+    /// Gives an empty input buffer back while somebody else is waited for.
+    pub fn lend_input(&mut self) {
+        if self.input.capacity() > 0 && self.unread().is_empty() {
             pool::give_buffer(std::mem::take(&mut self.input));
             self.at = 0;
         }
+    }
+
+    /// Gives back what an idle connection does not need.
+    fn rest(&mut self) {
+        self.lend_input();
         if self.output.is_empty() {
             pool::give_buffer(self.output.take_buffer());
         }
@@ -151,7 +157,6 @@ pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) -> Next {
     loop {
         let shot = crate::worker::shot();
         let mut r = pool::take_request(shot, client.clone(), Session::None);
-        http.output.put_buffer_from_pool();
         r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
         r.session = Session::Http1(http);
         let (keep, mut back) = one_request(&mut r).await;
@@ -164,8 +169,7 @@ pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) -> Next {
         if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
             continue;
         }
-        http.timer.set(wait);
-        if http.flush().await.is_err() {
+        if !http.output.is_empty() && http.flush().await.is_err() {
             return Next::Gone;
         }
         if !http.unread().is_empty() {
@@ -226,7 +230,7 @@ async fn read_head(r: &mut Request) -> HeadRead {
         pause_at_host: false,
     };
     let mut parser = RequestParser::default();
-    let mut waiting = false;
+    let (mut waiting, mut armed) = (false, false);
     loop {
         let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
         if !http.unread().is_empty() {
@@ -278,9 +282,8 @@ async fn read_head(r: &mut Request) -> HeadRead {
         if !waiting {
             waiting = true;
             let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
-            http.timer.set(*conf.client_header_timeout);
             // Answers to pipelined requests before this incomplete one must not wait for its rest.
-            if http.flush().await.is_err() {
+            if !http.output.is_empty() && http.flush().await.is_err() {
                 return HeadRead::Nothing;
             }
         }
@@ -293,6 +296,9 @@ async fn read_head(r: &mut Request) -> HeadRead {
             }
             if !std::mem::replace(&mut counted, true) {
                 state(1);
+            }
+            if !std::mem::replace(&mut armed, true) {
+                http.timer.set(*conf.client_header_timeout);
             }
             http.timer.poll_expired(cx).map(|()| None)
         })
@@ -422,7 +428,6 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     let Session::Http1(http) = &mut r.session else { unreachable!("checked above") };
     // A complete batch leaves in one write: only what nothing follows is written now.
     if !r.aborted && (!keep || http.unread().is_empty()) {
-        http.timer.set(*conf.send_timeout);
         if crate::request::respond::flush_rest(r).await.is_err() {
             r.aborted = true;
         }
@@ -490,23 +495,29 @@ impl Output {
 }
 
 /// Writes the answer's head as HTTP/1 has it: nginx's order of lines (`ngx_http_header_filter`).
-pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &[u8]) {
+pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]) {
+    http.output.put_buffer_from_pool();
     let before = http.output.buffer().len();
     http.answer_start = http.output.queued;
     let out = http.output.buffer();
     let h = &r.headers_out;
-    out.extend_from_slice(b"HTTP/1.1 ");
-    match h.status_line {
-        Some(line) => out.extend_from_slice(r.arena.get(line)),
-        None => crate::request::respond::write_status(h.status, out),
-    }
-    out.extend_from_slice(b"\r\n");
     use crate::request::headers::KnownHeader as K;
-    if !h.has(K::Server) {
-        line(out, b"Server", server_token);
-    }
-    if !h.has(K::Date) {
-        line(out, b"Date", &clock::http_date());
+    let plain = h.status == 200 && h.status_line.is_none_or(|l| r.arena.get(l) == b"200 OK");
+    if plain && !h.has(K::Server) && !h.has(K::Date) {
+        usual_start(server_token, out);
+    } else {
+        out.extend_from_slice(b"HTTP/1.1 ");
+        match h.status_line {
+            Some(line) => out.extend_from_slice(r.arena.get(line)),
+            None => crate::request::respond::write_status(h.status, out),
+        }
+        out.extend_from_slice(b"\r\n");
+        if !h.has(K::Server) {
+            line(out, b"Server", server_token);
+        }
+        if !h.has(K::Date) {
+            line(out, b"Date", &clock::http_date());
+        }
     }
     if let Some(kind) = h.content_type.filter(|t| !r.arena.get(*t).is_empty()) {
         out.extend_from_slice(b"Content-Type: ");
@@ -550,6 +561,24 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &[u8]) {
     out.extend_from_slice(b"\r\n");
     http.header_size = (http.output.buffer().len() - before) as u64;
     http.output.appended(before);
+}
+
+/// Status line, `Server` and `Date` of most answers: made once a second for a thread.
+fn usual_start(server_token: &'static [u8], out: &mut Vec<u8>) {
+    thread_local! {
+        static START: RefCell<(i64, &'static [u8], Vec<u8>)> = const { RefCell::new((i64::MIN, b"", Vec::new())) };
+    }
+    START.with_borrow_mut(|(second, token, bytes)| {
+        let now = clock::wall_seconds();
+        if *second != now || !std::ptr::eq(*token, server_token) {
+            bytes.clear();
+            bytes.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
+            line(bytes, b"Server", server_token);
+            line(bytes, b"Date", &clock::http_date());
+            (*second, *token) = (now, server_token);
+        }
+        out.extend_from_slice(bytes);
+    });
 }
 
 fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {

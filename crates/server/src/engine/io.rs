@@ -1,12 +1,12 @@
-//! Descriptors of a thread and their readiness: one epoll set, edge-triggered, and 16 bytes for each descriptor.
+//! Descriptors of a thread and their readiness: one epoll set, edge-triggered, and some forty bytes for each descriptor.
 
 use super::{ENGINE, NOBODY, TaskId, wake};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::io;
-use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::rc::Rc;
 use std::task::Poll;
 
 /// Events taken from the kernel at once.
@@ -21,18 +21,25 @@ const READ_CLOSED: u8 = 4;
 const WRITE_CLOSED: u8 = 8;
 const ERROR: u8 = 16;
 
-#[derive(Clone, Copy)]
+/// What is known of a descriptor: shared by the loop, which writes it down, and the owner, who reads it.
+#[derive(Debug)]
 struct Source {
-    /// Tells the owners of one place apart: an event for the one before is not for this one.
+    place: u32,
+    reader: Cell<u32>,
+    writer: Cell<u32>,
+    ready: Cell<u8>,
+}
+
+#[derive(Default)]
+struct Place {
+    /// Tells the sources of one place apart: an event for the one before is not for this one.
     generation: u32,
-    reader: u32,
-    writer: u32,
-    ready: u8,
+    source: Option<Rc<Source>>,
 }
 
 #[derive(Default)]
 struct Sources {
-    places: Vec<Source>,
+    places: Vec<Place>,
     free: Vec<u32>,
 }
 
@@ -55,9 +62,7 @@ pub enum Interest {
 /// means the same file; otherwise use [`Registration::remove`].
 #[derive(Debug)]
 pub struct Registration {
-    place: u32,
-    /// Belongs to its thread.
-    here: PhantomData<*const ()>,
+    source: Rc<Source>,
 }
 
 /// Makes the thread's set, with the bell that other threads ring.
@@ -101,7 +106,8 @@ impl Sources {
     #[inline]
     fn mark(&mut self, data: u64, flags: EventFlags) {
         let (place, generation) = (data as u32, (data >> 32) as u32);
-        let Some(s) = self.places.get_mut(place as usize).filter(|s| s.generation == generation) else { return };
+        let found = self.places.get(place as usize).filter(|p| p.generation == generation);
+        let Some(s) = found.and_then(|p| p.source.as_deref()) else { return };
         let mut ready = 0;
         if flags.intersects(EventFlags::IN | EventFlags::PRI | EventFlags::RDHUP | EventFlags::HUP | EventFlags::ERR) {
             ready |= READ;
@@ -118,15 +124,15 @@ impl Sources {
         if flags.contains(EventFlags::ERR) {
             ready |= ERROR;
         }
-        s.ready |= ready;
+        s.ready.set(s.ready.get() | ready);
         if ready & READ != 0 {
-            let reader = std::mem::replace(&mut s.reader, NOBODY);
+            let reader = s.reader.replace(NOBODY);
             if reader != NOBODY {
                 wake(TaskId(reader));
             }
         }
         if ready & WRITE != 0 {
-            let writer = std::mem::replace(&mut s.writer, NOBODY);
+            let writer = s.writer.replace(NOBODY);
             if writer != NOBODY {
                 wake(TaskId(writer));
             }
@@ -140,19 +146,23 @@ impl Registration {
     /// # Errors
     /// No memory, or more descriptors than `fs.epoll.max_user_watches` allows.
     pub fn new(fd: BorrowedFd<'_>, interest: Interest) -> io::Result<Registration> {
-        let (place, generation) = SOURCES.with_borrow_mut(|s| {
+        let (source, generation) = SOURCES.with_borrow_mut(|s| {
             let place = s.free.pop().unwrap_or_else(|| {
-                s.places.push(Source { generation: 0, reader: NOBODY, writer: NOBODY, ready: 0 });
+                s.places.push(Place::default());
                 (s.places.len() - 1) as u32
             });
-            (place, s.places[place as usize].generation)
+            let (reader, writer, ready) = (Cell::new(NOBODY), Cell::new(NOBODY), Cell::new(0));
+            let source = Rc::new(Source { place, reader, writer, ready });
+            let mine = &mut s.places[place as usize];
+            mine.source = Some(source.clone());
+            (source, mine.generation)
         });
-        let registration = Registration { place, here: PhantomData };
+        let registration = Registration { source };
         let mut flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
         if interest == Interest::Both {
             flags |= EventFlags::OUT;
         }
-        let data = EventData::new_u64(u64::from(generation) << 32 | u64::from(place));
+        let data = EventData::new_u64(u64::from(generation) << 32 | u64::from(registration.source.place));
         EPOLL
             .with(|e| epoll::add(e.get().expect("sockets are registered on a thread with a loop"), fd, data, flags))?;
         Ok(registration)
@@ -163,51 +173,49 @@ impl Registration {
         let _ = EPOLL.try_with(|e| e.get().map(|set| epoll::delete(set, fd)));
     }
 
-    #[inline]
-    fn with<T>(&self, work: impl FnOnce(&mut Source) -> T) -> T {
-        SOURCES.with_borrow_mut(|s| work(&mut s.places[self.place as usize]))
-    }
-
     /// Ready when a read is worth trying; otherwise the running task is woken then.
     #[inline]
     pub fn poll_readable(&self) -> Poll<()> {
-        self.poll(READ | READ_CLOSED | ERROR, |s| &mut s.reader)
+        self.poll(READ | READ_CLOSED | ERROR, &self.source.reader)
     }
 
     /// Ready when a write is worth trying; otherwise the running task is woken then.
     #[inline]
     pub fn poll_writable(&self) -> Poll<()> {
-        self.poll(WRITE | WRITE_CLOSED | ERROR, |s| &mut s.writer)
+        self.poll(WRITE | WRITE_CLOSED | ERROR, &self.source.writer)
     }
 
     /// Ready when the other side has closed its direction or the socket has failed; otherwise the running task is woken
     /// when anything is said about reading. Takes no readiness away.
     #[inline]
     pub fn poll_closed(&self) -> Poll<()> {
-        self.poll(READ_CLOSED | ERROR, |s| &mut s.reader)
+        self.poll(READ_CLOSED | ERROR, &self.source.reader)
     }
 
     #[inline]
-    fn poll(&self, wanted: u8, place: impl FnOnce(&mut Source) -> &mut u32) -> Poll<()> {
-        self.with(|s| {
-            if s.ready & wanted != 0 {
-                return Poll::Ready(());
-            }
-            *place(s) = ENGINE.with(|e| e.current.get());
-            Poll::Pending
-        })
+    fn poll(&self, wanted: u8, asker: &Cell<u32>) -> Poll<()> {
+        if self.source.ready.get() & wanted != 0 {
+            return Poll::Ready(());
+        }
+        asker.set(ENGINE.with(|e| e.current.get()));
+        Poll::Pending
+    }
+
+    #[inline]
+    fn clear(&self, bit: u8) {
+        self.source.ready.set(self.source.ready.get() & !bit);
     }
 
     /// A read found nothing more. The end of the stream stays ready.
     #[inline]
     pub fn clear_readable(&self) {
-        self.with(|s| s.ready &= !READ);
+        self.clear(READ);
     }
 
     /// A write found no room.
     #[inline]
     pub fn clear_writable(&self) {
-        self.with(|s| s.ready &= !WRITE);
+        self.clear(WRITE);
     }
 }
 
@@ -216,10 +224,9 @@ impl Drop for Registration {
         // The thread's storage may be gone already when a thread ends.
         let _ = SOURCES.try_with(|s| {
             let mut s = s.borrow_mut();
-            let place = &mut s.places[self.place as usize];
-            let generation = place.generation.wrapping_add(1);
-            *place = Source { generation, reader: NOBODY, writer: NOBODY, ready: 0 };
-            s.free.push(self.place);
+            let place = &mut s.places[self.source.place as usize];
+            *place = Place { generation: place.generation.wrapping_add(1), source: None };
+            s.free.push(self.source.place);
         });
     }
 }

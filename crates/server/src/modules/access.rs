@@ -16,7 +16,7 @@ pub const DIRECTIVES: &[Directive] = &[http("allow", |s, n| rule(s, n, false)), 
 /// The module's values on one level.
 #[derive(Clone, Debug, Default)]
 pub struct Conf {
-    rules: Arc<Vec<Rule>>,
+    pub(super) rules: Arc<Vec<Rule>>,
 }
 
 impl Conf {
@@ -29,7 +29,7 @@ impl Conf {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Rule {
+pub(super) struct Rule {
     /// None: `all`.
     network: Option<Cidr>,
     deny: bool,

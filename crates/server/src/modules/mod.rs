@@ -118,19 +118,48 @@ const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
 /// The post-read phase: before any rewrite, with the server's values.
 pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[realip::handler];
 
+/// A handler's place in a phase: whether a level has anything for it to do, and the handler.
+pub type Step = (fn(&LocationConf) -> bool, Handler);
+
 /// The preaccess phase.
-pub const PREACCESS: &[Handler] = &[
-    Handler::Now(realip::handler),
-    Handler::Now(limit_req::handler),
-    limit_req::DELAY,
-    Handler::Now(limit_conn::handler),
+pub const PREACCESS: &[Step] = &[
+    (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler)),
+    (|c| !c.limit_req.limits.is_empty(), Handler::Now(limit_req::handler)),
+    (|c| !c.limit_req.limits.is_empty(), limit_req::DELAY),
+    (|c| !c.limit_conn.limits.is_empty(), Handler::Now(limit_conn::handler)),
 ];
 
 /// The access phase.
-pub const ACCESS: &[Handler] = &[Handler::Now(access::handler), auth_basic::HANDLER, auth_request::HANDLER];
+pub const ACCESS: &[Step] = &[
+    (|c| !c.access.rules.is_empty(), Handler::Now(access::handler)),
+    (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
+    (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
+];
 
 /// The precontent phase.
-pub const PRECONTENT: &[Handler] = &[Handler::Now(try_files::handler), mirror::HANDLER];
+pub const PRECONTENT: &[Step] = &[
+    (|c| c.try_files.list.is_some(), Handler::Now(try_files::handler)),
+    (|c| !c.mirror.mirror.is_empty(), mirror::HANDLER),
+];
+
+/// Phases in which a level has anything to do: most have none, and pass by without asking each handler.
+#[derive(Clone, Copy, Debug)]
+pub struct Busy {
+    /// See [`PREACCESS`].
+    pub preaccess: bool,
+    /// See [`ACCESS`].
+    pub access: bool,
+    /// See [`PRECONTENT`].
+    pub precontent: bool,
+}
+
+impl Busy {
+    /// Asks each step of each phase.
+    pub fn of(conf: &LocationConf) -> Busy {
+        let any = |steps: &[Step]| steps.iter().any(|(wanted, _)| wanted(conf));
+        Busy { preaccess: any(PREACCESS), access: any(ACCESS), precontent: any(PRECONTENT) }
+    }
+}
 
 /// The content phase, for locations without a content handler of their own.
 pub const CONTENT: &[fn(&mut Request) -> Verdict] =

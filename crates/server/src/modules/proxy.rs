@@ -225,6 +225,9 @@ struct Ready {
     own_length: bool,
     own_coding: bool,
     redirects: Arc<Vec<Rewrite>>,
+    /// Headers of answers that clients do not get: known ones as a set of bits, others by name.
+    hidden: u64,
+    hidden_others: Vec<Box<[u8]>>,
 }
 
 /// What a request keeps for this module.
@@ -459,6 +462,14 @@ fn ready(conf: &Conf, pass: &Pass) -> Ready {
             ready.headers.push((name.clone(), value.clone()));
         }
         ready.replaced.push(lower);
+    }
+    let passed = |name: &[u8]| conf.upstream.pass_headers.iter().any(|n| n.eq_ignore_ascii_case(name));
+    for name in HIDDEN.iter().copied().chain(conf.upstream.hide_headers.iter().map(|n| &**n)) {
+        match K::find(name) {
+            _ if passed(name) => {}
+            K::Other => ready.hidden_others.push(name.into()),
+            known => ready.hidden |= known.bit(),
+        }
     }
     ready.redirects = match &*conf.redirect {
         Some(list) => Arc::new(
@@ -914,12 +925,10 @@ fn accel_charset(r: &mut Request, conf: &Conf) {
     }
 }
 
-fn is_hidden(conf: &Conf, name: &[u8]) -> bool {
-    let named = |n: &[u8]| n.eq_ignore_ascii_case(name);
-    if conf.upstream.pass_headers.iter().any(|n| named(n)) {
-        return false;
-    }
-    HIDDEN.iter().any(|n| named(n)) || conf.upstream.hide_headers.iter().any(|n| named(n))
+fn is_hidden(conf: &Conf, name: &[u8], known: K) -> bool {
+    let ready = &conf.ready;
+    known.bit() & ready.hidden != 0
+        || (known == K::Other && ready.hidden_others.iter().any(|n| n.eq_ignore_ascii_case(name)))
 }
 
 fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>) -> Result<(), Verdict> {
@@ -928,7 +937,7 @@ fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>) -> Result<(),
     for i in 0..r.attempts.head.headers.len() {
         let h = r.attempts.head.headers[i];
         let (name, value) = (relay::text_of(h.name, base), relay::text_of(h.value, base));
-        if is_hidden(conf, r.get(name)) {
+        if is_hidden(conf, r.get(name), h.known) {
             continue;
         }
         match h.known {

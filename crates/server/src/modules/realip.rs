@@ -47,7 +47,7 @@ pub const VARIABLES: &[Builtin] = &[
 /// The module's values on one level.
 #[derive(Clone, Debug)]
 pub struct Conf {
-    from: Arc<Vec<Cidr>>,
+    pub(super) from: Arc<Vec<Cidr>>,
     header: Setting<Source>,
     real_ip_recursive: Setting<bool>,
 }

@@ -18,7 +18,7 @@ pub const DIRECTIVES: &[Directive] = &[http("try_files", try_files)];
 /// The module's values on one level.
 #[derive(Clone, Debug, Default)]
 pub struct Conf {
-    list: Option<Arc<List>>,
+    pub(super) list: Option<Arc<List>>,
 }
 
 impl Conf {
@@ -27,7 +27,7 @@ impl Conf {
 }
 
 #[derive(Debug)]
-struct List {
+pub(super) struct List {
     tries: Vec<Try>,
     last: Last,
 }

@@ -138,19 +138,25 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
             return Verdict::Status(500);
         }
     }
-    for handler in modules::PREACCESS {
-        if let Some(v) = stop(call!(r, handler)) {
-            return v;
+    let busy = r.location().busy;
+    if busy.preaccess {
+        for (_, handler) in modules::PREACCESS {
+            if let Some(v) = stop(call!(r, handler)) {
+                return v;
+            }
         }
     }
-    if r.is_main()
+    if busy.access
+        && r.is_main()
         && let Some(v) = access(r).await
     {
         return v;
     }
-    for handler in modules::PRECONTENT {
-        if let Some(v) = stop(call!(r, handler)) {
-            return v;
+    if busy.precontent {
+        for (_, handler) in modules::PRECONTENT {
+            if let Some(v) = stop(call!(r, handler)) {
+                return v;
+            }
         }
     }
     content(r).await
@@ -233,7 +239,7 @@ pub fn enter_location(r: &mut Request) {
 /// The access phase with `satisfy` (`ngx_http_core_access_phase`).
 async fn access(r: &mut Request) -> Option<Verdict> {
     let any = r.conf().core.satisfy.any();
-    for handler in modules::ACCESS {
+    for (_, handler) in modules::ACCESS {
         match call!(r, handler) {
             Verdict::Decline => {}
             Verdict::Allow if !any => {}

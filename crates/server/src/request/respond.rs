@@ -402,16 +402,15 @@ impl Flow {
                 }
                 limit = due - sent;
             }
-            if !self.armed {
-                http.timer.set(self.timeout);
-                self.armed = true;
-            }
             let http1::Http1 { socket, output, timer, .. } = &mut **http;
             let before = output.written;
             match output.poll_write(socket, cx, limit) {
                 Poll::Ready(Ok(_)) => self.armed = false,
                 Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
                 Poll::Pending => {
+                    if !std::mem::replace(&mut self.armed, true) {
+                        timer.set(self.timeout);
+                    }
                     std::task::ready!(timer.poll_expired(cx));
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }

@@ -130,7 +130,7 @@ pub async fn ask(
         },
     };
     connection.requests += 1;
-    let mut input = buffers::take_buffer();
+    let mut input = Vec::new();
     let sent = match send(r, job, conf, &mut connection, &timer, &mut input, reused).await {
         Ok(sent) => sent,
         Err(f) => {
@@ -232,7 +232,6 @@ async fn send(
     input: &mut Vec<u8>,
     reused: bool,
 ) -> Result<bool, Failure> {
-    timer.set(*conf.send_timeout);
     let memory: &[u8] = match &job.body {
         JobBody::Stored(s) if s.file.is_none() => &s.memory,
         _ => b"",
@@ -265,6 +264,7 @@ async fn write_two(
     let total = first.len() + second.len();
     let mut done = 0;
     while done < total {
+        let mut armed = false;
         let rest_first = &first[done.min(first.len())..];
         let rest_second = &second[done.saturating_sub(first.len())..];
         let watch = !*conf.ignore_client_abort;
@@ -282,9 +282,12 @@ async fn write_two(
             // A peer that answers before it has read all stops reading: what it says counts.
             if input.is_empty()
                 && done > 0
-                && let Poll::Ready(n) = connection.socket.poll_read(cx, input)
+                && let Poll::Ready(n) = read_answer(connection, cx, input)
             {
                 return Poll::Ready(Event::Done(Err(n)));
+            }
+            if !std::mem::replace(&mut armed, true) {
+                timer.set(*conf.send_timeout);
             }
             if timer.poll_expired(cx).is_ready() {
                 return Poll::Ready(Event::TimedOut);
@@ -299,10 +302,10 @@ async fn write_two(
             Event::Done(Ok(Ok(n))) => {
                 done += n;
                 r.attempts.current().sent += n as u64;
-                timer.set(*conf.send_timeout);
             }
             Event::Done(Ok(Err(e))) => {
                 // A peer may have answered and closed before it had read everything.
+                input.reserve(buffers::BUFFER);
                 if connection.socket.try_read(input).is_ok_and(|n| n > 0) {
                     r.attempts.current().received += input.len() as u64;
                     return Ok(false);
@@ -332,6 +335,15 @@ async fn write_two(
     Ok(true)
 }
 
+/// What a peer says before it has been sent everything.
+fn read_answer(connection: &mut Connection, cx: &mut Context<'_>, input: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+    std::task::ready!(connection.socket.poll_readable(cx))?;
+    if input.capacity() == 0 {
+        *input = buffers::take_buffer();
+    }
+    connection.socket.poll_read(cx, input)
+}
+
 async fn send_file(
     r: &mut Request,
     conf: &UpstreamSettings,
@@ -343,6 +355,7 @@ async fn send_file(
 ) -> Result<bool, Failure> {
     let file = stored.file.as_ref().expect("asked before");
     let mut offset = 0u64;
+    timer.set(*conf.send_timeout);
     while offset < stored.len {
         let len = (stored.len - offset).min(FILE_CHUNK as u64) as usize;
         let mut at = offset;
@@ -353,7 +366,7 @@ async fn send_file(
                 return Poll::Ready(Event::Done(Ok(n)));
             }
             if input.is_empty()
-                && let Poll::Ready(n) = connection.socket.poll_read(cx, input)
+                && let Poll::Ready(n) = read_answer(connection, cx, input)
             {
                 return Poll::Ready(Event::Done(Err(n)));
             }
@@ -422,7 +435,7 @@ async fn stream(
                 return Poll::Ready(Ok(x));
             }
             if input.is_empty()
-                && let Poll::Ready(n) = connection.socket.poll_read(cx, input)
+                && let Poll::Ready(n) = read_answer(connection, cx, input)
             {
                 return Poll::Ready(Err(n));
             }
@@ -479,7 +492,6 @@ async fn send_piece(
         }
     }
     let out = if chunked { &**framed } else { piece };
-    timer.set(*conf.send_timeout);
     if out.is_empty() {
         return Ok(true);
     }
@@ -507,7 +519,6 @@ async fn read_head(
     let mut parser = ResponseParser::default();
     let mut head = std::mem::take(&mut r.attempts.head);
     let mut start = 0;
-    timer.set(*conf.read_timeout);
     let result = loop {
         if input.len() > start {
             match parser.parse(&input[start..], &mut head) {
@@ -541,13 +552,25 @@ async fn read_head(
                 }
             }
         }
-        if input.capacity() - input.len() < 1024 {
-            input.reserve(buffers::BUFFER);
-        }
         let watch = !*conf.ignore_client_abort;
+        let mut armed = false;
         let event = poll_fn(|cx| {
-            if let Poll::Ready(n) = connection.socket.poll_read(cx, input) {
-                return Poll::Ready(Event::Done(n));
+            // Only a peer that speaks gets a buffer: what many requests wait with stays small.
+            if connection.socket.poll_readable(cx).is_ready() {
+                if input.capacity() == 0 {
+                    *input = buffers::take_buffer();
+                } else if input.capacity() - input.len() < 1024 {
+                    input.reserve(buffers::BUFFER);
+                }
+                if let Poll::Ready(n) = connection.socket.poll_read(cx, input) {
+                    return Poll::Ready(Event::Done(n));
+                }
+            }
+            if !std::mem::replace(&mut armed, true) {
+                timer.set(*conf.read_timeout);
+                if let Session::Http1(http) = &mut r.session {
+                    http.lend_input();
+                }
             }
             if timer.poll_expired(cx).is_ready() {
                 return Poll::Ready(Event::TimedOut);
@@ -566,10 +589,7 @@ async fn read_head(
         })
         .await;
         match event {
-            Event::Done(Ok(n)) if n > 0 => {
-                r.attempts.current().received += n as u64;
-                timer.set(*conf.read_timeout);
-            }
+            Event::Done(Ok(n)) if n > 0 => r.attempts.current().received += n as u64,
             Event::Done(Ok(_)) => {
                 if !reused || input.len() > start {
                     log_error!(
@@ -602,26 +622,42 @@ async fn read_head(
     result
 }
 
+/// Headers of which there may be one, those that frame the body first.
+const SINGLE: [wire::http1::known::KnownHeader; 10] = {
+    use wire::http1::known::KnownHeader as K;
+    [
+        K::ContentLength,
+        K::TransferEncoding,
+        K::ContentType,
+        K::Date,
+        K::LastModified,
+        K::Etag,
+        K::Server,
+        K::Location,
+        K::Expires,
+        K::Refresh,
+    ]
+};
+
 /// Refuses heads whose framing is ambiguous, and drops repeated headers of which there may be one (nginx's
 /// `ngx_http_upstream_process_*`).
 fn check_head(r: &Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), String> {
     use wire::http1::known::KnownHeader as K;
-    let mut seen: [Option<K>; 10] = [None; 10];
+    // Most heads have none of these, or one of each.
+    let single = SINGLE.iter().fold(0, |set, k| set | k.bit());
+    let singles = head.headers.iter().filter(|h| h.known.bit() & single != 0).count();
+    let framing = K::TransferEncoding.bit() | K::ContentLength.bit();
+    let plain_length = head.present & framing == K::ContentLength.bit()
+        && head
+            .header(K::ContentLength)
+            .is_some_and(|h| wire::http1::values::parse_content_length(h.value.of(bytes)).is_some());
+    if singles == (head.present & single).count_ones() as usize && (head.present & framing == 0 || plain_length) {
+        return Ok(());
+    }
+    let mut seen: [Option<K>; SINGLE.len()] = [None; SINGLE.len()];
     let mut problem = None;
     head.headers.retain(|h| {
-        let slot = match h.known {
-            K::ContentLength => 0,
-            K::TransferEncoding => 1,
-            K::ContentType => 2,
-            K::Date => 3,
-            K::LastModified => 4,
-            K::Etag => 5,
-            K::Server => 6,
-            K::Location => 7,
-            K::Expires => 8,
-            K::Refresh => 9,
-            _ => return true,
-        };
+        let Some(slot) = SINGLE.iter().position(|k| *k == h.known) else { return true };
         let value = h.value.of(bytes);
         let shown = || String::from_utf8_lossy(value).into_owned();
         if seen[slot].replace(h.known).is_some() {

@@ -71,6 +71,7 @@ impl Attempts {
         self.all.clear();
         self.trailers.clear();
         self.head.headers.clear();
+        self.head.present = 0;
         self.uri = None;
         self.active = false;
     }

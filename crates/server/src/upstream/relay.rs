@@ -108,7 +108,6 @@ impl Relay {
         }
         let memory = conf.buffers.0 * conf.buffers.1 + *conf.buffer_size;
         let rate_timer = Timer::new();
-        answer.timer.set(*conf.read_timeout);
         loop {
             match self.take(r, conf, answer, memory) {
                 Ok(()) => {}
@@ -121,7 +120,6 @@ impl Relay {
                 if let Err(v) = Box::pin(include::drive(r)).await {
                     return v;
                 }
-                answer.timer.set(*conf.read_timeout);
             }
             if !self.way.buffering
                 && let Err(v) = respond::flush(r).await
@@ -132,7 +130,6 @@ impl Relay {
                 Step::Read(Ok(n)) if n > 0 => {
                     self.read += n as u64;
                     r.attempts.current().received += n as u64;
-                    answer.timer.set(*conf.read_timeout);
                 }
                 Step::Read(Ok(_)) => return self.closed(r),
                 Step::Read(Err(e)) => {
@@ -184,6 +181,7 @@ impl Relay {
             input.reserve(buffers::BUFFER);
         }
         let mut paused = paused.is_some();
+        let mut armed = false;
         let mut flow = respond::Flow::new(r, rate, after);
         poll_fn(|cx| {
             let before = waiting(r);
@@ -198,6 +196,9 @@ impl Relay {
             if room && !paused {
                 if let Poll::Ready(n) = connection.socket.poll_read(cx, input) {
                     return Poll::Ready(Step::Read(n));
+                }
+                if !std::mem::replace(&mut armed, true) {
+                    timer.set(*conf.read_timeout);
                 }
                 if timer.poll_expired(cx).is_ready() {
                     return Poll::Ready(Step::TimedOut);

@@ -275,27 +275,23 @@ impl LineReader {
 /// and the offset after it; nothing if the line is in any way different, for [`LineReader::step`] to decide.
 #[inline]
 fn whole_line(buf: &[u8], start: usize) -> Option<(HeaderLine, usize)> {
-    let mut at = start;
-    while scan::is(*buf.get(at)?, scan::NAME) {
-        at += 1;
-    }
-    if buf[at] != b':' || at == start {
+    let line = buf.get(start..)?;
+    let name_len = line.iter().position(|&b| !scan::is(b, scan::NAME))?;
+    let (name, rest) = line.split_at(name_len);
+    let (space, first) = match rest {
+        [b':', b' ', first, ..] => (2, *first),
+        [b':', first, ..] => (1, *first),
+        _ => return None,
+    };
+    if first <= b' ' || name_len == 0 {
         return None;
     }
-    let name = Span::new(start, at);
-    at += 1;
-    if *buf.get(at)? == b' ' {
-        at += 1;
-    }
-    if *buf.get(at)? <= b' ' {
-        return None;
-    }
+    let at = start + name_len + space;
     let stop = scan::control(buf, at);
-    if buf.get(stop..stop + 2)? != b"\r\n" {
-        return None;
-    }
+    let [b'\r', b'\n', ..] = buf.get(stop..)? else { return None };
     let value = Span::new(at, trimmed_end(buf, at, stop));
-    Some((HeaderLine { name, value, known: KnownHeader::find(name.of(buf)) }, stop + 2))
+    let known = KnownHeader::find(name);
+    Some((HeaderLine { name: Span::new(start, start + name_len), value, known }, stop + 2))
 }
 
 /// Where `start..end` ends without its trailing spaces. Tabs stay, as in nginx.

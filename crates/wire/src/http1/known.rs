@@ -81,6 +81,9 @@ known_headers! {
     XRealIp = "X-Real-IP",
 }
 
+// A set of them is a word.
+const _: () = assert!(TABLE.len() < 64, "known headers are counted in bits of 64");
+
 impl KnownHeader {
     /// The header called `name`, in any case. `name` has no control characters, as no header name has.
     #[inline]
@@ -94,6 +97,12 @@ impl KnownHeader {
         }
         let (header, known) = TABLE[entry as usize - 1];
         if is_same(name, known.as_bytes()) { header } else { Self::Other }
+    }
+
+    /// A bit of its own in a set of headers; the one of [`KnownHeader::Other`] stands for all unknown ones.
+    #[inline]
+    pub const fn bit(self) -> u64 {
+        1 << self as u8
     }
 
     /// The name as nginx writes it; empty for [`KnownHeader::Other`].

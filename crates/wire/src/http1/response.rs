@@ -19,12 +19,23 @@ pub struct ResponseHead {
     pub status_line: Span,
     /// The header lines, in order.
     pub headers: Vec<HeaderLine>,
+    /// The known headers among them, as [`KnownHeader::bit`]s.
+    pub present: u64,
 }
 
 impl ResponseHead {
     /// The first header line that is `known`.
     pub fn header(&self, known: KnownHeader) -> Option<&HeaderLine> {
+        if self.present & known.bit() == 0 {
+            return None;
+        }
         self.headers.iter().find(|line| line.known == known)
+    }
+
+    /// Adds a header line.
+    pub fn push(&mut self, line: HeaderLine) {
+        self.present |= line.known.bit();
+        self.headers.push(line);
     }
 
     fn clear(&mut self) {
@@ -116,7 +127,7 @@ impl ResponseParser {
         loop {
             match self.lines.next(buf, RULES) {
                 Line::Partial => return Ok(Parsed::Partial),
-                Line::Field { field, .. } => head.headers.push(field),
+                Line::Field { field, .. } => head.push(field),
                 Line::End => return Ok(Parsed::Complete { len: self.lines.position() }),
                 Line::Invalid(invalid) => return Err(ResponseError::InvalidHeader(invalid)),
             }
