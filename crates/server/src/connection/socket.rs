@@ -15,6 +15,7 @@ use std::task::{Context, Poll, ready};
 #[derive(Debug)]
 pub struct Socket {
     state: State,
+    interest: Interest,
 }
 
 #[derive(Debug)]
@@ -28,12 +29,17 @@ enum State {
 impl Socket {
     /// Takes a connected, non-blocking descriptor.
     pub fn new(fd: OwnedFd) -> Socket {
-        Socket { state: State::Plain(Rc::new(fd)) }
+        Socket { state: State::Plain(Rc::new(fd)), interest: Interest::Both }
+    }
+
+    /// The same for a connection to a peer: its answers are dealt with before new requests are begun.
+    pub fn to_peer(fd: OwnedFd) -> Socket {
+        Socket { interest: Interest::Peer, ..Socket::new(fd) }
     }
 
     /// A socket that is none: what is left where one was taken away.
     pub fn none() -> Socket {
-        Socket { state: State::Gone }
+        Socket { state: State::Gone, interest: Interest::Both }
     }
 
     /// The descriptor for those who only ask the kernel about it: gone when the socket is.
@@ -60,7 +66,7 @@ impl Socket {
     #[inline]
     fn registered(&mut self) -> io::Result<&Registration> {
         if let State::Plain(fd) = &self.state {
-            let registration = Registration::new(fd.as_fd(), Interest::Both)?;
+            let registration = Registration::new(fd.as_fd(), self.interest)?;
             let State::Plain(fd) = std::mem::replace(&mut self.state, State::Gone) else {
                 unreachable!("just matched")
             };

@@ -1,6 +1,6 @@
 //! Descriptors of a thread and their readiness: one epoll set, edge-triggered, and some forty bytes for each descriptor.
 
-use super::{ENGINE, NOBODY, TaskId, wake};
+use super::{ENGINE, NOBODY, TaskId, wake, wake_first};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 /// Events taken from the kernel at once.
-const EVENTS: usize = 256;
+const EVENTS: usize = 1024;
 /// The token of the thread's bell.
 const BELL: u64 = u64::MAX;
 
@@ -28,6 +28,8 @@ struct Source {
     reader: Cell<u32>,
     writer: Cell<u32>,
     ready: Cell<u8>,
+    /// Whoever waits to read runs first.
+    urgent: bool,
 }
 
 #[derive(Default)]
@@ -56,6 +58,8 @@ pub enum Interest {
     Read,
     /// Both directions.
     Both,
+    /// Both directions of a connection to a peer: who has been answered goes first.
+    Peer,
 }
 
 /// A descriptor that the thread watches. Closing the descriptor ends the watch in the kernel if no other descriptor
@@ -128,7 +132,11 @@ impl Sources {
         if ready & READ != 0 {
             let reader = s.reader.replace(NOBODY);
             if reader != NOBODY {
-                wake(TaskId(reader));
+                if s.urgent {
+                    wake_first(reader);
+                } else {
+                    wake(TaskId(reader));
+                }
             }
         }
         if ready & WRITE != 0 {
@@ -152,14 +160,15 @@ impl Registration {
                 (s.places.len() - 1) as u32
             });
             let (reader, writer, ready) = (Cell::new(NOBODY), Cell::new(NOBODY), Cell::new(0));
-            let source = Rc::new(Source { place, reader, writer, ready });
+            let urgent = interest == Interest::Peer;
+            let source = Rc::new(Source { place, reader, writer, ready, urgent });
             let mine = &mut s.places[place as usize];
             mine.source = Some(source.clone());
             (source, mine.generation)
         });
         let registration = Registration { source };
         let mut flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        if interest == Interest::Both {
+        if interest != Interest::Read {
             flags |= EventFlags::OUT;
         }
         let data = EventData::new_u64(u64::from(generation) << 32 | u64::from(registration.source.place));

@@ -4,6 +4,8 @@
 //! ```text
 //!   turn:  tasks that were woken -> lines of the turn -> passed deadlines -> epoll_wait -> marks readiness, wakes tasks
 //! ```
+//! What is under way is finished before more is begun: tasks that a peer has answered run first. Under load requests then
+//! wait in the kernel, where they cost nothing, and few are in memory at once (measured: docs/decisions/0004).
 //! A descriptor or a deadline wakes the task that asked last, whatever waker it asked with: combinators that poll parts of
 //! a task under wakers of their own (`FuturesUnordered`) do not work here. Why not tokio: docs/decisions/0004.
 
@@ -24,6 +26,8 @@ use std::task::{Context, Poll, Wake, Waker};
 
 /// Tasks that run before the kernel is asked for news again.
 const TASKS_A_TURN: usize = 64;
+/// The same for tasks that may begin something, while there are others to finish.
+const BEGUN_A_TURN: usize = 16;
 /// Tasks that run before the clock is read again: some hundred microseconds under full load.
 const TASKS_A_TICK: usize = 16;
 /// Reads and writes that a task may do in one go before others get their turn.
@@ -67,6 +71,8 @@ struct Engine {
     tasks: RefCell<Vec<Task>>,
     free: RefCell<Vec<u32>>,
     ready: RefCell<VecDeque<u32>>,
+    /// Those that run first.
+    urgent: RefCell<VecDeque<u32>>,
     current: Cell<u32>,
     budget: Cell<u32>,
     home: OnceCell<Arc<Home>>,
@@ -78,6 +84,7 @@ thread_local! {
             tasks: RefCell::new(Vec::new()),
             free: RefCell::new(Vec::new()),
             ready: RefCell::new(VecDeque::new()),
+            urgent: RefCell::new(VecDeque::new()),
             current: Cell::new(NOBODY),
             budget: Cell::new(0),
             home: OnceCell::new(),
@@ -106,6 +113,7 @@ pub fn run(main: impl Future<Output = ()> + 'static) -> std::io::Result<()> {
         }
         let tasks = std::mem::take(&mut *e.tasks.borrow_mut());
         e.ready.borrow_mut().clear();
+        e.urgent.borrow_mut().clear();
         drop(tasks);
     });
     Ok(())
@@ -126,6 +134,11 @@ pub fn current() -> TaskId {
 pub fn wake(task: TaskId) {
     // The thread's storage may be gone already when a thread ends.
     let _ = ENGINE.try_with(|e| e.wake(task.0));
+}
+
+/// The same before all that are not as urgent.
+fn wake_first(task: u32) {
+    ENGINE.with(|e| e.queue(task, &e.urgent));
 }
 
 /// Lets every task of this thread look around: something has changed that concerns all.
@@ -182,39 +195,52 @@ impl Engine {
 
     #[inline]
     fn wake(&self, id: u32) {
+        self.queue(id, &self.ready);
+    }
+
+    #[inline]
+    fn queue(&self, id: u32, queue: &RefCell<VecDeque<u32>>) {
         if let Some(task) = self.tasks.borrow_mut().get_mut(id as usize)
             && !task.free
             && !std::mem::replace(&mut task.queued, true)
         {
-            self.ready.borrow_mut().push_back(id);
+            queue.borrow_mut().push_back(id);
         }
     }
 
     fn turn(&self, done: &Cell<bool>) {
-        let mut left = self.ready.borrow().len().min(TASKS_A_TURN);
-        while left > 0 {
-            let tick = left.min(TASKS_A_TICK);
-            for _ in 0..tick {
-                let next = self.ready.borrow_mut().pop_front();
-                let Some(id) = next else { break };
-                self.poll(id);
-                if done.get() {
-                    return;
-                }
-            }
-            left -= tick;
-            if left > 0 {
-                clock::refresh();
-            }
+        let finished = self.run(&self.urgent, TASKS_A_TURN, done);
+        let most = if finished > 0 { BEGUN_A_TURN } else { TASKS_A_TURN };
+        self.run(&self.ready, most, done);
+        if done.get() {
+            return;
         }
         crate::log::lines::end_of_turn();
-        let wait = if self.ready.borrow().is_empty() { timer::until_next() } else { Some(0) };
+        let idle = self.ready.borrow().is_empty() && self.urgent.borrow().is_empty();
+        let wait = if idle { timer::until_next() } else { Some(0) };
         let called = io::wait(wait);
         clock::refresh();
         timer::fire_passed();
         if called {
             self.answer_calls();
         }
+    }
+
+    /// Runs tasks of a queue, those that are in it now and at most so many. How many it were.
+    fn run(&self, queue: &RefCell<VecDeque<u32>>, most: usize, done: &Cell<bool>) -> usize {
+        let count = queue.borrow().len().min(most);
+        for number in 1..=count {
+            let next = queue.borrow_mut().pop_front();
+            let Some(id) = next else { break };
+            self.poll(id);
+            if done.get() {
+                break;
+            }
+            if number % TASKS_A_TICK == 0 {
+                clock::refresh();
+            }
+        }
+        count
     }
 
     fn poll(&self, id: u32) {

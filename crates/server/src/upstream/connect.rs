@@ -49,8 +49,8 @@ pub fn begin(to: &Address, local: Option<SocketAddr>, conf: &UpstreamSettings) -
         },
     };
     match result {
-        Ok(()) => Ok(Connecting { socket: Socket::new(fd), done: true }),
-        Err(Errno::INPROGRESS) => Ok(Connecting { socket: Socket::new(fd), done: false }),
+        Ok(()) => Ok(Connecting { socket: Socket::to_peer(fd), done: true }),
+        Err(Errno::INPROGRESS) => Ok(Connecting { socket: Socket::to_peer(fd), done: false }),
         Err(e) => Err(failed("connect()")(e)),
     }
 }
