@@ -67,8 +67,6 @@ pub struct Answer {
     pub at: usize,
     /// The peer.
     pub chosen: Chosen,
-    /// The deadline of reads.
-    pub timer: Timer,
     /// All of the request has been sent.
     pub request_sent: bool,
     /// When the try began, ms.
@@ -115,7 +113,6 @@ pub async fn ask(
     fresh: bool,
 ) -> Result<Answer, (Failure, Chosen)> {
     let started_ms = clock::monotonic_ms();
-    let timer = Timer::new();
     let in_use = pool::begin(&job.group);
     let idle = if fresh || !job.keepalive { None } else { pool::take(&job.group, &chosen.peer) };
     let reused = idle.is_some();
@@ -124,24 +121,24 @@ pub async fn ask(
             r.attempts.current().connect_ms = Some(0);
             c
         }
-        None => match open(r, job, conf, &chosen, &timer, started_ms).await {
+        None => match open(r, job, conf, &chosen, started_ms).await {
             Ok(c) => c,
             Err(f) => return Err((f, chosen)),
         },
     };
     connection.requests += 1;
     let mut input = Vec::new();
-    let sent = match send(r, job, conf, &mut connection, &timer, &mut input, reused).await {
+    let sent = match send(r, job, conf, &mut connection, &mut input, reused).await {
         Ok(sent) => sent,
         Err(f) => {
             buffers::give_buffer(input);
             return Err((f, chosen));
         }
     };
-    match read_head(r, conf, &mut connection, &timer, &mut input, reused).await {
+    match read_head(r, conf, &mut connection, &mut input, reused).await {
         Ok(at) => {
             r.attempts.current().header_ms = Some(clock::monotonic_ms() - started_ms);
-            Ok(Answer { connection, input, at, chosen, timer, request_sent: sent, started_ms, _in_use: in_use })
+            Ok(Answer { connection, input, at, chosen, request_sent: sent, started_ms, _in_use: in_use })
         }
         Err(f) => {
             buffers::give_buffer(input);
@@ -155,9 +152,9 @@ async fn open(
     job: &Job,
     conf: &UpstreamSettings,
     chosen: &Chosen,
-    timer: &Timer,
     started_ms: u64,
 ) -> Result<Connection, Failure> {
+    let timer = Timer::new();
     let connecting = match connect::begin(&chosen.peer.address, job.local, conf) {
         Ok(c) => c,
         Err(f) => return Err(connect_failed(r, &f)),
@@ -182,7 +179,7 @@ async fn open(
     match event {
         Event::Done(Ok(socket)) => {
             r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started_ms);
-            Ok(Connection::new(socket))
+            Ok(Connection::new(socket, timer))
         }
         Event::Done(Err(f)) => Err(connect_failed(r, &f)),
         Event::TimedOut => {
@@ -228,7 +225,6 @@ async fn send(
     job: &Job,
     conf: &UpstreamSettings,
     connection: &mut Connection,
-    timer: &Timer,
     input: &mut Vec<u8>,
     reused: bool,
 ) -> Result<bool, Failure> {
@@ -236,14 +232,14 @@ async fn send(
         JobBody::Stored(s) if s.file.is_none() => &s.memory,
         _ => b"",
     };
-    if !write_two(r, conf, connection, timer, &job.head, memory, input, reused).await? {
+    if !write_two(r, conf, connection, &job.head, memory, input, reused).await? {
         return Ok(false);
     }
     match &job.body {
-        JobBody::Stored(s) if s.file.is_some() => send_file(r, conf, connection, timer, s, input, reused).await,
+        JobBody::Stored(s) if s.file.is_some() => send_file(r, conf, connection, s, input, reused).await,
         JobBody::Stream { chunked, first, complete } => {
             let begun = (first.as_slice(), *complete);
-            stream(r, conf, connection, timer, *chunked, begun, input, reused).await
+            stream(r, conf, connection, *chunked, begun, input, reused).await
         }
         _ => Ok(true),
     }
@@ -255,7 +251,6 @@ async fn write_two(
     r: &mut Request,
     conf: &UpstreamSettings,
     connection: &mut Connection,
-    timer: &Timer,
     first: &[u8],
     second: &[u8],
     input: &mut Vec<u8>,
@@ -287,9 +282,9 @@ async fn write_two(
                 return Poll::Ready(Event::Done(Err(n)));
             }
             if !std::mem::replace(&mut armed, true) {
-                timer.set(*conf.send_timeout);
+                connection.timer.set(*conf.send_timeout);
             }
-            if timer.poll_expired(cx).is_ready() {
+            if connection.timer.poll_expired(cx).is_ready() {
                 return Poll::Ready(Event::TimedOut);
             }
             if watch && poll_client_gone(r, cx).is_ready() {
@@ -348,14 +343,13 @@ async fn send_file(
     r: &mut Request,
     conf: &UpstreamSettings,
     connection: &mut Connection,
-    timer: &Timer,
     stored: &Stored,
     input: &mut Vec<u8>,
     reused: bool,
 ) -> Result<bool, Failure> {
     let file = stored.file.as_ref().expect("asked before");
     let mut offset = 0u64;
-    timer.set(*conf.send_timeout);
+    connection.timer.set(*conf.send_timeout);
     while offset < stored.len {
         let len = (stored.len - offset).min(FILE_CHUNK as u64) as usize;
         let mut at = offset;
@@ -370,14 +364,14 @@ async fn send_file(
             {
                 return Poll::Ready(Event::Done(Err(n)));
             }
-            timer.poll_expired(cx).map(|()| Event::TimedOut)
+            connection.timer.poll_expired(cx).map(|()| Event::TimedOut)
         })
         .await;
         match event {
             Event::Done(Ok(Ok(n))) if n > 0 => {
                 offset += n as u64;
                 r.attempts.current().sent += n as u64;
-                timer.set(*conf.send_timeout);
+                connection.timer.set(*conf.send_timeout);
             }
             Event::Done(Err(Ok(n))) if n > 0 => {
                 r.attempts.current().received += n as u64;
@@ -406,7 +400,6 @@ async fn stream(
     r: &mut Request,
     conf: &UpstreamSettings,
     connection: &mut Connection,
-    timer: &Timer,
     chunked: bool,
     (first, whole): (&[u8], bool),
     input: &mut Vec<u8>,
@@ -420,7 +413,7 @@ async fn stream(
         piece.clear();
         if let Some(whole) = begun.take().filter(|whole| *whole || !first.is_empty()) {
             piece.extend_from_slice(first);
-            if send_piece(r, conf, connection, timer, chunked, &piece, whole, &mut framed, input, reused).await? {
+            if send_piece(r, conf, connection, chunked, &piece, whole, &mut framed, input, reused).await? {
                 if whole {
                     buffers::give_buffer(piece);
                     return Ok(true);
@@ -455,7 +448,7 @@ async fn stream(
                 return Err(Failure::of(next::ERROR, true, reused));
             }
         };
-        if !send_piece(r, conf, connection, timer, chunked, &piece, complete, &mut framed, input, reused).await? {
+        if !send_piece(r, conf, connection, chunked, &piece, complete, &mut framed, input, reused).await? {
             return Ok(false);
         }
         if complete {
@@ -471,7 +464,6 @@ async fn send_piece(
     r: &mut Request,
     conf: &UpstreamSettings,
     connection: &mut Connection,
-    timer: &Timer,
     chunked: bool,
     piece: &[u8],
     complete: bool,
@@ -495,7 +487,7 @@ async fn send_piece(
     if out.is_empty() {
         return Ok(true);
     }
-    write_two(r, conf, connection, timer, out, b"", input, reused).await
+    write_two(r, conf, connection, out, b"", input, reused).await
 }
 
 /// `$request_body` of a body that came in one piece, where the configuration asks for it.
@@ -512,7 +504,6 @@ async fn read_head(
     r: &mut Request,
     conf: &UpstreamSettings,
     connection: &mut Connection,
-    timer: &Timer,
     input: &mut Vec<u8>,
     reused: bool,
 ) -> Result<usize, Failure> {
@@ -567,12 +558,12 @@ async fn read_head(
                 }
             }
             if !std::mem::replace(&mut armed, true) {
-                timer.set(*conf.read_timeout);
+                connection.timer.set(*conf.read_timeout);
                 if let Session::Http1(http) = &mut r.session {
                     http.lend_input();
                 }
             }
-            if timer.poll_expired(cx).is_ready() {
+            if connection.timer.poll_expired(cx).is_ready() {
                 return Poll::Ready(Event::TimedOut);
             }
             if watch && poll_client_gone(r, cx).is_ready() {

@@ -4,6 +4,7 @@
 use super::group::{Group, Peer};
 use crate::connection::socket::Socket;
 use crate::snapshot::Shot;
+use crate::worker::timer::Timer;
 use crate::worker::{clock, timer};
 use hashbrown::HashMap;
 use std::cell::{Cell, RefCell};
@@ -21,6 +22,8 @@ const FADE: u64 = 10;
 pub struct Connection {
     /// The socket.
     pub socket: Socket,
+    /// The deadline of what is waited for. Of the connection, not of the request: moving it on costs nothing.
+    pub timer: Timer,
     /// Requests so far.
     pub requests: u64,
     /// When it was opened, ms of the monotonic clock.
@@ -30,8 +33,8 @@ pub struct Connection {
 
 impl Connection {
     /// A connection that was just opened.
-    pub fn new(socket: Socket) -> Connection {
-        Connection { socket, requests: 0, started_ms: clock::monotonic_ms(), idle_since_ms: 0 }
+    pub fn new(socket: Socket, timer: Timer) -> Connection {
+        Connection { socket, timer, requests: 0, started_ms: clock::monotonic_ms(), idle_since_ms: 0 }
     }
 }
 
@@ -117,6 +120,7 @@ pub fn give(group: &Arc<Group>, peer: &Peer, mut connection: Connection) {
         return;
     }
     connection.idle_since_ms = now;
+    connection.timer.clear();
     with(group, |p| {
         // The connection that is being given back still counts as in use.
         if p.count + p.in_use.get().saturating_sub(1) >= p.peak.max(floor) {

@@ -107,7 +107,7 @@ impl Relay {
             self.framing = Framing::Length(n);
         }
         let memory = conf.buffers.0 * conf.buffers.1 + *conf.buffer_size;
-        let rate_timer = Timer::new();
+        let mut rate_timer = None;
         loop {
             match self.take(r, conf, answer, memory) {
                 Ok(()) => {}
@@ -126,7 +126,7 @@ impl Relay {
             {
                 return v;
             }
-            match self.step(r, conf, answer, memory, &rate_timer).await {
+            match self.step(r, conf, answer, memory, &mut rate_timer).await {
                 Step::Read(Ok(n)) if n > 0 => {
                     self.read += n as u64;
                     r.attempts.current().received += n as u64;
@@ -168,15 +168,15 @@ impl Relay {
         conf: &UpstreamSettings,
         answer: &mut Answer,
         memory: u64,
-        rate_timer: &Timer,
+        rate_timer: &mut Option<Timer>,
     ) -> Step {
         let (rate, after) = respond::rate(r);
         let watch = !*conf.ignore_client_abort;
         let paused = self.pause();
         if let Some(wait) = paused {
-            rate_timer.set(wait);
+            rate_timer.get_or_insert_with(Timer::new).set(wait);
         }
-        let Answer { connection, input, timer, .. } = answer;
+        let Answer { connection, input, .. } = answer;
         if input.capacity() - input.len() < 1024 {
             input.reserve(buffers::BUFFER);
         }
@@ -189,7 +189,7 @@ impl Relay {
             if let Poll::Ready(Err(e)) = client {
                 return Poll::Ready(Step::ClientFailed(e));
             }
-            if paused && rate_timer.poll_expired(cx).is_ready() {
+            if paused && rate_timer.as_ref().is_none_or(|t| t.poll_expired(cx).is_ready()) {
                 paused = false;
             }
             let room = self.room(r, conf, memory);
@@ -198,9 +198,9 @@ impl Relay {
                     return Poll::Ready(Step::Read(n));
                 }
                 if !std::mem::replace(&mut armed, true) {
-                    timer.set(*conf.read_timeout);
+                    connection.timer.set(*conf.read_timeout);
                 }
-                if timer.poll_expired(cx).is_ready() {
+                if connection.timer.poll_expired(cx).is_ready() {
                     return Poll::Ready(Step::TimedOut);
                 }
             } else if waiting(r) < before {

@@ -26,11 +26,31 @@ struct Wheel {
     entries: Vec<Entry>,
     free: Vec<u32>,
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    /// Items of the heap whose timer is gone, or stands earlier in it.
+    stale: usize,
+}
+
+/// The heap is cleaned when it has so many stale items and they are half of it: short connections and short waits
+/// under long timeouts would fill it otherwise.
+const STALE: usize = 1024;
+
+impl Wheel {
+    fn has_stale(&mut self) {
+        self.stale += 1;
+        if self.stale >= STALE && self.stale * 2 > self.heap.len() {
+            let entries = &self.entries;
+            self.heap.retain(|Reverse((at, key, generation))| {
+                let e = &entries[*key as usize];
+                e.generation == *generation && e.queued == *at
+            });
+            self.stale = 0;
+        }
+    }
 }
 
 thread_local! {
     static WHEEL: RefCell<Wheel> =
-        const { RefCell::new(Wheel { entries: Vec::new(), free: Vec::new(), heap: BinaryHeap::new() }) };
+        const { RefCell::new(Wheel { entries: Vec::new(), free: Vec::new(), heap: BinaryHeap::new(), stale: 0 }) };
 }
 
 /// One deadline, owned by a connection, an exchange or a task.
@@ -60,8 +80,12 @@ impl Timer {
             let e = &mut w.entries[self.key as usize];
             e.deadline = deadline;
             if deadline < e.queued {
+                let earlier = e.queued != NEVER;
                 e.queued = deadline;
                 w.heap.push(Reverse((deadline, self.key, e.generation)));
+                if earlier {
+                    w.has_stale();
+                }
             }
         });
     }
@@ -117,10 +141,14 @@ impl Drop for Timer {
         let _ = WHEEL.try_with(|w| {
             let mut w = w.borrow_mut();
             let e = &mut w.entries[self.key as usize];
+            let queued = e.queued != NEVER;
             e.generation = e.generation.wrapping_add(1);
             e.deadline = NEVER;
             e.queued = NEVER;
             w.free.push(self.key);
+            if queued {
+                w.has_stale();
+            }
         });
     }
 }
@@ -142,6 +170,7 @@ pub fn fire_passed() {
             w.heap.pop();
             let e = &mut w.entries[key as usize];
             if e.generation != generation || e.queued != at {
+                w.stale = w.stale.saturating_sub(1);
                 continue;
             }
             e.queued = NEVER;
@@ -162,4 +191,24 @@ pub fn fire_passed() {
 pub fn until_next() -> Option<u64> {
     // One millisecond more than the distance: the coarse clock lags behind the kernel's timers.
     WHEEL.with_borrow(|w| w.heap.peek().map(|top| top.0.0.saturating_sub(monotonic_ms()) + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gone_does_not_fill_the_heap() {
+        let kept = Timer::new();
+        kept.set(Duration::from_secs(75));
+        for _ in 0..20 * STALE {
+            let t = Timer::new();
+            t.set(Duration::from_secs(60));
+            t.set(Duration::from_millis(20));
+        }
+        WHEEL.with_borrow(|w| {
+            assert!(w.heap.len() <= 2 * STALE + 2, "{}", w.heap.len());
+            assert!(w.heap.iter().any(|Reverse((_, key, _))| *key == kept.key));
+        });
+    }
 }
