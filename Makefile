@@ -8,7 +8,7 @@ FUZZ_TARGETS = $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/
 TARGET ?= $(FUZZ_TARGETS)
 SECONDS ?= 300
 
-.PHONY: help setup setup-build setup-peers build run test lint perf fuzz
+.PHONY: help setup setup-build setup-peers build dist run test lint perf fuzz
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile
@@ -25,6 +25,10 @@ setup-peers:
 build: setup-build ## the release binary
 	@$(CARGO) build --release --locked -p ironweir
 
+dist: setup ## the binary as packages ship it: laid out by a profile of its cases (5 minutes; rustup and wrk)
+	@$(CARGO) build --release --locked -p floor
+	@perf/optimize.py
+
 run: build ## builds and starts `ironweir demo`
 	@exec $$($(CARGO) metadata --format-version 1 --no-deps --locked | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/ironweir demo --port $(PORT)
 
@@ -39,9 +43,9 @@ lint: setup-build ## formatting, clippy without warnings, licences and advisorie
 	@if command -v cargo-deny >/dev/null 2>&1; then $(CARGO) deny --locked check licenses bans sources; \
 	else echo "lint: cargo-deny is not installed, deny.toml is not checked" >&2; fi
 
-perf: setup ## what a request costs nginx, HAProxy, the floor and Ironweir (15 minutes; root)
-	@$(CARGO) build --release --locked -p ironweir -p floor
-	@perf/side_by_side.py
+perf: setup ## what a request costs nginx, HAProxy, the floor and Ironweir (20 minutes; root)
+	@$(CARGO) build --release --locked -p floor
+	@ironweir=$$(perf/optimize.py) && perf/side_by_side.py --ironweir "$$ironweir"
 
 fuzz: setup-build ## every fuzz target for five minutes (nightly and cargo-fuzz)
 	@for target in $(TARGET); do \
