@@ -502,9 +502,8 @@ fn write_value(r: &Request, value: Option<Text>, escape: Escape, out: &mut Vec<u
 /// `"`, `\` and bytes outside printable ASCII become `\xXX` (`ngx_http_log_escape`).
 fn escape_default(bytes: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let odd = |b: u8| !(0x20..0x7f).contains(&b) || b == b'"' || b == b'\\';
     let mut rest = bytes;
-    while let Some(at) = rest.iter().position(|b| odd(*b)) {
+    while let Some(at) = first_odd(rest) {
         let b = rest[at];
         out.extend_from_slice(&rest[..at]);
         out.extend_from_slice(&[b'\\', b'x', HEX[(b >> 4) as usize], HEX[(b & 15) as usize]]);
@@ -513,9 +512,38 @@ fn escape_default(bytes: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(rest);
 }
 
+/// Where the first byte stands that is not written as it is. Eight bytes a step.
+fn first_odd(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    const TOPS: u64 = 0x8080_8080_8080_8080;
+    // The top bit of each byte that is zero, and perhaps of those above it: enough to see whether there is one.
+    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & TOPS;
+    let (words, _) = bytes.as_chunks::<8>();
+    let odd_word = |chunk: &[u8; 8]| {
+        let word = u64::from_ne_bytes(*chunk);
+        let low = word.wrapping_sub(ONES * 0x20) & !word & TOPS;
+        low | zeros(word ^ (ONES * 0x22)) | zeros(word ^ (ONES * 0x5c)) | zeros(word ^ (ONES * 0x7f)) | word & TOPS != 0
+    };
+    let odd = |b: &u8| !(0x20..0x7f).contains(b) || *b == b'"' || *b == b'\\';
+    let plain = words.iter().take_while(|w| !odd_word(w)).count() * 8;
+    bytes[plain..].iter().position(odd).map(|at| plain + at)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn odd_bytes_are_found_wherever_they_stand() {
+        for byte in 0..=255u8 {
+            let odd = !(0x20..0x7f).contains(&byte) || byte == b'"' || byte == b'\\';
+            for at in 0..20 {
+                let mut bytes = *b"abcdefghijklmnopqrst";
+                bytes[at] = byte;
+                assert_eq!(first_odd(&bytes), odd.then_some(at), "{byte} at {at}");
+            }
+        }
+    }
 
     #[test]
     fn seconds_have_three_digits() {

@@ -1011,7 +1011,7 @@ fn add_x_forwarded_for(r: &mut Request) -> Option<Text> {
         out.extend_from_slice(r.arena.span(line.value));
         out.extend_from_slice(b", ");
     }
-    let _ = std::io::Write::write_fmt(&mut out, format_args!("{}", r.client.remote.borrow().host()));
+    r.client.remote.borrow().write_host(&mut out);
     Some(r.text(&out))
 }
 

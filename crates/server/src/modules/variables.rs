@@ -29,7 +29,7 @@ pub const VARIABLES: &[Builtin] = &[
     fixed("content_length", |r| r.headers_in.find(K::ContentLength)),
     fixed("content_type", |r| request_header(r, "content_type")),
     fixed("binary_remote_addr", binary_remote_addr),
-    volatile("remote_addr", |r| Some(text!(r, "{}", r.client.clone().remote.borrow().host()))),
+    volatile("remote_addr", remote_addr),
     volatile("remote_port", |r| port(r, r.client.clone().remote.borrow().port())),
     fixed("proxy_protocol_addr", |r| proxied(r, |h| h.source.to_string())),
     fixed("proxy_protocol_port", |r| proxied(r, |h| h.source_port.to_string())),
@@ -163,6 +163,15 @@ fn host(r: &mut Request) -> Option<Text> {
 
 fn port(r: &mut Request, port: u16) -> Option<Text> {
     Some(if port == 0 { Text::EMPTY } else { text!(r, "{port}") })
+}
+
+fn remote_addr(r: &mut Request) -> Option<Text> {
+    let mut room = std::mem::take(&mut r.room);
+    room.clear();
+    r.client.remote.borrow().write_host(&mut room);
+    let text = r.text(&room);
+    r.room = room;
+    Some(text)
 }
 
 fn binary_remote_addr(r: &mut Request) -> Option<Text> {
