@@ -1,0 +1,676 @@
+//! What the cache says to a request (nginx's `ngx_http_upstream_cache` and `ngx_http_file_cache_open`), and what a request
+//! that asks the upstream does for the cache meanwhile.
+//!
+//! ```text
+//!  look ─┬─> Serve: HIT; STALE or UPDATING, while somebody else asks the upstream
+//!        ├─> Answer: the upstream failed lately
+//!        └─> Ask: MISS, EXPIRED, BYPASS ─> the upstream's answer ─┬─> decide ─> Fill ─> keep
+//!                   (with a lock: one asks, the others wait)      ├─> confirm: REVALIDATED
+//!                                                                 └─> the old one after all: STALE
+//! ```
+
+use super::entry::{self, Entry, NoEntry};
+use super::fill::Fill;
+use super::format::{Digest, Head, MAX_ETAG, Times};
+use super::index::{Ask, Known, Leave, Refused, Slot};
+use super::judge::Judgement;
+use super::settings::{CacheSettings, Which, any_is_true};
+use super::{CacheRef, Status, key};
+use crate::connection::Session;
+use crate::log_error;
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::{self, Content, Verdict};
+use crate::request::subrequest::{self, Mode, Options, SubSession};
+use crate::request::{Request, Text};
+use crate::upstream::exchange::poll_client_gone;
+use crate::upstream::relay::text_of;
+use crate::upstream::settings::{UpstreamSettings, next};
+use crate::worker::clock;
+use crate::worker::timer::Timer;
+use std::future::poll_fn;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+use std::time::Duration;
+
+/// What nginx keeps before the answer's head in a file, beside the key: the buffer for a head has to hold it too.
+const NGINX_START: u64 = 343;
+/// ... and so much of the head.
+const HEAD_ROOM: u64 = 256;
+
+/// What a request does about an entry while its upstream is asked.
+#[derive(Debug)]
+pub struct Caching {
+    cache: CacheRef,
+    /// The key, in the arena.
+    key: Text,
+    /// The key's name.
+    main: Digest,
+    /// The name of the entry: the key's, or that of a variant.
+    name: Digest,
+    hold: Option<Hold>,
+    /// The answer may be kept, as far as is known.
+    pub cacheable: bool,
+    /// Nobody waits for the answer.
+    pub background: bool,
+    /// What is too old.
+    pub entry: Option<Entry>,
+    /// What is too old may be sent if the upstream fails (`stale-if-error`).
+    pub stale_error: bool,
+    /// What the answer's headers say.
+    judgement: Judgement,
+    fill: Option<(Fill, Times, Digest)>,
+}
+
+/// An entry that is held, until dropped.
+#[derive(Debug)]
+struct Hold {
+    cache: CacheRef,
+    slot: Slot,
+    leave: Leave,
+    /// Given up already.
+    done: bool,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !self.done {
+            self.cache.zone.index.release(self.slot, self.leave);
+        }
+    }
+}
+
+/// What to do with a request.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Ask the upstream; `r.ctx.cache` says what for, if the cache has anything to do with it.
+    Ask,
+    /// Send this.
+    Serve(Entry),
+    /// Answer with this.
+    End(Verdict),
+}
+
+/// Looks a request up. `own_key` makes the key where no directive gives one.
+pub async fn look(
+    r: &mut Request,
+    conf: &CacheSettings,
+    upstream: &UpstreamSettings,
+    module: &str,
+    own_key: impl FnOnce(&mut Request) -> Text,
+) -> Outcome {
+    if !conf.keeps(r.method) {
+        return Outcome::Ask;
+    }
+    let cache = match which(r, conf) {
+        Ok(Some(cache)) => cache,
+        Ok(None) => return Outcome::Ask,
+        Err(verdict) => return Outcome::End(verdict),
+    };
+    let key = match &*conf.key {
+        Some(key) => key.eval(r),
+        None => own_key(r),
+    };
+    let least = NGINX_START + r.get(key).len() as u64 + HEAD_ROOM;
+    let room = *upstream.buffer_size;
+    if least > room {
+        let least = least.next_multiple_of(1024);
+        log_error!(
+            r,
+            Error,
+            "{module}_buffer_size {room} is not enough for cache key, it should be increased to at least {least}"
+        );
+        return Outcome::Ask;
+    }
+    let main = key::digest(r.get(key));
+    if !conf.bypass.is_empty() && any_is_true(r, &conf.bypass) {
+        r.attempts.cache = Some(Status::Bypass);
+        r.ctx.cache = Some(Box::new(Caching::new(cache, key, main)));
+        return Outcome::Ask;
+    }
+    if let Some(entry) = fresh(r, &cache, key, main) {
+        r.attempts.cache = Some(Status::Hit);
+        return Outcome::Serve(entry);
+    }
+    r.attempts.cache = Some(Status::Miss);
+    let caching = Box::new(Caching::new(cache, key, main));
+    open(r, conf, upstream, caching).await
+}
+
+fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verdict> {
+    let shot = r.shot.clone();
+    let number = match &*conf.cache {
+        Which::Off => return Ok(None),
+        Which::Zone(zone) => *zone.1.get().expect("zones are found when levels are merged"),
+        Which::Named(name) => {
+            let name = name.eval(r);
+            let name = r.get(name);
+            if matches!(name, b"" | b"off") {
+                return Ok(None);
+            }
+            match shot.main.cache.caches.iter().position(|c| *c.zone.name == *name) {
+                Some(n) => n,
+                None => {
+                    log_error!(r, Error, "cache \"{}\" not found", String::from_utf8_lossy(name));
+                    return Err(Verdict::Status(500));
+                }
+            }
+        }
+    };
+    Ok(Some(CacheRef::new(shot, number)))
+}
+
+/// The usual case, with one short look into the index: the entry is there and fresh. Nothing is held.
+fn fresh(r: &mut Request, cache: &CacheRef, key: Text, main: Digest) -> Option<Entry> {
+    let now = clock::wall_seconds();
+    let mut name = main;
+    for _ in 0..2 {
+        if !cache.zone.index.touch(&name, now + cache.inactive) {
+            return None;
+        }
+        let entry = open_file(r, cache, key, &name).ok()?;
+        let head = entry.head();
+        if head.vary.is_empty() || variant(r, &main, head.vary) == head.variant {
+            return (head.times.valid >= now).then_some(entry);
+        }
+        name = variant(r, &main, head.vary);
+    }
+    None
+}
+
+fn open_file(r: &mut Request, cache: &CacheRef, key: Text, name: &Digest) -> Result<Entry, NoEntry> {
+    let mut path = std::mem::take(&mut r.scratch);
+    path.clear();
+    cache.zone.write_path(name, &mut path);
+    let entry = entry::open(&path, r.get(key));
+    r.scratch = path;
+    entry
+}
+
+/// The name of the variant that the request asks for.
+fn variant(r: &Request, main: &Digest, vary: &[u8]) -> Digest {
+    key::variant(main, vary, |name| {
+        let name = name.to_vec();
+        let lines = r.headers_in.lines().iter();
+        lines.filter(move |l| r.arena.span(l.name).eq_ignore_ascii_case(&name)).map(|l| r.arena.span(l.value))
+    })
+}
+
+/// What was found under a name.
+enum Found {
+    Entry(Entry),
+    /// Nothing of use.
+    Nothing,
+    /// Nothing that may be replaced, or nothing that is worth it.
+    Leave,
+    /// Another variant.
+    Variant(Digest),
+}
+
+/// The general case (`ngx_http_file_cache_open`): holds the entry, perhaps waits for another request.
+async fn open(
+    r: &mut Request,
+    conf: &CacheSettings,
+    upstream: &UpstreamSettings,
+    mut caching: Box<Caching>,
+) -> Outcome {
+    let mut patience = Timer::new();
+    let mut waited = false;
+    let mut give_up = conf.lock_timeout.is_zero();
+    let outcome = loop {
+        let known = match caching.enter(r, conf) {
+            Ok(known) => known,
+            Err(()) => break Outcome::Ask,
+        };
+        if let Known::Error(status) = known {
+            r.attempts.cache = Some(Status::Hit);
+            return Outcome::End(Verdict::Status(status));
+        }
+        match caching.find(r, conf, known) {
+            Found::Entry(entry) => break caching.take(r, conf, entry),
+            Found::Variant(name) => {
+                caching.hold = None;
+                caching.name = name;
+                continue;
+            }
+            Found::Leave => {
+                caching.cacheable = false;
+                break Outcome::Ask;
+            }
+            Found::Nothing if !*conf.lock || caching.lock(conf) => break Outcome::Ask,
+            Found::Nothing => {}
+        }
+        if give_up {
+            caching.cacheable = false;
+            break Outcome::Ask;
+        }
+        if !std::mem::replace(&mut waited, true) {
+            patience.set(*conf.lock_timeout);
+        }
+        match caching.wait(r, upstream, &mut patience).await {
+            Waited::Done => {}
+            Waited::TimedOut => {
+                log_error!(r, Info, "cache lock timeout");
+                give_up = true;
+            }
+            Waited::ClientGone => {
+                log_error!(r, Info, "client prematurely closed connection");
+                r.aborted = true;
+                return Outcome::End(Verdict::Status(499));
+            }
+        }
+    };
+    match outcome {
+        Outcome::Serve(entry) if r.attempts.cache == Some(Status::Stale) => {
+            caching.entry = Some(entry.clone());
+            caching.update_behind(r);
+            Outcome::Serve(entry)
+        }
+        Outcome::Ask => {
+            if caching.cacheable && is_beyond(r, conf) {
+                caching.cacheable = false;
+            }
+            r.ctx.cache = Some(caching);
+            Outcome::Ask
+        }
+        other => other,
+    }
+}
+
+/// `*_cache_max_range_offset`: a part so far into the answer is not worth fetching all of it.
+fn is_beyond(r: &Request, conf: &CacheSettings) -> bool {
+    let (Some(limit), Some(range)) = (*conf.max_range_offset, r.headers_in.find(K::Range)) else { return false };
+    if limit == 0 {
+        return true;
+    }
+    let range = r.get(range);
+    let Some(ranges) = range.get(..6).filter(|p| p.eq_ignore_ascii_case(b"bytes=")).map(|_| &range[6..]) else {
+        return false;
+    };
+    let ranges = ranges.trim_ascii_start();
+    let digits = ranges.iter().take_while(|b| b.is_ascii_digit()).count();
+    match ranges {
+        [] => false,
+        [b'-', ..] => true,
+        _ => conf::value::number(&ranges[..digits]).is_some_and(|offset| offset >= limit),
+    }
+}
+
+enum Waited {
+    Done,
+    TimedOut,
+    ClientGone,
+}
+
+impl Caching {
+    fn new(cache: CacheRef, key: Text, main: Digest) -> Caching {
+        Caching {
+            cache,
+            key,
+            main,
+            name: main,
+            hold: None,
+            cacheable: true,
+            background: false,
+            entry: None,
+            stale_error: false,
+            judgement: Judgement::default(),
+            fill: None,
+        }
+    }
+
+    /// Enters the index. On `Err` there is no room or no place; the answer is not kept.
+    fn enter(&mut self, r: &Request, conf: &CacheSettings) -> Result<Known, ()> {
+        let now = clock::wall_seconds();
+        let min_uses = u32::try_from(*conf.min_uses).unwrap_or(u32::MAX);
+        let ask = Ask { min_uses, now, expire: now + self.cache.inactive };
+        self.hold = None;
+        match self.cache.zone.index.enter(&self.name, &ask) {
+            Ok((slot, known)) => {
+                let leave = Leave { forget: min_uses <= 1, ..Leave::default() };
+                self.hold = Some(Hold { cache: self.cache.clone(), slot, leave, done: false });
+                Ok(known)
+            }
+            Err(refused) => {
+                if refused == Refused::Full {
+                    let name = String::from_utf8_lossy(&self.cache.zone.name);
+                    log_error!(r, Alert, "could not allocate node in cache keys zone \"{name}\"");
+                }
+                super::keeper::wake();
+                self.cacheable = false;
+                Err(())
+            }
+        }
+    }
+
+    /// Looks at the file, if there may be one.
+    fn find(&mut self, r: &mut Request, conf: &CacheSettings, known: Known) -> Found {
+        let cold = self.cache.zone.cold.load(Relaxed);
+        let (try_file, without) = match known {
+            Known::Scarce | Known::Error(_) => return Found::Leave,
+            Known::New if *conf.min_uses > 1 => (cold, Found::Leave),
+            Known::New => (cold, Found::Nothing),
+            Known::Wanted { exists } => (exists, Found::Nothing),
+        };
+        if !try_file {
+            return without;
+        }
+        let entry = match open_file(r, &self.cache, self.key, &self.name) {
+            Ok(entry) => entry,
+            Err(NoEntry::Missing) => return without,
+            Err(bad) => return self.complain(r, bad),
+        };
+        let head = entry.head();
+        if !head.vary.is_empty() {
+            let wanted = variant(r, &self.main, head.vary);
+            if wanted != head.variant && self.name == self.main {
+                return Found::Variant(wanted);
+            }
+            if wanted != head.variant {
+                return self.complain(r, NoEntry::Bad("has incorrect vary hash"));
+            }
+        }
+        if cold && let Some(hold) = &self.hold {
+            self.cache.zone.index.found(hold.slot, self.cache.zone.blocks_of(entry.stat_blocks));
+        }
+        Found::Entry(entry)
+    }
+
+    /// A file that is no entry is replaced by the next answer.
+    fn complain(&self, r: &Request, why: NoEntry) -> Found {
+        let mut path = Vec::new();
+        self.cache.zone.write_path(&self.name, &mut path);
+        let path = String::from_utf8_lossy(&path);
+        match why {
+            NoEntry::Bad(text) => log_error!(r, Crit, "cache file \"{path}\" {text}"),
+            NoEntry::OtherVersion => log_error!(r, Info, "cache file \"{path}\" version mismatch"),
+            NoEntry::Missing => {}
+            NoEntry::Failed(f) => {
+                let text = crate::log::os_error(&f.errno.into());
+                log_error!(r, Crit, "{} \"{path}\" failed ({text})", f.call);
+                return Found::Leave;
+            }
+        }
+        Found::Nothing
+    }
+
+    /// What to do with an entry that is there.
+    fn take(&mut self, r: &mut Request, conf: &CacheSettings, entry: Entry) -> Outcome {
+        let times = entry.head().times;
+        let now = clock::wall_seconds();
+        if times.valid >= now {
+            r.attempts.cache = Some(Status::Hit);
+            return Outcome::Serve(entry);
+        }
+        self.stale_error = times.valid.saturating_add(times.error.into()) >= now;
+        let within = times.valid.saturating_add(times.updating.into()) >= now;
+        let may_serve = *conf.use_stale & next::UPDATING != 0 || within;
+        let mine = self.hold.as_mut().is_some_and(|hold| {
+            hold.leave.updating = self.cache.zone.index.begin_update(hold.slot);
+            hold.leave.updating.is_some()
+        });
+        if may_serve && (!mine || *conf.background_update) {
+            r.attempts.cache = Some(if mine { Status::Stale } else { Status::Updating });
+            return Outcome::Serve(entry);
+        }
+        r.attempts.cache = Some(Status::Expired);
+        self.entry = Some(entry);
+        Outcome::Ask
+    }
+
+    /// Takes the lock; false: somebody else has it.
+    fn lock(&mut self, conf: &CacheSettings) -> bool {
+        let Some(hold) = &mut self.hold else { return true };
+        let age = conf.lock_age.as_millis() as u64;
+        hold.leave.updating = self.cache.zone.index.try_lock(hold.slot, clock::monotonic_ms(), age);
+        hold.leave.updating.is_some()
+    }
+
+    /// Waits for whoever has the lock.
+    async fn wait(&self, r: &mut Request, upstream: &UpstreamSettings, patience: &mut Timer) -> Waited {
+        let Some(hold) = &self.hold else { return Waited::Done };
+        let watch = !*upstream.ignore_client_abort;
+        let late = Timer::new();
+        poll_fn(|cx| {
+            let now = clock::monotonic_ms();
+            let Some(until) = self.cache.zone.index.wait(hold.slot, now, cx.waker()) else {
+                return Poll::Ready(Waited::Done);
+            };
+            late.set(Duration::from_millis(until.saturating_sub(now)));
+            if late.poll_expired(cx).is_ready() {
+                return Poll::Ready(Waited::Done);
+            }
+            if patience.poll_expired(cx).is_ready() {
+                return Poll::Ready(Waited::TimedOut);
+            }
+            if watch && poll_client_gone(r, cx).is_ready() {
+                return Poll::Ready(Waited::ClientGone);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// `*_cache_background_update`: the same request once more, for the cache alone.
+    fn update_behind(mut self: Box<Self>, r: &mut Request) {
+        let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(SubSession::new(Mode::Discard)));
+        child.copy_shared(r);
+        let options = Options { mode: Mode::Discard, with_body: true, get: false };
+        subrequest::prepare(&mut child, r, r.uri, r.args, &options);
+        child.valid_target = r.valid_target;
+        child.valid_location = r.valid_location;
+        child.plain_uri = r.plain_uri;
+        child.captures.clone_from(&r.captures);
+        child.content_handler = r.content_handler;
+        child.attempts.cache = Some(Status::Expired);
+        self.background = true;
+        child.ctx.cache = Some(self);
+        tokio::task::spawn_local(async move {
+            let verdict = match child.content_handler {
+                Some(Content::Later(handler)) => handler(&mut child).await,
+                _ => Verdict::Answered,
+            };
+            phases::conclude(&mut child, verdict).await;
+            if *child.conf().core.log_subrequest {
+                crate::modules::log::write(&mut child);
+            }
+        });
+    }
+
+    /// Judges the head of an answer, which is the upstream's last.
+    pub fn judge(&mut self, r: &Request, ignored: u32) {
+        self.judgement = judge(r, ignored);
+        self.cacheable &= self.judgement.allows();
+    }
+
+    /// Gives an answer with `status` in the place of the upstream's for as long as that holds (`502`, `504`, and what
+    /// `*_intercept_errors` takes).
+    pub fn note_error(&mut self, conf: &CacheSettings, status: u16) {
+        let valid = self.until(conf, status);
+        if let Some(hold) = self.hold.as_mut().filter(|_| self.cacheable && valid > 0) {
+            hold.leave.error = Some((status, valid));
+        }
+    }
+
+    /// Until when an answer with a status is fresh; 0: it is not to be kept.
+    fn until(&self, conf: &CacheSettings, status: u16) -> i64 {
+        if self.judgement.valid != 0 {
+            return self.judgement.valid;
+        }
+        match conf.valid_for(status) {
+            0 => 0,
+            seconds => clock::wall_seconds().saturating_add(seconds),
+        }
+    }
+
+    /// Whether what is too old may be sent for a failure of these kinds (bits of [`next`]).
+    pub fn may_be_stale(&self, r: &Request, conf: &CacheSettings, kinds: u32) -> bool {
+        let error = if kinds & next::NO_LIVE != 0 { next::ERROR } else { 0 };
+        r.attempts.cache == Some(Status::Expired)
+            && self.entry.is_some()
+            && *conf.use_stale & (kinds | error) != 0
+    }
+}
+
+/// What the head in `r.attempts` says.
+pub fn judge(r: &Request, ignored: u32) -> Judgement {
+    let base = r.attempts.head_base;
+    let lines = r.attempts.head.headers.iter().map(|h| (h.known, r.get(text_of(h.value, base))));
+    Judgement::of(lines, ignored, clock::wall_seconds())
+}
+
+/// Decides whether the answer whose head is in `r.attempts` is kept, and begins its file if so.
+pub fn decide(r: &mut Request, conf: &CacheSettings, upstream: &UpstreamSettings, status: u16) {
+    let Some(mut caching) = r.ctx.cache.take() else { return };
+    if caching.cacheable && any_is_true(r, &conf.no_cache) {
+        caching.cacheable = false;
+    } else if r.attempts.cache == Some(Status::Bypass) && caching.cacheable {
+        let _ = caching.enter(r, conf);
+    }
+    let valid = caching.until(conf, status);
+    if !caching.cacheable || valid == 0 || caching.hold.is_none() {
+        return;
+    }
+    caching.begin(r, conf, upstream, (status, valid));
+    if caching.fill.is_some() {
+        r.ctx.cache = Some(caching);
+    }
+}
+
+impl Caching {
+    fn begin(
+        &mut self,
+        r: &mut Request,
+        conf: &CacheSettings,
+        upstream: &UpstreamSettings,
+        (status, valid): (u16, i64),
+    ) {
+        let variant = match &*self.judgement.vary {
+            [] => Digest::default(),
+            vary => variant(r, &self.main, vary),
+        };
+        if self.name != self.main && variant != self.name {
+            // The answer says no longer what makes its variants: it is the key's own.
+            self.name = self.main;
+            if self.enter(r, conf).is_err() {
+                return;
+            }
+        }
+        let validators = matches!(status, 200 | 206);
+        let last_modified = validators.then(|| last_modified(r)).flatten().unwrap_or(-1);
+        let Judgement { updating, error, .. } = self.judgement;
+        let times = Times { valid, date: clock::wall_seconds(), last_modified, updating, error };
+        let head = Head {
+            times,
+            variant,
+            etag: if validators { etag(r) } else { b"" },
+            vary: &self.judgement.vary,
+            key: r.get(self.key),
+            answer: answer(r),
+            body: 0,
+        };
+        self.fill = Some((Fill::new(&self.cache, &upstream.temp_path, &self.name, &head), times, variant));
+    }
+
+    /// Whether the answer is being kept.
+    pub fn is_filling(&self) -> bool {
+        self.fill.is_some()
+    }
+
+    /// Takes bytes of the answer's body.
+    pub fn push(&mut self, r: &Request, bytes: &[u8]) {
+        if let Some((fill, ..)) = &mut self.fill {
+            fill.push(r, bytes);
+        }
+    }
+
+    /// Takes bytes of the answer's body; gives the file and the place where they are now, for the client's part of them.
+    pub fn push_through(&mut self, r: &Request, bytes: &[u8]) -> Option<(std::rc::Rc<std::os::fd::OwnedFd>, u64)> {
+        self.fill.as_mut()?.0.push_through(r, bytes)
+    }
+
+    /// The answer is whole. `length`: what it announced, where that has to be true.
+    pub fn keep(mut self: Box<Self>, r: &Request, length: Option<u64>) {
+        let Some((fill, times, variant)) = self.fill.take() else { return };
+        let body = fill.body_len();
+        if length.is_some_and(|n| n != body) {
+            return;
+        }
+        let head = Head {
+            times,
+            variant,
+            etag: if matches!(r.attempts.head.status, 200 | 206) { etag(r) } else { b"" },
+            vary: &self.judgement.vary,
+            key: r.get(self.key),
+            answer: answer(r),
+            body,
+        };
+        let Some(blocks) = fill.finish(r, &self.cache.zone, &head) else { return };
+        if let Some(mut hold) = self.hold.take() {
+            hold.done = true;
+            self.cache.zone.index.finish(hold.slot, blocks);
+        }
+        let (used, most) = (self.cache.zone.index.blocks(), self.cache.max_blocks());
+        if most > 0 && used > most.saturating_add(most / 8) || self.cache.zone.index.has_graves() {
+            super::keeper::wake();
+        }
+    }
+}
+
+/// The upstream says that what is too old has not changed: it is fresh again for as long as the 304 says, or else the
+/// entry's own head (`judgement`, of the head that is in `r.attempts` now), or `*_cache_valid`.
+pub fn confirm(r: &Request, caching: &Caching, conf: &CacheSettings, status: u16) {
+    let Some(entry) = &caching.entry else { return };
+    let first = &caching.judgement;
+    let second = judge(r, *r.conf().proxy.upstream.ignore_headers);
+    let says = if first.valid != 0 { first } else { &second };
+    let now = clock::wall_seconds();
+    let valid = match (says.valid, conf.valid_for(status)) {
+        (0, 0) => return,
+        (0, seconds) => now.saturating_add(seconds),
+        (valid, _) => valid,
+    };
+    let old = entry.head();
+    let times = Times { valid, date: now, updating: says.updating, error: says.error, ..old.times };
+    if let Err(f) = entry.confirm(&caching.cache.zone, &caching.name, &Head { times, ..old }) {
+        let text = crate::log::os_error(&f.errno.into());
+        log_error!(r, Crit, "{} of a cache file failed ({text})", f.call);
+    }
+}
+
+fn header(r: &Request, known: K) -> Option<&[u8]> {
+    Some(r.get(text_of(r.attempts.head.header(known)?.value, r.attempts.head_base)))
+}
+
+fn last_modified(r: &Request) -> Option<i64> {
+    wire::date::parse_http(header(r, K::LastModified)?)
+}
+
+fn etag(r: &Request) -> &[u8] {
+    header(r, K::Etag).filter(|e| e.len() <= MAX_ETAG).unwrap_or_default()
+}
+
+/// The answer's head as it came.
+fn answer(r: &Request) -> &[u8] {
+    let start = r.attempts.head_base;
+    r.arena.span(crate::request::arena::Span { start, end: start + r.attempts.head_len })
+}
+
+/// `$upstream_cache_last_modified`
+pub fn known_last_modified(r: &mut Request) -> Option<Text> {
+    let time = expired(r)?.head().times.last_modified;
+    let date = (time != -1).then(|| wire::date::format_http(time))?;
+    Some(r.text(&date))
+}
+
+/// `$upstream_cache_etag`
+pub fn known_etag(r: &mut Request) -> Option<Text> {
+    let etag = expired(r)?.head().etag.to_vec();
+    (!etag.is_empty()).then(|| r.text(&etag))
+}
+
+fn expired(r: &Request) -> Option<&Entry> {
+    if r.attempts.cache != Some(Status::Expired) {
+        return None;
+    }
+    r.ctx.cache.as_ref()?.entry.as_ref()
+}
