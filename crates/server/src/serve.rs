@@ -101,6 +101,14 @@ fn snapshot(
     Ok(Arc::new(snapshot))
 }
 
+/// The caches' own threads work for this configuration from now on.
+fn keep_caches(snapshot: &Snapshot) {
+    if let Err(e) = crate::cache::keeper::configure(&snapshot.main.cache.caches) {
+        let text = crate::log::os_error(&e);
+        process_line(Level::Alert, format_args!("cache threads could not be started ({text})"));
+    }
+}
+
 /// The worker process's control thread.
 fn work(which: &Which, start: WorkerStart) -> i32 {
     let WorkerStart { generation, payload, listeners, files, mut link, .. } = start;
@@ -119,6 +127,7 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
             return master::FATAL;
         }
     };
+    keep_caches(&first);
     drop((first, listeners));
     link.applied(generation);
     loop {
@@ -128,7 +137,10 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
                 Ok(next) => {
                     timeout = next.process.worker_shutdown_timeout;
                     match workers.configure(&next, &reload.listeners) {
-                        Ok(()) => link.applied(reload.generation),
+                        Ok(()) => {
+                            keep_caches(&next);
+                            link.applied(reload.generation);
+                        }
                         Err(e) => link.failed(reload.generation, &crate::log::os_error(&e)),
                     }
                 }

@@ -3,6 +3,7 @@
 use rustix::fs::{Mode, OFlags};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +18,9 @@ pub struct TempPath {
 
 /// How often a name that exists already is tried again with another number.
 const TRIES: u32 = 1000;
+
+/// Permission bits of folders.
+const FOLDER_MODE: u32 = 0o700;
 
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
@@ -41,6 +45,36 @@ pub fn create(place: &TempPath) -> Result<(OwnedFd, PathBuf), (PathBuf, io::Erro
         }
     }
     Err(last)
+}
+
+/// Creates a file beside another one, with its name and a number. On error the path that failed.
+pub fn create_beside(target: &Path) -> Result<(OwnedFd, PathBuf), (PathBuf, io::Error)> {
+    let mut last = (target.to_owned(), io::Error::from(io::ErrorKind::AlreadyExists));
+    for _ in 0..TRIES {
+        let mut path = target.as_os_str().to_owned();
+        path.push(format!(".{:010}", NEXT.fetch_add(1, Ordering::Relaxed)));
+        let path = PathBuf::from(path);
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+            Ok(fd) => return Ok((fd, path)),
+            Err(rustix::io::Errno::NOENT) => {
+                if let Some(parent) = path.parent()
+                    && let Err(e) = create_folders(parent)
+                {
+                    return Err((path, e));
+                }
+                last = (path, io::Error::from(io::ErrorKind::NotFound));
+            }
+            Err(rustix::io::Errno::EXIST) => last.0 = path,
+            Err(e) => return Err((path, e.into())),
+        }
+    }
+    Err(last)
+}
+
+/// Creates folders for the server's own files: nobody else may look into them.
+pub fn create_folders(path: &Path) -> io::Result<()> {
+    std::fs::DirBuilder::new().recursive(true).mode(FOLDER_MODE).create(path)
 }
 
 fn path_of(place: &TempPath, number: u64) -> PathBuf {

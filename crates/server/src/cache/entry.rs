@@ -51,7 +51,7 @@ pub fn open(path: &[u8], key: &[u8]) -> Result<Entry, NoEntry> {
         Errno::NOENT | Errno::NOTDIR => NoEntry::Missing,
         _ => NoEntry::Failed(f),
     })?;
-    let (size, identity, stat_blocks) = (found.facts.size, found.facts.identity(), found.facts.stat_blocks());
+    let (size, identity, stat_blocks) = (found.facts.size, found.facts.identity, found.facts.blocks);
     let start = match found.data {
         Data::Memory(small) => Start::Memory(small),
         Data::File(file) => Start::File(read_head(&file, size)?, file),

@@ -50,8 +50,8 @@ pub struct Caching {
     hold: Option<Hold>,
     /// The answer may be kept, as far as is known.
     pub cacheable: bool,
-    /// Nobody waits for the answer.
-    pub background: bool,
+    /// The upstream is asked whether what is too old has changed.
+    revalidate: bool,
     /// What is too old.
     pub entry: Option<Entry>,
     /// What is too old may be sent if the upstream fails (`stale-if-error`).
@@ -79,6 +79,14 @@ impl Drop for Hold {
     }
 }
 
+/// What the first look gives.
+pub enum Look {
+    /// An answer at once.
+    Now(Outcome),
+    /// It takes longer: [`open`], perhaps waiting.
+    Open(Box<Caching>),
+}
+
 /// What to do with a request.
 #[derive(Debug)]
 pub enum Outcome {
@@ -91,20 +99,20 @@ pub enum Outcome {
 }
 
 /// Looks a request up. `own_key` makes the key where no directive gives one.
-pub async fn look(
+pub fn look(
     r: &mut Request,
     conf: &CacheSettings,
     upstream: &UpstreamSettings,
     module: &str,
     own_key: impl FnOnce(&mut Request) -> Text,
-) -> Outcome {
+) -> Look {
     if !conf.keeps(r.method) {
-        return Outcome::Ask;
+        return Look::Now(Outcome::Ask);
     }
     let cache = match which(r, conf) {
         Ok(Some(cache)) => cache,
-        Ok(None) => return Outcome::Ask,
-        Err(verdict) => return Outcome::End(verdict),
+        Ok(None) => return Look::Now(Outcome::Ask),
+        Err(verdict) => return Look::Now(Outcome::End(verdict)),
     };
     let key = match &*conf.key {
         Some(key) => key.eval(r),
@@ -119,21 +127,20 @@ pub async fn look(
             Error,
             "{module}_buffer_size {room} is not enough for cache key, it should be increased to at least {least}"
         );
-        return Outcome::Ask;
+        return Look::Now(Outcome::Ask);
     }
     let main = key::digest(r.get(key));
     if !conf.bypass.is_empty() && any_is_true(r, &conf.bypass) {
         r.attempts.cache = Some(Status::Bypass);
-        r.ctx.cache = Some(Box::new(Caching::new(cache, key, main)));
-        return Outcome::Ask;
+        r.ctx.cache = Some(Box::new(Caching::new(cache, key, main, conf)));
+        return Look::Now(Outcome::Ask);
     }
     if let Some(entry) = fresh(r, &cache, key, main) {
         r.attempts.cache = Some(Status::Hit);
-        return Outcome::Serve(entry);
+        return Look::Now(Outcome::Serve(entry));
     }
     r.attempts.cache = Some(Status::Miss);
-    let caching = Box::new(Caching::new(cache, key, main));
-    open(r, conf, upstream, caching).await
+    Look::Open(Box::new(Caching::new(cache, key, main, conf)))
 }
 
 fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verdict> {
@@ -207,7 +214,7 @@ enum Found {
 }
 
 /// The general case (`ngx_http_file_cache_open`): holds the entry, perhaps waits for another request.
-async fn open(
+pub async fn open(
     r: &mut Request,
     conf: &CacheSettings,
     upstream: &UpstreamSettings,
@@ -302,15 +309,15 @@ enum Waited {
 }
 
 impl Caching {
-    fn new(cache: CacheRef, key: Text, main: Digest) -> Caching {
+    fn new(cache: CacheRef, key: Text, main: Digest, conf: &CacheSettings) -> Caching {
         Caching {
             cache,
+            revalidate: *conf.revalidate,
             key,
             main,
             name: main,
             hold: None,
             cacheable: true,
-            background: false,
             entry: None,
             stale_error: false,
             judgement: Judgement::default(),
@@ -451,7 +458,7 @@ impl Caching {
     }
 
     /// `*_cache_background_update`: the same request once more, for the cache alone.
-    fn update_behind(mut self: Box<Self>, r: &mut Request) {
+    fn update_behind(self: Box<Self>, r: &mut Request) {
         let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(SubSession::new(Mode::Discard)));
         child.copy_shared(r);
         let options = Options { mode: Mode::Discard, with_body: true, get: false };
@@ -462,12 +469,12 @@ impl Caching {
         child.captures.clone_from(&r.captures);
         child.content_handler = r.content_handler;
         child.attempts.cache = Some(Status::Expired);
-        self.background = true;
         child.ctx.cache = Some(self);
         tokio::task::spawn_local(async move {
             let verdict = match child.content_handler {
                 Some(Content::Later(handler)) => handler(&mut child).await,
-                _ => Verdict::Answered,
+                Some(Content::Proxy) => crate::modules::proxy::run(&mut child).await,
+                Some(Content::Now(_)) | None => Verdict::Answered,
             };
             phases::conclude(&mut child, verdict).await;
             if *child.conf().core.log_subrequest {
@@ -503,11 +510,9 @@ impl Caching {
     }
 
     /// Whether what is too old may be sent for a failure of these kinds (bits of [`next`]).
-    pub fn may_be_stale(&self, r: &Request, conf: &CacheSettings, kinds: u32) -> bool {
+    pub fn may_be_stale(&self, conf: &CacheSettings, kinds: u32) -> bool {
         let error = if kinds & next::NO_LIVE != 0 { next::ERROR } else { 0 };
-        r.attempts.cache == Some(Status::Expired)
-            && self.entry.is_some()
-            && *conf.use_stale & (kinds | error) != 0
+        self.entry.is_some() && *conf.use_stale & (kinds | error) != 0
     }
 }
 
@@ -518,9 +523,10 @@ pub fn judge(r: &Request, ignored: u32) -> Judgement {
     Judgement::of(lines, ignored, clock::wall_seconds())
 }
 
-/// Decides whether the answer whose head is in `r.attempts` is kept, and begins its file if so.
-pub fn decide(r: &mut Request, conf: &CacheSettings, upstream: &UpstreamSettings, status: u16) {
-    let Some(mut caching) = r.ctx.cache.take() else { return };
+/// Decides whether the answer whose head is in `r.attempts` is kept, and begins its file if so. `status`: none for one
+/// that is passed on as it comes.
+pub fn decide(r: &mut Request, conf: &CacheSettings, upstream: &UpstreamSettings, status: Option<u16>) {
+    let (Some(mut caching), Some(status)) = (r.ctx.cache.take(), status) else { return };
     if caching.cacheable && any_is_true(r, &conf.no_cache) {
         caching.cacheable = false;
     } else if r.attempts.cache == Some(Status::Bypass) && caching.cacheable {
@@ -588,13 +594,10 @@ impl Caching {
         self.fill.as_mut()?.0.push_through(r, bytes)
     }
 
-    /// The answer is whole. `length`: what it announced, where that has to be true.
-    pub fn keep(mut self: Box<Self>, r: &Request, length: Option<u64>) {
+    /// The answer is whole.
+    pub fn keep(mut self: Box<Self>, r: &Request) {
         let Some((fill, times, variant)) = self.fill.take() else { return };
         let body = fill.body_len();
-        if length.is_some_and(|n| n != body) {
-            return;
-        }
         let head = Head {
             times,
             variant,
@@ -618,13 +621,13 @@ impl Caching {
 
 /// The upstream says that what is too old has not changed: it is fresh again for as long as the 304 says, or else the
 /// entry's own head (`judgement`, of the head that is in `r.attempts` now), or `*_cache_valid`.
-pub fn confirm(r: &Request, caching: &Caching, conf: &CacheSettings, status: u16) {
+pub fn confirm(r: &Request, caching: &Caching, conf: &CacheSettings, ignored: u32) {
     let Some(entry) = &caching.entry else { return };
     let first = &caching.judgement;
-    let second = judge(r, *r.conf().proxy.upstream.ignore_headers);
+    let second = judge(r, ignored);
     let says = if first.valid != 0 { first } else { &second };
     let now = clock::wall_seconds();
-    let valid = match (says.valid, conf.valid_for(status)) {
+    let valid = match (says.valid, conf.valid_for(r.attempts.head.status)) {
         (0, 0) => return,
         (0, seconds) => now.saturating_add(seconds),
         (valid, _) => valid,
@@ -672,5 +675,5 @@ fn expired(r: &Request) -> Option<&Entry> {
     if r.attempts.cache != Some(Status::Expired) {
         return None;
     }
-    r.ctx.cache.as_ref()?.entry.as_ref()
+    r.ctx.cache.as_ref().filter(|c| c.revalidate)?.entry.as_ref()
 }

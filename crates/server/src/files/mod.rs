@@ -45,7 +45,10 @@ pub struct Facts {
     pub mtime: i64,
     /// Its owner may run it.
     pub executable: bool,
-    identity: Identity,
+    /// What tells this state of the file from another.
+    pub identity: Identity,
+    /// Blocks of 512 bytes.
+    pub blocks: i64,
 }
 
 /// Where a found file's bytes are.
@@ -86,7 +89,7 @@ impl Facts {
         };
         let executable = stat.st_mode & 0o100 != 0;
         let identity = Identity::of(stat);
-        Facts { kind, size: stat.st_size.max(0) as u64, mtime: stat.st_mtime, executable, identity }
+        Facts { kind, size: stat.st_size.max(0) as u64, mtime: stat.st_mtime, executable, identity, blocks: stat.st_blocks }
     }
 }
 
@@ -147,11 +150,26 @@ pub fn open(r: &mut Request, path: &[u8]) -> Result<Found, Failure> {
             _ => small::forget(path),
         }
     }
-    read_disk(path, rule, |fd, facts| {
-        let worth = facts.size <= small::LARGEST && small::is_wanted(path);
-        let small = if worth { small::read(fd.as_fd(), facts.identity) } else { None };
-        small.inspect(|s| small::keep(path, s.clone()))
-    })
+    read_disk(path, rule, |fd, facts| read_small(path, fd, facts))
+}
+
+/// Finds a file of the server's own, such as a cache's: small ones from memory if they are asked for often.
+pub fn open_plain(path: &[u8]) -> Result<Found, Failure> {
+    let rule = Rule::default();
+    if let Some(known) = small::find(path) {
+        match stat(path, rule) {
+            Ok(facts) if facts.identity == known.identity => return Ok(Found { facts, data: Data::Memory(known) }),
+            _ => small::forget(path),
+        }
+    }
+    read_disk(path, rule, |fd, facts| read_small(path, fd, facts))
+}
+
+/// Reads a small file that is worth keeping.
+fn read_small(path: &[u8], fd: &OwnedFd, facts: &Facts) -> Option<Rc<Small>> {
+    let worth = facts.size <= small::LARGEST && small::is_wanted(path);
+    let small = if worth { small::read(fd.as_fd(), facts.identity) } else { None };
+    small.inspect(|s| small::keep(path, s.clone()))
 }
 
 /// Finds out whether and what a file is. With `open_file_cache` it is opened and kept, as it will be asked for next.

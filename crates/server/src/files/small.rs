@@ -56,6 +56,11 @@ impl Identity {
         }
     }
 
+    /// Whether it is the same file, if perhaps in another state.
+    pub fn is_same_file(&self, other: &Identity) -> bool {
+        (self.device, self.inode, self.size) == (other.device, other.inode, other.size)
+    }
+
     /// Whether the last change was long enough ago for the times to tell of the next one.
     fn is_settled(&self) -> bool {
         let now = clock_gettime(ClockId::Realtime);

@@ -28,6 +28,7 @@ pub mod not_modified;
 pub mod open_file_cache;
 pub mod process;
 pub mod proxy;
+pub mod proxy_cache;
 pub mod proxy_rewrite;
 pub mod random_index;
 pub mod range;
@@ -79,6 +80,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     secure_link::DIRECTIVES,
     mirror::DIRECTIVES,
     proxy::DIRECTIVES,
+    proxy_cache::DIRECTIVES,
+    proxy_cache::CONVERT_HEAD,
     upstream_block::DIRECTIVES,
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
@@ -101,6 +104,7 @@ const DIRECTIVES: &[&[Directive]] = &[
 const VARIABLES: &[&[Builtin]] = &[
     variables::VARIABLES,
     proxy::VARIABLES,
+    proxy_cache::VARIABLES,
     upstream_block::VARIABLES,
     realip::VARIABLES,
     referer::VARIABLES,
@@ -268,6 +272,8 @@ pub struct MainConf {
     pub debug_connections: Vec<crate::config::cidr::Cidr>,
     /// Names of zones.
     pub zones: crate::zone::Names,
+    /// `proxy_cache_path` and its like.
+    pub cache: crate::cache::Main,
     /// `limit_conn_zone`.
     pub limit_conn: limit_conn::Main,
     /// `limit_req_zone`.
@@ -277,6 +283,8 @@ pub struct MainConf {
 /// What modules keep for one request. Emptied by an internal redirect.
 #[derive(Debug, Default)]
 pub struct RequestContexts {
+    /// What the request does for a cache.
+    pub cache: Option<Box<crate::cache::lookup::Caching>>,
     /// The answer is also written to a file.
     pub store: Option<crate::upstream::store::Store>,
     /// `proxy_pass`.
@@ -303,6 +311,7 @@ impl RequestContexts {
     /// As new, in place: no bytes are moved that did not change.
     pub fn reset(&mut self) {
         let RequestContexts {
+            cache,
             store,
             proxy,
             realip,
@@ -314,6 +323,7 @@ impl RequestContexts {
             limit_req,
             ssi,
         } = self;
+        *cache = Default::default();
         *store = Default::default();
         *proxy = Default::default();
         *realip = Default::default();

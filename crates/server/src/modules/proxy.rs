@@ -1,7 +1,10 @@
 //! `proxy_pass`: what is sent to an HTTP upstream and what becomes of its answer (nginx's `ngx_http_proxy_module`). The
 //! way to the peer is `upstream`'s; rewriting of answer headers is in `proxy_rewrite`.
 
+use super::proxy_cache;
 use super::proxy_rewrite::{self, CookieFlags, Rewrite};
+use crate::cache::lookup;
+use crate::cache::settings::CacheSettings;
 use crate::config::complex::Complex;
 use crate::config::set::{self, duplicate};
 use crate::config::variables::Builtin;
@@ -11,6 +14,7 @@ use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request, Text, Version, body, finish};
 use crate::settings;
+use crate::snapshot::Shot;
 use crate::text;
 use crate::upstream::exchange::{Answer, Job, JobBody};
 use crate::upstream::group::{Group, GroupId};
@@ -179,6 +183,8 @@ pub struct Conf {
     settings: Settings,
     /// What all modules with upstreams have.
     pub upstream: UpstreamSettings,
+    /// `proxy_cache` and its like.
+    pub cache: CacheSettings,
     /// `proxy_pass`
     pub pass: Option<Arc<Pass>>,
     /// What is ready for requests.
@@ -244,6 +250,7 @@ impl Conf {
     pub fn merge(&mut self, parent: &Conf) {
         self.settings.merge(&parent.settings);
         self.upstream.merge(&parent.upstream);
+        self.cache.merge(&parent.cache);
     }
 }
 
@@ -278,8 +285,6 @@ fn mask(setting: &mut crate::config::setting::Setting<u32>, node: &Node, words: 
         let text = w.as_str();
         match words.iter().find(|(name, _)| name.eq_ignore_ascii_case(&text)) {
             Some((_, bit)) => bits |= bit,
-            // What only caches know.
-            None if matches!(&*text, "updating") => {}
             None => return Err(node.problem(format!("invalid value \"{text}\""))),
         }
     }
@@ -312,6 +317,10 @@ fn parse_local(text: &[u8]) -> Option<SocketAddr> {
 }
 
 fn store(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let off = node.args[0] == "off";
+    if !off && scope.level.conf.proxy.cache.cache.is_set() && scope.level.conf.proxy.cache.is_on() {
+        return Err(node.problem("\"proxy_store\" is incompatible with \"proxy_cache\"".to_owned()));
+    }
     let store = match &*node.args[0].as_str() {
         "off" => Store::Off,
         "on" => Store::On,
@@ -428,6 +437,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
             level.conf.core.handler = Some(Content::Proxy);
         }
     }
+    proxy_cache::finish_level(build, level);
     let conf = &mut level.conf.proxy;
     if conf.upstream.temp_path.dir.as_os_str().is_empty() {
         let dir = build.full_path(b"proxy_temp");
@@ -496,7 +506,7 @@ fn default_redirect(pass: &Pass) -> Option<Rewrite> {
 }
 
 /// Where a request goes.
-struct Target<'u> {
+pub(super) struct Target<'u> {
     group: Arc<Group>,
     /// Path and arguments that replace the location's name; with variables, all of it.
     uri: Cow<'u, [u8]>,
@@ -508,6 +518,13 @@ pub async fn run(r: &mut Request) -> Verdict {
     let shot = r.shot.clone();
     let conf = &shot.location(r.location).conf.proxy;
     let Some(pass) = conf.pass.as_deref() else { return Verdict::Status(500) };
+    let verdict = answer(r, &shot, conf, pass).await;
+    // What the cache has to do with it ends here.
+    r.ctx.cache = None;
+    verdict
+}
+
+async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdict {
     if !r.attempts.all.is_empty() {
         r.attempts.all.push(crate::upstream::Attempt { gap: true, ..Default::default() });
     }
@@ -528,6 +545,11 @@ pub async fn run(r: &mut Request) -> Verdict {
         Ok(b) => b,
         Err(v) => return v,
     };
+    if conf.cache.is_on()
+        && let Some(verdict) = proxy_cache::look(r, conf, pass, &target).await
+    {
+        return verdict;
+    }
     let (head, is_head) = match build_head(r, conf, pass, &target) {
         Ok(h) => h,
         Err(v) => return v,
@@ -543,6 +565,7 @@ pub async fn run(r: &mut Request) -> Verdict {
     let job = Job { group: target.group, head, body, is_head, keepalive, local };
     let verdict = match retry::find_answer(r, &job, &conf.upstream).await {
         Ok(answer) => pass_on(r, conf, &job, answer).await,
+        Err(v) if r.ctx.cache.is_some() => proxy_cache::failed(r, conf, v),
         Err(v) => v,
     };
     r.scratch = job.head;
@@ -613,7 +636,12 @@ fn build_head(r: &mut Request, conf: &Conf, pass: &Pass, target: &Target<'_>) ->
     let mut out = std::mem::take(&mut r.scratch);
     out.clear();
     out.reserve(HEAD_ROOM);
-    let method = if conf.method.is_empty() { r.method_name } else { conf.method.eval(r) };
+    let cacheable = r.ctx.cache.as_ref().is_some_and(|c| c.cacheable);
+    let method = match &*conf.method {
+        _ if r.method == Method::Head && r.ctx.cache.is_some() && *conf.cache.convert_head => Text::from("GET"),
+        own if own.is_empty() => r.method_name,
+        own => own.eval(r),
+    };
     let is_head = r.get(method).eq_ignore_ascii_case(b"HEAD");
     out.extend_from_slice(r.get(method));
     out.push(b' ');
@@ -653,8 +681,11 @@ fn build_head(r: &mut Request, conf: &Conf, pass: &Pass, target: &Target<'_>) ->
     if r.ctx.proxy.chunked && !ready.own_coding {
         out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
     }
+    if cacheable {
+        proxy_cache::write_conditions(r, &ready.replaced, &mut out);
+    }
     if *conf.upstream.pass_request_headers {
-        pass_headers(r, ready, &mut out);
+        pass_headers(r, ready, cacheable, &mut out);
     }
     out.extend_from_slice(b"\r\n");
     if let Some(b) = own_body {
@@ -663,7 +694,7 @@ fn build_head(r: &mut Request, conf: &Conf, pass: &Pass, target: &Target<'_>) ->
     Ok((out, is_head))
 }
 
-fn pass_headers(r: &Request, ready: &Ready, out: &mut Vec<u8>) {
+fn pass_headers(r: &Request, ready: &Ready, cacheable: bool, out: &mut Vec<u8>) {
     for line in r.headers_in.lines() {
         if matches!(
             line.known,
@@ -676,7 +707,8 @@ fn pass_headers(r: &Request, ready: &Ready, out: &mut Vec<u8>) {
                 | K::KeepAlive
                 | K::Expect
                 | K::Upgrade
-        ) {
+        ) || (cacheable && proxy_cache::is_for_client(line.known))
+        {
             continue;
         }
         let name = r.arena.span(line.name);
@@ -687,14 +719,25 @@ fn pass_headers(r: &Request, ready: &Ready, out: &mut Vec<u8>) {
     }
 }
 
-fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+pub(super) fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
     out.extend_from_slice(name);
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
-fn write_uri(r: &Request, pass: &Pass, target: &Target<'_>, out: &mut Vec<u8>) {
+/// Scheme and host as they stand in the key of a cache.
+pub(super) fn write_origin(r: &Request, target: &Target<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"http://");
+    if target.group.name.starts_with("unix:") {
+        out.extend_from_slice(target.group.name.as_bytes());
+        out.push(b':');
+    } else if let Some(host) = r.ctx.proxy.host {
+        out.extend_from_slice(r.get(host));
+    }
+}
+
+pub(super) fn write_uri(r: &Request, pass: &Pass, target: &Target<'_>, out: &mut Vec<u8>) {
     if target.whole {
         out.extend_from_slice(&target.uri);
         return;
@@ -733,9 +776,18 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
     r.attempts.current().status = if http09 { 200 } else { status };
     let keep = keeps_connection(r);
     let length = content_length(r);
+    if r.ctx.cache.is_some()
+        && let Some(entry) = proxy_cache::instead(r, conf, status)
+    {
+        done_early(r, job, answer, keep, length);
+        return proxy_cache::resend(r, conf, &entry);
+    }
     if status >= 300
         && let Some(verdict) = intercept(r, conf, status)
     {
+        if let Some(caching) = &mut r.ctx.cache {
+            caching.note_error(&conf.cache, status);
+        }
         done_early(r, job, answer, keep, length);
         return verdict;
     }
@@ -745,9 +797,8 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
         return verdict;
     }
     let chunked = r.attempts.head.header(K::TransferEncoding).is_some();
-    if let Err(v) = copy_headers(r, conf, length.filter(|_| !chunked)) {
-        return v;
-    }
+    let cacheable = r.ctx.cache.as_ref().is_some_and(|c| c.cacheable);
+    copy_headers(r, conf, length.filter(|_| !chunked), if cacheable { Parts::One } else { Parts::AsSaid });
     r.headers_out.status = if http09 { 200 } else { status };
     if !http09 {
         let base = r.attempts.head_base;
@@ -758,6 +809,7 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
         if let Err(v) = r.send_header() {
             return v;
         }
+        r.ctx.cache = None;
         return relay::upgrade(r, job, &conf.upstream, answer).await;
     }
     let buffering = accel_buffering(r, conf);
@@ -770,11 +822,15 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
         r.single_range = true;
     }
     // The peer has judged the client's conditions.
-    r.disable_not_modified = true;
+    r.disable_not_modified = !cacheable;
     if let Err(v) = r.send_header() {
         return v;
     }
-    if r.header_only && !job.is_head && !matches!(status, 204 | 304) && r.ctx.store.is_none() {
+    if r.ctx.cache.is_some() {
+        lookup::decide(r, &conf.cache, &conf.upstream, buffering.then_some(status));
+    }
+    let wanted = r.ctx.store.is_some() || r.ctx.cache.is_some();
+    if r.header_only && !job.is_head && !matches!(status, 204 | 304) && !wanted {
         // The client wants no body: what the peer sends of it is not waited for.
         r.response_done = true;
         r.attempts.active = false;
@@ -815,7 +871,7 @@ fn keeps_connection(r: &Request) -> bool {
     head.version >= Version::HTTP11 && !close && head.status != 101
 }
 
-fn content_length(r: &Request) -> Option<u64> {
+pub(super) fn content_length(r: &Request) -> Option<u64> {
     let h = r.attempts.head.header(K::ContentLength)?;
     wire::http1::values::parse_content_length(r.get(relay::text_of(h.value, r.attempts.head_base)))
 }
@@ -846,7 +902,7 @@ fn copy_known(r: &mut Request, known: K, name: &'static str) {
 }
 
 /// `X-Accel-Redirect`
-fn accel_redirect(r: &mut Request, conf: &Conf) -> Option<Verdict> {
+pub(super) fn accel_redirect(r: &mut Request, conf: &Conf) -> Option<Verdict> {
     if *conf.upstream.ignore_headers & ignore::REDIRECT != 0 {
         return None;
     }
@@ -887,7 +943,7 @@ fn accel_redirect(r: &mut Request, conf: &Conf) -> Option<Verdict> {
 }
 
 /// `X-Accel-Limit-Rate`: holds for this answer, and for the one it redirects to.
-fn accel_limit_rate(r: &mut Request, conf: &Conf) {
+pub(super) fn accel_limit_rate(r: &mut Request, conf: &Conf) {
     let base = r.attempts.head_base;
     if *conf.upstream.ignore_headers & ignore::LIMIT_RATE == 0
         && let Some(h) = r.attempts.head.header(K::XAccelLimitRate)
@@ -917,7 +973,7 @@ fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
 }
 
 /// `X-Accel-Charset`
-fn accel_charset(r: &mut Request, conf: &Conf) {
+pub(super) fn accel_charset(r: &mut Request, conf: &Conf) {
     if *conf.upstream.ignore_headers & ignore::CHARSET == 0
         && let Some(h) = r.attempts.head.header(K::XAccelCharset)
     {
@@ -931,7 +987,19 @@ fn is_hidden(conf: &Conf, name: &[u8], known: K) -> bool {
         || (known == K::Other && ready.hidden_others.iter().any(|n| n.eq_ignore_ascii_case(name)))
 }
 
-fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>) -> Result<(), Verdict> {
+/// What becomes of `Accept-Ranges`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parts {
+    /// It is passed on: parts are the upstream's business.
+    AsSaid,
+    /// Parts are cut here, out of a body that comes in pieces: one at a time.
+    One,
+    /// Parts are cut here.
+    Any,
+}
+
+/// Copies an answer's headers into the client's.
+pub(super) fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>, parts: Parts) {
     let base = r.attempts.head_base;
     r.headers_out.content_length = length;
     for i in 0..r.attempts.head.headers.len() {
@@ -963,10 +1031,13 @@ fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>) -> Result<(),
             }
             K::Upgrade if r.attempts.head.status != 101 => {}
             K::AcceptRanges if *conf.upstream.force_ranges => {}
+            K::AcceptRanges if parts != Parts::AsSaid => {
+                r.allow_ranges = true;
+                r.single_range = parts == Parts::One;
+            }
             known => r.headers_out.lines.push(HeaderOut { name, value, known }),
         }
     }
-    Ok(())
 }
 
 /// `text/html; charset=x` is taken apart as filters want it.

@@ -104,6 +104,11 @@ pub fn poll_client_gone(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
     }
 }
 
+/// Whether the peer is given up when the client goes away: not where the answer is for a cache too.
+fn watches_client(r: &Request, conf: &UpstreamSettings) -> bool {
+    !*conf.ignore_client_abort && r.ctx.cache.as_ref().is_none_or(|c| !c.cacheable)
+}
+
 /// Asks one peer. `fresh`: no idle connection may be used.
 pub async fn ask(
     r: &mut Request,
@@ -160,7 +165,7 @@ async fn open(
         Err(f) => return Err(connect_failed(r, &f)),
     };
     timer.set(*conf.connect_timeout);
-    let watch = !*conf.ignore_client_abort;
+    let watch = watches_client(r, conf);
     let mut wait = std::pin::pin!(connect::finish(connecting));
     let event = poll_fn(|cx| {
         use std::future::Future;
@@ -262,7 +267,7 @@ async fn write_two(
         let mut armed = false;
         let rest_first = &first[done.min(first.len())..];
         let rest_second = &second[done.saturating_sub(first.len())..];
-        let watch = !*conf.ignore_client_abort;
+        let watch = watches_client(r, conf);
         let event = poll_fn(|cx| {
             let write = connection.socket.poll_write_with(cx, |s| {
                 if rest_second.is_empty() {
@@ -527,6 +532,7 @@ async fn read_head(
                     let base = r.arena.mark();
                     r.arena.push(&input[start..start + len]);
                     r.attempts.head_base = base as u32;
+                    r.attempts.head_len = len as u32;
                     break Ok(start + len);
                 }
                 Ok(_) if (input.len() - start) as u64 >= *conf.buffer_size => {
@@ -543,7 +549,7 @@ async fn read_head(
                 }
             }
         }
-        let watch = !*conf.ignore_client_abort;
+        let watch = watches_client(r, conf);
         let mut armed = false;
         let event = poll_fn(|cx| {
             // Only a peer that speaks gets a buffer: what many requests wait with stays small.

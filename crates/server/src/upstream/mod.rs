@@ -61,6 +61,12 @@ pub struct Attempts {
     pub head: ResponseHead,
     /// See `head`.
     pub head_base: u32,
+    /// Bytes of the last answer's head in the arena.
+    pub head_len: u32,
+    /// Why there is no answer: bits of [`settings::next`].
+    pub failed: u32,
+    /// What the cache said.
+    pub cache: Option<crate::cache::Status>,
     /// The last answer's trailers, in the arena.
     pub trailers: Vec<(Text, Text)>,
 }
@@ -74,6 +80,8 @@ impl Attempts {
         self.head.present = 0;
         self.uri = None;
         self.active = false;
+        self.failed = 0;
+        self.cache = None;
     }
 
     /// The try under way.

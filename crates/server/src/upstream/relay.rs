@@ -4,6 +4,7 @@
 use super::exchange::{Answer, Job, is_bodiless, poll_client_gone, release};
 use super::settings::UpstreamSettings;
 use super::tunnel;
+use crate::cache::lookup::Caching;
 use crate::connection::Session;
 use crate::connection::pool as buffers;
 use crate::log_error;
@@ -60,7 +61,7 @@ enum Step {
 pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answer: Answer, way: Way) -> Verdict {
     let framing = framing(&r.attempts.head, job.is_head);
     let mut relay =
-        Relay { framing, spool: None, way, done: false, extra: false, began: clock::monotonic_ms(), read: 0 };
+        Relay { framing, spool: None, way, done: false, extra: false, alone: false, began: clock::monotonic_ms(), read: 0 };
     let verdict = relay.run(r, conf, &mut answer).await;
     let now = clock::monotonic_ms();
     let started = answer.started_ms;
@@ -89,6 +90,8 @@ struct Relay {
     done: bool,
     /// The peer sent more than it announced.
     extra: bool,
+    /// The client is gone; the rest is for the cache.
+    alone: bool,
     began: u64,
     read: u64,
 }
@@ -138,6 +141,10 @@ impl Relay {
                     return cut_short(r);
                 }
                 Step::Drained => {}
+                Step::ClientFailed(e) if is_filling(r) => {
+                    log_error!(r, Info, "writev() failed ({}) while sending to client", crate::log::os_error(&e));
+                    self.alone = true;
+                }
                 Step::TimedOut => {
                     log_error!(r, Error, "upstream timed out (110: Connection timed out) while reading upstream");
                     return cut_short(r);
@@ -171,7 +178,8 @@ impl Relay {
         rate_timer: &mut Option<Timer>,
     ) -> Step {
         let (rate, after) = respond::rate(r);
-        let watch = !*conf.ignore_client_abort;
+        let watch = !*conf.ignore_client_abort && !is_filling(r);
+        let alone = self.alone;
         let paused = self.pause();
         if let Some(wait) = paused {
             rate_timer.get_or_insert_with(Timer::new).set(wait);
@@ -185,7 +193,7 @@ impl Relay {
         let mut flow = respond::Flow::new(r, rate, after);
         poll_fn(|cx| {
             let before = waiting(r);
-            let client = flow.poll(r, cx);
+            let client = if alone { Poll::Ready(Ok(())) } else { flow.poll(r, cx) };
             if let Poll::Ready(Err(e)) = client {
                 return Poll::Ready(Step::ClientFailed(e));
             }
@@ -226,8 +234,11 @@ impl Relay {
 
     fn room(&self, r: &Request, conf: &UpstreamSettings, memory: u64) -> bool {
         let waits = waiting(r);
-        if waits < memory {
+        if waits < memory || self.alone {
             return true;
+        }
+        if is_filling(r) {
+            return may_spool(r);
         }
         self.way.buffering && may_spool(r) && self.spool.as_ref().map_or(0, |s| s.written) < *conf.max_temp_file_size
     }
@@ -337,6 +348,9 @@ impl Relay {
         if let Some(store) = &mut r.ctx.store {
             store.write(bytes);
         }
+        if let Some(caching) = r.ctx.cache.take() {
+            return self.send_and_keep(r, caching, bytes, memory);
+        }
         let full = self.way.buffering && waiting(r) + bytes.len() as u64 > memory && *conf.max_temp_file_size > 0;
         if !full || !may_spool(r) {
             return r.send_body(Chunk::Bytes(bytes), false);
@@ -370,6 +384,27 @@ impl Relay {
         r.send_body(Chunk::File { file: &file, offset, len: bytes.len() as u64 }, false)
     }
 
+    /// Bytes that the cache gets too. What the client does not take yet waits in the cache's file.
+    fn send_and_keep(
+        &mut self,
+        r: &mut Request,
+        mut caching: Box<Caching>,
+        bytes: &[u8],
+        memory: u64,
+    ) -> Result<(), Verdict> {
+        let full = !self.alone && waiting(r) + bytes.len() as u64 > memory && may_spool(r);
+        let place = if full { caching.push_through(r, bytes) } else { None };
+        if !full {
+            caching.push(r, bytes);
+        }
+        r.ctx.cache = Some(caching);
+        match place {
+            _ if self.alone => Ok(()),
+            Some((file, offset)) => r.send_body(Chunk::File { file: &file, offset, len: bytes.len() as u64 }, false),
+            None => r.send_body(Chunk::Bytes(bytes), false),
+        }
+    }
+
     /// The peer closed its connection.
     fn closed(&mut self, r: &mut Request) -> Verdict {
         match self.framing {
@@ -391,6 +426,13 @@ impl Relay {
             && self.way.length.is_none_or(|n| n == store.written())
         {
             store.finish(r);
+        }
+        if let Some(caching) = r.ctx.cache.take() {
+            caching.keep(r);
+        }
+        if self.alone {
+            r.aborted = true;
+            return Verdict::Broken;
         }
         if self.way.trailers {
             pass_trailers(r);
@@ -419,10 +461,15 @@ fn may_spool(r: &Request) -> bool {
     !r.in_memory && r.tail.is_empty() && matches!(r.session, Session::Http1(_))
 }
 
+fn is_filling(r: &Request) -> bool {
+    r.ctx.cache.as_ref().is_some_and(|c| c.is_filling())
+}
+
 /// The client gets what there is and then a closed connection: the only way to say that something is missing.
 fn cut_short(r: &mut Request) -> Verdict {
     r.keepalive = false;
     r.ctx.store = None;
+    r.ctx.cache = None;
     Verdict::Answered
 }
 

@@ -68,6 +68,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         let wanted = *conf.next_upstream & failure.kind != 0;
         if left == 0 || late || !wanted || !may_repeat(r, conf, job, failure.request_sent) {
             r.attempts.active = false;
+            r.attempts.failed = failure.kind;
             return Err(Verdict::Status(status));
         }
     }
@@ -87,6 +88,7 @@ fn no_live_upstreams(r: &mut Request, job: &Job) -> Verdict {
     r.attempts.active = true;
     log_error!(r, Error, "no live upstreams while connecting to upstream");
     r.attempts.active = false;
+    r.attempts.failed = next::NO_LIVE;
     Verdict::Status(502)
 }
 

@@ -33,6 +33,10 @@ pub mod next {
     pub const NON_IDEMPOTENT: u32 = 1 << 10;
     /// Never.
     pub const OFF: u32 = 1 << 11;
+    /// While the answer is being updated: for caches.
+    pub const UPDATING: u32 = 1 << 12;
+    /// There is no peer to ask. No word of its own; caches take it for [`ERROR`].
+    pub const NO_LIVE: u32 = 1 << 13;
 
     /// The words of the directive.
     pub const WORDS: &[(&str, u32)] = &[
@@ -47,6 +51,7 @@ pub mod next {
         ("http_404", HTTP_404),
         ("http_429", HTTP_429),
         ("non_idempotent", NON_IDEMPOTENT),
+        ("updating", UPDATING),
         ("off", OFF),
     ];
 
@@ -78,17 +83,26 @@ pub mod ignore {
     /// `X-Accel-Charset`
     pub const CHARSET: u32 = 1 << 4;
 
-    /// The words of the directive; what only a cache asks for is 0.
+    /// `Expires`
+    pub const EXPIRES_HEADER: u32 = 1 << 5;
+    /// `Cache-Control`
+    pub const CACHE_CONTROL: u32 = 1 << 6;
+    /// `Set-Cookie`
+    pub const SET_COOKIE: u32 = 1 << 7;
+    /// `Vary`
+    pub const VARY: u32 = 1 << 8;
+
+    /// The words of the directive.
     pub const WORDS: &[(&str, u32)] = &[
         ("X-Accel-Redirect", REDIRECT),
         ("X-Accel-Expires", EXPIRES),
         ("X-Accel-Limit-Rate", LIMIT_RATE),
         ("X-Accel-Buffering", BUFFERING),
         ("X-Accel-Charset", CHARSET),
-        ("Expires", 0),
-        ("Cache-Control", 0),
-        ("Set-Cookie", 0),
-        ("Vary", 0),
+        ("Expires", EXPIRES_HEADER),
+        ("Cache-Control", CACHE_CONTROL),
+        ("Set-Cookie", SET_COOKIE),
+        ("Vary", VARY),
     ];
 }
 
