@@ -470,7 +470,7 @@ impl Caching {
         child.content_handler = r.content_handler;
         child.attempts.cache = Some(Status::Expired);
         child.ctx.cache = Some(self);
-        tokio::task::spawn_local(async move {
+        r.ctx.cache_update = Some(tokio::task::spawn_local(async move {
             let verdict = match child.content_handler {
                 Some(Content::Later(handler)) => handler(&mut child).await,
                 Some(Content::Proxy) => crate::modules::proxy::run(&mut child).await,
@@ -480,7 +480,7 @@ impl Caching {
             if *child.conf().core.log_subrequest {
                 crate::modules::log::write(&mut child);
             }
-        });
+        }));
     }
 
     /// Judges the head of an answer, which is the upstream's last.

@@ -435,6 +435,10 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     crate::modules::log::write(r);
     crate::request::finish::after_log(r).await;
     let keep = keep && !r.aborted;
+    // Who sees the connection close finds the cache up to date, as with nginx. A kept connection need not wait for it.
+    if !keep && let Some(update) = r.ctx.cache_update.take() {
+        let _ = update.await;
+    }
     let linger = !r.aborted
         && match *conf.lingering_close {
             Lingering::Off => false,
@@ -556,7 +560,11 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
         out.extend_from_slice(b"Connection: close\r\n");
     }
     for l in h.lines.iter().filter(|l| l.known != K::Location) {
-        line(out, r.arena.get(l.name), r.arena.get(l.value));
+        let value = r.arena.get(l.value);
+        // An upstream that is trusted with these and does not send them: the client gets none.
+        if !(value.is_empty() && matches!(l.known, K::Date | K::Server)) {
+            line(out, r.arena.get(l.name), value);
+        }
     }
     out.extend_from_slice(b"\r\n");
     http.header_size = (http.output.buffer().len() - before) as u64;

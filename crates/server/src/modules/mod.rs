@@ -285,6 +285,8 @@ pub struct MainConf {
 pub struct RequestContexts {
     /// What the request does for a cache.
     pub cache: Option<Box<crate::cache::lookup::Caching>>,
+    /// What is too old is being updated beside the request.
+    pub cache_update: Option<tokio::task::JoinHandle<()>>,
     /// The answer is also written to a file.
     pub store: Option<crate::upstream::store::Store>,
     /// `proxy_pass`.
@@ -312,6 +314,7 @@ impl RequestContexts {
     pub fn reset(&mut self) {
         let RequestContexts {
             cache,
+            cache_update,
             store,
             proxy,
             realip,
@@ -324,6 +327,7 @@ impl RequestContexts {
             ssi,
         } = self;
         *cache = Default::default();
+        *cache_update = Default::default();
         *store = Default::default();
         *proxy = Default::default();
         *realip = Default::default();

@@ -1038,6 +1038,13 @@ pub(super) fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>, pa
             known => r.headers_out.lines.push(HeaderOut { name, value, known }),
         }
     }
+    // What the upstream is trusted with and does not send is not made up.
+    for (name, known) in [("Date", K::Date), ("Server", K::Server)] {
+        let passed = || conf.upstream.pass_headers.iter().any(|n| name.as_bytes().eq_ignore_ascii_case(n));
+        if !conf.upstream.pass_headers.is_empty() && !r.headers_out.has(known) && passed() {
+            r.headers_out.add(known, name, Text::EMPTY);
+        }
+    }
 }
 
 /// `text/html; charset=x` is taken apart as filters want it.
