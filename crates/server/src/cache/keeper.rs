@@ -37,7 +37,7 @@ fn keeper() -> MutexGuard<'static, Keeper> {
     KEEPER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has the manager look now.
+/// Has the manager look now, for caches that cannot wait.
 pub fn wake() {
     keeper().woken = true;
     BELL.notify_one();
@@ -66,20 +66,39 @@ pub fn configure(caches: &[Arc<Cache>]) -> io::Result<()> {
 }
 
 fn manage_all() {
+    // When each cache is due. Known by its place in memory, which its entry here keeps from being another's.
+    let mut due: Vec<(Arc<Cache>, Instant)> = Vec::new();
     loop {
         let caches = {
             let mut k = keeper();
             k.woken = false;
             k.caches.clone()
         };
-        let rest = caches.iter().map(|c| manage(c)).min().unwrap_or(LONGEST_REST);
-        drop(caches);
+        due.retain(|(c, _)| caches.iter().any(|k| Arc::ptr_eq(k, c)));
+        for cache in caches {
+            if !due.iter().any(|(c, _)| Arc::ptr_eq(c, &cache)) {
+                due.push((cache, Instant::now()));
+            }
+        }
+        for (cache, at) in &mut due {
+            if *at <= Instant::now() || is_urgent(cache) {
+                *at = Instant::now() + manage(cache);
+            }
+        }
+        let next = due.iter().map(|(_, at)| *at).min();
+        let rest = next.map_or(LONGEST_REST, |at| at.saturating_duration_since(Instant::now()));
         let k = keeper();
         if !k.woken {
             let (guard, _) = BELL.wait_timeout(k, rest).unwrap_or_else(PoisonError::into_inner);
             drop(guard);
         }
     }
+}
+
+/// Whether a cache cannot wait until it is due: entries wait for their files to be unlinked, or there is much too much.
+pub fn is_urgent(cache: &Cache) -> bool {
+    let most = cache.max_blocks();
+    cache.zone.index.has_graves() || (most > 0 && cache.zone.index.blocks() > most.saturating_add(most / 8))
 }
 
 fn now() -> i64 {

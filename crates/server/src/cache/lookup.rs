@@ -342,7 +342,6 @@ impl Caching {
                     let name = String::from_utf8_lossy(&self.cache.zone.name);
                     log_error!(r, Alert, "could not allocate node in cache keys zone \"{name}\"");
                 }
-                super::keeper::wake();
                 self.cacheable = false;
                 Err(())
             }
@@ -612,8 +611,7 @@ impl Caching {
             hold.done = true;
             self.cache.zone.index.finish(hold.slot, blocks);
         }
-        let (used, most) = (self.cache.zone.index.blocks(), self.cache.max_blocks());
-        if most > 0 && used > most.saturating_add(most / 8) || self.cache.zone.index.has_graves() {
+        if super::keeper::is_urgent(&self.cache) {
             super::keeper::wake();
         }
     }

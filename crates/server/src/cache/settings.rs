@@ -155,23 +155,6 @@ fn compile_all(build: &mut Build<'_>, node: &Node) -> Result<Vec<Complex>, Probl
     node.args.iter().map(|w| Complex::compile(build, w)).collect()
 }
 
-/// Words out of a list, as bits.
-pub fn bits(
-    build: &mut Build<'_>,
-    setting: &mut Setting<u32>,
-    node: &Node,
-    words: &[(&str, u32)],
-) -> Result<(), Problem> {
-    for w in &node.args {
-        let bit = value::choice(&w.text, words).ok_or_else(|| Problem::invalid_choice(w))?;
-        if setting.is_set() && **setting & bit != 0 {
-            build.problems.push(Problem::duplicate_choice(w));
-        }
-        *setting.entry() |= bit;
-    }
-    Ok(())
-}
-
 /// `*_cache_valid [status ... | any] time`
 pub fn valid(conf: &mut CacheSettings, node: &Node) -> Result<(), Problem> {
     let (time, statuses) = node.args.split_last().expect("the table asks for one word at least");
@@ -249,7 +232,7 @@ macro_rules! cache_directives {
             http(concat!($prefix, "_cache_key"), |s, n| settings::key(s.build, &mut s.level.conf.$conf.cache, n)),
             http(concat!($prefix, "_cache_valid"), |s, n| settings::valid(&mut s.level.conf.$conf.cache, n)),
             http(concat!($prefix, "_cache_methods"), |s, n| {
-                settings::bits(s.build, &mut s.level.conf.$conf.cache.methods, n, settings::methods::WORDS)
+                set::bits(s.build, &mut s.level.conf.$conf.cache.methods, n, settings::methods::WORDS)
             }),
             http(concat!($prefix, "_cache_min_uses"), |s, n| set::number(&mut s.level.conf.$conf.cache.min_uses, n)),
             http(concat!($prefix, "_cache_bypass"), |s, n| {
@@ -259,7 +242,7 @@ macro_rules! cache_directives {
                 settings::texts(s.build, &mut s.level.conf.$conf.cache.no_cache, n)
             }),
             http(concat!($prefix, "_cache_use_stale"), |s, n| {
-                settings::bits(s.build, &mut s.level.conf.$conf.cache.use_stale, n, next::WORDS)
+                set::bits(s.build, &mut s.level.conf.$conf.cache.use_stale, n, next::WORDS)
             }),
             http(concat!($prefix, "_cache_background_update"), |s, n| {
                 set::flag(&mut s.level.conf.$conf.cache.background_update, n)

@@ -83,3 +83,23 @@ pub fn one_of<T: Copy>(setting: &mut Setting<T>, node: &Node, words: &[(&str, T)
         None => Err(node.problem(format!("invalid value \"{word}\""))),
     }
 }
+
+/// Words out of a list, as bits; given again, the directive adds to them (`ngx_conf_set_bitmask_slot`).
+pub fn bits(
+    build: &mut Build<'_>,
+    setting: &mut Setting<u32>,
+    node: &Node,
+    words: &[(&str, u32)],
+) -> Result<(), Problem> {
+    for w in &node.args {
+        let bit = value::choice(&w.text, words).ok_or_else(|| Problem::invalid_choice(w))?;
+        if !setting.is_set() {
+            setting.force(0);
+        }
+        if **setting & bit != 0 {
+            build.problems.push(Problem::duplicate_choice(w));
+        }
+        *setting.entry() |= bit;
+    }
+    Ok(())
+}

@@ -32,7 +32,9 @@ pub const DIRECTIVES: &[Directive] = &[
     http("proxy_connect_timeout", |s, n| set::time(&mut conf(s).connect_timeout, n)),
     http("proxy_send_timeout", |s, n| set::time(&mut conf(s).send_timeout, n)),
     http("proxy_read_timeout", |s, n| set::time(&mut conf(s).read_timeout, n)),
-    http("proxy_next_upstream", |s, n| mask(&mut conf(s).next_upstream, n, next::WORDS)),
+    http("proxy_next_upstream", |s, n| {
+        set::bits(s.build, &mut s.level.conf.proxy.upstream.next_upstream, n, next::WORDS)
+    }),
     http("proxy_next_upstream_tries", |s, n| set::number(&mut conf(s).next_upstream_tries, n)),
     http("proxy_next_upstream_timeout", |s, n| set::time(&mut conf(s).next_upstream_timeout, n)),
     http("proxy_buffering", |s, n| set::flag(&mut conf(s).buffering, n)),
@@ -68,7 +70,9 @@ pub const DIRECTIVES: &[Directive] = &[
     http("proxy_pass_request_body", |s, n| set::flag(&mut conf(s).pass_request_body, n)),
     http("proxy_pass_trailers", |s, n| set::flag(&mut conf(s).pass_trailers, n)),
     http("proxy_force_ranges", |s, n| set::flag(&mut conf(s).force_ranges, n)),
-    http("proxy_ignore_headers", |s, n| mask(&mut conf(s).ignore_headers, n, ignore::WORDS)),
+    http("proxy_ignore_headers", |s, n| {
+        set::bits(s.build, &mut s.level.conf.proxy.upstream.ignore_headers, n, ignore::WORDS)
+    }),
     http("proxy_hide_header", |s, n| {
         Arc::make_mut(conf(s).hide_headers.entry()).push(n.args[0].text.to_ascii_lowercase().into());
         Ok(())
@@ -273,22 +277,6 @@ fn conf<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut UpstreamSettings {
 
 fn noted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     scope.build.note(node);
-    Ok(())
-}
-
-fn mask(setting: &mut crate::config::setting::Setting<u32>, node: &Node, words: &[(&str, u32)]) -> Result<(), Problem> {
-    if setting.is_set() {
-        return Err(duplicate(node));
-    }
-    let mut bits = 0;
-    for w in &node.args {
-        let text = w.as_str();
-        match words.iter().find(|(name, _)| name.eq_ignore_ascii_case(&text)) {
-            Some((_, bit)) => bits |= bit,
-            None => return Err(node.problem(format!("invalid value \"{text}\""))),
-        }
-    }
-    setting.force(bits);
     Ok(())
 }
 
