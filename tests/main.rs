@@ -6,6 +6,7 @@ mod harness;
 mod access_log;
 mod addresses;
 mod auth;
+mod cache;
 mod bad_requests;
 mod compression;
 mod configuration;

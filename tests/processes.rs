@@ -140,7 +140,7 @@ fn logs_are_opened_anew() {
 }
 
 /// The processes whose parent is `parent`.
-fn children(parent: u32) -> Vec<i32> {
+pub fn children(parent: u32) -> Vec<i32> {
     let of = |entry: std::fs::DirEntry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
         let stat = std::fs::read_to_string(entry.path().join("stat")).ok()?;

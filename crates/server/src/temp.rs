@@ -26,50 +26,40 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Creates a file for reading and writing. On error the path that failed.
 pub fn create(place: &TempPath) -> Result<(OwnedFd, PathBuf), (PathBuf, io::Error)> {
-    let mut last = (place.dir.clone(), io::Error::from(io::ErrorKind::AlreadyExists));
-    for _ in 0..TRIES {
-        let path = path_of(place, NEXT.fetch_add(1, Ordering::Relaxed));
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
-            Ok(fd) => return Ok((fd, path)),
-            Err(rustix::io::Errno::NOENT) if !place.levels.is_empty() => {
-                if let Some(parent) = path.parent()
-                    && let Err(e) = std::fs::create_dir_all(parent)
-                {
-                    return Err((path.clone(), e));
-                }
-                last = (path, io::Error::from(io::ErrorKind::NotFound));
-            }
-            Err(rustix::io::Errno::EXIST) => last.0 = path,
-            Err(e) => return Err((path, e.into())),
-        }
-    }
-    Err(last)
+    create_numbered(|number| path_of(place, number))
 }
 
 /// Creates a file beside another one, with its name and a number. On error the path that failed.
 pub fn create_beside(target: &Path) -> Result<(OwnedFd, PathBuf), (PathBuf, io::Error)> {
-    let mut last = (target.to_owned(), io::Error::from(io::ErrorKind::AlreadyExists));
-    for _ in 0..TRIES {
+    create_numbered(|number| {
         let mut path = target.as_os_str().to_owned();
-        path.push(format!(".{:010}", NEXT.fetch_add(1, Ordering::Relaxed)));
-        let path = PathBuf::from(path);
-        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
-        match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+        path.push(format!(".{number:010}"));
+        path.into()
+    })
+}
+
+fn create_numbered(path_of: impl Fn(u64) -> PathBuf) -> Result<(OwnedFd, PathBuf), (PathBuf, io::Error)> {
+    let mut path = PathBuf::new();
+    for _ in 0..TRIES {
+        path = path_of(NEXT.fetch_add(1, Ordering::Relaxed));
+        let mut opened = create_new(&path);
+        if opened.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::NotFound)
+            && let Some(folder) = path.parent()
+        {
+            opened = create_folders(folder).and_then(|()| create_new(&path));
+        }
+        match opened {
             Ok(fd) => return Ok((fd, path)),
-            Err(rustix::io::Errno::NOENT) => {
-                if let Some(parent) = path.parent()
-                    && let Err(e) = create_folders(parent)
-                {
-                    return Err((path, e));
-                }
-                last = (path, io::Error::from(io::ErrorKind::NotFound));
-            }
-            Err(rustix::io::Errno::EXIST) => last.0 = path,
-            Err(e) => return Err((path, e.into())),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err((path, e)),
         }
     }
-    Err(last)
+    Err((path, io::ErrorKind::AlreadyExists.into()))
+}
+
+fn create_new(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?)
 }
 
 /// Creates folders for the server's own files: nobody else may look into them.

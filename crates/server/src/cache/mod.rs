@@ -154,6 +154,8 @@ pub fn open_zone(name: &[u8], path: PathBuf, levels: &[u8], size: u64) -> Result
 pub struct Main {
     /// In the order of the text.
     pub caches: Vec<Arc<Cache>>,
+    /// Some are missing, which has been said: who uses them need not say so too.
+    pub is_incomplete: bool,
 }
 
 impl Main {

@@ -8,6 +8,7 @@ use crate::config::setting::Setting;
 use crate::config::{Build, Scope};
 use crate::request::{Method, Request};
 use crate::settings;
+use crate::upstream::settings::{Store, UpstreamSettings};
 use conf::{Node, Problem, value};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -98,6 +99,7 @@ impl CacheSettings {
         let (name, number, node) = &**zone;
         match build.main.cache.find(name, owner) {
             Some(n) => _ = number.set(n),
+            None if build.main.cache.is_incomplete => {}
             None => {
                 let name = String::from_utf8_lossy(name);
                 build.problems.push(node.problem(format!("\"{}\" zone \"{name}\" is unknown", node.name.as_str())));
@@ -115,9 +117,19 @@ pub fn any_is_true(r: &mut Request, texts: &[Complex]) -> bool {
 }
 
 /// `*_cache off | zone | $text`
-pub fn cache(build: &mut Build<'_>, conf: &mut CacheSettings, node: &Node) -> Result<(), Problem> {
+pub fn cache(
+    build: &mut Build<'_>,
+    conf: &mut CacheSettings,
+    upstream: &UpstreamSettings,
+    node: &Node,
+) -> Result<(), Problem> {
     if conf.cache.is_set() {
         return Err(duplicate(node));
+    }
+    if upstream.store.is_set() && !matches!(*upstream.store, Store::Off) && node.args[0] != "off" {
+        let prefix = node.name.as_str();
+        let prefix = prefix.trim_end_matches("_cache");
+        return Err(node.problem(format!("\"{prefix}_cache\" is incompatible with \"{prefix}_store\"")));
     }
     let word = &node.args[0];
     if *word == "off" {
@@ -188,6 +200,12 @@ pub fn max_range_offset(conf: &mut CacheSettings, node: &Node) -> Result<(), Pro
 
 /// `*_cache_path`
 pub fn cache_path(scope: &mut Scope<'_, '_>, node: &Node, owner: &'static str) -> Result<(), Problem> {
+    let done = add_cache(scope, node, owner);
+    scope.build.main.cache.is_incomplete |= done.is_err();
+    done
+}
+
+fn add_cache(scope: &mut Scope<'_, '_>, node: &Node, owner: &'static str) -> Result<(), Problem> {
     let spec = path::parse(node)?;
     let mut dir = node.args[0].text.as_slice();
     dir = dir.strip_suffix(b"/").unwrap_or(dir);
@@ -228,7 +246,10 @@ macro_rules! cache_directives {
     ($prefix:literal, $conf:ident) => {
         &[
             http(concat!($prefix, "_cache_path"), |s, n| settings::cache_path(s, n, $prefix)),
-            http(concat!($prefix, "_cache"), |s, n| settings::cache(s.build, &mut s.level.conf.$conf.cache, n)),
+            http(concat!($prefix, "_cache"), |s, n| {
+                let conf = &mut s.level.conf.$conf;
+                settings::cache(s.build, &mut conf.cache, &conf.upstream, n)
+            }),
             http(concat!($prefix, "_cache_key"), |s, n| settings::key(s.build, &mut s.level.conf.$conf.cache, n)),
             http(concat!($prefix, "_cache_valid"), |s, n| settings::valid(&mut s.level.conf.$conf.cache, n)),
             http(concat!($prefix, "_cache_methods"), |s, n| {

@@ -1,0 +1,516 @@
+//! `proxy_cache`. Answers that have to be old say so themselves: `X-Accel-Expires: @1` is a second in 1970.
+
+use crate::harness::{Backend, Client, Reply, Server, Site, find, wait};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+/// Too old as soon as it is there.
+const OLD: &str = "X-Accel-Expires: @1\r\n";
+const FRESH: &str = "Cache-Control: max-age=600\r\n";
+
+/// A site with a cache in front of a backend. `more`: what else stands in the location.
+fn site(backend: &Backend, more: &str) -> Site {
+    with_path(backend, "levels=1:2 keys_zone=one:1m", more)
+}
+
+fn with_path(backend: &Backend, path: &str, more: &str) -> Site {
+    Site::http(&format!(
+        "proxy_cache_path @DIR@/cache {path};
+         server {{
+             listen 127.0.0.1:@PORT@;
+             location / {{
+                 proxy_pass http://127.0.0.1:@BACKEND@; proxy_cache one;
+                 add_header X-Cache $upstream_cache_status always; {more}
+             }}
+         }}"
+    ))
+    .set("BACKEND", backend.port)
+}
+
+/// A 200 with these headers.
+fn ok(headers: &str, body: &str) -> Reply {
+    Reply::Keep(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{headers}\r\n{body}", body.len()).into())
+}
+
+/// Counts its answers: `n 1`, `n 2` ...
+fn counting(headers: &'static str) -> Backend {
+    let n = AtomicUsize::new(0);
+    Backend::start(move |_| ok(headers, &format!("n {}", n.fetch_add(1, Ordering::Relaxed) + 1)))
+}
+
+/// What the cache said and the body.
+fn get(server: &Server, target: &str) -> (String, String) {
+    ask(&mut server.connect(), target, "")
+}
+
+fn ask(client: &mut Client, target: &str, headers: &str) -> (String, String) {
+    let r = client.send(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n")).response();
+    (r.header("X-Cache").unwrap_or("-").to_owned(), r.text())
+}
+
+fn said(status: &str, body: &str) -> (String, String) {
+    (status.to_owned(), body.to_owned())
+}
+
+/// All files below a directory.
+fn files(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).map(|d| d.flatten().collect::<Vec<_>>()).unwrap_or_default();
+    entries.into_iter().flat_map(|e| if e.path().is_dir() { files(&e.path()) } else { vec![e.path()] }).collect()
+}
+
+/// Kills the worker process; the master starts another, whose index knows nothing.
+fn kill_worker(server: &Server) {
+    server.wait_for("logs/nginx.pid", "\n");
+    let master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
+    let children = || crate::processes::children(master);
+    assert!(wait(|| children().len() == 1));
+    let old = children()[0];
+    let pid = Pid::from_raw(old).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    assert!(wait(|| test_kill_process(pid).is_err()));
+    assert!(wait(|| matches!(children().as_slice(), [one] if *one != old)));
+}
+
+/// Holds answers back until it is opened.
+#[derive(Default)]
+struct Gate(Mutex<bool>, Condvar);
+
+impl Gate {
+    fn open(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let open = self.0.lock().unwrap();
+        drop(self.1.wait_while(open, |open| !*open).unwrap());
+    }
+}
+
+#[test]
+fn a_miss_and_then_hits() {
+    let backend = counting("Cache-Control: max-age=600\r\nETag: \"tag\"\r\nContent-Type: text/x\r\nAccept-Ranges: bytes\r\n");
+    let server = site(&backend, "").start();
+    assert_eq!(get(&server, "/a?b"), said("MISS", "n 1"));
+    let mut client = server.connect();
+    for _ in 0..4 {
+        assert_eq!(ask(&mut client, "/a?b", ""), said("HIT", "n 1"));
+    }
+    let head = client.head("/a?b");
+    assert_eq!((head.header("X-Cache"), head.header("Content-Length")), (Some("HIT"), Some("3")));
+    let r = client.send("GET /a?b HTTP/1.1\r\nHost: x\r\nRange: bytes=2-\r\n\r\n").response();
+    assert_eq!((r.status, r.text().as_str(), r.header("Content-Range")), (206, "1", Some("bytes 2-2/3")));
+    let r = client.send("GET /a?b HTTP/1.1\r\nHost: x\r\nIf-None-Match: \"tag\"\r\n\r\n").response();
+    assert_eq!((r.status, r.header("X-Cache")), (304, Some("HIT")));
+    assert_eq!(ask(&mut client, "/a?c", ""), said("MISS", "n 2"));
+    assert_eq!(backend.seen().len(), 2);
+    let files = files(&server.dir().join("cache"));
+    assert_eq!(files.len(), 2);
+    let key = format!("\nKEY: http://127.0.0.1:{}/a?b\n", backend.port);
+    let file = files.iter().find(|f| find(&std::fs::read(f).unwrap(), key.as_bytes()).is_some()).expect("the key");
+    let name = file.file_name().unwrap().to_str().unwrap();
+    assert!(file.ends_with(format!("cache/{}/{}/{name}", &name[31..], &name[29..31])), "{}", file.display());
+}
+
+#[test]
+fn what_is_not_kept() {
+    for (headers, kept) in [
+        ("Cache-Control: no-store\r\n", false),
+        ("Cache-Control: max-age=600\r\nSet-Cookie: a=b\r\n", false),
+        ("Cache-Control: max-age=600\r\nVary: *\r\n", false),
+        ("Expires: Thu, 01 Jan 1970 00:00:01 GMT\r\n", false),
+        ("Cache-Control: no-store\r\nX-Accel-Expires: 600\r\n", true),
+        ("", false),
+    ] {
+        let backend = counting(headers);
+        let server = site(&backend, "").start();
+        get(&server, "/");
+        assert_eq!(get(&server, "/").0, if kept { "HIT" } else { "MISS" }, "{headers}");
+    }
+    let backend = counting("Cache-Control: no-store\r\nSet-Cookie: a=b\r\n");
+    let more = "proxy_ignore_headers Cache-Control Set-Cookie; proxy_cache_valid 200 10m; proxy_cache_min_uses 2;";
+    let server = site(&backend, more).start();
+    assert_eq!([(); 3].map(|()| get(&server, "/").0), ["MISS", "MISS", "HIT"]);
+    let r = server.connect().send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx").response();
+    assert_eq!((r.header("X-Cache"), r.text().as_str()), (None, "n 3"));
+}
+
+#[test]
+fn what_is_old_is_fetched_again_or_confirmed() {
+    let n = AtomicUsize::new(0);
+    let backend = Backend::start(move |seen| match seen.header("If-None-Match") {
+        Some(tag) => {
+            assert_eq!(tag, "\"1\"");
+            Reply::Keep(b"HTTP/1.1 304 Not Modified\r\nCache-Control: max-age=600\r\n\r\n".into())
+        }
+        None => ok(&format!("{OLD}ETag: \"1\"\r\n"), &format!("n {}", n.fetch_add(1, Ordering::Relaxed) + 1)),
+    });
+    let server = site(&backend, "location /r { proxy_pass http://127.0.0.1:@BACKEND@; proxy_cache_revalidate on; }").start();
+    assert_eq!(get(&server, "/"), said("MISS", "n 1"));
+    assert_eq!(get(&server, "/"), said("EXPIRED", "n 2"));
+    assert_eq!(get(&server, "/r"), said("MISS", "n 3"));
+    assert_eq!(ask(&mut server.connect(), "/r", "If-None-Match: \"other\"\r\n"), said("REVALIDATED", "n 3"));
+    assert_eq!(get(&server, "/r"), said("HIT", "n 3"));
+    kill_worker(&server);
+    assert_eq!(get(&server, "/r"), said("HIT", "n 3"), "what was confirmed is in the file");
+}
+
+#[test]
+fn an_old_answer_is_better_than_none() {
+    let broken = Arc::new(AtomicUsize::new(0));
+    let backend = Backend::start({
+        let broken = broken.clone();
+        move |_| match broken.load(Ordering::Relaxed) {
+            0 => ok(OLD, "old"),
+            1 => Reply::Close(Vec::new()),
+            _ => Reply::Keep(b"HTTP/1.1 500 Oops\r\nContent-Length: 4\r\n\r\noops".into()),
+        }
+    });
+    let more = "proxy_cache_use_stale error http_500;
+        location /no { proxy_pass http://127.0.0.1:@BACKEND@; proxy_cache_use_stale off; proxy_cache_valid 502 10m; }";
+    let server = site(&backend, more).start();
+    for target in ["/", "/no"] {
+        assert_eq!(get(&server, target), said("MISS", "old"));
+    }
+    broken.store(2, Ordering::Relaxed);
+    assert_eq!(get(&server, "/"), said("STALE", "old"));
+    assert_eq!(get(&server, "/no"), said("EXPIRED", "oops"));
+    broken.store(1, Ordering::Relaxed);
+    assert_eq!(get(&server, "/"), said("STALE", "old"));
+    assert_eq!((server.get("/no").status, backend.seen().len()), (502, 6));
+    let r = server.get("/no");
+    assert_eq!((r.status, r.header("X-Cache"), backend.seen().len()), (502, Some("HIT"), 6), "failures are kept too");
+}
+
+#[test]
+fn an_old_answer_is_sent_while_it_is_updated() {
+    let gate = Arc::new(Gate::default());
+    let first = AtomicBool::new(true);
+    let backend = Backend::start({
+        let gate = gate.clone();
+        move |_| {
+            if first.swap(false, Ordering::Relaxed) {
+                return ok(OLD, "old");
+            }
+            gate.pass();
+            ok(FRESH, "new")
+        }
+    });
+    let server = site(&backend, "proxy_cache_use_stale updating; proxy_cache_background_update on;").start();
+    assert_eq!(get(&server, "/"), said("MISS", "old"));
+    let mut client = server.connect();
+    assert_eq!(ask(&mut client, "/", ""), said("STALE", "old"));
+    for _ in 0..3 {
+        assert_eq!(ask(&mut client, "/", ""), said("UPDATING", "old"));
+    }
+    gate.open();
+    assert!(wait(|| get(&server, "/") == said("HIT", "new")));
+    assert_eq!(backend.seen().len(), 2);
+}
+
+#[test]
+fn bypass_and_no_cache() {
+    let backend = counting(FRESH);
+    let server = site(&backend, "proxy_cache_bypass $arg_fresh; proxy_no_cache $arg_secret; proxy_cache_key $uri;").start();
+    assert_eq!(get(&server, "/?secret=1"), said("MISS", "n 1"));
+    assert_eq!(get(&server, "/?secret=0"), said("MISS", "n 2"));
+    assert_eq!(get(&server, "/"), said("HIT", "n 2"));
+    assert_eq!(get(&server, "/?fresh=1"), said("BYPASS", "n 3"));
+    assert_eq!(get(&server, "/"), said("HIT", "n 3"), "a bypassed answer is kept");
+    assert_eq!(get(&server, "/?fresh=1&secret=1"), said("BYPASS", "n 4"));
+    assert_eq!(get(&server, "/"), said("HIT", "n 3"));
+}
+
+#[test]
+fn one_asks_and_fifty_wait() {
+    let gate = Arc::new(Gate::default());
+    let backend = Backend::start({
+        let gate = gate.clone();
+        move |_| {
+            gate.pass();
+            ok(FRESH, "once")
+        }
+    });
+    let text = "worker_processes 4; events {}
+        http {
+            access_log off;
+            proxy_cache_path @DIR@/cache keys_zone=one:1m;
+            server {
+                listen 127.0.0.1:@PORT@;
+                location / {
+                    proxy_pass http://127.0.0.1:@BACKEND@; proxy_cache one;
+                    proxy_cache_lock on; proxy_cache_lock_timeout 60s; proxy_cache_lock_age 60s;
+                    add_header X-Cache $upstream_cache_status;
+                }
+            }
+        }";
+    let server = Site::whole(text).set("BACKEND", backend.port).start();
+    let mut clients: Vec<Client> = (0..50).map(|_| server.connect()).collect();
+    for c in &mut clients {
+        c.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    }
+    assert!(wait(|| !backend.seen().is_empty()));
+    gate.open();
+    let mut answers: Vec<_> = clients.iter_mut().map(|c| c.response()).collect();
+    assert!(answers.iter().all(|r| r.text() == "once"));
+    assert_eq!(backend.seen().len(), 1);
+    answers.retain(|r| r.header("X-Cache") == Some("MISS"));
+    assert_eq!(answers.len(), 1);
+}
+
+#[test]
+fn who_waits_too_long_asks_alone() {
+    let gate = Arc::new(Gate::default());
+    let n = AtomicUsize::new(0);
+    let backend = Backend::start({
+        let gate = gate.clone();
+        move |_| {
+            let n = n.fetch_add(1, Ordering::Relaxed) + 1;
+            if n == 1 {
+                gate.pass();
+            }
+            ok(FRESH, &format!("n {n}"))
+        }
+    });
+    let server = site(&backend, "proxy_cache_lock on; proxy_cache_lock_timeout 20ms; proxy_cache_lock_age 60s;").start();
+    let mut first = server.connect();
+    first.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert!(wait(|| backend.seen().len() == 1));
+    assert_eq!(get(&server, "/"), said("MISS", "n 2"));
+    gate.open();
+    assert_eq!(first.response().text(), "n 1");
+    assert_eq!(get(&server, "/"), said("HIT", "n 1"), "only the first was kept");
+}
+
+#[test]
+fn variants() {
+    let backend = Backend::start(|seen| {
+        let coding = seen.header("Accept-Encoding").unwrap_or("none");
+        ok(&format!("{FRESH}Vary: Accept-Encoding\r\n"), coding)
+    });
+    let server = site(&backend, "").start();
+    let mut client = server.connect();
+    let mut with = |coding: &str| ask(&mut client, "/", &format!("Accept-Encoding: {coding}\r\n"));
+    assert_eq!(with("gzip"), said("MISS", "gzip"));
+    assert_eq!(with("br"), said("MISS", "br"));
+    assert_eq!(with("gzip"), said("HIT", "gzip"));
+    assert_eq!(with("br"), said("HIT", "br"));
+    assert_eq!(get(&server, "/"), said("MISS", "none"));
+    kill_worker(&server);
+    assert_eq!(ask(&mut server.connect(), "/", "Accept-Encoding: br\r\n"), said("HIT", "br"));
+    assert_eq!(backend.seen().len(), 3);
+}
+
+#[test]
+fn large_answers_come_from_their_files() {
+    let body: String = (0..200_000).map(|n| format!("{n:06} ")).collect();
+    let sent = body.clone();
+    let backend = Backend::start(move |_| ok(&format!("{FRESH}Accept-Ranges: bytes\r\n"), &sent));
+    let server = site(&backend, "").start();
+    assert_eq!(get(&server, "/"), said("MISS", &body));
+    assert_eq!(get(&server, "/"), said("HIT", &body));
+    let r = server.connect().send("GET / HTTP/1.1\r\nHost: x\r\nRange: bytes=700000-700005\r\n\r\n").response();
+    assert_eq!((r.status, r.text().as_str()), (206, "100000"));
+    // A client that takes nothing holds up neither the backend nor the cache.
+    let mut slow = server.connect();
+    slow.send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(wait(|| get(&server, "/slow").0 == "HIT"));
+    assert_eq!(slow.response().text(), body);
+}
+
+#[test]
+fn a_client_that_leaves_does_not_stop_the_cache() {
+    let gate = Arc::new(Gate::default());
+    let backend = Backend::start({
+        let gate = gate.clone();
+        move |_| {
+            gate.pass();
+            ok(FRESH, "for the cache")
+        }
+    });
+    let server = site(&backend, "").start();
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(wait(|| backend.seen().len() == 1));
+    drop(client);
+    gate.open();
+    assert!(wait(|| files(&server.dir().join("cache")).len() == 1));
+    assert_eq!(get(&server, "/"), said("HIT", "for the cache"));
+    assert_eq!(backend.seen().len(), 1);
+}
+
+#[test]
+fn files_are_found_again() {
+    let backend = counting(FRESH);
+    let server = site(&backend, "").start();
+    for n in 0..20 {
+        get(&server, &format!("/{n}"));
+    }
+    kill_worker(&server);
+    server.wait_for("logs/error.log", "http file cache: ");
+    for n in 0..20 {
+        assert_eq!(get(&server, &format!("/{n}")), said("HIT", &format!("n {}", n + 1)));
+    }
+}
+
+#[test]
+fn half_an_answer_is_never_kept() {
+    let half = Arc::new(AtomicBool::new(true));
+    let gate = Arc::new(Gate::default());
+    let body = "x".repeat(300_000);
+    let backend = Backend::start({
+        let (half, gate, body) = (half.clone(), gate.clone(), body.clone());
+        move |seen| {
+            let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{FRESH}\r\n", body.len());
+            if !half.load(Ordering::Relaxed) {
+                return Reply::Keep((head + &body).into());
+            }
+            if seen.line().contains("/cut") {
+                return Reply::Close((head + &body[..200_000]).into());
+            }
+            // What is sent before the gate is what the worker has when it is killed.
+            gate.pass();
+            Reply::Close(Vec::new())
+        }
+    });
+    for place in ["use_temp_path=on", "use_temp_path=off"] {
+        half.store(true, Ordering::Relaxed);
+        let server = with_path(&backend, &format!("levels=1:2 keys_zone=one:1m {place}"), "").start();
+        let mut client = server.connect();
+        client.send("GET /cut HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(client.rest().len() >= 200_000);
+        assert!(wait(|| files(&server.dir().join("cache")).is_empty()), "what was cut off is removed");
+        half.store(false, Ordering::Relaxed);
+        assert_eq!(get(&server, "/cut"), said("MISS", &body));
+        assert_eq!(get(&server, "/cut"), said("HIT", &body));
+    }
+}
+
+#[test]
+fn a_killed_worker_leaves_nothing_broken() {
+    let stall = Arc::new(AtomicBool::new(true));
+    let body = "y".repeat(500_000);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn({
+        let (stall, body) = (stall.clone(), body.clone());
+        move || {
+            let mut held = Vec::new();
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                use std::io::{Read, Write};
+                let _ = stream.read(&mut [0; 4096]);
+                let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{FRESH}\r\n", body.len());
+                let part = if stall.load(Ordering::Relaxed) { &body[..400_000] } else { &body[..] };
+                let _ = stream.write_all((head + part).as_bytes());
+                held.push(stream);
+            }
+        }
+    });
+    let server = Site::http(
+        "proxy_cache_path @DIR@/cache keys_zone=one:1m use_temp_path=off;
+         server {
+             listen 127.0.0.1:@PORT@;
+             location / { proxy_pass http://127.0.0.1:@BACKEND@; proxy_cache one; add_header X-Cache $upstream_cache_status; }
+         }",
+    )
+    .set("BACKEND", port)
+    .start();
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.take(350_000);
+    let cache = server.dir().join("cache");
+    assert!(wait(|| files(&cache).len() == 1), "it is being written");
+    kill_worker(&server);
+    stall.store(false, Ordering::Relaxed);
+    assert_eq!(get(&server, "/"), said("MISS", &body));
+    assert_eq!(get(&server, "/"), said("HIT", &body));
+}
+
+#[test]
+fn files_that_are_no_entries_are_replaced() {
+    let backend = counting(FRESH);
+    let server = site(&backend, "").start();
+    get(&server, "/");
+    let file = files(&server.dir().join("cache")).remove(0);
+    let whole = std::fs::read(&file).unwrap();
+    let mut other_key = whole.clone();
+    let at = find(&whole, b"KEY: ").unwrap() + 6;
+    other_key[at] ^= 1;
+    let mut flipped = whole.clone();
+    flipped[50] = 0xff;
+    for (n, broken) in [whole[..100].to_vec(), Vec::new(), vec![b'x'; 5000], other_key, flipped].into_iter().enumerate() {
+        std::fs::write(&file, &broken).unwrap();
+        assert_eq!(get(&server, "/"), said("MISS", &format!("n {}", n + 2)), "{n}");
+        assert_eq!(get(&server, "/").0, "HIT");
+    }
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(get(&server, "/").0, "MISS", "removing the file is how operators purge");
+}
+
+#[test]
+fn what_is_too_much_or_idle_is_removed() {
+    let body = "z".repeat(8000);
+    let backend = Backend::start(move |_| ok(FRESH, &body));
+    let server = with_path(&backend, "keys_zone=one:1m max_size=64k manager_sleep=10ms", "").start();
+    for n in 0..60 {
+        get(&server, &format!("/{n}"));
+    }
+    let cache = server.dir().join("cache");
+    assert!(wait(|| files(&cache).len() <= 9), "{} files", files(&cache).len());
+    assert_eq!(get(&server, "/59").0, "HIT", "the newest stay");
+    assert_eq!(get(&server, "/0").0, "MISS");
+    let server = with_path(&backend, "keys_zone=one:1m inactive=1s", "").start();
+    get(&server, "/");
+    let cache = server.dir().join("cache");
+    assert!(wait(|| files(&cache).is_empty()));
+    assert_eq!(get(&server, "/").0, "MISS");
+}
+
+#[test]
+fn a_full_keys_zone_holds_what_it_can() {
+    let backend = counting(FRESH);
+    let server = with_path(&backend, "keys_zone=one:16k", "").start();
+    for n in 0..200 {
+        assert_eq!(get(&server, &format!("/{n}")), said("MISS", &format!("n {}", n + 1)));
+    }
+    assert!(wait(|| files(&server.dir().join("cache")).len() <= 64));
+    assert_eq!(get(&server, "/199").0, "HIT");
+}
+
+#[test]
+fn a_reload_keeps_the_zone() {
+    let backend = counting(FRESH);
+    let server = site(&backend, "").start();
+    get(&server, "/");
+    let text = server.read("nginx.conf");
+    server.signal(Signal::HUP);
+    server.wait_for("logs/error.log", "reconfiguring");
+    assert_eq!(get(&server, "/"), said("HIT", "n 1"));
+    std::fs::write(server.dir().join("nginx.conf"), text.replace("levels=1:2", "levels=2")).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for("logs/error.log", "cache \"one\" had previously different levels");
+    assert_eq!(get(&server, "/"), said("HIT", "n 1"));
+    std::fs::write(server.dir().join("nginx.conf"), text.replace("@DIR@/cache", "@DIR@/other").replace("/cache ", "/other ")).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for("logs/error.log", "while previously it used the");
+    assert_eq!(get(&server, "/"), said("HIT", "n 1"));
+}
+
+#[test]
+fn chunked_and_endless_answers_are_kept_whole() {
+    let backend = Backend::start(|seen| {
+        if seen.line().contains("/chunked") {
+            return Reply::Keep(
+                format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n{FRESH}\r\n5\r\nhello\r\n0\r\n\r\n").into(),
+            );
+        }
+        Reply::Close(format!("HTTP/1.1 200 OK\r\n{FRESH}\r\nhello").into())
+    });
+    let server = site(&backend, "").start();
+    for target in ["/chunked", "/close"] {
+        assert_eq!(get(&server, target), said("MISS", "hello"));
+        assert_eq!(get(&server, target), said("HIT", "hello"));
+    }
+}
