@@ -91,7 +91,8 @@ impl Gate {
 
 #[test]
 fn a_miss_and_then_hits() {
-    let backend = counting("Cache-Control: max-age=600\r\nETag: \"tag\"\r\nContent-Type: text/x\r\nAccept-Ranges: bytes\r\n");
+    let backend =
+        counting("Cache-Control: max-age=600\r\nETag: \"tag\"\r\nContent-Type: text/x\r\nAccept-Ranges: bytes\r\n");
     let server = site(&backend, "").start();
     assert_eq!(get(&server, "/a?b"), said("MISS", "n 1"));
     let mut client = server.connect();
@@ -147,7 +148,8 @@ fn what_is_old_is_fetched_again_or_confirmed() {
         }
         None => ok(&format!("{OLD}ETag: \"1\"\r\n"), &format!("n {}", n.fetch_add(1, Ordering::Relaxed) + 1)),
     });
-    let server = site(&backend, "location /r { proxy_pass http://127.0.0.1:@BACKEND@; proxy_cache_revalidate on; }").start();
+    let server =
+        site(&backend, "location /r { proxy_pass http://127.0.0.1:@BACKEND@; proxy_cache_revalidate on; }").start();
     assert_eq!(get(&server, "/"), said("MISS", "n 1"));
     assert_eq!(get(&server, "/"), said("EXPIRED", "n 2"));
     assert_eq!(get(&server, "/r"), said("MISS", "n 3"));
@@ -213,7 +215,8 @@ fn an_old_answer_is_sent_while_it_is_updated() {
 #[test]
 fn bypass_and_no_cache() {
     let backend = counting(FRESH);
-    let server = site(&backend, "proxy_cache_bypass $arg_fresh; proxy_no_cache $arg_secret; proxy_cache_key $uri;").start();
+    let server =
+        site(&backend, "proxy_cache_bypass $arg_fresh; proxy_no_cache $arg_secret; proxy_cache_key $uri;").start();
     assert_eq!(get(&server, "/?secret=1"), said("MISS", "n 1"));
     assert_eq!(get(&server, "/?secret=0"), said("MISS", "n 2"));
     assert_eq!(get(&server, "/"), said("HIT", "n 2"));
@@ -274,7 +277,8 @@ fn who_waits_too_long_asks_alone() {
             ok(FRESH, &format!("n {n}"))
         }
     });
-    let server = site(&backend, "proxy_cache_lock on; proxy_cache_lock_timeout 20ms; proxy_cache_lock_age 60s;").start();
+    let server =
+        site(&backend, "proxy_cache_lock on; proxy_cache_lock_timeout 20ms; proxy_cache_lock_age 60s;").start();
     let mut first = server.connect();
     first.send("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(wait(|| backend.seen().len() == 1));
@@ -440,7 +444,8 @@ fn files_that_are_no_entries_are_replaced() {
     other_key[at] ^= 1;
     let mut flipped = whole.clone();
     flipped[50] = 0xff;
-    for (n, broken) in [whole[..100].to_vec(), Vec::new(), vec![b'x'; 5000], other_key, flipped].into_iter().enumerate() {
+    for (n, broken) in [whole[..100].to_vec(), Vec::new(), vec![b'x'; 5000], other_key, flipped].into_iter().enumerate()
+    {
         std::fs::write(&file, &broken).unwrap();
         assert_eq!(get(&server, "/"), said("MISS", &format!("n {}", n + 2)), "{n}");
         assert_eq!(get(&server, "/").0, "HIT");
@@ -492,7 +497,11 @@ fn a_reload_keeps_the_zone() {
     server.signal(Signal::HUP);
     server.wait_for("logs/error.log", "cache \"one\" had previously different levels");
     assert_eq!(get(&server, "/"), said("HIT", "n 1"));
-    std::fs::write(server.dir().join("nginx.conf"), text.replace("@DIR@/cache", "@DIR@/other").replace("/cache ", "/other ")).unwrap();
+    std::fs::write(
+        server.dir().join("nginx.conf"),
+        text.replace("@DIR@/cache", "@DIR@/other").replace("/cache ", "/other "),
+    )
+    .unwrap();
     server.signal(Signal::HUP);
     server.wait_for("logs/error.log", "while previously it used the");
     assert_eq!(get(&server, "/"), said("HIT", "n 1"));

@@ -119,9 +119,7 @@ impl Entry {
     pub fn chunk(&self) -> Chunk<'_> {
         match &self.start {
             Start::Memory(small) => Chunk::Bytes(&small.bytes[self.body_start..]),
-            Start::File(_, file) => {
-                Chunk::File { file, offset: self.body_start as u64, len: self.body_len() }
-            }
+            Start::File(_, file) => Chunk::File { file, offset: self.body_start as u64, len: self.body_len() },
         }
     }
 

@@ -157,7 +157,8 @@ pub fn parse(bytes: &[u8], size: u64) -> Result<Head<'_>, BadHead> {
         texts = rest;
         text
     };
-    let (etag, vary, mark, key, end, answer) = (text(etag), text(vary), text(KEY_MARK.len()), text(key), text(1), text(answer));
+    let (etag, vary, mark, key, end, answer) =
+        (text(etag), text(vary), text(KEY_MARK.len()), text(key), text(1), text(answer));
     if mark != KEY_MARK || end != b"\n" || valid < 0 || date < 0 {
         return Err(BadHead::Broken);
     }

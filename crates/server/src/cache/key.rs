@@ -43,11 +43,7 @@ pub fn parse_name(name: &[u8]) -> Option<Digest> {
 
 /// The name of the variant that a request asks for (`ngx_http_file_cache_vary`). `vary`: the answer's header; `headers`:
 /// gives the values of a header of the request, by name in lower case, in their order.
-pub fn variant<'v, I: Iterator<Item = &'v [u8]>>(
-    main: &Digest,
-    vary: &[u8],
-    headers: impl Fn(&[u8]) -> I,
-) -> Digest {
+pub fn variant<'v, I: Iterator<Item = &'v [u8]>>(main: &Digest, vary: &[u8], headers: impl Fn(&[u8]) -> I) -> Digest {
     let mut md5 = Md5::new_with_prefix(main);
     for name in words(vary) {
         let name = name.to_ascii_lowercase();
@@ -105,7 +101,10 @@ mod tests {
         };
         let gzip: &[_] = &[("accept-encoding", "gzip, br")];
         assert_eq!(of("Accept-Encoding", gzip), of(" accept-encoding,", &[("accept-encoding", "gzip,br")]));
-        assert_eq!(of("Accept-Encoding", gzip), of("accept-encoding", &[("accept-encoding", "gzip"), ("accept-encoding", "br")]));
+        assert_eq!(
+            of("Accept-Encoding", gzip),
+            of("accept-encoding", &[("accept-encoding", "gzip"), ("accept-encoding", "br")])
+        );
         assert_ne!(of("Accept-Encoding", gzip), of("Accept-Encoding", &[]));
         assert_ne!(of("Foo", &[("foo", "a, b")]), of("Foo", &[("foo", "a,b")]));
         assert_ne!(of("Foo", &[("foo", "a")]), of("Foo, Bar", &[("foo", "a")]));

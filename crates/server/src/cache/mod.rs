@@ -8,6 +8,7 @@
 //! ```
 //! `format` is the file, `key` its name, `settings` the directives that every module has under its own prefix.
 
+pub mod caching;
 pub mod entry;
 pub mod fill;
 pub mod format;
@@ -88,7 +89,7 @@ impl Zone {
     /// Bytes of a block of the file system.
     pub fn block(&self) -> u64 {
         *self.block.get_or_init(|| match rustix::fs::statfs(&self.path) {
-            Ok(s) if s.f_bsize > 0 && s.f_bsize as u64 % BLOCK == 0 => s.f_bsize as u64,
+            Ok(s) if s.f_bsize > 0 && (s.f_bsize as u64).is_multiple_of(BLOCK) => s.f_bsize as u64,
             _ => BLOCK,
         })
     }

@@ -181,7 +181,8 @@ pub fn valid(conf: &mut CacheSettings, node: &Node) -> Result<(), Problem> {
             b"any" => 0,
             digits => value::number(digits)
                 .filter(|n| (100..=599).contains(n))
-                .ok_or_else(|| node.problem(format!("invalid status \"{}\"", word.as_str())))? as u16,
+                .ok_or_else(|| node.problem(format!("invalid status \"{}\"", word.as_str())))?
+                as u16,
         };
         list.push((status, seconds));
     }
@@ -268,9 +269,7 @@ macro_rules! cache_directives {
             http(concat!($prefix, "_cache_background_update"), |s, n| {
                 set::flag(&mut s.level.conf.$conf.cache.background_update, n)
             }),
-            http(concat!($prefix, "_cache_revalidate"), |s, n| {
-                set::flag(&mut s.level.conf.$conf.cache.revalidate, n)
-            }),
+            http(concat!($prefix, "_cache_revalidate"), |s, n| set::flag(&mut s.level.conf.$conf.cache.revalidate, n)),
             http(concat!($prefix, "_cache_lock"), |s, n| set::flag(&mut s.level.conf.$conf.cache.lock, n)),
             http(concat!($prefix, "_cache_lock_timeout"), |s, n| {
                 set::time(&mut s.level.conf.$conf.cache.lock_timeout, n)

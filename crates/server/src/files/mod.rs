@@ -89,7 +89,14 @@ impl Facts {
         };
         let executable = stat.st_mode & 0o100 != 0;
         let identity = Identity::of(stat);
-        Facts { kind, size: stat.st_size.max(0) as u64, mtime: stat.st_mtime, executable, identity, blocks: stat.st_blocks }
+        Facts {
+            kind,
+            size: stat.st_size.max(0) as u64,
+            mtime: stat.st_mtime,
+            executable,
+            identity,
+            blocks: stat.st_blocks,
+        }
     }
 }
 

@@ -284,7 +284,7 @@ pub struct MainConf {
 #[derive(Debug, Default)]
 pub struct RequestContexts {
     /// What the request does for a cache.
-    pub cache: Option<Box<crate::cache::lookup::Caching>>,
+    pub cache: Option<Box<crate::cache::caching::Caching>>,
     /// What is too old is being updated beside the request.
     pub cache_update: Option<tokio::task::JoinHandle<()>>,
     /// The answer is also written to a file.

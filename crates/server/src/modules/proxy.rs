@@ -3,7 +3,7 @@
 
 use super::proxy_cache;
 use super::proxy_rewrite::{self, CookieFlags, Rewrite};
-use crate::cache::lookup;
+use crate::cache::caching;
 use crate::cache::settings::CacheSettings;
 use crate::config::complex::Complex;
 use crate::config::set::{self, duplicate};
@@ -815,7 +815,7 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
         return v;
     }
     if r.ctx.cache.is_some() {
-        lookup::decide(r, &conf.cache, &conf.upstream, buffering.then_some(status));
+        caching::decide(r, &conf.cache, &conf.upstream, buffering.then_some(status));
     }
     let wanted = r.ctx.store.is_some() || r.ctx.cache.is_some();
     if r.header_only && !job.is_head && !matches!(status, 204 | 304) && !wanted {

@@ -2,6 +2,7 @@
 //! mean and what is done is in `cache`; here is what `proxy_pass` asks it, and how it sends what comes of it.
 
 use super::proxy::{self, Conf, Parts, Pass, Target};
+use crate::cache::caching;
 use crate::cache::entry::Entry;
 use crate::cache::lookup::{self, Look, Outcome};
 use crate::cache::{Status, settings};
@@ -37,11 +38,11 @@ pub const VARIABLES: &[Builtin] = &[
     },
     Builtin {
         name: "upstream_cache_last_modified",
-        evaluate: lookup::known_last_modified,
+        evaluate: caching::known_last_modified,
         volatile: true,
         assign: None,
     },
-    Builtin { name: "upstream_cache_etag", evaluate: lookup::known_etag, volatile: true, assign: None },
+    Builtin { name: "upstream_cache_etag", evaluate: caching::known_etag, volatile: true, assign: None },
 ];
 
 /// Finds the level's cache.
@@ -80,22 +81,19 @@ fn own_key(r: &mut Request, pass: &Pass, target: &Target<'_>) -> Text {
 
 /// Headers that ask for less than a whole answer, which the cache cannot do with.
 pub(super) fn is_for_client(known: K) -> bool {
-    matches!(
-        known,
-        K::IfModifiedSince | K::IfUnmodifiedSince | K::IfMatch | K::IfNoneMatch | K::Range | K::IfRange
-    )
+    matches!(known, K::IfModifiedSince | K::IfUnmodifiedSince | K::IfMatch | K::IfNoneMatch | K::Range | K::IfRange)
 }
 
 /// Asks the upstream only for what has changed, where the cache has an old answer. `replaced`: what the configuration says.
 pub(super) fn write_conditions(r: &mut Request, replaced: &[Box<[u8]>], out: &mut Vec<u8>) {
     let is_set = |name: &[u8]| replaced.iter().any(|n| **n == *name);
     if !is_set(b"if-modified-since")
-        && let Some(date) = lookup::known_last_modified(r)
+        && let Some(date) = caching::known_last_modified(r)
     {
         proxy::write_line(out, b"If-Modified-Since", r.get(date));
     }
     if !is_set(b"if-none-match")
-        && let Some(etag) = lookup::known_etag(r)
+        && let Some(etag) = caching::known_etag(r)
     {
         proxy::write_line(out, b"If-None-Match", r.get(etag));
     }
@@ -106,11 +104,13 @@ pub(super) fn failed(r: &mut Request, conf: &Conf, verdict: Verdict) -> Verdict 
     let kinds = std::mem::take(&mut r.attempts.failed);
     let Some(caching) = &mut r.ctx.cache else { return verdict };
     let expired = r.attempts.cache == Some(Status::Expired);
-    if kinds != 0 && expired && (caching.stale_error || caching.may_be_stale(&conf.cache, kinds)) {
-        if let Some(entry) = caching.entry.take() {
-            r.attempts.cache = Some(Status::Stale);
-            return resend(r, conf, &entry);
-        }
+    if kinds != 0
+        && expired
+        && (caching.stale_error || caching.may_be_stale(&conf.cache, kinds))
+        && let Some(entry) = caching.entry.take()
+    {
+        r.attempts.cache = Some(Status::Stale);
+        return resend(r, conf, &entry);
     }
     if let Verdict::Status(status @ (502 | 504)) = verdict
         && kinds != 0
@@ -154,9 +154,9 @@ pub(super) fn resend(r: &mut Request, conf: &Conf, entry: &Entry) -> Verdict {
     if r.attempts.cache == Some(Status::Revalidated)
         && let Some(caching) = r.ctx.cache.take()
     {
-        lookup::confirm(r, &caching, &conf.cache, ignored);
+        caching::confirm(r, &caching, &conf.cache, ignored);
     }
-    r.disable_not_modified = !lookup::judge(r, ignored).allows();
+    r.disable_not_modified = !caching::judge(r, ignored).allows();
     proxy::accel_limit_rate(r, conf);
     if let Some(verdict) = proxy::accel_redirect(r, conf) {
         return verdict;

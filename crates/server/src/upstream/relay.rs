@@ -4,7 +4,7 @@
 use super::exchange::{Answer, Job, is_bodiless, poll_client_gone, release};
 use super::settings::UpstreamSettings;
 use super::tunnel;
-use crate::cache::lookup::Caching;
+use crate::cache::caching::Caching;
 use crate::connection::Session;
 use crate::connection::pool as buffers;
 use crate::log_error;
@@ -60,8 +60,16 @@ enum Step {
 /// Sends the body after the head has been sent.
 pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answer: Answer, way: Way) -> Verdict {
     let framing = framing(&r.attempts.head, job.is_head);
-    let mut relay =
-        Relay { framing, spool: None, way, done: false, extra: false, alone: false, began: clock::monotonic_ms(), read: 0 };
+    let mut relay = Relay {
+        framing,
+        spool: None,
+        way,
+        done: false,
+        extra: false,
+        alone: false,
+        began: clock::monotonic_ms(),
+        read: 0,
+    };
     let verdict = relay.run(r, conf, &mut answer).await;
     let now = clock::monotonic_ms();
     let started = answer.started_ms;

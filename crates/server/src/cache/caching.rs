@@ -1,0 +1,257 @@
+//! A request that asks an upstream, as the cache sees it: whether the answer may be kept, its file on the way, what
+//! becomes of an old answer that is confirmed. Before: `lookup`. The module calls `decide` when the answer's head is out and
+//! `keep` when its body is whole; who drops it before has kept nothing.
+
+use super::entry::Entry;
+use super::fill::Fill;
+use super::format::{Digest, Head, MAX_ETAG, Times};
+use super::index::{Leave, Slot};
+use super::judge::Judgement;
+use super::lookup::variant;
+use super::settings::{CacheSettings, any_is_true};
+use super::{CacheRef, Status};
+use crate::log_error;
+use crate::request::headers::KnownHeader as K;
+use crate::request::{Request, Text};
+use crate::upstream::relay::text_of;
+use crate::upstream::settings::{UpstreamSettings, next};
+use crate::worker::clock;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// What a request does about an entry while its upstream is asked.
+#[derive(Debug)]
+pub struct Caching {
+    pub(super) cache: CacheRef,
+    /// The key, in the arena.
+    pub(super) key: Text,
+    /// The key's name.
+    pub(super) main: Digest,
+    /// The name of the entry: the key's, or that of a variant.
+    pub(super) name: Digest,
+    pub(super) hold: Option<Hold>,
+    /// The answer may be kept, as far as is known.
+    pub cacheable: bool,
+    /// The upstream is asked whether what is too old has changed.
+    pub(super) revalidate: bool,
+    /// What is too old.
+    pub entry: Option<Entry>,
+    /// What is too old may be sent if the upstream fails (`stale-if-error`).
+    pub stale_error: bool,
+    /// What the answer's headers say.
+    pub(super) judgement: Judgement,
+    pub(super) fill: Option<(Fill, Times, Digest)>,
+}
+
+/// An entry that is held, until dropped.
+#[derive(Debug)]
+pub(super) struct Hold {
+    pub(super) cache: CacheRef,
+    pub(super) slot: Slot,
+    pub(super) leave: Leave,
+    /// Given up already.
+    pub(super) done: bool,
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if !self.done {
+            self.cache.zone.index.release(self.slot, self.leave);
+        }
+    }
+}
+
+impl Caching {
+    /// Judges the head of an answer, which is the upstream's last.
+    pub fn judge(&mut self, r: &Request, ignored: u32) {
+        self.judgement = judge(r, ignored);
+        self.cacheable &= self.judgement.allows();
+    }
+
+    /// Gives an answer with `status` in the place of the upstream's for as long as that holds (`502`, `504`, and what
+    /// `*_intercept_errors` takes).
+    pub fn note_error(&mut self, conf: &CacheSettings, status: u16) {
+        let valid = self.until(conf, status);
+        if let Some(hold) = self.hold.as_mut().filter(|_| self.cacheable && valid > 0) {
+            hold.leave.error = Some((status, valid));
+        }
+    }
+
+    /// Until when an answer with a status is fresh; 0: it is not to be kept.
+    fn until(&self, conf: &CacheSettings, status: u16) -> i64 {
+        if self.judgement.valid != 0 {
+            return self.judgement.valid;
+        }
+        match conf.valid_for(status) {
+            0 => 0,
+            seconds => clock::wall_seconds().saturating_add(seconds),
+        }
+    }
+
+    /// Whether what is too old may be sent for a failure of these kinds (bits of [`next`]).
+    pub fn may_be_stale(&self, conf: &CacheSettings, kinds: u32) -> bool {
+        let error = if kinds & next::NO_LIVE != 0 { next::ERROR } else { 0 };
+        self.entry.is_some() && *conf.use_stale & (kinds | error) != 0
+    }
+}
+
+/// What the head in `r.attempts` says.
+pub fn judge(r: &Request, ignored: u32) -> Judgement {
+    let base = r.attempts.head_base;
+    let lines = r.attempts.head.headers.iter().map(|h| (h.known, r.get(text_of(h.value, base))));
+    Judgement::of(lines, ignored, clock::wall_seconds())
+}
+
+/// Decides whether the answer whose head is in `r.attempts` is kept, and begins its file if so. `status`: none for one
+/// that is passed on as it comes.
+pub fn decide(r: &mut Request, conf: &CacheSettings, upstream: &UpstreamSettings, status: Option<u16>) {
+    let (Some(mut caching), Some(status)) = (r.ctx.cache.take(), status) else { return };
+    if caching.cacheable && any_is_true(r, &conf.no_cache) {
+        caching.cacheable = false;
+    } else if r.attempts.cache == Some(Status::Bypass) && caching.cacheable {
+        let _ = caching.enter(r, conf);
+    }
+    let valid = caching.until(conf, status);
+    if !caching.cacheable || valid == 0 || caching.hold.is_none() {
+        return;
+    }
+    caching.begin(r, conf, upstream, (status, valid));
+    if caching.fill.is_some() {
+        r.ctx.cache = Some(caching);
+    }
+}
+
+impl Caching {
+    fn begin(
+        &mut self,
+        r: &mut Request,
+        conf: &CacheSettings,
+        upstream: &UpstreamSettings,
+        (status, valid): (u16, i64),
+    ) {
+        let variant = match &*self.judgement.vary {
+            [] => Digest::default(),
+            vary => variant(r, &self.main, vary),
+        };
+        if self.name != self.main && variant != self.name {
+            // The answer says no longer what makes its variants: it is the key's own.
+            self.name = self.main;
+            if self.enter(r, conf).is_err() {
+                return;
+            }
+        }
+        let validators = matches!(status, 200 | 206);
+        let last_modified = validators.then(|| last_modified(r)).flatten().unwrap_or(-1);
+        let Judgement { updating, error, .. } = self.judgement;
+        let times = Times { valid, date: clock::wall_seconds(), last_modified, updating, error };
+        let head = Head {
+            times,
+            variant,
+            etag: if validators { etag(r) } else { b"" },
+            vary: &self.judgement.vary,
+            key: r.get(self.key),
+            answer: answer(r),
+            body: 0,
+        };
+        self.fill = Some((Fill::new(&self.cache, &upstream.temp_path, &self.name, &head), times, variant));
+    }
+
+    /// Whether the answer is being kept.
+    pub fn is_filling(&self) -> bool {
+        self.fill.is_some()
+    }
+
+    /// Takes bytes of the answer's body.
+    pub fn push(&mut self, r: &Request, bytes: &[u8]) {
+        if let Some((fill, ..)) = &mut self.fill {
+            fill.push(r, bytes);
+        }
+    }
+
+    /// Takes bytes of the answer's body; gives the file and the place where they are now, for the client's part of them.
+    pub fn push_through(&mut self, r: &Request, bytes: &[u8]) -> Option<(Rc<OwnedFd>, u64)> {
+        self.fill.as_mut()?.0.push_through(r, bytes)
+    }
+
+    /// The answer is whole.
+    pub fn keep(mut self: Box<Self>, r: &Request) {
+        let Some((fill, times, variant)) = self.fill.take() else { return };
+        let body = fill.body_len();
+        let head = Head {
+            times,
+            variant,
+            etag: if matches!(r.attempts.head.status, 200 | 206) { etag(r) } else { b"" },
+            vary: &self.judgement.vary,
+            key: r.get(self.key),
+            answer: answer(r),
+            body,
+        };
+        let Some(blocks) = fill.finish(r, &self.cache.zone, &head) else { return };
+        if let Some(mut hold) = self.hold.take() {
+            hold.done = true;
+            self.cache.zone.index.finish(hold.slot, blocks);
+        }
+        if super::keeper::is_urgent(&self.cache) {
+            super::keeper::wake();
+        }
+    }
+}
+
+/// The upstream says that what is too old has not changed: it is fresh again for as long as the 304 says, or else the
+/// entry's own head (`judgement`, of the head that is in `r.attempts` now), or `*_cache_valid`.
+pub fn confirm(r: &Request, caching: &Caching, conf: &CacheSettings, ignored: u32) {
+    let Some(entry) = &caching.entry else { return };
+    let first = &caching.judgement;
+    let second = judge(r, ignored);
+    let says = if first.valid != 0 { first } else { &second };
+    let now = clock::wall_seconds();
+    let valid = match (says.valid, conf.valid_for(r.attempts.head.status)) {
+        (0, 0) => return,
+        (0, seconds) => now.saturating_add(seconds),
+        (valid, _) => valid,
+    };
+    let old = entry.head();
+    let times = Times { valid, date: now, updating: says.updating, error: says.error, ..old.times };
+    if let Err(f) = entry.confirm(&caching.cache.zone, &caching.name, &Head { times, ..old }) {
+        let text = crate::log::os_error(&f.errno.into());
+        log_error!(r, Crit, "{} of a cache file failed ({text})", f.call);
+    }
+}
+
+fn header(r: &Request, known: K) -> Option<&[u8]> {
+    Some(r.get(text_of(r.attempts.head.header(known)?.value, r.attempts.head_base)))
+}
+
+fn last_modified(r: &Request) -> Option<i64> {
+    wire::date::parse_http(header(r, K::LastModified)?)
+}
+
+fn etag(r: &Request) -> &[u8] {
+    header(r, K::Etag).filter(|e| e.len() <= MAX_ETAG).unwrap_or_default()
+}
+
+/// The answer's head as it came.
+fn answer(r: &Request) -> &[u8] {
+    let start = r.attempts.head_base;
+    r.arena.span(crate::request::arena::Span { start, end: start + r.attempts.head_len })
+}
+
+/// `$upstream_cache_last_modified`
+pub fn known_last_modified(r: &mut Request) -> Option<Text> {
+    let time = expired(r)?.head().times.last_modified;
+    let date = (time != -1).then(|| wire::date::format_http(time))?;
+    Some(r.text(&date))
+}
+
+/// `$upstream_cache_etag`
+pub fn known_etag(r: &mut Request) -> Option<Text> {
+    let etag = expired(r)?.head().etag.to_vec();
+    (!etag.is_empty()).then(|| r.text(&etag))
+}
+
+fn expired(r: &Request) -> Option<&Entry> {
+    if r.attempts.cache != Some(Status::Expired) {
+        return None;
+    }
+    r.ctx.cache.as_ref().filter(|c| c.revalidate)?.entry.as_ref()
+}
