@@ -469,6 +469,7 @@ fn what_is_too_much_or_idle_is_removed() {
     let server = with_path(&backend, "keys_zone=one:1m inactive=1s", "").start();
     get(&server, "/");
     let cache = server.dir().join("cache");
+    assert_eq!(files(&cache).len(), 1);
     assert!(wait(|| files(&cache).is_empty()));
     assert_eq!(get(&server, "/").0, "MISS");
 }

@@ -158,7 +158,7 @@ impl Caching {
 
     /// Whether the answer is being kept.
     pub fn is_filling(&self) -> bool {
-        self.fill.is_some()
+        self.fill.as_ref().is_some_and(|(fill, ..)| fill.is_good())
     }
 
     /// Takes bytes of the answer's body.

@@ -58,6 +58,11 @@ impl Fill {
         self.written + self.waiting.len() as u64 - self.start
     }
 
+    /// Whether it could be written so far.
+    pub fn is_good(&self) -> bool {
+        !self.failed
+    }
+
     /// Adds bytes of the body.
     pub fn push(&mut self, r: &Request, bytes: &[u8]) {
         if self.failed {

@@ -30,6 +30,7 @@ use std::future::poll_fn;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
 use std::time::Duration;
+use tokio::sync::oneshot;
 
 /// What nginx keeps before the answer's head in a file, beside the key: the buffer for a head has to hold it too.
 const NGINX_START: u64 = 343;
@@ -426,7 +427,9 @@ impl Caching {
         child.content_handler = r.content_handler;
         child.attempts.cache = Some(Status::Expired);
         child.ctx.cache = Some(self);
-        r.ctx.cache_update = Some(tokio::task::spawn_local(async move {
+        let (done, update) = oneshot::channel();
+        r.ctx.cache_update = Some(update);
+        crate::engine::spawn(async move {
             let verdict = match child.content_handler {
                 Some(Content::Later(handler)) => handler(&mut child).await,
                 Some(Content::Proxy) => crate::modules::proxy::run(&mut child).await,
@@ -436,6 +439,7 @@ impl Caching {
             if *child.conf().core.log_subrequest {
                 crate::modules::log::write(&mut child);
             }
-        }));
+            let _ = done.send(());
+        });
     }
 }

@@ -286,7 +286,7 @@ pub struct RequestContexts {
     /// What the request does for a cache.
     pub cache: Option<Box<crate::cache::caching::Caching>>,
     /// What is too old is being updated beside the request.
-    pub cache_update: Option<tokio::task::JoinHandle<()>>,
+    pub cache_update: Option<tokio::sync::oneshot::Receiver<()>>,
     /// The answer is also written to a file.
     pub store: Option<crate::upstream::store::Store>,
     /// `proxy_pass`.

@@ -405,7 +405,12 @@ impl Relay {
         if !full {
             caching.push(r, bytes);
         }
-        r.ctx.cache = Some(caching);
+        if self.done {
+            // Who has the last byte finds the answer in the cache.
+            caching.keep(r);
+        } else {
+            r.ctx.cache = Some(caching);
+        }
         match place {
             _ if self.alone => Ok(()),
             Some((file, offset)) => r.send_body(Chunk::File { file: &file, offset, len: bytes.len() as u64 }, false),
