@@ -1,4 +1,4 @@
-//! A kept connection's requests for `return` and for small hot files take nothing from the heap.
+//! A kept connection's requests for `return`, for small hot files and for small hot answers of a cache take nothing from the heap.
 #![allow(unsafe_code, reason = "a counting allocator is unsafe by its trait")]
 
 use server::config::read::{Which, read};
@@ -75,7 +75,10 @@ fn kept_connections_allocate_nothing() {
     let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
     let text = format!(
         "events {{}} http {{ access_log off; keepalive_requests 100000; root {}; \
-         server {{ listen 127.0.0.1:{port}; location /return {{ return 200 \"ok\"; }} }} }}",
+         proxy_cache_path {}/cache keys_zone=one:1m use_temp_path=off; \
+         server {{ listen 127.0.0.1:{port}; location /return {{ return 200 \"ok\"; }} \
+             location /cached {{ proxy_pass http://127.0.0.1:{port}/return; proxy_cache one; proxy_cache_valid 1h; }} }} }}",
+        folder.display(),
         folder.display()
     );
     let mut bundle = conf::Bundle::default();
@@ -92,10 +95,15 @@ fn kept_connections_allocate_nothing() {
     let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");
     let of_return = allocations(&mut connection, "/return");
     let of_file = allocations(&mut connection, "/small.txt");
+    // The first fills the cache; the file is trusted a while later.
+    allocations(&mut connection, "/cached");
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let of_hit = allocations(&mut connection, "/cached");
     drop(connection);
     workers.stop();
     let _ = std::fs::remove_dir_all(&folder);
     // The thread may write a line, fire a timer or the like meanwhile; a request itself takes nothing.
     assert!(of_return < 5, "{of_return} allocations in {REQUESTS} requests for `return`");
+    assert!(of_hit < 5, "{of_hit} allocations in {REQUESTS} requests for a cached answer");
     assert!(of_file < 5, "{of_file} allocations in {REQUESTS} requests for a small file");
 }
