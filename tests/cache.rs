@@ -524,3 +524,43 @@ fn chunked_and_endless_answers_are_kept_whole() {
         assert_eq!(get(&server, target), said("HIT", "hello"));
     }
 }
+
+/// Parts of this text, as a backend with `Range` gives them.
+fn ranged(whole: &'static str) -> Backend {
+    Backend::start(move |seen| {
+        let range = seen.header("Range").and_then(|v| v.strip_prefix("bytes=")).and_then(|v| v.split_once('-'));
+        let Some((start, last)) = range else { return ok(FRESH, whole) };
+        let start: usize = start.parse().unwrap();
+        let end = (last.parse::<usize>().unwrap() + 1).min(whole.len());
+        let body = &whole[start..end];
+        let head = format!(
+            "HTTP/1.1 206 Partial Content\r\nContent-Length: {}\r\nContent-Range: bytes {start}-{}/{}\r\nETag: \"1\"\r\n{FRESH}\r\n",
+            body.len(),
+            end - 1,
+            whole.len()
+        );
+        Reply::Keep((head + body).into())
+    })
+}
+
+#[test]
+fn slices_are_fetched_and_kept_one_by_one() {
+    let backend = ranged("0123456789abcdef!");
+    let more = "slice 4; proxy_cache_key $uri$slice_range; proxy_set_header Range $slice_range;";
+    let server = site(&backend, more).start();
+    let mut client = server.connect();
+    let r = client.send("GET / HTTP/1.1\r\nHost: x\r\nRange: bytes=5-9\r\n\r\n").response();
+    assert_eq!((r.status, r.text().as_str(), r.header("Content-Range")), (206, "56789", Some("bytes 5-9/17")));
+    assert_eq!(backend.seen().len(), 2, "4-7 and 8-11");
+    assert_eq!(ask(&mut client, "/", ""), said("MISS", "0123456789abcdef!"));
+    assert_eq!(backend.seen().len(), 5);
+    assert_eq!(ask(&mut client, "/", ""), said("HIT", "0123456789abcdef!"));
+    let r = client.send("GET / HTTP/1.1\r\nHost: x\r\nRange: bytes=-3\r\n\r\n").response();
+    assert_eq!((r.status, r.text().as_str()), (206, "ef!"));
+    let head = client.head("/");
+    assert_eq!((head.status, head.header("Content-Length")), (200, Some("17")));
+    let r = client.send("GET / HTTP/1.1\r\nHost: x\r\nIf-None-Match: \"1\"\r\n\r\n").response();
+    assert_eq!(r.status, 304);
+    assert_eq!(ask(&mut client, "/", "If-Range: \"2\"\r\nRange: bytes=1-2\r\n").1, "0123456789abcdef!");
+    assert_eq!((backend.seen().len(), files(&server.dir().join("cache")).len()), (5, 5));
+}

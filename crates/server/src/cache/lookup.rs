@@ -20,7 +20,7 @@ use crate::connection::Session;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Content, Verdict};
-use crate::request::subrequest::{self, Mode, Options, SubSession};
+use crate::request::subrequest::{self, Mode, SubSession};
 use crate::request::{Request, Text};
 use crate::upstream::exchange::poll_client_gone;
 use crate::upstream::settings::{UpstreamSettings, next};
@@ -416,15 +416,8 @@ impl Caching {
 
     /// `*_cache_background_update`: the same request once more, for the cache alone.
     fn update_behind(self: Box<Self>, r: &mut Request) {
-        let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(SubSession::new(Mode::Discard)));
+        let mut child = subrequest::duplicate(r, Session::Sub(SubSession::new(Mode::Discard)));
         child.copy_shared(r);
-        let options = Options { mode: Mode::Discard, with_body: true, get: false };
-        subrequest::prepare(&mut child, r, r.uri, r.args, &options);
-        child.valid_target = r.valid_target;
-        child.valid_location = r.valid_location;
-        child.plain_uri = r.plain_uri;
-        child.captures.clone_from(&r.captures);
-        child.content_handler = r.content_handler;
         child.attempts.cache = Some(Status::Expired);
         child.ctx.cache = Some(self);
         let (done, update) = oneshot::channel();

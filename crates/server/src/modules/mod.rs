@@ -36,6 +36,7 @@ pub mod realip;
 pub mod referer;
 pub mod rewrite;
 pub mod secure_link;
+pub mod slice;
 pub mod split_clients;
 pub mod ssi;
 pub mod ssi_commands;
@@ -91,6 +92,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     addition::DIRECTIVES,
     sub::DIRECTIVES,
     ssi::DIRECTIVES,
+    slice::DIRECTIVES,
     index::DIRECTIVES,
     random_index::DIRECTIVES,
     autoindex::DIRECTIVES,
@@ -114,6 +116,7 @@ const VARIABLES: &[&[Builtin]] = &[
     limit_conn::VARIABLES,
     limit_req::VARIABLES,
     ssi::VARIABLES,
+    slice::VARIABLES,
 ];
 
 /// Rules for variables with a prefix.
@@ -171,6 +174,7 @@ pub const CONTENT: &[fn(&mut Request) -> Verdict] =
 
 /// Header filters in the order in which they run.
 pub const HEADER_FILTERS: &[HeaderFilter] = &[
+    slice::filter,
     not_modified::filter,
     headers::filter,
     userid::filter,
@@ -245,6 +249,8 @@ location_confs! {
     sub,
     /// `ssi`.
     ssi,
+    /// `slice`.
+    slice,
     /// `index`.
     index,
     /// `random_index`.
@@ -285,6 +291,8 @@ pub struct MainConf {
 pub struct RequestContexts {
     /// What the request does for a cache.
     pub cache: Option<Box<crate::cache::caching::Caching>>,
+    /// `slice`: the parts of the answer.
+    pub slice: Option<Box<slice::Slice>>,
     /// What is too old is being updated beside the request.
     pub cache_update: Option<tokio::sync::oneshot::Receiver<()>>,
     /// The answer is also written to a file.
@@ -315,6 +323,7 @@ impl RequestContexts {
         let RequestContexts {
             cache,
             cache_update,
+            slice,
             store,
             proxy,
             realip,
@@ -328,6 +337,7 @@ impl RequestContexts {
         } = self;
         *cache = Default::default();
         *cache_update = Default::default();
+        *slice = Default::default();
         *store = Default::default();
         *proxy = Default::default();
         *realip = Default::default();
@@ -408,6 +418,7 @@ pub fn configure_arguments() -> String {
         "--with-http_gzip_static_module",
         "--with-http_random_index_module",
         "--with-http_secure_link_module",
+        "--with-http_slice_module",
         "--with-http_stub_status_module",
         "--with-debug",
     ];

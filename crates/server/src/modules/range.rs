@@ -8,7 +8,9 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Version};
 use crate::text;
+use std::cell::Cell;
 use std::io::{self, Write};
+use std::rc::Rc;
 use wire::range::{ByteRange, Outcome, parse};
 
 /// The header filter.
@@ -69,7 +71,12 @@ fn single(r: &mut Request, range: ByteRange, length: u64) {
     let value = text!(r, "bytes {}-{}/{length}", range.start, range.end - 1);
     r.headers_out.set(K::ContentRange, "Content-Range", value);
     r.headers_out.content_length = Some(range.len());
-    r.body_filters.insert(0, Box::new(Single { range, offset: 0 }));
+    // In an answer that is made of parts, the bytes before the first and between them are not fetched.
+    let (offset, jump) = match &mut r.ctx.slice {
+        Some(slice) => Some(slice.take_range(range.start, range.end)).unzip(),
+        None => (None, None),
+    };
+    r.body_filters.insert(0, Box::new(Single { range, offset: offset.unwrap_or(0), jump }));
 }
 
 fn multipart(r: &mut Request, ranges: Vec<ByteRange>, length: u64) {
@@ -118,10 +125,15 @@ struct Single {
     range: ByteRange,
     /// Bytes of the body seen.
     offset: u64,
+    /// The bytes that follow are others than the next.
+    jump: Option<Rc<Cell<Option<u64>>>>,
 }
 
 impl BodyFilter for Single {
     fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool, mut rest: Rest<'_>) -> io::Result<()> {
+        if let Some(offset) = self.jump.as_ref().and_then(|j| j.take()) {
+            self.offset = offset;
+        }
         let start = self.offset;
         let end = start + chunk.len();
         self.offset = end;

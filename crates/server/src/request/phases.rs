@@ -93,6 +93,7 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
                     Ok(()) => return,
                     Err(verdict) => verdict,
                 },
+                None if modules::slice::is_open(r) => Box::pin(modules::slice::drive(r)).await,
                 None => return,
             },
             Verdict::Broken => {

@@ -93,6 +93,20 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
     Ok(())
 }
 
+/// The same request once more, for the same handler: what is shared between it and its parent is the caller's business.
+pub(crate) fn duplicate(r: &mut Request, session: Session) -> Box<Request> {
+    let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
+    let options = Options { mode: Mode::Discard, with_body: true, get: false };
+    prepare(&mut child, r, r.uri, r.args, &options);
+    child.valid_target = r.valid_target;
+    child.valid_location = r.valid_location;
+    child.plain_uri = r.plain_uri;
+    child.captures.clone_from(&r.captures);
+    child.content_handler = r.content_handler;
+    child.ctx.slice.clone_from(&r.ctx.slice);
+    child
+}
+
 /// Makes a new request a subrequest of `r`.
 pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Text, options: &Options) {
     child.depth = r.depth + 1;
