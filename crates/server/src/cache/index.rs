@@ -373,20 +373,19 @@ impl Index {
 
     /// The entry that was not used for the longest time, taken out of the queue.
     pub fn take_oldest(&self) -> Taken {
-        for _ in 0..self.shards.len() + MAX_PASSED {
+        // Another thread may take what was just found; a few rounds are enough to find something else.
+        for _ in 0..MAX_PASSED {
             let oldest = (0..self.shards.len())
                 .filter_map(|n| {
                     let shard = self.lock(n);
-                    shard.oldest().map(|i| (shard.nodes[i as usize].expire, n))
+                    shard.oldest_unused().map(|i| (shard.nodes[i as usize].expire, n))
                 })
                 .min();
             let Some((_, number)) = oldest else { break };
             let mut shard = self.lock(number);
-            let Some(index) = shard.oldest() else { continue };
-            if shard.nodes[index as usize].count == 0 {
+            if let Some(index) = shard.oldest_unused() {
                 return self.take(&mut shard, number, index);
             }
-            shard.touch(index);
         }
         Taken::Nothing(None)
     }
@@ -499,6 +498,13 @@ impl Shard {
 
     fn oldest(&self) -> Option<u32> {
         (self.oldest != NONE).then_some(self.oldest)
+    }
+
+    /// The oldest that nobody uses now, among the first ones.
+    fn oldest_unused(&self) -> Option<u32> {
+        let next = |at: u32| (at != NONE).then(|| self.nodes[at as usize].newer);
+        let mut queue = std::iter::successors(Some(self.oldest), |at| next(*at)).take_while(|at| *at != NONE);
+        queue.by_ref().take(MAX_PASSED).find(|at| self.nodes[*at as usize].count == 0)
     }
 
     fn insert(&mut self, hash: u64, key: &Digest, hasher: &RandomState) -> u32 {

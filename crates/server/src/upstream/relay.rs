@@ -127,10 +127,10 @@ impl Relay {
             if self.done {
                 return self.end(r);
             }
-            if r.deferred.is_some() {
-                if let Err(v) = Box::pin(include::drive(r)).await {
-                    return v;
-                }
+            if r.deferred.is_some()
+                && let Err(v) = Box::pin(include::drive(r)).await
+            {
+                return v;
             }
             if !self.way.buffering
                 && let Err(v) = respond::flush(r).await
