@@ -67,9 +67,9 @@ pub struct Grave {
 pub struct Ask {
     /// Uses from which on an answer is worth a file.
     pub min_uses: u32,
-    /// Seconds since 1970.
+    /// Milliseconds since 1970.
     pub now: i64,
-    /// Until when the entry stays without further use, seconds since 1970.
+    /// Until when the entry stays without further use, milliseconds since 1970.
     pub expire: i64,
 }
 
@@ -116,7 +116,7 @@ pub enum Taken {
     Unlink(Grave),
     /// An entry without a file is gone.
     Gone,
-    /// Nothing for now; the next one expires then (seconds since 1970).
+    /// Nothing for now; the next one expires then (milliseconds since 1970).
     Nothing(Option<i64>),
 }
 
@@ -143,8 +143,9 @@ struct Node {
     outdated: bool,
     updating: bool,
     deleting: bool,
+    /// Milliseconds since 1970.
     expire: i64,
-    /// Until when `error` holds.
+    /// Until when `error` holds, seconds since 1970.
     valid: i64,
     blocks: u64,
     /// Until when `updating` holds others up, ms.
@@ -185,7 +186,7 @@ impl Index {
         self.count() >= self.watermark.load(Relaxed)
     }
 
-    /// Whether there is a file for a key: its entry becomes the newest. Nothing is held.
+    /// Whether there is a file for a key: its entry becomes the newest. Nothing is held. `expire`: as in [`Ask`].
     pub fn touch(&self, key: &Digest, expire: i64) -> bool {
         let (hash, number) = self.place(key);
         let mut shard = self.lock(number);
@@ -195,7 +196,7 @@ impl Index {
             return false;
         }
         // Entries touched within a second need no other order.
-        if node.expire != expire {
+        if node.expire / 1000 != expire / 1000 {
             node.expire = expire;
             shard.touch(index);
         }
@@ -346,7 +347,8 @@ impl Index {
         true
     }
 
-    /// An entry that has not been used for too long, taken out of the queue.
+    /// An entry that has not been used for too long, taken out of the queue. Times are milliseconds since 1970; `again`: when
+    /// to look at one that is in use.
     pub fn take_expired(&self, now: i64, again: i64) -> Taken {
         if let Some(grave) = self.graves.lock().unwrap_or_else(PoisonError::into_inner).pop() {
             return Taken::Unlink(grave);
@@ -470,7 +472,7 @@ impl Node {
         self.uses = self.uses.saturating_add(1);
         self.count += 1;
         self.expire = ask.expire;
-        if self.error != 0 && self.valid < ask.now {
+        if self.error != 0 && self.valid < ask.now / 1000 {
             // The failure is old: begin anew.
             self.outdated |= self.exists;
             (self.error, self.exists, self.valid) = (0, false, 0);

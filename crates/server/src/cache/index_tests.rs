@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::task::Wake;
 
-const ASK: Ask = Ask { min_uses: 1, now: 1000, expire: 1600 };
+const ASK: Ask = Ask { min_uses: 1, now: 1_000_000, expire: 1600 };
 
 fn key(n: u8) -> Digest {
     [n; 16]
@@ -49,8 +49,8 @@ fn failures_hold_for_their_time() {
     fill(&index, 1);
     let (slot, _) = index.enter(&key(1), &ASK).expect("it is there");
     index.release(slot, Leave { error: Some((502, 1005)), ..Leave::default() });
-    let at = |now| {
-        let (slot, known) = index.enter(&key(1), &Ask { now, ..ASK }).expect("it is there");
+    let at = |now: i64| {
+        let (slot, known) = index.enter(&key(1), &Ask { now: now * 1000, ..ASK }).expect("it is there");
         index.release(slot, Leave { forget: true, ..Leave::default() });
         known
     };
@@ -107,7 +107,7 @@ fn a_full_zone_drops_the_oldest() {
     for n in 0..capacity as u8 {
         fill(&index, n);
     }
-    assert!(index.touch(&key(0), 9999) && !index.is_crowded());
+    assert!(index.touch(&key(0), 9_999_000) && !index.is_crowded());
     fill(&index, 100);
     assert_eq!(index.count(), capacity);
     assert!(index.is_crowded() && index.has_graves());

@@ -19,6 +19,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The manager looks at least so often (nginx: 10 s).
 const LONGEST_REST: Duration = Duration::from_secs(10);
+/// ... and not oftener than this, if nothing is urgent.
+const SHORTEST_REST: Duration = Duration::from_secs(1);
 /// Half-written files of a process that is gone are removed when nobody has touched them for so long.
 const LEFT_BEHIND: Duration = Duration::from_secs(24 * 3600);
 /// Digits of the number of a half-written file.
@@ -101,8 +103,9 @@ pub fn is_urgent(cache: &Cache) -> bool {
     cache.zone.index.has_graves() || (most > 0 && cache.zone.index.blocks() > most.saturating_add(most / 8))
 }
 
+/// Milliseconds since 1970.
 fn now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_millis() as i64)
 }
 
 /// A go at a cache. Gives how long to rest.
@@ -114,13 +117,15 @@ fn manage(cache: &Cache) -> Duration {
         files >= cache.manager.files || began.elapsed() >= cache.manager.threshold
     };
     let now = now();
+    let again = now.saturating_add(cache.inactive_ms);
     let rest = loop {
-        match index.take_expired(now, now + cache.inactive) {
+        match index.take_expired(now, again) {
             Taken::Unlink(grave) => unlink(cache, grave),
             Taken::Gone => {}
             Taken::Nothing(next) => {
-                let wait = next.map_or(i64::MAX, |n| n - now).clamp(1, LONGEST_REST.as_secs() as i64);
-                break Duration::from_secs(wait as u64);
+                // In an empty cache nothing expires before that.
+                let wait = next.map_or(cache.inactive_ms, |n| n - now).max(0) as u64;
+                break Duration::from_millis(wait).clamp(SHORTEST_REST, LONGEST_REST);
             }
         }
         if is_enough() {
@@ -230,7 +235,7 @@ impl Walk<'_> {
             return remove(&path);
         }
         let blocks = self.cache.zone.blocks_of(facts.blocks() as i64);
-        if !self.cache.zone.index.insert_found(&key, blocks, now() + self.cache.inactive) {
+        if !self.cache.zone.index.insert_found(&key, blocks, now().saturating_add(self.cache.inactive_ms)) {
             remove(&path);
         }
     }

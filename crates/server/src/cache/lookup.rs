@@ -127,9 +127,10 @@ fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verd
 /// The usual case, with one short look into the index: the entry is there and fresh. Nothing is held.
 fn fresh(r: &mut Request, cache: &CacheRef, key: Text, main: Digest) -> Option<Entry> {
     let now = clock::wall_seconds();
+    let expire = (clock::wall_ms() as i64).saturating_add(cache.inactive_ms);
     let mut name = main;
     for _ in 0..2 {
-        if !cache.zone.index.touch(&name, now + cache.inactive) {
+        if !cache.zone.index.touch(&name, expire) {
             return None;
         }
         let entry = open_file(r, cache, key, &name).ok()?;
@@ -285,9 +286,9 @@ impl Caching {
 
     /// Enters the index. On `Err` there is no room or no place; the answer is not kept.
     pub(super) fn enter(&mut self, r: &Request, conf: &CacheSettings) -> Result<Known, ()> {
-        let now = clock::wall_seconds();
+        let now = clock::wall_ms() as i64;
         let min_uses = u32::try_from(*conf.min_uses).unwrap_or(u32::MAX);
-        let ask = Ask { min_uses, now, expire: now + self.cache.inactive };
+        let ask = Ask { min_uses, now, expire: now.saturating_add(self.cache.inactive_ms) };
         self.hold = None;
         match self.cache.zone.index.enter(&self.name, &ask) {
             Ok((slot, known)) => {

@@ -42,8 +42,8 @@ pub struct Cache {
     pub zone: Arc<Zone>,
     /// `use_temp_path=`: files are written where the module's other temporary files are.
     pub use_temp_path: bool,
-    /// `inactive=` in seconds.
-    pub inactive: i64,
+    /// `inactive=` in milliseconds.
+    pub inactive_ms: i64,
     /// `max_size=` in bytes.
     pub max_size: u64,
     /// `min_free=` in bytes, 0 for none.

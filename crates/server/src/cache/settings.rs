@@ -231,7 +231,7 @@ fn add_cache(scope: &mut Scope<'_, '_>, node: &Node, owner: &'static str) -> Res
         owner,
         zone,
         use_temp_path: spec.use_temp_path,
-        inactive: spec.inactive,
+        inactive_ms: spec.inactive.saturating_mul(1000),
         max_size: spec.max_size,
         min_free: spec.min_free,
         loader: pace(spec.loader),
