@@ -17,8 +17,10 @@ pub struct TempPath {
 }
 
 /// How often a name that exists already is tried again with another number.
-const TRIES: u32 = 1000;
+const TRIES: u32 = 100;
 
+/// How far numbers jump over one that is taken.
+const JUMP: u64 = 123_456;
 /// Permission bits of folders.
 const FOLDER_MODE: u32 = 0o700;
 
@@ -50,7 +52,8 @@ fn create_numbered(path_of: impl Fn(u64) -> PathBuf) -> Result<(OwnedFd, PathBuf
         }
         match opened {
             Ok(fd) => return Ok((fd, path)),
-            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            // Left behind by a process that was killed, and probably not alone.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => _ = NEXT.fetch_add(JUMP, Ordering::Relaxed),
             Err(e) => return Err((path, e)),
         }
     }
