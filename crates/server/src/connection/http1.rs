@@ -53,6 +53,10 @@ pub struct Http1 {
     pub header_size: u64,
     /// When a rate limit began to count, ms.
     pub rate_start_ms: u64,
+    /// `keepalive_min_timeout`: until then (monotonic ms) a shutdown leaves the idle connection alone.
+    stay_until_ms: u64,
+    /// TCP_NODELAY is set.
+    nodelay: bool,
 }
 
 /// What becomes of a connection after a request or a wait.
@@ -90,6 +94,8 @@ impl Http1 {
             answer_start: 0,
             header_size: 0,
             rate_start_ms: 0,
+            stay_until_ms: 0,
+            nodelay: false,
         })
     }
 
@@ -133,6 +139,25 @@ impl Http1 {
             poll_fn(|cx| output.poll_write(socket, cx, u64::MAX)).await?;
         }
         Ok(())
+    }
+
+    /// Whether a shutdown closes the connection while it is idle.
+    pub fn may_drain(&self) -> bool {
+        self.stay_until_ms == 0 || self.stay_until_ms <= clock::monotonic_ms()
+    }
+
+    /// Makes an idle connection end as soon as a shutdown may close it.
+    pub fn end_when_drained(&self) {
+        let left = Duration::from_millis(self.stay_until_ms.saturating_sub(clock::monotonic_ms()));
+        self.timer.shorten(left);
+    }
+
+    /// `tcp_nodelay`: what is written leaves at once. Asks the kernel once a connection.
+    pub fn set_nodelay(&mut self) {
+        if !std::mem::replace(&mut self.nodelay, true) {
+            // A unix socket has no such option, and needs none.
+            let _ = rustix::net::sockopt::set_tcp_nodelay(self.socket.as_fd(), true);
+        }
     }
 
     /// Gives an empty input buffer back while somebody else is waited for.
@@ -182,7 +207,7 @@ pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) -> Next {
             if let Poll::Ready(r) = http.socket.poll_readable(cx) {
                 return Poll::Ready(r.is_ok());
             }
-            if crate::worker::draining() {
+            if crate::worker::draining() && http.may_drain() {
                 return Poll::Ready(false);
             }
             http.timer.poll_expired(cx).map(|()| false)
@@ -446,6 +471,14 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     let Session::Http1(mut http) = std::mem::take(&mut r.session) else { unreachable!("checked above") };
     http.chunked = false;
     if keep {
+        if *conf.tcp_nodelay {
+            http.set_nodelay();
+        }
+        let min = *conf.keepalive_min_timeout;
+        http.stay_until_ms = match min.is_zero() {
+            true => 0,
+            false => clock::monotonic_ms() + min.min(*conf.keepalive_timeout).as_millis() as u64,
+        };
         return (Some(*conf.keepalive_timeout), Some(http));
     }
     if linger && !crate::worker::draining() {
@@ -501,6 +534,8 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
     http.output.put_buffer_from_pool();
     let before = http.output.buffer().len();
     http.answer_start = http.output.queued;
+    let conf = &r.shot.location(r.location).conf.core;
+    http.output.nopush = *conf.tcp_nopush;
     let out = http.output.buffer();
     let h = &r.headers_out;
     use crate::request::headers::KnownHeader as K;
@@ -548,7 +583,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
         out.extend_from_slice(b"Connection: upgrade\r\n");
     } else if r.keepalive {
         out.extend_from_slice(b"Connection: keep-alive\r\n");
-        let header = *r.shot.location(r.location).conf.core.keepalive_header;
+        let header = *conf.keepalive_header;
         if header > 0 {
             out.extend_from_slice(b"Keep-Alive: timeout=");
             crate::request::respond::write_decimal(header, out);

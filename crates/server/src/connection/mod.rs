@@ -208,7 +208,10 @@ async fn run(mut http: Box<Http1>, client: Rc<Client>) {
                 return Poll::Ready(r.is_ok());
             }
             if crate::worker::draining() {
-                return Poll::Ready(false);
+                if http.may_drain() {
+                    return Poll::Ready(false);
+                }
+                http.end_when_drained();
             }
             http.timer.poll_expired(cx).map(|()| false)
         })

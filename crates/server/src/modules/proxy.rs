@@ -46,9 +46,9 @@ pub const DIRECTIVES: &[Directive] = &[
         let size = value::size(&n.args[1].text).filter(|n| *n > 0).ok_or_else(invalid)?;
         set::value(&mut conf(s).buffers, n, (number, size))
     }),
-    http("proxy_busy_buffers_size", super::core::accepted),
+    http("proxy_busy_buffers_size", |s, n| optional_size(s, n, |c| &mut c.busy_buffers_size)),
     http("proxy_max_temp_file_size", |s, n| set::offset(&mut conf(s).max_temp_file_size, n)),
-    http("proxy_temp_file_write_size", super::core::accepted),
+    http("proxy_temp_file_write_size", |s, n| optional_size(s, n, |c| &mut c.temp_file_write_size)),
     http("proxy_temp_path", |s, n| {
         let path = super::core::temp_path(s, n)?;
         set::value(&mut conf(s).temp_path, n, path)
@@ -280,6 +280,18 @@ fn noted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     Ok(())
 }
 
+/// A size that is checked and has no other meaning here.
+fn optional_size(
+    scope: &mut Scope<'_, '_>,
+    node: &Node,
+    setting: fn(&mut UpstreamSettings) -> &mut crate::config::setting::Setting<Option<u64>>,
+) -> Result<(), Problem> {
+    let size = value::size(&node.args[0].text).ok_or_else(|| set::invalid(node))?;
+    set::value(setting(conf(scope)), node, Some(size))?;
+    scope.build.note(node);
+    Ok(())
+}
+
 fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if node.args[0] == "off" {
         return set::value(&mut conf(scope).bind, node, None);
@@ -430,6 +442,9 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
     if conf.upstream.temp_path.dir.as_os_str().is_empty() {
         let dir = build.full_path(b"proxy_temp");
         conf.upstream.temp_path.force(crate::temp::TempPath { dir, levels: vec![1, 2] });
+    }
+    if let Err(text) = conf.upstream.check_sizes("proxy") {
+        build.http_problem(text);
     }
     let Some(pass) = conf.pass.clone() else { return };
     build.directories.push(conf.upstream.temp_path.dir.clone());

@@ -14,6 +14,7 @@ pub mod settings;
 pub mod store;
 pub mod tunnel;
 
+use crate::connection::Session;
 use crate::request::{Request, Text};
 use crate::snapshot::Shot;
 use group::Peer;
@@ -104,6 +105,16 @@ pub fn current_url(r: &Request) -> Option<String> {
     let separator = if name.starts_with("unix:") { ":" } else { "" };
     let uri = r.attempts.uri.map_or(&b""[..], |u| r.get(u));
     Some(format!("{}{name}{separator}{}", r.attempts.scheme, String::from_utf8_lossy(uri)))
+}
+
+/// `tcp_nodelay`: what comes from the peer in small pieces goes on to the client at once.
+fn client_nodelay(r: &mut Request) {
+    if !*r.conf().core.tcp_nodelay {
+        return;
+    }
+    if let Session::Http1(http) = &mut r.session {
+        http.set_nodelay();
+    }
 }
 
 /// A thread takes a new snapshot: idle connections of groups that are gone are closed.

@@ -119,6 +119,9 @@ impl Relay {
         }
         let memory = conf.buffers.0 * conf.buffers.1 + *conf.buffer_size;
         let mut rate_timer = None;
+        if !self.way.buffering {
+            super::client_nodelay(r);
+        }
         loop {
             match self.take(r, conf, answer, memory) {
                 Ok(()) => {}

@@ -77,6 +77,7 @@ impl Pipe {
 /// Runs the tunnel; the head of the answer is queued already.
 pub async fn run(r: &mut Request, conf: &UpstreamSettings, answer: Answer) -> Verdict {
     let Answer { mut connection, input, at, started_ms, chosen, .. } = answer;
+    super::client_nodelay(r);
     let mut down = Pipe::new(&input[at..]);
     buffers::give_buffer(input);
     let Session::Http1(http) = &mut r.session else { return Verdict::Status(502) };
