@@ -167,6 +167,56 @@ fn a_worker_that_dies_is_replaced() {
     assert_eq!(server.get("/").text(), "ok");
 }
 
+/// The master and its worker, once both are there.
+fn processes(server: &Server) -> (u32, i32) {
+    assert_eq!(server.get("/").text(), "ok");
+    server.wait_for("logs/nginx.pid", "\n");
+    let master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
+    (master, children(master)[0])
+}
+
+/// What `ps` shows.
+fn title(pid: impl std::fmt::Display) -> String {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+}
+
+#[test]
+fn processes_have_titles() {
+    let server =
+        Site::whole("env SHOWN=1; events {} http { server { listen 127.0.0.1:@PORT@; return 200 ok; } }").start();
+    let (master, worker) = processes(&server);
+    let shown = title(master);
+    assert!(shown.starts_with("ironweir: master process /") && shown.ends_with("/nginx.conf"), "{shown}");
+    assert!(wait(|| title(worker) == "ironweir: worker process"), "{}", title(worker));
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\n");
+    server.signal(Signal::QUIT);
+    assert!(wait(|| title(worker) == "ironweir: worker process is shutting down"), "{}", title(worker));
+}
+
+#[test]
+fn a_log_in_memory_can_be_read() {
+    let server = Site::whole(
+        "error_log memory:16k debug; events {} http { server { listen 127.0.0.1:@PORT@; location / { return 200 ok; } \
+         location /missing { root /nowhere; } } }",
+    )
+    .start();
+    let (_, worker) = processes(&server);
+    for _ in 0..200 {
+        assert_eq!(server.get("/missing").status, 404);
+    }
+    let name = |fd: &std::fs::DirEntry| std::fs::read_link(fd.path()).unwrap_or_default().display().to_string();
+    let fds = std::fs::read_dir(format!("/proc/{worker}/fd")).unwrap().flatten();
+    let texts: Vec<String> = fds
+        .filter(|fd| name(fd).contains("memfd:error_log"))
+        .map(|fd| String::from_utf8_lossy(&std::fs::read(fd.path()).unwrap()).into_owned())
+        .collect();
+    assert!(texts.iter().all(|t| t.len() == 16 * 1024));
+    let last = texts.iter().find(|t| t.contains("open() \"/nowhere/missing\" failed"));
+    assert!(last.is_some_and(|t| t.matches('\n').count() > 50), "{texts:?}");
+}
+
 #[test]
 fn version_and_help() {
     let run = |argument: &str| {

@@ -151,6 +151,7 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
                 reopen.apply();
             }
             Some(Order::Quit) => {
+                master::set_title("worker process is shutting down");
                 workers.drain(timeout, |time: Duration| matches!(link.wait(Some(time)), Some(Order::Terminate)));
                 return 0;
             }

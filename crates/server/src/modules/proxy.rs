@@ -18,7 +18,7 @@ use crate::snapshot::Shot;
 use crate::text;
 use crate::upstream::exchange::{Answer, Job, JobBody};
 use crate::upstream::group::{Group, GroupId};
-use crate::upstream::settings::{Store, UpstreamSettings, ignore, next};
+use crate::upstream::settings::{Bind, Store, UpstreamSettings, ignore, next};
 use crate::upstream::{relay, retry};
 use conf::{Contexts, Node, Problem, Word, value};
 use std::borrow::Cow;
@@ -302,13 +302,13 @@ fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     {
         return Err(node.problem(format!("invalid address \"{}\"", node.args[0].as_str())));
     }
-    match node.args.get(1) {
-        None => set::value(&mut conf(scope).bind, node, Some(address)),
-        Some(w) if *w == "transparent" => {
-            Err(node.problem("the \"transparent\" parameter of \"proxy_bind\" is not supported yet".to_owned()))
-        }
-        Some(w) => Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
-    }
+    let transparent = match node.args.get(1) {
+        None => false,
+        Some(w) if *w == "transparent" => true,
+        Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
+    };
+    scope.build.process.transparent |= transparent;
+    set::value(&mut conf(scope).bind, node, Some(Bind { address, transparent }))
 }
 
 fn parse_local(text: &[u8]) -> Option<SocketAddr> {
@@ -558,9 +558,13 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
         Err(v) => return v,
     };
     let local = match &*conf.upstream.bind {
-        Some(address) => {
-            let text = address.eval(r);
-            parse_local(r.get(text))
+        Some(bind) => {
+            let text = bind.address.eval(r);
+            let local = parse_local(r.get(text));
+            if local.is_none() && !r.get(text).is_empty() {
+                log_error!(r, Error, "invalid local address \"{}\"", String::from_utf8_lossy(r.get(text)));
+            }
+            local
         }
         None => None,
     };

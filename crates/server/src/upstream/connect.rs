@@ -37,6 +37,14 @@ pub fn begin(to: &Address, local: Option<SocketAddr>, conf: &UpstreamSettings) -
     let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed("socket()"))?;
     options(&fd, to, conf).map_err(failed("setsockopt()"))?;
     if let Some(local) = local {
+        if conf.bind.as_ref().is_some_and(|b| b.transparent) {
+            let (level, name) = match local {
+                SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+                SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
+            };
+            let set = crate::master::sys::set_option(fd.as_fd(), level, name, 1);
+            set.map_err(|error| Failed { call: "setsockopt(IP_TRANSPARENT)", error })?;
+        }
         // The port is chosen at connect, when the kernel knows the whole four-tuple: no shortage of ports per address.
         let _ = crate::master::sys::set_option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         rustix::net::bind(&fd, &local).map_err(failed("bind()"))?;

@@ -138,7 +138,7 @@ settings! {
         /// `*_temp_path`
         temp_path: TempPath = TempPath::default(),
         /// `*_bind`
-        bind: Option<Complex> = None,
+        bind: Option<Bind> = None,
         /// `*_socket_keepalive`
         socket_keepalive: bool = false,
         /// `*_socket_rcvbuf`, 0: the kernel's.
@@ -200,6 +200,15 @@ impl UpstreamSettings {
         }
         Ok(())
     }
+}
+
+/// `*_bind`
+#[derive(Clone, Debug)]
+pub struct Bind {
+    /// Where connections come from: an address, with or without a port.
+    pub address: Complex,
+    /// The address need not be the machine's own (IP_TRANSPARENT).
+    pub transparent: bool,
 }
 
 /// `*_store`
