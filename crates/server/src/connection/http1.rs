@@ -534,6 +534,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
     http.output.put_buffer_from_pool();
     let before = http.output.buffer().len();
     http.answer_start = http.output.queued;
+    r.keepalive &= !crate::worker::draining();
     let conf = &r.shot.location(r.location).conf.core;
     http.output.nopush = *conf.tcp_nopush;
     let out = http.output.buffer();
