@@ -11,6 +11,7 @@ mod cache;
 mod compression;
 mod configuration;
 mod demo;
+mod error_log;
 mod error_pages;
 mod filters;
 mod includes;

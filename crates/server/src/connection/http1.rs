@@ -3,7 +3,8 @@
 
 use super::output::Output;
 use super::socket::Socket;
-use super::{Client, Session, pool};
+use super::{Client, Session, doing, pool};
+use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::core::Lingering;
 use crate::request::filter::Chunk;
@@ -255,6 +256,7 @@ async fn read_head(r: &mut Request) -> HeadRead {
         pause_at_host: false,
     };
     let mut parser = RequestParser::default();
+    r.client.doing.set(if r.client.requests.get() > 0 { doing::KEPT } else { doing::WAITING });
     let (mut waiting, mut armed) = (false, false);
     loop {
         let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
@@ -262,12 +264,17 @@ async fn read_head(r: &mut Request) -> HeadRead {
             if r.started_ms == 0 {
                 r.started_ms = clock::wall_ms();
                 counters::request();
+                let line = if r.pipelined { doing::READING_PIPELINED_LINE } else { doing::READING_LINE };
+                r.client.doing.set(line);
             }
             match parser.parse(http.unread(), &rules, &mut r.headers_in.head) {
                 Ok(Parsed::Complete { len }) => {
+                    r.client.doing.set(doing::READING_HEADERS);
                     if let Some(status) = oversized(&r.headers_in.head, len, conf) {
+                        let (number, size) = *conf.large_client_header_buffers;
+                        let room = *conf.client_header_buffer_size as usize + number * size;
                         let long = |h: &&HeaderLine| {
-                            (h.value.end - h.name.start) as usize >= conf.large_client_header_buffers.1
+                            (h.value.end - h.name.start) as usize >= size || h.value.end as usize >= room
                         };
                         let line = r.headers_in.head.headers.iter().find(long).map(|h| h.name.start as usize);
                         return refuse_large(r, status, line.filter(|_| status == 494));
@@ -279,6 +286,9 @@ async fn read_head(r: &mut Request) -> HeadRead {
                     return HeadRead::Complete;
                 }
                 Ok(_) => {
+                    if parser.is_line_complete() {
+                        r.client.doing.set(doing::READING_HEADERS);
+                    }
                     let skip = parser.empty_lines();
                     if skip > 0 {
                         http.consume(skip);
@@ -293,13 +303,15 @@ async fn read_head(r: &mut Request) -> HeadRead {
                 Err(error) => {
                     let mut text = Vec::new();
                     error.log(http.unread(), &mut text);
-                    let stage = if parser.is_line_complete() { "headers" } else { "line" };
+                    if parser.is_line_complete() {
+                        r.client.doing.set(doing::READING_HEADERS);
+                    }
                     keep_line(r, parser.is_line_complete());
                     if error == RequestError::InvalidMethodHttp09 {
                         // Whoever speaks HTTP/0.9 cannot read a head.
                         r.version = Version::HTTP09;
                     }
-                    log_error!(r, Info, "{} while reading client request {stage}", String::from_utf8_lossy(&text));
+                    log_error!(r, Info, "{}", String::from_utf8_lossy(&text));
                     return HeadRead::Refused(error.status());
                 }
             }
@@ -334,14 +346,8 @@ async fn read_head(r: &mut Request) -> HeadRead {
         let began = !http.unread().is_empty();
         match got {
             Some(Ok(n)) if n > 0 => {}
-            Some(Ok(_)) => {
-                if began {
-                    log_error!(r, Info, "client prematurely closed connection");
-                }
-                return HeadRead::Nothing;
-            }
-            Some(Err(e)) => {
-                log_error!(r, Info, "recv() failed ({})", crate::log::os_error(&e));
+            Some(end) => {
+                ended(r, &parser, end.err());
                 return HeadRead::Nothing;
             }
             None => {
@@ -351,6 +357,29 @@ async fn read_head(r: &mut Request) -> HeadRead {
                 return time_out(r, began);
             }
         }
+    }
+}
+
+/// The client closed before its head was whole.
+fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
+    if !r.logs(Level::Info) {
+        return;
+    }
+    let began = matches!(&r.session, Session::Http1(http) if !http.unread().is_empty());
+    if began {
+        keep_line(r, parser.is_line_complete());
+    }
+    let text = error.map(|e| crate::log::os_error(&e));
+    match text {
+        _ if r.client.doing.get() == doing::KEPT => {
+            let text = text.map_or_else(String::new, |t| format!(" ({t})"));
+            let client = r.client.remote.borrow();
+            let line = format_args!("client {} closed keepalive connection{text}", client.host());
+            r.error_log().write(Level::Info, Some(r.client.number), line);
+        }
+        Some(text) => log_error!(r, Info, "recv() failed ({text})"),
+        None if began => log_error!(r, Info, "client prematurely closed connection"),
+        None => log_error!(r, Info, "client closed connection"),
     }
 }
 
@@ -423,14 +452,18 @@ fn oversized(head: &RequestHead, len: usize, conf: &crate::modules::core::Server
 fn refuse_large(r: &mut Request, status: u16, line: Option<usize>) -> HeadRead {
     let complete = status == 494;
     let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
-    let shown =
-        line.map(|at| String::from_utf8_lossy(&http.unread()[at..]).chars().take(SHOWN_HEADER).collect::<String>());
+    let shown = line.map(|at| {
+        let rest = &http.unread()[at..];
+        let line = &rest[..memchr::memchr2(b'\r', b'\n', rest).unwrap_or(rest.len())];
+        String::from_utf8_lossy(line).chars().take(SHOWN_HEADER).collect::<String>()
+    });
     keep_line(r, complete);
     if let Some(shown) = shown {
-        log_error!(r, Info, "client sent too long header line: \"{shown}...\" while reading client request headers");
+        log_error!(r, Info, "client sent too long header line: \"{shown}...\"");
     } else if complete {
         log_error!(r, Info, "client sent too large request");
     } else {
+        r.client.doing.set(doing::READING_LINE);
         log_error!(r, Info, "client sent too long URI");
     }
     r.lingering_close = true;
@@ -455,6 +488,7 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     if !r.aborted && (!keep || http.unread().is_empty()) && crate::request::respond::flush_rest(r).await.is_err() {
         r.aborted = true;
     }
+    r.client.doing.set(doing::LOGGING);
     crate::modules::log::write(r);
     crate::request::finish::after_log(r).await;
     let keep = keep && !r.aborted;

@@ -585,8 +585,7 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target<'static>, Verdic
     let url = match parse_url(r.get(text)) {
         Ok(u) => u,
         Err(e) => {
-            let shown = String::from_utf8_lossy(r.get(text)).into_owned();
-            log_error!(r, Error, "{e} in \"{shown}\"");
+            log_error!(r, Error, "{e}");
             return Err(Verdict::Status(500));
         }
     };
@@ -840,7 +839,6 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
     if r.header_only && !job.is_head && !matches!(status, 204 | 304) && !wanted {
         // The client wants no body: what the peer sends of it is not waited for.
         r.response_done = true;
-        r.attempts.active = false;
         done_early(r, job, answer, keep, length);
         return Verdict::Answered;
     }
@@ -860,7 +858,6 @@ fn done_early(r: &mut Request, job: &Job, answer: Answer, keep: bool, length: Op
         || (length == Some(0) && r.attempts.head.header(K::TransferEncoding).is_none());
     let ms = crate::worker::clock::monotonic_ms() - answer.started_ms;
     r.attempts.current().response_ms = Some(ms);
-    r.attempts.active = false;
     crate::upstream::choose::succeeded(&answer.chosen);
     let clean = answer.at == answer.input.len() && answer.request_sent;
     crate::upstream::exchange::release(job, answer, keep && empty && clean);
