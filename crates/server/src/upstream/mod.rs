@@ -6,6 +6,7 @@ pub mod choose;
 pub mod connect;
 pub mod exchange;
 pub mod group;
+pub mod live;
 pub mod names;
 pub mod pool;
 pub mod relay;

@@ -75,7 +75,7 @@ pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answe
     let started = answer.started_ms;
     r.attempts.current().response_ms = Some(now - started);
     let keep = relay.done && !relay.extra && relay.way.keep && answer.request_sent && answer.at == answer.input.len();
-    super::choose::succeeded(&answer.chosen);
+    super::choose::succeeded(&answer.chosen, r.attempts.current());
     release(job, answer, keep);
     verdict
 }

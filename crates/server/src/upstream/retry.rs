@@ -16,8 +16,11 @@ const STALE_TRIES: usize = 1;
 /// Finds an answer. On `Err` the verdict is what the content handler has to return.
 pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) -> Result<Answer, Verdict> {
     let started = clock::monotonic_ms();
-    let mut walk = Walk::default();
-    let mut left = job.group.tries();
+    if let Some(live) = &job.group.live {
+        live.first_answer().await;
+    }
+    let (mut walk, tries) = Walk::begin(&job.group);
+    let mut left = tries;
     if *conf.next_upstream_tries > 0 {
         left = left.min(*conf.next_upstream_tries as usize);
     }
@@ -33,7 +36,10 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         let (failure, chosen) = loop {
             match exchange::ask(r, job, conf, chosen, stale >= STALE_TRIES).await {
                 Ok(answer) => match judge(r, job, conf, &answer, left, started) {
-                    None => return Ok(answer),
+                    None => {
+                        answer.chosen.head_came(r.attempts.current().header_ms);
+                        return Ok(answer);
+                    }
                     Some(kind) => {
                         let failure = exchange::Failure { kind, request_sent: true, stale: false, client: None };
                         let Answer { chosen, .. } = answer;
@@ -58,7 +64,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         let status = attempt.status;
         if !matches!(failure.kind, next::HTTP_403 | next::HTTP_404)
             && choose::failed(&job.group, &mut walk, &chosen)
-            && job.group.tries() > 1
+            && tries > 1
         {
             log_error!(r, Warn, "upstream server temporarily disabled");
         }
