@@ -241,3 +241,21 @@ fn the_configuration_can_be_shown() {
     assert!(shown.starts_with(&format!("# configuration file {}/nginx.conf:\n", server.dir().display())), "{shown}");
     assert!(shown.contains("return 200 ok;"));
 }
+
+#[test]
+fn zones_outlive_a_reload_unless_their_key_changes() {
+    let server = Site::http(
+        "limit_req_zone $uri zone=one:1m rate=1r/m; \
+         server { listen 127.0.0.1:@PORT@; location / { limit_req zone=one; } location = /n { return 200 0; } }",
+    )
+    .file("html/a", "a")
+    .start();
+    assert_eq!((server.get("/a").status, server.get("/a").status), (200, 503));
+    reload(&server, "return 200 0", "return 200 1");
+    assert!(wait(|| server.get("/n").text() == "1"));
+    assert_eq!(server.get("/a").status, 503);
+    change(&server, "$uri zone", "$uri$args zone");
+    reload(&server, "return 200 1", "return 200 2");
+    assert!(wait(|| server.get("/n").text() == "2"));
+    assert_eq!(server.get("/a").status, 200);
+}
