@@ -8,10 +8,10 @@ use crate::log::error::ErrorLog;
 use crate::request::phases::Content;
 use crate::request::{Method, Request, Text};
 use crate::resolve::ResolverConfig;
-use crate::settings;
 use crate::settings::ErrorLogSpec;
 use crate::snapshot::LocationId;
 use crate::temp::TempPath;
+use crate::{reads_as_settings, settings};
 use conf::{Node, Problem, value};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -265,18 +265,7 @@ impl Conf {
     }
 }
 
-impl std::ops::Deref for Conf {
-    type Target = Settings;
-    fn deref(&self) -> &Settings {
-        &self.settings
-    }
-}
-
-impl std::ops::DerefMut for Conf {
-    fn deref_mut(&mut self) -> &mut Settings {
-        &mut self.settings
-    }
-}
+reads_as_settings!(Conf);
 
 /// `limit_except GET { ... }`: for all other methods this level's values hold.
 #[derive(Clone, Debug)]

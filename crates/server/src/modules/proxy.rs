@@ -13,13 +13,13 @@ use crate::log_error;
 use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request, Text, Version, body, finish};
-use crate::settings;
 use crate::snapshot::Shot;
 use crate::text;
 use crate::upstream::exchange::{Answer, Job, JobBody};
 use crate::upstream::group::{Group, GroupId};
 use crate::upstream::settings::{Bind, Store, UpstreamSettings, ignore, next};
 use crate::upstream::{relay, retry};
+use crate::{reads_as_settings, settings};
 use conf::{Contexts, Node, Problem, Word, value};
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -258,18 +258,7 @@ impl Conf {
     }
 }
 
-impl std::ops::Deref for Conf {
-    type Target = Settings;
-    fn deref(&self) -> &Settings {
-        &self.settings
-    }
-}
-
-impl std::ops::DerefMut for Conf {
-    fn deref_mut(&mut self) -> &mut Settings {
-        &mut self.settings
-    }
-}
+reads_as_settings!(Conf);
 
 fn conf<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut UpstreamSettings {
     &mut scope.level.conf.proxy.upstream
