@@ -143,7 +143,6 @@ impl Relay {
             }
             match self.step(r, conf, answer, memory, &mut rate_timer).await {
                 Step::Read(Ok(n)) if n > 0 => {
-                    r.client.doing.set(doing::READING_UPSTREAM);
                     self.read += n as u64;
                     r.attempts.current().received += n as u64;
                 }
@@ -206,7 +205,7 @@ impl Relay {
         let mut paused = paused.is_some();
         let mut armed = false;
         let mut flow = respond::Flow::new(r, rate, after);
-        poll_fn(|cx| {
+        let step = poll_fn(|cx| {
             let before = waiting(r);
             let client = if alone { Poll::Ready(Ok(())) } else { flow.poll(r, cx) };
             if let Poll::Ready(Err(e)) = client {
@@ -234,7 +233,12 @@ impl Relay {
             }
             Poll::Pending
         })
-        .await
+        .await;
+        // What the peer does after a wait is about the peer.
+        if armed && matches!(step, Step::Read(_) | Step::TimedOut) {
+            r.client.doing.set(doing::READING_UPSTREAM);
+        }
+        step
     }
 
     /// How long reading has to rest for `proxy_limit_rate`.
