@@ -1,6 +1,6 @@
 //! Names of upstreams that are followed while the server runs: `server name resolve`.
 
-use crate::harness::{Server, Site, wait};
+use crate::harness::{Backend, Reply, Server, Site, wait};
 use rustix::process::Signal;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::{Arc, Mutex};
@@ -61,13 +61,16 @@ fn reply(query: &[u8], answer: Option<&[Ipv4Addr]>) -> Vec<u8> {
     out
 }
 
-fn site(dns: &Dns, extra: &str) -> Server {
-    Site::http(&format!(
+/// `slow`: the port of a backend behind `/slow`.
+fn site(dns: &Dns, slow: u16) -> Server {
+    Site::http(
         "resolver 127.0.0.1:@DNS@ valid=1s ipv6=off; resolver_timeout 1s; \
-         upstream u {{ zone z 1m; server a.test:@OTHER@ resolve {extra}; }} \
-         server {{ listen 127.0.0.1:@PORT@; location / {{ proxy_pass http://u; }} location /reloaded {{ return 200 0; }} }} \
-         server {{ listen 127.0.0.2:@OTHER@; listen 127.0.0.3:@OTHER@; return 200 $server_addr; }}"
-    ))
+         upstream u { zone z 1m; server a.test:@OTHER@ resolve; } \
+         server { listen 127.0.0.1:@PORT@; location / { proxy_pass http://u; } location /reloaded { return 200 0; } \
+         location /slow { proxy_pass http://127.0.0.1:@SLOW@; } } \
+         server { listen 127.0.0.2:@OTHER@; listen 127.0.0.3:@OTHER@; return 200 $server_addr; }",
+    )
+    .set("SLOW", slow)
     .set("DNS", dns.port)
     .start()
 }
@@ -76,7 +79,7 @@ fn site(dns: &Dns, extra: &str) -> Server {
 fn peers_follow_the_name_without_a_reload() {
     let dns = Dns::start(Duration::ZERO);
     dns.set(&[[127, 0, 0, 2]]);
-    let server = site(&dns, "");
+    let server = site(&dns, 1);
     assert_eq!(server.get("/").text(), "127.0.0.2", "the first request waits for the first answer");
     dns.set(&[[127, 0, 0, 3]]);
     assert!(wait(|| {
@@ -100,7 +103,7 @@ fn peers_follow_the_name_without_a_reload() {
 fn a_failing_name_server_changes_nothing_not_even_over_a_reload() {
     let dns = Dns::start(Duration::ZERO);
     dns.set(&[[127, 0, 0, 2]]);
-    let server = site(&dns, "");
+    let server = site(&dns, 1);
     assert_eq!(server.get("/").text(), "127.0.0.2");
     dns.fail();
     server.wait_for("logs/error.log", "a.test could not be resolved (2: Server failure)");
@@ -118,6 +121,32 @@ fn a_failing_name_server_changes_nothing_not_even_over_a_reload() {
 fn requests_at_the_start_wait_for_a_slow_name_server() {
     let dns = Dns::start(Duration::from_millis(400));
     dns.set(&[[127, 0, 0, 2]]);
-    let server = site(&dns, "");
+    let server = site(&dns, 1);
     assert_eq!(server.get("/").text(), "127.0.0.2");
+}
+
+#[test]
+fn a_name_is_followed_for_the_new_configuration_while_the_old_one_lasts() {
+    let gate = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let open = gate.clone();
+    let backend = Backend::start(move |_| {
+        wait(|| open.load(std::sync::atomic::Ordering::Relaxed));
+        Reply::ok("done")
+    });
+    let dns = Dns::start(Duration::ZERO);
+    dns.set(&[[127, 0, 0, 2]]);
+    let server = site(&dns, backend.port);
+    let mut client = server.connect();
+    client.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(wait(|| !backend.seen().is_empty()));
+    let text = server.read("nginx.conf").replace("return 200 0", "return 200 1");
+    std::fs::write(server.dir().join("nginx.conf"), text).unwrap();
+    server.signal(Signal::HUP);
+    assert!(wait(|| server.get("/reloaded").text() == "1"));
+    for last in [3, 2, 3, 2] {
+        dns.set(&[[127, 0, 0, last]]);
+        assert!(wait(|| server.get("/").text() == format!("127.0.0.{last}")));
+    }
+    gate.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(client.response().text(), "done");
 }

@@ -46,6 +46,8 @@ pub struct Host {
 #[derive(Debug, Default)]
 struct Known {
     places: Vec<Place>,
+    /// Counts how often they changed.
+    changes: u64,
     /// When to ask again.
     until: Option<Instant>,
 }
@@ -98,21 +100,26 @@ impl Host {
         lock(&self.known).until.map_or(Duration::ZERO, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Takes an answer; `None` for the places: they stay. True if they are others now.
-    fn take(&self, places: Option<Vec<Place>>, wait: Duration) -> bool {
+    fn changes(&self) -> u64 {
+        lock(&self.known).changes
+    }
+
+    /// Takes an answer; `None` for the places: they stay.
+    fn take(&self, places: Option<Vec<Place>>, wait: Duration) {
         let mut known = lock(&self.known);
         known.until = Some(Instant::now() + wait);
-        let changed = places.as_ref().is_some_and(|p| *p != known.places);
-        if let Some(places) = places {
+        if let Some(places) = places
+            && places != known.places
+        {
             known.places = places;
+            known.changes += 1;
         }
         drop(known);
         self.answered.store(true, Release);
-        changed
     }
 
-    /// Asks once. True if the places have changed.
-    async fn ask(&self, resolver: &Resolver, timeout: Duration) -> bool {
+    /// Asks once.
+    async fn ask(&self, resolver: &Resolver, timeout: Duration) {
         let error = match &self.service {
             None => match resolver.resolve(self.name.as_bytes(), timeout).await {
                 Ok(found) => {
@@ -144,7 +151,7 @@ impl Host {
         if error.code == NOT_FOUND {
             return self.take(Some(Vec::new()), until(error.valid_until));
         }
-        self.take(None, timeout.max(SHORTEST))
+        self.take(None, timeout.max(SHORTEST));
     }
 
     fn complain(&self, service: &str, failed: &[crate::resolve::FailedTarget]) {
@@ -230,15 +237,18 @@ pub fn follow(groups: &[Arc<Group>]) {
 }
 
 async fn follow_one(group: Weak<Group>, host: Arc<Host>) {
+    let mut seen = None;
     loop {
         tokio::time::sleep(host.rest()).await;
         let Some(group) = group.upgrade() else { return };
         let live = group.live.as_ref().expect("only groups with names are followed");
-        // After a reload two may follow one name for a while: the other has asked.
-        if !host.rest().is_zero() {
-            continue;
+        // After a reload the name is followed for two groups while requests of the old one last: one of them asks.
+        if host.rest().is_zero() {
+            host.ask(&names::resolver(&live.resolver), live.timeout).await;
         }
-        if host.ask(&names::resolver(&live.resolver), live.timeout).await {
+        let changes = Some(host.changes());
+        if seen != changes {
+            seen = changes;
             let tiers = Arc::new(assemble(&group.name, &group.method, &live.lines));
             *lock(&live.tiers) = tiers;
             live.version.fetch_add(1, Release);
@@ -253,9 +263,10 @@ mod tests {
     #[test]
     fn a_name_is_found_again_while_it_is_followed() {
         let first = Host::find("g", "a.test", None);
-        assert!(first.take(Some(vec![Place::of([127, 0, 0, 1].into())]), SHORTEST));
-        assert!(!first.take(Some(vec![Place::of([127, 0, 0, 1].into())]), SHORTEST));
-        assert!(!first.take(None, SHORTEST));
+        first.take(Some(vec![Place::of([127, 0, 0, 1].into())]), SHORTEST);
+        first.take(Some(vec![Place::of([127, 0, 0, 1].into())]), SHORTEST);
+        first.take(None, SHORTEST);
+        assert_eq!(first.changes(), 1);
         assert_eq!(Host::find("g", "a.test", None).places().len(), 1);
         assert!(Host::find("other", "a.test", None).places().is_empty());
         assert!(Host::find("g", "a.test", Some("http")).places().is_empty());
