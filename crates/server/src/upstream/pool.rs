@@ -114,11 +114,13 @@ pub fn begin(group: &Arc<Group>) -> InUse {
 /// An idle connection to a peer that is still good, if there is one.
 pub fn take(group: &Arc<Group>, peer: &Peer) -> Option<Connection> {
     group.keepalive.connections?;
+    let (now, timeout) = (clock::monotonic_ms(), group.keepalive.timeout.as_millis() as u64);
     with(group, |p| {
         let list = p.idle.get_mut(&peer.state.number)?;
         while let Some(mut c) = list.pop() {
             p.count -= 1;
-            if is_quiet(&mut c) {
+            // The sweep comes once a second; a connection past its time is not used until then.
+            if now - c.idle_since_ms < timeout && is_quiet(&mut c) {
                 return Some(c);
             }
         }
