@@ -105,3 +105,27 @@ fn expect_100_continue() {
         std::iter::from_fn(|| client.read_response(false)).map(|r| r.status).take_while(|s| *s != 200).collect();
     assert!(statuses.is_empty() || statuses == [100], "{statuses:?}");
 }
+
+#[test]
+fn keepalive_min_timeout_outlives_a_shutdown() {
+    let server = site("keepalive_min_timeout 2s;").start();
+    let mut client = server.connect();
+    assert_eq!(client.get("/before").status, 200);
+    server.signal(rustix::process::Signal::QUIT);
+    server.wait_for("logs/error.log", "gracefully shutting down");
+    // Whoever asks while the threads are not told yet is kept once more.
+    let last = crate::harness::wait(|| client.get("/after").header("Connection") == Some("close"));
+    assert!(last);
+    assert!(client.is_closed());
+}
+
+#[test]
+fn a_shutdown_closes_idle_connections_at_once() {
+    let server = site("keepalive_timeout 1h;").start();
+    let mut client = server.connect();
+    assert_eq!(client.get("/before").status, 200);
+    let began = std::time::Instant::now();
+    server.signal(rustix::process::Signal::QUIT);
+    assert!(client.is_closed());
+    assert!(began.elapsed().as_secs() < 10);
+}

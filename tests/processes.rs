@@ -167,6 +167,56 @@ fn a_worker_that_dies_is_replaced() {
     assert_eq!(server.get("/").text(), "ok");
 }
 
+/// The master and its worker, once both are there.
+fn processes(server: &Server) -> (u32, i32) {
+    assert_eq!(server.get("/").text(), "ok");
+    server.wait_for("logs/nginx.pid", "\n");
+    let master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
+    (master, children(master)[0])
+}
+
+/// What `ps` shows.
+fn title(pid: impl std::fmt::Display) -> String {
+    let bytes = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
+}
+
+#[test]
+fn processes_have_titles() {
+    let server =
+        Site::whole("env SHOWN=1; events {} http { server { listen 127.0.0.1:@PORT@; return 200 ok; } }").start();
+    let (master, worker) = processes(&server);
+    let shown = title(master);
+    assert!(shown.starts_with("ironweir: master process /") && shown.ends_with("/nginx.conf"), "{shown}");
+    assert!(wait(|| title(worker) == "ironweir: worker process"), "{}", title(worker));
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\n");
+    server.signal(Signal::QUIT);
+    assert!(wait(|| title(worker) == "ironweir: worker process is shutting down"), "{}", title(worker));
+}
+
+#[test]
+fn a_log_in_memory_can_be_read() {
+    let server = Site::whole(
+        "error_log memory:16k debug; events {} http { server { listen 127.0.0.1:@PORT@; location / { return 200 ok; } \
+         location /missing { root /nowhere; } } }",
+    )
+    .start();
+    let (_, worker) = processes(&server);
+    for _ in 0..200 {
+        assert_eq!(server.get("/missing").status, 404);
+    }
+    let name = |fd: &std::fs::DirEntry| std::fs::read_link(fd.path()).unwrap_or_default().display().to_string();
+    let fds = std::fs::read_dir(format!("/proc/{worker}/fd")).unwrap().flatten();
+    let texts: Vec<String> = fds
+        .filter(|fd| name(fd).contains("memfd:error_log"))
+        .map(|fd| String::from_utf8_lossy(&std::fs::read(fd.path()).unwrap()).into_owned())
+        .collect();
+    assert!(texts.iter().all(|t| t.len() == 16 * 1024));
+    let last = texts.iter().find(|t| t.contains("open() \"/nowhere/missing\" failed"));
+    assert!(last.is_some_and(|t| t.matches('\n').count() > 50), "{texts:?}");
+}
+
 #[test]
 fn version_and_help() {
     let run = |argument: &str| {
@@ -190,4 +240,22 @@ fn the_configuration_can_be_shown() {
     let shown = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(shown.starts_with(&format!("# configuration file {}/nginx.conf:\n", server.dir().display())), "{shown}");
     assert!(shown.contains("return 200 ok;"));
+}
+
+#[test]
+fn zones_outlive_a_reload_unless_their_key_changes() {
+    let server = Site::http(
+        "limit_req_zone $uri zone=one:1m rate=1r/m; \
+         server { listen 127.0.0.1:@PORT@; location / { limit_req zone=one; } location = /n { return 200 0; } }",
+    )
+    .file("html/a", "a")
+    .start();
+    assert_eq!((server.get("/a").status, server.get("/a").status), (200, 503));
+    reload(&server, "return 200 0", "return 200 1");
+    assert!(wait(|| server.get("/n").text() == "1"));
+    assert_eq!(server.get("/a").status, 503);
+    change(&server, "$uri zone", "$uri$args zone");
+    reload(&server, "return 200 1", "return 200 2");
+    assert!(wait(|| server.get("/n").text() == "2"));
+    assert_eq!(server.get("/a").status, 200);
 }

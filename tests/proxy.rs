@@ -234,3 +234,23 @@ fn an_upgraded_connection_is_a_tunnel() {
     assert!(client.finish().is_closed());
     assert!(echo.join().unwrap().contains("\r\nUpgrade: echo\r\n"));
 }
+
+#[test]
+fn proxy_bind_transparent() {
+    // Foreign addresses are root's to use; the worker is somebody else and keeps the right.
+    if !rustix::process::geteuid().is_root() {
+        println!("not root: left out");
+        return;
+    }
+    let server = Site::whole(
+        "user nobody nogroup; events {} http { access_log off; \
+         server { listen 127.0.0.1:@PORT@; location / { proxy_bind 127.0.0.2 transparent; proxy_pass http://127.0.0.1:@OTHER@; } \
+         location /var { proxy_bind $arg_a transparent; proxy_pass http://127.0.0.1:@OTHER@; } } \
+         server { listen 127.0.0.1:@OTHER@; return 200 $remote_addr; } }",
+    )
+    .start();
+    assert_eq!(server.get("/").text(), "127.0.0.2");
+    assert_eq!(server.get("/var?a=127.0.0.3").text(), "127.0.0.3");
+    assert_eq!(server.get("/var?a=x").text(), "127.0.0.1");
+    server.wait_for("logs/error.log", "invalid local address \"x\"");
+}

@@ -98,6 +98,7 @@ fn snapshot(
         .map_err(|(path, e)| format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e)))?;
     error::set_default_log(log);
     snapshot.end = Some(link.reporter());
+    crate::upstream::live::follow(&snapshot.groups);
     Ok(Arc::new(snapshot))
 }
 
@@ -151,6 +152,7 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
                 reopen.apply();
             }
             Some(Order::Quit) => {
+                master::set_title("worker process is shutting down");
                 workers.drain(timeout, |time: Duration| matches!(link.wait(Some(time)), Some(Order::Terminate)));
                 return 0;
             }

@@ -51,6 +51,13 @@ where
     rx.await.ok()
 }
 
+/// Runs a future on the service thread for as long as it takes; nobody waits for it.
+pub fn spawn<F: Future<Output = ()> + 'static>(make: impl FnOnce() -> F + Send + 'static) {
+    let work: Work = Box::new(move || drop(tokio::task::spawn_local(make())));
+    let sent = service().works.lock().expect("nothing panics while it is locked").send(work);
+    debug_assert!(sent.is_ok(), "the service thread lives as long as the process");
+}
+
 /// Runs what takes long on a thread for such things. `None`: it panicked.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     service().runtime.spawn_blocking(work).await.ok()

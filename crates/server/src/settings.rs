@@ -39,6 +39,8 @@ pub struct ProcessSettings {
     pub worker_shutdown_timeout: Option<Duration>,
     /// `worker_connections`: connections a thread may have open.
     pub worker_connections: usize,
+    /// Some address of `proxy_bind` is `transparent`: the worker keeps the right to use foreign addresses.
+    pub transparent: bool,
     /// `worker_cpu_affinity auto`: threads beyond the list start over.
     pub cpu_affinity_auto: bool,
 }
@@ -59,6 +61,7 @@ impl Default for ProcessSettings {
             env: Vec::new(),
             worker_shutdown_timeout: None,
             worker_connections: 512,
+            transparent: false,
             cpu_affinity_auto: false,
         }
     }
@@ -75,8 +78,10 @@ impl ProcessSettings {
 
     /// Whether a running worker process cannot take over these settings: it must be replaced by a new one.
     pub fn needs_new_process(&self, old: &ProcessSettings) -> bool {
+        let rights_are_gone = self.transparent && !old.transparent;
         (&self.user, self.rlimit_nofile, self.rlimit_core, &self.working_directory, self.priority, &self.env)
             != (&old.user, old.rlimit_nofile, old.rlimit_core, &old.working_directory, old.priority, &old.env)
+            || rights_are_gone
     }
 }
 
@@ -210,6 +215,8 @@ pub enum ErrorLogTarget {
     Stderr,
     /// A syslog server.
     Syslog(SyslogSpec),
+    /// The newest lines, in so many bytes of memory.
+    Memory(u64),
 }
 
 /// `syslog:server=...,facility=...,severity=...,tag=...,nohostname`.

@@ -49,20 +49,7 @@ impl Complex {
                 at += 1;
                 continue;
             }
-            let braced = text.get(at) == Some(&b'{');
-            at += braced as usize;
-            let start = at;
-            while at < text.len() && (text[at].is_ascii_alphanumeric() || text[at] == b'_') {
-                at += 1;
-            }
-            let name = &text[start..at];
-            if braced {
-                if text.get(at) != Some(&b'}') {
-                    let name = String::from_utf8_lossy(name);
-                    return Err(format!("the closing bracket in \"{name}\" variable is missing"));
-                }
-                at += 1;
-            }
+            let name = variable_name(text, &mut at)?;
             if name.is_empty() {
                 return Err("invalid variable name".into());
             }
@@ -194,6 +181,21 @@ impl Complex {
         let value = r.get(value);
         !value.is_empty() && value != b"0"
     }
+}
+
+/// The name of a variable, with or without braces; `at` stands behind the `$` and is moved behind the name.
+pub fn variable_name<'t>(text: &'t [u8], at: &mut usize) -> Result<&'t [u8], String> {
+    let braced = text.get(*at) == Some(&b'{');
+    let start = *at + usize::from(braced);
+    let rest = &text[start..];
+    let len = rest.iter().position(|b| !b.is_ascii_alphanumeric() && *b != b'_').unwrap_or(rest.len());
+    let name = &rest[..len];
+    if braced && rest.get(len) != Some(&b'}') {
+        let name = String::from_utf8_lossy(name);
+        return Err(format!("the closing bracket in \"{name}\" variable is missing"));
+    }
+    *at = start + len + usize::from(braced);
+    Ok(name)
 }
 
 fn flush(literal: &mut Vec<u8>, parts: &mut Vec<Part>) {

@@ -114,6 +114,8 @@ pub struct Build<'f> {
     pub variables: Variables,
     /// The `http` level, once its block has been read.
     pub http: Option<Level>,
+    /// Where the `http` block ends: nginx's place for what is wrong between levels.
+    pub http_end: Option<conf::Span>,
     /// Directories that must be there before the workers start.
     pub directories: Vec<PathBuf>,
     /// Directives that were accepted and have no meaning here, for `-t` to say.
@@ -146,6 +148,7 @@ impl<'f> Build<'f> {
             main: MainConf::default(),
             variables: Variables::new(),
             http: None,
+            http_end: None,
             directories: Vec::new(),
             notes: Vec::new(),
             groups: Vec::new(),
@@ -169,6 +172,13 @@ impl<'f> Build<'f> {
     /// Remembers that a directive has no meaning here.
     pub fn note(&mut self, node: &Node) {
         self.notes.push(node.notice(format!("\"{}\" has no effect in Ironweir", node.name.as_str())));
+    }
+
+    /// Notes what is wrong after levels were merged, once.
+    pub fn http_problem(&mut self, text: String) {
+        if !self.problems.iter().any(|p| p.message == text) {
+            self.problems.push(Problem::emerg(self.http_end, text));
+        }
     }
 
     /// A new level of `http`.

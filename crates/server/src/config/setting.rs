@@ -83,3 +83,22 @@ macro_rules! settings {
         }
     };
 }
+
+/// For a module's `Conf` that holds more than its `settings: Settings`: it reads as them.
+#[macro_export]
+macro_rules! reads_as_settings {
+    ($conf:ident) => {
+        impl std::ops::Deref for $conf {
+            type Target = Settings;
+            fn deref(&self) -> &Settings {
+                &self.settings
+            }
+        }
+
+        impl std::ops::DerefMut for $conf {
+            fn deref_mut(&mut self) -> &mut Settings {
+                &mut self.settings
+            }
+        }
+    };
+}

@@ -3,7 +3,8 @@
 
 use super::output::Output;
 use super::socket::Socket;
-use super::{Client, Session, pool};
+use super::{Client, Session, doing, pool};
+use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::core::Lingering;
 use crate::request::filter::Chunk;
@@ -53,6 +54,10 @@ pub struct Http1 {
     pub header_size: u64,
     /// When a rate limit began to count, ms.
     pub rate_start_ms: u64,
+    /// `keepalive_min_timeout`: until then (monotonic ms) a shutdown leaves the idle connection alone.
+    stay_until_ms: u64,
+    /// TCP_NODELAY is set.
+    nodelay: bool,
 }
 
 /// What becomes of a connection after a request or a wait.
@@ -90,6 +95,8 @@ impl Http1 {
             answer_start: 0,
             header_size: 0,
             rate_start_ms: 0,
+            stay_until_ms: 0,
+            nodelay: false,
         })
     }
 
@@ -133,6 +140,25 @@ impl Http1 {
             poll_fn(|cx| output.poll_write(socket, cx, u64::MAX)).await?;
         }
         Ok(())
+    }
+
+    /// Whether a shutdown closes the connection while it is idle.
+    pub fn may_drain(&self) -> bool {
+        self.stay_until_ms == 0 || self.stay_until_ms <= clock::monotonic_ms()
+    }
+
+    /// Makes an idle connection end as soon as a shutdown may close it.
+    pub fn end_when_drained(&self) {
+        let left = Duration::from_millis(self.stay_until_ms.saturating_sub(clock::monotonic_ms()));
+        self.timer.shorten(left);
+    }
+
+    /// `tcp_nodelay`: what is written leaves at once. Asks the kernel once a connection.
+    pub fn set_nodelay(&mut self) {
+        if !std::mem::replace(&mut self.nodelay, true) {
+            // A unix socket has no such option, and needs none.
+            let _ = rustix::net::sockopt::set_tcp_nodelay(self.socket.as_fd(), true);
+        }
     }
 
     /// Gives an empty input buffer back while somebody else is waited for.
@@ -182,7 +208,7 @@ pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) -> Next {
             if let Poll::Ready(r) = http.socket.poll_readable(cx) {
                 return Poll::Ready(r.is_ok());
             }
-            if crate::worker::draining() {
+            if crate::worker::draining() && http.may_drain() {
                 return Poll::Ready(false);
             }
             http.timer.poll_expired(cx).map(|()| false)
@@ -230,6 +256,7 @@ async fn read_head(r: &mut Request) -> HeadRead {
         pause_at_host: false,
     };
     let mut parser = RequestParser::default();
+    r.client.doing.set(if r.client.requests.get() > 0 { doing::KEPT } else { doing::WAITING });
     let (mut waiting, mut armed) = (false, false);
     loop {
         let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
@@ -237,12 +264,17 @@ async fn read_head(r: &mut Request) -> HeadRead {
             if r.started_ms == 0 {
                 r.started_ms = clock::wall_ms();
                 counters::request();
+                let line = if r.pipelined { doing::READING_PIPELINED_LINE } else { doing::READING_LINE };
+                r.client.doing.set(line);
             }
             match parser.parse(http.unread(), &rules, &mut r.headers_in.head) {
                 Ok(Parsed::Complete { len }) => {
+                    r.client.doing.set(doing::READING_HEADERS);
                     if let Some(status) = oversized(&r.headers_in.head, len, conf) {
+                        let (number, size) = *conf.large_client_header_buffers;
+                        let room = *conf.client_header_buffer_size as usize + number * size;
                         let long = |h: &&HeaderLine| {
-                            (h.value.end - h.name.start) as usize >= conf.large_client_header_buffers.1
+                            (h.value.end - h.name.start) as usize >= size || h.value.end as usize >= room
                         };
                         let line = r.headers_in.head.headers.iter().find(long).map(|h| h.name.start as usize);
                         return refuse_large(r, status, line.filter(|_| status == 494));
@@ -254,6 +286,9 @@ async fn read_head(r: &mut Request) -> HeadRead {
                     return HeadRead::Complete;
                 }
                 Ok(_) => {
+                    if parser.is_line_complete() {
+                        r.client.doing.set(doing::READING_HEADERS);
+                    }
                     let skip = parser.empty_lines();
                     if skip > 0 {
                         http.consume(skip);
@@ -268,13 +303,15 @@ async fn read_head(r: &mut Request) -> HeadRead {
                 Err(error) => {
                     let mut text = Vec::new();
                     error.log(http.unread(), &mut text);
-                    let stage = if parser.is_line_complete() { "headers" } else { "line" };
+                    if parser.is_line_complete() {
+                        r.client.doing.set(doing::READING_HEADERS);
+                    }
                     keep_line(r, parser.is_line_complete());
                     if error == RequestError::InvalidMethodHttp09 {
                         // Whoever speaks HTTP/0.9 cannot read a head.
                         r.version = Version::HTTP09;
                     }
-                    log_error!(r, Info, "{} while reading client request {stage}", String::from_utf8_lossy(&text));
+                    log_error!(r, Info, "{}", String::from_utf8_lossy(&text));
                     return HeadRead::Refused(error.status());
                 }
             }
@@ -309,14 +346,8 @@ async fn read_head(r: &mut Request) -> HeadRead {
         let began = !http.unread().is_empty();
         match got {
             Some(Ok(n)) if n > 0 => {}
-            Some(Ok(_)) => {
-                if began {
-                    log_error!(r, Info, "client prematurely closed connection");
-                }
-                return HeadRead::Nothing;
-            }
-            Some(Err(e)) => {
-                log_error!(r, Info, "recv() failed ({})", crate::log::os_error(&e));
+            Some(end) => {
+                ended(r, &parser, end.err());
                 return HeadRead::Nothing;
             }
             None => {
@@ -326,6 +357,29 @@ async fn read_head(r: &mut Request) -> HeadRead {
                 return time_out(r, began);
             }
         }
+    }
+}
+
+/// The client closed before its head was whole.
+fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
+    if !r.logs(Level::Info) {
+        return;
+    }
+    let began = matches!(&r.session, Session::Http1(http) if !http.unread().is_empty());
+    if began {
+        keep_line(r, parser.is_line_complete());
+    }
+    let text = error.map(|e| crate::log::os_error(&e));
+    match text {
+        _ if r.client.doing.get() == doing::KEPT => {
+            let text = text.map_or_else(String::new, |t| format!(" ({t})"));
+            let client = r.client.remote.borrow();
+            let line = format_args!("client {} closed keepalive connection{text}", client.host());
+            r.error_log().write(Level::Info, Some(r.client.number), line);
+        }
+        Some(text) => log_error!(r, Info, "recv() failed ({text})"),
+        None if began => log_error!(r, Info, "client prematurely closed connection"),
+        None => log_error!(r, Info, "client closed connection"),
     }
 }
 
@@ -398,14 +452,18 @@ fn oversized(head: &RequestHead, len: usize, conf: &crate::modules::core::Server
 fn refuse_large(r: &mut Request, status: u16, line: Option<usize>) -> HeadRead {
     let complete = status == 494;
     let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
-    let shown =
-        line.map(|at| String::from_utf8_lossy(&http.unread()[at..]).chars().take(SHOWN_HEADER).collect::<String>());
+    let shown = line.map(|at| {
+        let rest = &http.unread()[at..];
+        let line = &rest[..memchr::memchr2(b'\r', b'\n', rest).unwrap_or(rest.len())];
+        String::from_utf8_lossy(line).chars().take(SHOWN_HEADER).collect::<String>()
+    });
     keep_line(r, complete);
     if let Some(shown) = shown {
-        log_error!(r, Info, "client sent too long header line: \"{shown}...\" while reading client request headers");
+        log_error!(r, Info, "client sent too long header line: \"{shown}...\"");
     } else if complete {
         log_error!(r, Info, "client sent too large request");
     } else {
+        r.client.doing.set(doing::READING_LINE);
         log_error!(r, Info, "client sent too long URI");
     }
     r.lingering_close = true;
@@ -430,6 +488,7 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     if !r.aborted && (!keep || http.unread().is_empty()) && crate::request::respond::flush_rest(r).await.is_err() {
         r.aborted = true;
     }
+    r.client.doing.set(doing::LOGGING);
     crate::modules::log::write(r);
     crate::request::finish::after_log(r).await;
     let keep = keep && !r.aborted;
@@ -446,6 +505,14 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     let Session::Http1(mut http) = std::mem::take(&mut r.session) else { unreachable!("checked above") };
     http.chunked = false;
     if keep {
+        if *conf.tcp_nodelay {
+            http.set_nodelay();
+        }
+        let min = *conf.keepalive_min_timeout;
+        http.stay_until_ms = match min.is_zero() {
+            true => 0,
+            false => clock::monotonic_ms() + min.min(*conf.keepalive_timeout).as_millis() as u64,
+        };
         return (Some(*conf.keepalive_timeout), Some(http));
     }
     if linger && !crate::worker::draining() {
@@ -501,6 +568,9 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
     http.output.put_buffer_from_pool();
     let before = http.output.buffer().len();
     http.answer_start = http.output.queued;
+    r.keepalive &= !crate::worker::draining();
+    let conf = &r.shot.location(r.location).conf.core;
+    http.output.nopush = *conf.tcp_nopush;
     let out = http.output.buffer();
     let h = &r.headers_out;
     use crate::request::headers::KnownHeader as K;
@@ -548,7 +618,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
         out.extend_from_slice(b"Connection: upgrade\r\n");
     } else if r.keepalive {
         out.extend_from_slice(b"Connection: keep-alive\r\n");
-        let header = *r.shot.location(r.location).conf.core.keepalive_header;
+        let header = *conf.keepalive_header;
         if header > 0 {
             out.extend_from_slice(b"Keep-Alive: timeout=");
             crate::request::respond::write_decimal(header, out);

@@ -23,6 +23,38 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
 
+/// What lines of the error log say after `while`.
+pub mod doing {
+    /// Nothing that has a name.
+    pub const NOTHING: &str = "";
+    /// A new connection is silent.
+    pub const WAITING: &str = "waiting for request";
+    /// A kept connection is silent.
+    pub const KEPT: &str = "keepalive";
+    /// A head began.
+    pub const READING_LINE: &str = "reading client request line";
+    /// A head began before the one before was answered.
+    pub const READING_PIPELINED_LINE: &str = "reading client pipelined request line";
+    /// Its first line is there.
+    pub const READING_HEADERS: &str = "reading client request headers";
+    /// A file is on its way.
+    pub const SENDING_RESPONSE: &str = "sending response to client";
+    /// A line of the access log is made.
+    pub const LOGGING: &str = "logging request";
+    /// A peer is chosen and connected to.
+    pub const CONNECTING: &str = "connecting to upstream";
+    /// The request is on its way to the peer; its answer has not begun.
+    pub const SENDING_REQUEST: &str = "sending request to upstream";
+    /// The answer's head has begun.
+    pub const READING_HEAD: &str = "reading response header from upstream";
+    /// The answer's body is read.
+    pub const READING_UPSTREAM: &str = "reading upstream";
+    /// The answer's body waits for the client, or the upstream's part is over.
+    pub const SENDING_TO_CLIENT: &str = "sending to client";
+    /// After 101.
+    pub const TUNNELING: &str = "proxying upgraded connection";
+}
+
 /// Where a connection comes from or goes to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Address {
@@ -48,6 +80,8 @@ pub struct Client {
     pub requests: Cell<u64>,
     /// What the PROXY header said, if the listener wants one.
     pub proxy_protocol: RefCell<Option<Rc<wire::proxy_protocol::Header>>>,
+    /// What is done on the connection now, for the error log: `reading client request line` (nginx's `log->action`).
+    pub doing: Cell<&'static str>,
     /// `debug_connection` names it: all that is said about its requests is logged.
     pub debug: Cell<bool>,
     /// For questions to the kernel: `TCP_INFO`, the local address.
@@ -128,6 +162,7 @@ impl Client {
             started_ms: crate::worker::clock::wall_ms(),
             requests: Cell::new(0),
             proxy_protocol: RefCell::new(None),
+            doing: Cell::new(doing::WAITING),
             debug: Cell::new(false),
             socket,
         })
@@ -208,7 +243,10 @@ async fn run(mut http: Box<Http1>, client: Rc<Client>) {
                 return Poll::Ready(r.is_ok());
             }
             if crate::worker::draining() {
-                return Poll::Ready(false);
+                if http.may_drain() {
+                    return Poll::Ready(false);
+                }
+                http.end_when_drained();
             }
             http.timer.poll_expired(cx).map(|()| false)
         })

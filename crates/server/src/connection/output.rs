@@ -26,6 +26,10 @@ pub struct Output {
     pub written: u64,
     /// Bytes queued since the connection began.
     pub queued: u64,
+    /// `tcp_nopush`: what consists of several parts leaves in full packets.
+    pub nopush: bool,
+    /// TCP_CORK is set.
+    corked: bool,
 }
 
 struct FilePart {
@@ -126,6 +130,9 @@ impl Output {
     /// Writes until the queue is empty or `limit` bytes are out, as far as the kernel takes them.
     pub fn poll_write(&mut self, socket: &mut Socket, cx: &mut Context<'_>, mut limit: u64) -> Poll<io::Result<u64>> {
         let mut done = 0;
+        if self.nopush && !self.corked && self.is_mixed() {
+            self.cork(socket, true);
+        }
         while !self.is_empty() && limit > 0 {
             let n = match socket.poll_write_with(cx, |s| self.write_once(s, limit)) {
                 Poll::Ready(Ok(n)) => n as u64,
@@ -137,7 +144,21 @@ impl Output {
             limit -= n;
             done += n;
         }
+        if self.corked && self.is_empty() {
+            self.cork(socket, false);
+        }
         Poll::Ready(Ok(done))
+    }
+
+    /// Whether something follows a file: bytes before one leave with it as it is (MSG_MORE).
+    fn is_mixed(&self) -> bool {
+        self.files.front().is_some_and(|f| f.at < self.bytes.len() || self.files.len() > 1)
+    }
+
+    fn cork(&mut self, socket: &Socket, on: bool) {
+        // A unix socket has no packets.
+        let _ = rustix::net::sockopt::set_tcp_cork(socket.as_fd(), on);
+        self.corked = on;
     }
 
     fn write_once(&self, socket: &Socket, limit: u64) -> io::Result<usize> {

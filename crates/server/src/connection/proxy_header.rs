@@ -7,6 +7,9 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
 
+/// How much of what is no header is shown in the log.
+const SHOWN: usize = 64;
+
 /// Reads the header. False: there is none, it is broken, or it did not come in time; the connection is to be closed.
 pub async fn read(http: &mut Http1, client: &Rc<Client>) -> bool {
     let shot = crate::worker::shot();
@@ -22,8 +25,7 @@ pub async fn read(http: &mut Http1, client: &Rc<Client>) -> bool {
             }
             Ok(wire::proxy_protocol::Parsed::Partial) => {}
             Err(_) => {
-                let shown = String::from_utf8_lossy(&http.unread()[..http.unread().len().min(64)]).into_owned();
-                complain(&shot, client, format_args!("broken header: \"{shown}\" while reading PROXY protocol"));
+                broken(http, &shot, client);
                 return false;
             }
         }
@@ -33,14 +35,27 @@ pub async fn read(http: &mut Http1, client: &Rc<Client>) -> bool {
         })
         .await;
         if !matches!(got, Some(n) if n > 0) {
+            if !http.unread().is_empty() {
+                broken(http, &shot, client);
+            }
             return false;
         }
     }
 }
 
+fn broken(http: &Http1, shot: &crate::snapshot::Shot, client: &Client) {
+    let shown = String::from_utf8_lossy(&http.unread()[..http.unread().len().min(SHOWN)]).into_owned();
+    complain(shot, client, format_args!("broken header: \"{shown}\" while reading PROXY protocol"));
+}
+
 fn complain(shot: &crate::snapshot::Shot, client: &Client, text: std::fmt::Arguments<'_>) {
-    let port = &shot.ports[crate::worker::port_of(shot, client.listener)];
+    let number = crate::worker::port_of(shot, client.listener);
+    let (port, listen) = (&shot.ports[number], &shot.listens[number]);
     let root = shot.server(port.any.default).root;
     let log = &shot.location(root).conf.core.error_log;
-    log.write(Level::Error, Some(client.number), format_args!("{text}, client: {}", client.remote.borrow().host()));
+    log.write(
+        Level::Error,
+        Some(client.number),
+        format_args!("{text}, client: {}, server: {}", client.remote.borrow().host(), listen.address),
+    );
 }

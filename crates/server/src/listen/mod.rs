@@ -1,5 +1,6 @@
 //! Listening sockets of a thread: accepts in batches and starts a connection for each. After: `connection`.
 
+pub mod silent;
 pub mod socket;
 
 use crate::connection::{self, Address};

@@ -2,6 +2,7 @@
 //! Used by everything. A line is one write; a level nobody wants costs one comparison.
 
 use crate::log::file::{LogFile, OpenFiles};
+use crate::log::memory::MemoryLog;
 use crate::log::syslog::Syslog;
 use crate::master::sys;
 use crate::settings::{ErrorLogSpec, ErrorLogTarget};
@@ -87,6 +88,7 @@ enum Target {
     File(Arc<LogFile>),
     Stderr,
     Syslog(Arc<Syslog>),
+    Memory(Arc<MemoryLog>),
 }
 
 impl Default for ErrorLog {
@@ -106,6 +108,9 @@ impl ErrorLog {
                 ErrorLogTarget::File(path) => Target::File(files.open(path).map_err(|e| (path.clone(), e))?),
                 ErrorLogTarget::Stderr => Target::Stderr,
                 ErrorLogTarget::Syslog(spec) => Target::Syslog(Arc::new(Syslog::new(spec.clone()))),
+                ErrorLogTarget::Memory(size) => {
+                    Target::Memory(Arc::new(MemoryLog::open(*size).map_err(|e| ("memory".into(), e))?))
+                }
             };
             targets.push((spec.level, target));
         }
@@ -174,6 +179,7 @@ impl ErrorLog {
         for (_, target) in self.log.targets.iter().filter(|(wanted, _)| reach <= *wanted) {
             match target {
                 Target::File(file) => drop(file.append(text, second)),
+                Target::Memory(log) => log.append(text),
                 Target::Syslog(log) => log.send_with(level.syslog(), &text[..text.len() - 1]),
                 Target::Stderr => {
                     on_stderr = true;

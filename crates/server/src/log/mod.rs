@@ -3,6 +3,7 @@
 pub mod error;
 pub mod file;
 pub mod lines;
+pub mod memory;
 pub mod opened;
 pub mod syslog;
 

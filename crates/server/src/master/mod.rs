@@ -16,6 +16,7 @@ mod signals;
 mod start;
 /// Thin safe functions over system calls.
 pub mod sys;
+mod title;
 mod upgrade;
 mod workers;
 
@@ -31,6 +32,7 @@ pub use link::{Link, Order, Reload, Reopen, Reporter};
 pub use process::pin_thread;
 pub use signals::{number_of as signal_number, send as signal_master};
 pub use start::{Refused, create_directories};
+pub use title::set as set_title;
 
 /// The exit code of a worker that must not be started again, as in nginx.
 pub const FATAL: i32 = 2;

@@ -4,9 +4,11 @@
 use super::sys;
 use crate::log::error::Errno;
 use crate::server_log;
-use crate::settings::{CpuSet, EnvRule, ProcessSettings};
+use crate::settings::{CpuSet, EnvRule, ProcessSettings, User};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setpriority_process, setrlimit};
+use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
 use std::ffi::OsString;
+use std::io;
 
 /// The settings cannot be applied; logged. The worker must not run.
 #[derive(Debug)]
@@ -26,11 +28,11 @@ pub(super) fn settle(settings: &ProcessSettings, started_with: &[(OsString, OsSt
     }
     limit("RLIMIT_NOFILE", Resource::Nofile, settings.rlimit_nofile);
     limit("RLIMIT_CORE", Resource::Core, settings.rlimit_core);
-    if let Some(user) = settings.user.as_ref().filter(|_| sys::effective_uid() == 0)
-        && let Err((step, e)) = sys::become_user(&user.name, user.uid, user.gid)
-    {
-        server_log!(Emerg, "{step} failed {}", Errno(&e));
-        return Err(Fatal);
+    if let Some(user) = settings.user.as_ref().filter(|_| sys::effective_uid() == 0) {
+        become_user(user, settings.transparent).map_err(|(step, e)| {
+            server_log!(Emerg, "{step} failed {}", Errno(&e));
+            Fatal
+        })?;
     }
     // A process that changed its user leaves no core otherwise.
     if let Err(e) = set_dumpable_behavior(DumpableBehavior::Dumpable) {
@@ -43,6 +45,18 @@ pub(super) fn settle(settings: &ProcessSettings, started_with: &[(OsString, OsSt
         return Err(Fatal);
     }
     Ok(())
+}
+
+/// Gives up root's rights, but for the one that foreign addresses need (`proxy_bind ... transparent`).
+fn become_user(user: &User, transparent: bool) -> Result<(), (String, io::Error)> {
+    if !transparent {
+        return sys::become_user(&user.name, user.uid, user.gid);
+    }
+    set_keep_capabilities(true).map_err(|e| ("prctl(PR_SET_KEEPCAPS, 1)".to_owned(), e.into()))?;
+    sys::become_user(&user.name, user.uid, user.gid)?;
+    let (kept, none) = (CapabilitySet::NET_RAW, CapabilitySet::empty());
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
+    set_capabilities(None, sets).map_err(|e| ("capset()".to_owned(), e.into()))
 }
 
 fn limit(name: &str, resource: Resource, value: Option<u64>) {

@@ -3,7 +3,7 @@
 
 use super::cycle::{Master, Running};
 use super::sys::{self, Forked, Signals};
-use super::{Options, Plan, Service, pidfile, signals};
+use super::{Options, Plan, Service, pidfile, signals, title};
 use crate::listen::socket::{INHERIT_VARIABLE, Listeners, NotOpened};
 use crate::log::error::{self, Errno, ErrorLog};
 use crate::log::file::OpenFiles;
@@ -49,6 +49,9 @@ pub(super) fn run(service: &mut dyn Service, options: Options) -> ExitCode {
     }
     first.log.redirect_stderr();
     error::mirror_to_stderr(false);
+    if process.master_process {
+        title::begin(&options.arguments);
+    }
     let daemonized = parent.is_some() || inherited_value.is_some();
     if let Some(mut parent) = parent {
         // The parent leaves now. If it was killed meanwhile, nobody waits.

@@ -227,6 +227,49 @@ pub fn become_user(name: &str, uid: u32, gid: u32) -> Result<(), (String, io::Er
     Ok(())
 }
 
+/// The memory that `ps` shows as the command line: the arguments and, behind them, the environment.
+#[derive(Debug)]
+pub struct TitleArea {
+    start: usize,
+    len: usize,
+}
+
+impl TitleArea {
+    /// Finds it, and moves the environment out of it. Take the arguments before a title is set: they are gone after.
+    /// Call once, while the process has one thread.
+    pub fn take() -> Option<TitleArea> {
+        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+        // proc(5): after the name in parentheses comes field 3; arg_start, arg_end, env_start and env_end are 48 to 51.
+        let fields: Vec<&str> = stat[stat.rfind(')')? + 1..].split_ascii_whitespace().collect();
+        let field = |number: usize| fields.get(number - 3)?.parse::<usize>().ok();
+        let (start, end, env_start, env_end) = (field(48)?, field(49)?, field(50)?, field(51)?);
+        if start == 0 || end <= start {
+            return None;
+        }
+        let contiguous = env_start == end && env_end > env_start;
+        if contiguous {
+            // The C library would refuse a name with an equals sign, which only a broken environment has.
+            let usual = |(name, _): &(std::ffi::OsString, _)| !name.as_encoded_bytes().contains(&b'=');
+            for (name, value) in std::env::vars_os().filter(usual) {
+                // SAFETY: the process has one thread; the C library copies what it is given to memory of its own.
+                unsafe { std::env::set_var(name, value) };
+            }
+        }
+        Some(TitleArea { start, len: if contiguous { env_end - start } else { end - start } })
+    }
+
+    /// Writes a title; what does not fit is cut.
+    pub fn set(&self, title: &str) {
+        let n = title.len().min(self.len - 1);
+        // SAFETY: the kernel put the arguments and the environment there, writable, for the life of the process; the
+        // environment was moved away, and nobody reads the arguments after the start.
+        unsafe {
+            std::ptr::copy_nonoverlapping(title.as_ptr(), self.start as *mut u8, n);
+            std::ptr::write_bytes((self.start + n) as *mut u8, 0, self.len - n);
+        }
+    }
+}
+
 /// The effective user id.
 pub fn effective_uid() -> u32 {
     // SAFETY: only asks.

@@ -5,7 +5,7 @@ use super::cycle::Master;
 use super::link::Link;
 use super::message::{self, Known, ToMaster};
 use super::sys::{self, Ended, Forked, Pid, Signals};
-use super::{FATAL, WorkerStart, process, signals};
+use super::{FATAL, WorkerStart, process, signals, title};
 use crate::log::error::Errno;
 use crate::master::channel::{Channel, Handle};
 use crate::server_log;
@@ -124,6 +124,7 @@ impl Master<'_> {
 
     /// In the child: lets go of what is the master's and runs the worker.
     fn be_worker(&mut self, channel: Channel) -> i32 {
+        title::set("worker process");
         self.children.clear();
         self.pending = None;
         let worker = self.service.worker();

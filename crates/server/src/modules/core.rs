@@ -8,10 +8,10 @@ use crate::log::error::ErrorLog;
 use crate::request::phases::Content;
 use crate::request::{Method, Request, Text};
 use crate::resolve::ResolverConfig;
-use crate::settings;
 use crate::settings::ErrorLogSpec;
 use crate::snapshot::LocationId;
 use crate::temp::TempPath;
+use crate::{reads_as_settings, settings};
 use conf::{Node, Problem, value};
 use hashbrown::HashMap;
 use std::sync::Arc;
@@ -67,7 +67,7 @@ pub const DIRECTIVES: &[Directive] = &[
         set::one_of(&mut s.level.conf.core.satisfy, n, &[("all", Satisfy::All), ("any", Satisfy::Any)])
     }),
     http("keepalive_timeout", keepalive_timeout),
-    http("keepalive_min_timeout", accepted),
+    http("keepalive_min_timeout", |s, n| set::time(&mut s.level.conf.core.keepalive_min_timeout, n)),
     http("keepalive_time", |s, n| set::time(&mut s.level.conf.core.keepalive_time, n)),
     http("keepalive_requests", |s, n| set::number(&mut s.level.conf.core.keepalive_requests, n)),
     http("keepalive_disable", keepalive_disable),
@@ -81,8 +81,8 @@ pub const DIRECTIVES: &[Directive] = &[
     http("send_timeout", |s, n| set::time(&mut s.level.conf.core.send_timeout, n)),
     http("limit_rate", |s, n| set::complex(s.build, &mut s.level.conf.core.limit_rate, n)),
     http("limit_rate_after", |s, n| set::complex(s.build, &mut s.level.conf.core.limit_rate_after, n)),
-    http("tcp_nopush", accepted),
-    http("tcp_nodelay", accepted),
+    http("tcp_nopush", |s, n| set::flag(&mut s.level.conf.core.tcp_nopush, n)),
+    http("tcp_nodelay", |s, n| set::flag(&mut s.level.conf.core.tcp_nodelay, n)),
     http("absolute_redirect", |s, n| set::flag(&mut s.level.conf.core.absolute_redirect, n)),
     http("server_name_in_redirect", |s, n| set::flag(&mut s.level.conf.core.server_name_in_redirect, n)),
     http("port_in_redirect", |s, n| set::flag(&mut s.level.conf.core.port_in_redirect, n)),
@@ -165,6 +165,8 @@ settings! {
         satisfy: Satisfy = Satisfy::All,
         /// How long an idle connection is kept.
         keepalive_timeout: Duration = Duration::from_secs(75),
+        /// For how long of that neither a shutdown nor anything else on this side closes it.
+        keepalive_min_timeout: Duration = Duration::ZERO,
         /// What is told to the client, in seconds; 0: nothing.
         keepalive_header: u64 = 0,
         /// How long a connection may be used.
@@ -187,6 +189,10 @@ settings! {
         limit_rate: Complex = Complex::default(),
         /// Bytes free of the rate.
         limit_rate_after: Complex = Complex::default(),
+        /// Small packets of kept, unbuffered and upgraded connections leave at once.
+        tcp_nodelay: bool = true,
+        /// An answer of several files leaves in full packets.
+        tcp_nopush: bool = false,
         /// `Location` gets scheme and host.
         absolute_redirect: bool = true,
         /// The host there is the server's name.
@@ -259,18 +265,7 @@ impl Conf {
     }
 }
 
-impl std::ops::Deref for Conf {
-    type Target = Settings;
-    fn deref(&self) -> &Settings {
-        &self.settings
-    }
-}
-
-impl std::ops::DerefMut for Conf {
-    fn deref_mut(&mut self) -> &mut Settings {
-        &mut self.settings
-    }
-}
+reads_as_settings!(Conf);
 
 /// `limit_except GET { ... }`: for all other methods this level's values hold.
 #[derive(Clone, Debug)]

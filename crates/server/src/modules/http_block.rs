@@ -38,6 +38,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     }
     let level = scope.child(node, Contexts::HTTP);
     scope.build.http = Some(level);
+    scope.build.http_end = Some(node.close);
     Ok(())
 }
 

@@ -128,7 +128,7 @@ impl Search {
             return Some(refuse(r, path, failure.errno));
         }
         if !self.tested {
-            if let Some(verdict) = test_directory(r, &path[..length]) {
+            if let Some(verdict) = test_directory(r, path, length) {
                 return Some(verdict);
             }
             self.tested = true;
@@ -141,10 +141,11 @@ impl Search {
     }
 }
 
-/// Tells a missing index from a missing directory (`ngx_http_index_test_dir`).
-fn test_directory(r: &mut Request, path: &[u8]) -> Option<Verdict> {
+/// Tells a missing index from a missing directory (`ngx_http_index_test_dir`). The directory is the first `length`
+/// bytes of the index's path.
+fn test_directory(r: &mut Request, index: &[u8], length: usize) -> Option<Verdict> {
     // An alias may end without a slash.
-    let path = match path {
+    let path = match &index[..length] {
         [rest @ .., b'/'] if !rest.is_empty() => rest,
         all => all,
     };
@@ -155,11 +156,7 @@ fn test_directory(r: &mut Request, path: &[u8]) -> Option<Verdict> {
             Some(Verdict::Status(500))
         }
         Err(failure) if failure.is_link() => Some(Verdict::Status(403)),
-        Err(failure) if failure.errno == Errno::NOENT => {
-            let mut shown = path.to_vec();
-            shown.push(b'/');
-            Some(refuse(r, &shown, Errno::NOENT))
-        }
+        Err(failure) if failure.errno == Errno::NOENT => Some(refuse(r, index, Errno::NOENT)),
         // The index file was looked for without this error, so the directory may be searched.
         Err(failure) if failure.errno == Errno::ACCESS => None,
         Err(failure) => {

@@ -1,11 +1,11 @@
 //! `limit_conn` (nginx's `ngx_http_limit_conn_module`): how many requests of a key may be worked on at a time. Each
 //! takes a place in the zone and gives it back when it is done.
 
-use super::limit_req::{LOG_LEVELS, already_bound, refusal, without_zone};
+use super::limits::{Declared, LOG_LEVELS, Zone, Zones, refusal, without_zone, zone_index};
 use crate::config::complex::Complex;
 use crate::config::set;
 use crate::config::variables::Builtin;
-use crate::config::{Directive, Scope, http};
+use crate::config::{Build, Directive, Scope, http};
 use crate::log::error::Level;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text};
@@ -68,21 +68,7 @@ pub struct Limit {
 /// What is kept once for all of `http`.
 #[derive(Debug, Default)]
 pub struct Main {
-    zones: Vec<Zone>,
-}
-
-/// A zone, from its first mention on.
-#[derive(Debug)]
-struct Zone {
-    name: Box<[u8]>,
-    declared: Option<Declared>,
-}
-
-#[derive(Debug)]
-struct Declared {
-    key: Complex,
-    key_text: Box<[u8]>,
-    store: Arc<Store<u32>>,
+    zones: Zones<Arc<Store<u32>>>,
 }
 
 static STORES: Registry<u32> = Registry::new();
@@ -157,7 +143,7 @@ struct Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(zone) = &self.shot.main.limit_conn.zones[self.zone].declared {
-            zone.store.leave(self.slot, |taken| {
+            zone.own.leave(self.slot, |taken| {
                 *taken -= 1;
                 *taken == 0
             });
@@ -181,28 +167,16 @@ fn limit_conn_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem
     if name.is_empty() {
         return Err(without_zone(node));
     }
-    let index = zone_index(scope, node, name, size)?;
-    let zone = &mut scope.build.main.limit_conn.zones[index];
-    let key_text: Box<[u8]> = node.args[0].text.as_slice().into();
-    if let Some(declared) = &zone.declared {
-        return Err(already_bound(node, name, &declared.key_text));
-    }
-    let store = STORES.open(name, &key_text, size, ENTRY);
-    zone.declared = Some(Declared { key, key_text, store });
-    Ok(())
+    let index = zone_index(scope, node, (name, size), OWNER, zones)?;
+    zones(scope.build).declare(index, node, key, |key| STORES.open(name, key, size, ENTRY))
 }
 
-fn zone_index(scope: &mut Scope<'_, '_>, node: &Node, name: &[u8], size: u64) -> Result<usize, Problem> {
-    scope.build.main.zones.add(name, size, OWNER).map_err(|t| node.problem(t))?;
-    let zones = &mut scope.build.main.limit_conn.zones;
-    Ok(zones.iter().position(|z| *z.name == *name).unwrap_or_else(|| {
-        zones.push(Zone { name: name.into(), declared: None });
-        zones.len() - 1
-    }))
+fn zones<'b>(build: &'b mut Build<'_>) -> &'b mut Zones<Arc<Store<u32>>> {
+    &mut build.main.limit_conn.zones
 }
 
 fn limit_conn(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let zone = zone_index(scope, node, &node.args[0].text, 0)?;
+    let zone = zone_index(scope, node, (&node.args[0].text, 0), OWNER, zones)?;
     if scope.level.conf.limit_conn.limits.iter().any(|l| l.zone == zone) {
         return Err(set::duplicate(node));
     }
@@ -222,7 +196,7 @@ fn limit_conn(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 /// What a limit says of a request.
 enum Answer {
-    /// The key is empty: not limited.
+    /// Not limited: there is no key.
     Free,
     Fits(Slot),
     Exceeds,
@@ -251,18 +225,9 @@ pub fn handler(r: &mut Request) -> Verdict {
     Verdict::Decline
 }
 
-fn ask(r: &mut Request, limit: &Limit, zone: &Declared) -> Answer {
-    let key = zone.key.eval(r);
-    let key = r.get(key);
-    if key.is_empty() {
-        return Answer::Free;
-    }
-    if key.len() > MAX_KEY {
-        let (name, key) = (String::from_utf8_lossy(&zone.key_text), String::from_utf8_lossy(key));
-        log_error!(r, Error, "the value of the \"{name}\" key is more than {MAX_KEY} bytes: \"{key}\"");
-        return Answer::Free;
-    }
-    let done = zone.store.enter(key, &Counted, |taken, _| {
+fn ask(r: &mut Request, limit: &Limit, zone: &Declared<Arc<Store<u32>>>) -> Answer {
+    let Some(key) = zone.key(r, MAX_KEY) else { return Answer::Free };
+    let done = zone.own.enter(r.get(key), &Counted, |taken, _| {
         let fits = *taken < limit.connections;
         *taken += fits as u32;
         fits
@@ -274,7 +239,7 @@ fn ask(r: &mut Request, limit: &Limit, zone: &Declared) -> Answer {
     }
 }
 
-fn refuse(r: &mut Request, conf: &Conf, zone: &Zone, answer: Answer) -> Verdict {
+fn refuse(r: &mut Request, conf: &Conf, zone: &Zone<Arc<Store<u32>>>, answer: Answer) -> Verdict {
     let dry_run = *conf.limit_conn_dry_run;
     let name = String::from_utf8_lossy(&zone.name);
     match answer {

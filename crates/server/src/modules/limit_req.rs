@@ -1,10 +1,11 @@
 //! `limit_req` (nginx's `ngx_http_limit_req_module`): how many requests a second a key may make. A bucket leaks at the
 //! zone's rate; what is above is delayed, what is above `burst` refused. Amounts are in thousandths of a request.
 
+use super::limits::{Declared, LOG_LEVELS, Zone, Zones, refusal, without_zone, zone_index};
 use crate::config::complex::Complex;
 use crate::config::set;
 use crate::config::variables::Builtin;
-use crate::config::{Directive, Scope, http};
+use crate::config::{Build, Directive, Scope, http};
 use crate::connection::Session;
 use crate::log::error::Level;
 use crate::request::phases::{Handler, Verdict, Waiting};
@@ -41,10 +42,6 @@ pub const DIRECTIVES: &[Directive] = &[
     http("limit_req_dry_run", |s, n| set::flag(&mut s.level.conf.limit_req.limit_req_dry_run, n)),
 ];
 
-/// Levels that limits may be logged with.
-pub(super) const LOG_LEVELS: &[(&str, Level)] =
-    &[("info", Level::Info), ("notice", Level::Notice), ("warn", Level::Warn), ("error", Level::Error)];
-
 /// The variables of the module.
 pub const VARIABLES: &[Builtin] = &[Builtin {
     name: "limit_req_status",
@@ -80,20 +77,12 @@ pub struct Limit {
 /// What is kept once for all of `http`.
 #[derive(Debug, Default)]
 pub struct Main {
-    zones: Vec<Zone>,
+    zones: Zones<Leaking>,
 }
 
-/// A zone, from its first mention on.
+/// A zone's rate, and what it knows of keys.
 #[derive(Debug)]
-struct Zone {
-    name: Box<[u8]>,
-    declared: Option<Declared>,
-}
-
-#[derive(Debug)]
-struct Declared {
-    key: Complex,
-    key_text: Box<[u8]>,
+struct Leaking {
     bucket: Bucket,
     store: Arc<Store<State>>,
 }
@@ -198,15 +187,11 @@ fn limit_req_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem>
         }
     }
     let Some((name, size)) = zone.filter(|(name, _)| !name.is_empty()) else { return Err(without_zone(node)) };
-    let index = zone_index(scope, node, name, size)?;
-    let zone = &mut scope.build.main.limit_req.zones[index];
-    let key_text: Box<[u8]> = node.args[0].text.as_slice().into();
-    if let Some(declared) = &zone.declared {
-        return Err(already_bound(node, name, &declared.key_text));
-    }
-    let store = STORES.open(name, &key_text, size, ENTRY);
-    zone.declared = Some(Declared { key, key_text, bucket: Bucket { rate, now_ms: 0 }, store });
-    Ok(())
+    let index = zone_index(scope, node, (name, size), OWNER, zones)?;
+    zones(scope.build).declare(index, node, key, |key| {
+        let store = STORES.open(name, key, size, ENTRY);
+        Leaking { bucket: Bucket { rate, now_ms: 0 }, store }
+    })
 }
 
 /// `10r/s`, `30r/m`, in thousandths of a request a second.
@@ -223,33 +208,8 @@ fn positive(text: &[u8]) -> Option<i64> {
     value::number(text).map(|n| n as i64).filter(|n| *n > 0)
 }
 
-/// `"x" must have "zone" parameter`
-pub(super) fn without_zone(node: &Node) -> Problem {
-    node.problem(format!("\"{}\" must have \"zone\" parameter", node.name.as_str()))
-}
-
-/// A zone is declared a second time.
-pub(super) fn already_bound(node: &Node, zone: &[u8], key: &[u8]) -> Problem {
-    let (zone, key) = (String::from_utf8_lossy(zone), String::from_utf8_lossy(key));
-    node.problem(format!("{} \"{zone}\" is already bound to key \"{key}\"", node.name.as_str()))
-}
-
-/// The status that refusals have: 400 to 599.
-pub(super) fn refusal(setting: &mut crate::config::setting::Setting<u64>, node: &Node) -> Result<(), Problem> {
-    set::number(setting, node)?;
-    if !(400..=599).contains(&**setting) {
-        return Err(node.problem("value must be between 400 and 599".to_owned()));
-    }
-    Ok(())
-}
-
-fn zone_index(scope: &mut Scope<'_, '_>, node: &Node, name: &[u8], size: u64) -> Result<usize, Problem> {
-    scope.build.main.zones.add(name, size, OWNER).map_err(|t| node.problem(t))?;
-    let zones = &mut scope.build.main.limit_req.zones;
-    Ok(zones.iter().position(|z| *z.name == *name).unwrap_or_else(|| {
-        zones.push(Zone { name: name.into(), declared: None });
-        zones.len() - 1
-    }))
+fn zones<'b>(build: &'b mut Build<'_>) -> &'b mut Zones<Leaking> {
+    &mut build.main.limit_req.zones
 }
 
 fn limit_req(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -268,7 +228,8 @@ fn limit_req(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             return Err(invalid("parameter"));
         }
     }
-    let zone = zone_index(scope, node, zone.ok_or_else(|| without_zone(node))?, 0)?;
+    let name = zone.ok_or_else(|| without_zone(node))?;
+    let zone = zone_index(scope, node, (name, 0), OWNER, zones)?;
     let limits = Arc::make_mut(scope.level.conf.limit_req.limits.entry());
     if limits.iter().any(|l| l.zone == zone) {
         return Err(set::duplicate(node));
@@ -279,7 +240,7 @@ fn limit_req(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 /// What a limit says of a request.
 enum Answer {
-    /// The key is empty: not limited.
+    /// Not limited: there is no key.
     Free,
     /// It fits; accounted, unless it is held by its slot until the last limit has agreed.
     Fits(Option<Slot>, i64),
@@ -305,7 +266,7 @@ pub fn handler(r: &mut Request) -> Verdict {
         match ask(r, limit, declared, now_ms, number == last) {
             Answer::Free => {}
             Answer::Fits(Some(slot), _) => held.push((number, slot)),
-            Answer::Fits(None, excess) => worst = Some(Delay::of(limit, declared, excess)),
+            Answer::Fits(None, excess) => worst = Some(Delay::of(limit, &declared.own, excess)),
             refused => {
                 release(conf, zones, &held);
                 return refuse(r, conf, zone, refused);
@@ -315,8 +276,8 @@ pub fn handler(r: &mut Request) -> Verdict {
     for (number, slot) in held.iter().rev() {
         let limit = &conf.limits[*number];
         let Some(declared) = &zones[limit.zone].declared else { continue };
-        let excess = settle(declared, *slot, now_ms);
-        let delay = Delay::of(limit, declared, excess);
+        let excess = settle(&declared.own, *slot, now_ms);
+        let delay = Delay::of(limit, &declared.own, excess);
         if worst.as_ref().is_none_or(|w| delay.ms > w.ms) {
             worst = Some(delay);
         }
@@ -329,19 +290,10 @@ pub fn handler(r: &mut Request) -> Verdict {
     Verdict::Decline
 }
 
-fn ask(r: &mut Request, limit: &Limit, zone: &Declared, now_ms: i64, last: bool) -> Answer {
-    let key = zone.key.eval(r);
-    let key = r.get(key);
-    if key.is_empty() {
-        return Answer::Free;
-    }
-    if key.len() > MAX_KEY {
-        let (name, key) = (String::from_utf8_lossy(&zone.key_text), String::from_utf8_lossy(key));
-        log_error!(r, Error, "the value of the \"{name}\" key is more than {MAX_KEY} bytes: \"{key}\"");
-        return Answer::Free;
-    }
-    let bucket = Bucket { now_ms, ..zone.bucket };
-    let done = zone.store.enter(key, &bucket, |state, new| {
+fn ask(r: &mut Request, limit: &Limit, zone: &Declared<Leaking>, now_ms: i64, last: bool) -> Answer {
+    let Some(key) = zone.key(r, MAX_KEY) else { return Answer::Free };
+    let bucket = Bucket { now_ms, ..zone.own.bucket };
+    let done = zone.own.store.enter(r.get(key), &bucket, |state, new| {
         // The first request of a key finds an empty bucket and leaves it empty.
         let excess = if new { 0 } else { bucket.excess(state) };
         if excess > limit.burst {
@@ -365,7 +317,7 @@ fn ask(r: &mut Request, limit: &Limit, zone: &Declared, now_ms: i64, last: bool)
 }
 
 /// Accounts a request that all limits have agreed to. Gives its excess, which others may have changed meanwhile.
-fn settle(zone: &Declared, slot: Slot, now_ms: i64) -> i64 {
+fn settle(zone: &Leaking, slot: Slot, now_ms: i64) -> i64 {
     let bucket = Bucket { now_ms, ..zone.bucket };
     zone.store.at(slot, |state| {
         let excess = bucket.excess(state);
@@ -375,10 +327,10 @@ fn settle(zone: &Declared, slot: Slot, now_ms: i64) -> i64 {
     })
 }
 
-fn release(conf: &Conf, zones: &[Zone], held: &[(usize, Slot)]) {
+fn release(conf: &Conf, zones: &Zones<Leaking>, held: &[(usize, Slot)]) {
     for (number, slot) in held {
         if let Some(declared) = &zones[conf.limits[*number].zone].declared {
-            declared.store.at(*slot, |state| state.count -= 1);
+            declared.own.store.at(*slot, |state| state.count -= 1);
         }
     }
 }
@@ -391,12 +343,12 @@ struct Delay {
 }
 
 impl Delay {
-    fn of(limit: &Limit, zone: &Declared, excess: i64) -> Delay {
+    fn of(limit: &Limit, zone: &Leaking, excess: i64) -> Delay {
         Delay { ms: zone.bucket.delay(excess, limit.delay), excess, zone: limit.zone }
     }
 }
 
-fn refuse(r: &mut Request, conf: &Conf, zone: &Zone, answer: Answer) -> Verdict {
+fn refuse(r: &mut Request, conf: &Conf, zone: &Zone<Leaking>, answer: Answer) -> Verdict {
     let dry_run = *conf.limit_req_dry_run;
     let name = String::from_utf8_lossy(&zone.name);
     match answer {
@@ -420,7 +372,7 @@ fn refuse(r: &mut Request, conf: &Conf, zone: &Zone, answer: Answer) -> Verdict 
     Verdict::Status(*conf.limit_req_status as u16)
 }
 
-fn postpone(r: &mut Request, conf: &Conf, zone: &Zone, delay: &Delay) {
+fn postpone(r: &mut Request, conf: &Conf, zone: &Zone<Leaking>, delay: &Delay) {
     let dry_run = *conf.limit_req_dry_run;
     let level = match *conf.limit_req_log_level {
         Level::Error => Level::Warn,

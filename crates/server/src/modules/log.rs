@@ -1,7 +1,7 @@
 //! The access log (nginx's `ngx_http_log_module`): formats, targets, conditions. What becomes of the lines is in
 //! `log::lines` (files), `log::opened` (files named by variables) and `log::syslog`.
 
-use crate::config::complex::Complex;
+use crate::config::complex::{Complex, variable_name};
 use crate::config::set::duplicate;
 use crate::config::setting::Setting;
 use crate::config::{Build, Directive, Level, Scope, http};
@@ -167,20 +167,7 @@ fn compile(build: &mut Build<'_>, text: &[u8], parts: &mut Vec<Part>) -> Result<
         };
         add_text(parts, &text[at..dollar]);
         at = dollar + 1;
-        let braced = text.get(at) == Some(&b'{');
-        at += braced as usize;
-        let start = at;
-        while at < text.len() && (text[at].is_ascii_alphanumeric() || text[at] == b'_') {
-            at += 1;
-        }
-        let name = &text[start..at];
-        if braced {
-            if text.get(at) != Some(&b'}') {
-                let name = String::from_utf8_lossy(name);
-                return Err(format!("the closing bracket in \"{name}\" variable is missing"));
-            }
-            at += 1;
-        }
+        let name = variable_name(text, &mut at)?;
         if name.is_empty() {
             return Err(format!("invalid parameter \"{}\"", String::from_utf8_lossy(&text[dollar..])));
         }

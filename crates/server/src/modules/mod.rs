@@ -20,6 +20,7 @@ pub mod http_block;
 pub mod index;
 pub mod limit_conn;
 pub mod limit_req;
+pub mod limits;
 pub mod listen;
 pub mod log;
 pub mod map;

@@ -5,7 +5,7 @@ use crate::config::cidr::Cidr;
 use crate::config::set::{duplicate, invalid};
 use crate::config::{Build, Directive, Scope, process};
 use crate::log::error::Level;
-use crate::log::syslog;
+use crate::log::{memory, syslog};
 use crate::settings::{CpuSet, EnvRule, ErrorLogSpec, ErrorLogTarget, SyslogServer, User};
 use conf::{Node, Problem, Word, value};
 use std::ffi::OsString;
@@ -214,8 +214,9 @@ pub fn error_log_spec(build: &Build<'_>, node: &Node) -> Result<ErrorLogSpec, Pr
     } else if let Some(parameters) = word.strip_prefix("syslog:") {
         let spec = syslog::parse(parameters, resolve_syslog).map_err(|t| node.problem(t))?;
         ErrorLogTarget::Syslog(spec)
-    } else if word.starts_with("memory:") {
-        return Err(node.problem("\"memory:\" logs are not supported".to_owned()));
+    } else if let Some(size) = word.strip_prefix("memory:") {
+        let size = value::size(size.as_bytes()).filter(|n| (memory::LEAST..=memory::MOST).contains(n));
+        ErrorLogTarget::Memory(size.ok_or_else(|| node.problem(format!("invalid buffer size \"{}\"", &word[7..])))?)
     } else {
         ErrorLogTarget::File(build.full_path(&node.args[0].text))
     };

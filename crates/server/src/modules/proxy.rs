@@ -13,13 +13,13 @@ use crate::log_error;
 use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request, Text, Version, body, finish};
-use crate::settings;
 use crate::snapshot::Shot;
 use crate::text;
 use crate::upstream::exchange::{Answer, Job, JobBody};
 use crate::upstream::group::{Group, GroupId};
-use crate::upstream::settings::{Store, UpstreamSettings, ignore, next};
+use crate::upstream::settings::{Bind, Store, UpstreamSettings, ignore, next};
 use crate::upstream::{relay, retry};
+use crate::{reads_as_settings, settings};
 use conf::{Contexts, Node, Problem, Word, value};
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -46,9 +46,9 @@ pub const DIRECTIVES: &[Directive] = &[
         let size = value::size(&n.args[1].text).filter(|n| *n > 0).ok_or_else(invalid)?;
         set::value(&mut conf(s).buffers, n, (number, size))
     }),
-    http("proxy_busy_buffers_size", super::core::accepted),
+    http("proxy_busy_buffers_size", |s, n| optional_size(s, n, |c| &mut c.busy_buffers_size)),
     http("proxy_max_temp_file_size", |s, n| set::offset(&mut conf(s).max_temp_file_size, n)),
-    http("proxy_temp_file_write_size", super::core::accepted),
+    http("proxy_temp_file_write_size", |s, n| optional_size(s, n, |c| &mut c.temp_file_write_size)),
     http("proxy_temp_path", |s, n| {
         let path = super::core::temp_path(s, n)?;
         set::value(&mut conf(s).temp_path, n, path)
@@ -258,24 +258,25 @@ impl Conf {
     }
 }
 
-impl std::ops::Deref for Conf {
-    type Target = Settings;
-    fn deref(&self) -> &Settings {
-        &self.settings
-    }
-}
-
-impl std::ops::DerefMut for Conf {
-    fn deref_mut(&mut self) -> &mut Settings {
-        &mut self.settings
-    }
-}
+reads_as_settings!(Conf);
 
 fn conf<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut UpstreamSettings {
     &mut scope.level.conf.proxy.upstream
 }
 
 fn noted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    scope.build.note(node);
+    Ok(())
+}
+
+/// A size that is checked and has no other meaning here.
+fn optional_size(
+    scope: &mut Scope<'_, '_>,
+    node: &Node,
+    setting: fn(&mut UpstreamSettings) -> &mut crate::config::setting::Setting<Option<u64>>,
+) -> Result<(), Problem> {
+    let size = value::size(&node.args[0].text).ok_or_else(|| set::invalid(node))?;
+    set::value(setting(conf(scope)), node, Some(size))?;
     scope.build.note(node);
     Ok(())
 }
@@ -290,13 +291,13 @@ fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     {
         return Err(node.problem(format!("invalid address \"{}\"", node.args[0].as_str())));
     }
-    match node.args.get(1) {
-        None => set::value(&mut conf(scope).bind, node, Some(address)),
-        Some(w) if *w == "transparent" => {
-            Err(node.problem("the \"transparent\" parameter of \"proxy_bind\" is not supported yet".to_owned()))
-        }
-        Some(w) => Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
-    }
+    let transparent = match node.args.get(1) {
+        None => false,
+        Some(w) if *w == "transparent" => true,
+        Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
+    };
+    scope.build.process.transparent |= transparent;
+    set::value(&mut conf(scope).bind, node, Some(Bind { address, transparent }))
 }
 
 fn parse_local(text: &[u8]) -> Option<SocketAddr> {
@@ -431,6 +432,9 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
         let dir = build.full_path(b"proxy_temp");
         conf.upstream.temp_path.force(crate::temp::TempPath { dir, levels: vec![1, 2] });
     }
+    if let Err(text) = conf.upstream.check_sizes("proxy") {
+        build.http_problem(text);
+    }
     let Some(pass) = conf.pass.clone() else { return };
     build.directories.push(conf.upstream.temp_path.dir.clone());
     if let Some(url) = &pass.fixed
@@ -543,9 +547,13 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
         Err(v) => return v,
     };
     let local = match &*conf.upstream.bind {
-        Some(address) => {
-            let text = address.eval(r);
-            parse_local(r.get(text))
+        Some(bind) => {
+            let text = bind.address.eval(r);
+            let local = parse_local(r.get(text));
+            if local.is_none() && !r.get(text).is_empty() {
+                log_error!(r, Error, "invalid local address \"{}\"", String::from_utf8_lossy(r.get(text)));
+            }
+            local
         }
         None => None,
     };
@@ -566,8 +574,7 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target<'static>, Verdic
     let url = match parse_url(r.get(text)) {
         Ok(u) => u,
         Err(e) => {
-            let shown = String::from_utf8_lossy(r.get(text)).into_owned();
-            log_error!(r, Error, "{e} in \"{shown}\"");
+            log_error!(r, Error, "{e}");
             return Err(Verdict::Status(500));
         }
     };
@@ -821,7 +828,6 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
     if r.header_only && !job.is_head && !matches!(status, 204 | 304) && !wanted {
         // The client wants no body: what the peer sends of it is not waited for.
         r.response_done = true;
-        r.attempts.active = false;
         done_early(r, job, answer, keep, length);
         return Verdict::Answered;
     }
@@ -841,8 +847,7 @@ fn done_early(r: &mut Request, job: &Job, answer: Answer, keep: bool, length: Op
         || (length == Some(0) && r.attempts.head.header(K::TransferEncoding).is_none());
     let ms = crate::worker::clock::monotonic_ms() - answer.started_ms;
     r.attempts.current().response_ms = Some(ms);
-    r.attempts.active = false;
-    crate::upstream::choose::succeeded(&answer.chosen);
+    crate::upstream::choose::succeeded(&answer.chosen, r.attempts.current());
     let clean = answer.at == answer.input.len() && answer.request_sent;
     crate::upstream::exchange::release(job, answer, keep && empty && clean);
 }

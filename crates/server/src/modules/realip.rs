@@ -161,6 +161,7 @@ fn replaced(client: &Client, remote: Address) -> Rc<Client> {
         started_ms: client.started_ms,
         requests: client.requests.clone(),
         proxy_protocol: client.proxy_protocol.clone(),
+        doing: client.doing.clone(),
         debug: client.debug.clone(),
         socket: client.socket.clone(),
     })

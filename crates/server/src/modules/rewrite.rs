@@ -9,8 +9,8 @@ use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Verdict};
 use crate::request::{Request, Text};
-use crate::settings;
 use crate::snapshot::{LocationId, VariableId};
+use crate::{reads_as_settings, settings};
 use conf::{Contexts, Node, Problem, Word, value};
 use std::sync::Arc;
 use wire::http1::escape::{Unescape, unescape};
@@ -51,18 +51,7 @@ impl Conf {
     }
 }
 
-impl std::ops::Deref for Conf {
-    type Target = Settings;
-    fn deref(&self) -> &Settings {
-        &self.settings
-    }
-}
-
-impl std::ops::DerefMut for Conf {
-    fn deref_mut(&mut self) -> &mut Settings {
-        &mut self.settings
-    }
-}
+reads_as_settings!(Conf);
 
 #[derive(Debug)]
 enum Code {

@@ -1,5 +1,6 @@
 //! Files (nginx's `ngx_http_static_module`). How they are found and kept is in `files`.
 
+use crate::connection::doing;
 use crate::files::{self, Failure, Found, Kind};
 use crate::log::error::Level;
 use crate::log_error;
@@ -55,6 +56,7 @@ pub fn respond(r: &mut Request, found: &Found) -> Verdict {
     set_etag(r, facts.mtime, facts.size);
     core::set_content_type(r);
     r.allow_ranges = true;
+    r.client.doing.set(doing::SENDING_RESPONSE);
     match r.send_header() {
         Ok(()) => files::send(r, found),
         Err(verdict) => verdict,

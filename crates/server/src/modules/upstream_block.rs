@@ -6,9 +6,11 @@ use crate::config::variables::{Builtin, Prefix};
 use crate::config::{Build, Directive, Scope, http, upstream};
 use crate::connection::Address;
 use crate::request::{Request, Text};
+use crate::resolve::{RESOLVER_TIMEOUT, ResolverConfig};
 use crate::upstream::Attempt;
-use crate::upstream::group::{Group, GroupId, Keepalive, Method, Peer, Tier};
-use balance::{Ranges, Ring};
+use crate::upstream::group::{Better, Group, GroupId, Keepalive, Line, Method, Peer, Timing, assemble, number_of};
+use crate::upstream::live::{Host, Live};
+use balance::FailurePolicy;
 use conf::{Contexts, Node, Problem, value};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +23,19 @@ pub const DIRECTIVES: &[Directive] = &[
     upstream("ip_hash", |s, n| method(s, n, Method::IpHash)),
     upstream("hash", hash),
     upstream("random", random),
+    upstream("least_time", least_time),
     upstream("zone", zone),
+    upstream("resolver", |s, n| {
+        let words: Vec<&[u8]> = n.args.iter().map(|w| w.text.as_slice()).collect();
+        let config = ResolverConfig::parse(&words).map_err(|t| n.problem(t))?;
+        let block = current(s);
+        if block.resolver.replace(Arc::new(config)).is_some() { Err(duplicate(n)) } else { Ok(()) }
+    }),
+    upstream("resolver_timeout", |s, n| {
+        let ms = value::milliseconds(&n.args[0].text).ok_or_else(|| invalid(n))?;
+        let block = current(s);
+        if block.resolver_timeout.replace(Duration::from_millis(ms)).is_some() { Err(duplicate(n)) } else { Ok(()) }
+    }),
     upstream("keepalive", keepalive),
     upstream("keepalive_requests", |s, n| {
         let v = value::number(&n.args[0].text).ok_or_else(|| invalid(n))?;
@@ -64,14 +78,12 @@ pub struct Block {
     method: Option<Method>,
     keepalive: Keepalive,
     keepalive_set: bool,
-    servers: Vec<ServerLine>,
+    /// `zone`: its words are checked; states are shared by all threads in any case.
+    zone: bool,
+    resolver: Option<Arc<ResolverConfig>>,
+    resolver_timeout: Option<Duration>,
+    servers: Vec<Line>,
     node: Option<Node>,
-}
-
-#[derive(Debug)]
-struct ServerLine {
-    peers: Vec<Peer>,
-    backup: bool,
 }
 
 /// `upstream` blocks.
@@ -191,11 +203,14 @@ fn hash(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 fn random(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let time = |last_byte| Some(Better::Time(Timing { last_byte, inflight: false }));
     let two = match node.args.as_slice() {
-        [] => false,
+        [] => None,
         [two, rest @ ..] if *two == "two" => match rest.first() {
-            None => true,
-            Some(w) if *w == "least_conn" => true,
+            None => Some(Better::Conns),
+            Some(w) if *w == "least_conn" => Some(Better::Conns),
+            Some(w) if *w == "least_time=header" => time(false),
+            Some(w) if *w == "least_time=last_byte" => time(true),
             Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
         },
         [other, ..] => return Err(node.problem(format!("invalid parameter \"{}\"", other.as_str()))),
@@ -203,17 +218,34 @@ fn random(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     method(scope, node, Method::Random { two })
 }
 
-/// Peers' states are shared by all threads without a zone; its size is checked and nothing else.
+/// `least_time header|last_byte [inflight]`
+fn least_time(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let inflight = match node.args.get(1) {
+        None => false,
+        Some(w) if *w == "inflight" => true,
+        Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
+    };
+    let last_byte = match &node.args[0] {
+        w if *w == "header" => false,
+        w if *w == "last_byte" => true,
+        w => return Err(node.problem(format!("invalid value \"{}\"", w.as_str()))),
+    };
+    method(scope, node, Method::LeastTime(Timing { last_byte, inflight }))
+}
+
+/// Peers' states are shared by all threads without a zone: its name and size are checked, and names that are followed
+/// need it, as in nginx.
 fn zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let mut bytes = 0;
     if let Some(size) = node.args.get(1) {
-        match value::size(&size.text) {
-            Some(n) if n >= 32 * 1024 => {}
+        bytes = match value::size(&size.text) {
+            Some(n) if n >= 32 * 1024 => n,
             Some(_) => return Err(node.problem(format!("zone \"{}\" is too small", node.args[0].as_str()))),
             None => return Err(node.problem(format!("invalid zone size \"{}\"", size.as_str()))),
-        }
+        };
     }
-    scope.build.note(node);
-    Ok(())
+    scope.build.main.zones.add(&node.args[0].text, bytes, "upstream").map_err(|t| node.problem(t))?;
+    if std::mem::replace(&mut current(scope).zone, true) { Err(duplicate(node)) } else { Ok(()) }
 }
 
 fn keepalive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -239,56 +271,124 @@ fn time(scope: &mut Scope<'_, '_>, node: &Node, apply: fn(&mut Keepalive, Durati
     Ok(())
 }
 
-fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let word = node.args[0].as_str().into_owned();
-    let addresses = resolve(&word, 80).map_err(|e| node.problem(format!("{e} in upstream \"{word}\"")))?;
-    let group = current(scope).name.clone();
-    let before = |a: &Address| {
-        let blocks = &scope.build.main.upstream.blocks;
-        let lines = blocks.last().map_or(&[][..], |b| &b.servers);
-        lines.iter().flat_map(|l| &l.peers).filter(|p| p.address == *a).count()
-    };
-    let made = addresses.into_iter().map(|a| {
-        let ordinal = before(&a);
-        Peer::new(&group, &word, a, ordinal)
-    });
-    let mut peers: Vec<Peer> = made.collect();
-    let mut backup = false;
-    for word in &node.args[1..] {
-        let text = word.as_str();
-        let bad = || node.problem(format!("invalid parameter \"{text}\""));
-        let (name, value) = text.split_once('=').unwrap_or((&text, ""));
-        match (name, value) {
-            ("weight", v) => {
-                let n: u32 = v.parse().ok().filter(|n| *n > 0).ok_or_else(bad)?;
-                peers.iter_mut().for_each(|p| p.weight = n);
+/// What the parameters of a `server` line say.
+#[derive(Default)]
+struct Parameters {
+    weight: Option<u32>,
+    max_conns: u32,
+    policy: FailurePolicy,
+    slow_start_ms: u64,
+    backup: bool,
+    down: bool,
+    resolve: bool,
+    service: Option<String>,
+}
+
+impl Parameters {
+    fn read(node: &Node, method: Option<&Method>) -> Result<Parameters, Problem> {
+        let mut p = Parameters::default();
+        // nginx knows the methods that stand before the line.
+        let plain = matches!(method, Some(Method::IpHash | Method::Hash { .. } | Method::Random { .. }));
+        for word in &node.args[1..] {
+            let text = word.as_str();
+            let bad = || node.problem(format!("invalid parameter \"{text}\""));
+            let (name, value) = text.split_once('=').unwrap_or((&text, ""));
+            if plain && matches!(name, "backup" | "slow_start") {
+                return Err(node.problem(format!("balancing method does not support parameter \"{text}\"")));
             }
-            ("max_conns", v) => {
-                let n: u32 = v.parse().map_err(|_| bad())?;
-                peers.iter_mut().for_each(|p| p.max_conns = n);
+            match (name, value) {
+                ("weight", v) => p.weight = Some(v.parse().ok().filter(|n| *n > 0).ok_or_else(bad)?),
+                ("max_conns", v) => p.max_conns = v.parse().map_err(|_| bad())?,
+                ("max_fails", v) => p.policy.max_fails = v.parse().map_err(|_| bad())?,
+                ("fail_timeout", v) => p.policy.fail_timeout_s = value::seconds(v.as_bytes()).ok_or_else(bad)?,
+                ("slow_start", v) => p.slow_start_ms = value::milliseconds(v.as_bytes()).ok_or_else(bad)?,
+                ("backup", "") => p.backup = true,
+                ("down", "") => p.down = true,
+                ("resolve", "") => p.resolve = true,
+                ("service", "") => return Err(node.problem("service is empty".to_owned())),
+                ("service", v) => p.service = Some(v.to_owned()),
+                ("route" | "drain", _) => {
+                    return Err(node.problem(format!("the \"{name}\" parameter of \"server\" is not supported yet")));
+                }
+                _ => return Err(bad()),
             }
-            ("max_fails", v) => {
-                let n: u32 = v.parse().map_err(|_| bad())?;
-                peers.iter_mut().for_each(|p| p.policy.max_fails = n);
-            }
-            ("fail_timeout", v) => {
-                let s = value::seconds(v.as_bytes()).ok_or_else(bad)?;
-                peers.iter_mut().for_each(|p| p.policy.fail_timeout_s = s);
-            }
-            ("backup", "") => backup = true,
-            ("down", "") => peers.iter_mut().for_each(|p| p.down = true),
-            ("resolve" | "service" | "slow_start" | "route" | "drain", _) => {
-                return Err(node.problem(format!("the \"{name}\" parameter of \"server\" is not supported yet")));
-            }
-            _ => return Err(bad()),
+        }
+        Ok(p)
+    }
+
+    fn apply(&self, peer: Peer) -> Peer {
+        Peer {
+            weight: self.weight.unwrap_or(1),
+            max_conns: self.max_conns,
+            policy: self.policy,
+            down: self.down,
+            slow_start_ms: self.slow_start_ms,
+            ..peer
         }
     }
-    let block = current(scope);
-    if backup && matches!(block.method, Some(Method::IpHash | Method::Hash { .. } | Method::Random { .. })) {
-        return Err(node.problem("balancing method does not support parameter \"backup\"".to_owned()));
+}
+
+fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let word = node.args[0].as_str().into_owned();
+    let parameters = Parameters::read(node, current(scope).method.as_ref())?;
+    let group = current(scope).name.clone();
+    if let Some(line) = named(&group, &word, &parameters).map_err(|t| node.problem(t))? {
+        current(scope).servers.push(line);
+        return Ok(());
     }
-    block.servers.push(ServerLine { peers, backup });
+    let addresses = resolve(&word, 80).map_err(|e| node.problem(format!("{e} in upstream \"{word}\"")))?;
+    let block = current(scope);
+    let before = |a: &Address| {
+        let fixed = block.servers.iter().filter_map(|l| match l {
+            Line::Fixed { peers, .. } => Some(peers),
+            Line::Named { .. } => None,
+        });
+        fixed.flatten().filter(|p| p.address == *a).count()
+    };
+    let peers = addresses.into_iter().map(|a| {
+        let ordinal = before(&a);
+        Arc::new(parameters.apply(Peer::new(&group, &word, a, ordinal)))
+    });
+    let peers = peers.collect();
+    block.servers.push(Line::Fixed { peers, backup: parameters.backup });
     Ok(())
+}
+
+/// A line with a name that is to be followed; nothing if its address is fixed.
+fn named(group: &str, word: &str, parameters: &Parameters) -> Result<Option<Line>, String> {
+    let (host, port) = match word.rsplit_once(':') {
+        Some((host, port)) if !word.starts_with("unix:") && !word.ends_with(']') => (host, Some(port)),
+        _ => (word, None),
+    };
+    if parameters.service.is_some() {
+        if !parameters.resolve {
+            return Err(format!("service upstream \"{word}\" requires \"resolve\" parameter"));
+        }
+        if port.is_some() {
+            return Err(format!("service upstream \"{word}\" may not have port"));
+        }
+    }
+    let fixed = word.starts_with("unix:") || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
+    if fixed && parameters.service.is_some() {
+        return Err(format!("service upstream \"{word}\" requires domain name"));
+    }
+    if fixed || !parameters.resolve {
+        return Ok(None);
+    }
+    if host.is_empty() {
+        return Err(format!("no host in upstream \"{word}\""));
+    }
+    let port = match port {
+        None => 80,
+        Some(port) => match port.parse::<u16>() {
+            Ok(n) if n > 0 => n,
+            _ => return Err(format!("invalid port in upstream \"{word}\"")),
+        },
+    };
+    let nowhere = Address::Inet(([0, 0, 0, 0], port).into());
+    let like = parameters.apply(Peer::with_state(word, nowhere, Arc::default()));
+    let host = Host::find(group, host, parameters.service.as_deref());
+    Ok(Some(Line::Named { host, like, backup: parameters.backup }))
 }
 
 /// Addresses of `host[:port]` or `unix:path`. Names are looked up while the configuration is read.
@@ -306,59 +406,47 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<Address>, String> {
 /// Makes groups of the blocks. Call before levels are merged: they look groups up by name.
 pub fn finish(build: &mut Build<'_>) {
     for block in std::mem::take(&mut build.main.upstream.blocks) {
-        let mut tiers = [Tier::default(), Tier::default()];
-        for line in block.servers {
-            tiers[line.backup as usize].peers.extend(line.peers.into_iter().map(Arc::new));
+        match group_of(build, block) {
+            Ok(group) => build.groups.push(Arc::new(group)),
+            Err(problem) => build.problems.push(problem),
         }
-        if tiers[0].peers.is_empty() {
-            if let Some(node) = &block.node {
-                build.problems.push(node.problem(format!("no servers in upstream \"{}\"", block.name)));
-            }
-            continue;
-        }
-        let method = block.method.unwrap_or_default();
-        tiers[0].alone = tiers[1].peers.is_empty();
-        for tier in &mut tiers {
-            tier.prepare(&method);
-        }
-        build.groups.push(Arc::new(Group {
-            number: crate::upstream::group::number_of(&block.name),
-            name: block.name.into(),
-            method,
-            tiers,
-            keepalive: block.keepalive,
-            is_block: true,
-            for_one_request: false,
-        }));
     }
 }
 
-impl Tier {
-    /// Builds what the method looks peers up in.
-    fn prepare(&mut self, method: &Method) {
-        struct All<'t>(&'t [Arc<Peer>]);
-        impl balance::Peers for All<'_> {
-            fn len(&self) -> usize {
-                self.0.len()
-            }
-            fn weight(&self, i: usize) -> u32 {
-                self.0[i].weight
-            }
-            fn conns(&self, _: usize) -> u32 {
-                0
-            }
-            fn enabled(&self, i: usize) -> bool {
-                !self.0[i].down
-            }
-        }
-        match method {
-            Method::Random { .. } => self.ranges = Some(Ranges::new(&All(&self.peers))),
-            Method::Hash { consistent: true, .. } => {
-                self.ring = Some(Ring::new(self.peers.iter().map(|p| (p.server.as_bytes(), p.weight))));
-            }
-            _ => {}
-        }
+fn group_of(build: &Build<'_>, block: Block) -> Result<Group, Problem> {
+    let node = block.node.as_ref().expect("a block remembers its directive");
+    let name = &block.name;
+    let is_first = |l: &Line| matches!(l, Line::Fixed { backup: false, .. } | Line::Named { backup: false, .. });
+    if !block.servers.iter().any(is_first) {
+        return Err(node.problem(format!("no servers in upstream \"{name}\"")));
     }
+    let method = block.method.unwrap_or_default();
+    let tiers = Arc::new(assemble(name, &method, &block.servers));
+    let mut live = None;
+    if block.servers.iter().any(|l| matches!(l, Line::Named { .. })) {
+        if !block.zone {
+            let text = format!("resolving names at run time requires upstream \"{name}\" to be in shared memory");
+            return Err(node.problem(text));
+        }
+        let core = build.http.as_ref().map(|http| &http.conf.core);
+        let resolver = block.resolver.or_else(|| core.and_then(|c| (*c.resolver).clone()));
+        let timeout = block.resolver_timeout.or_else(|| core.map(|c| *c.resolver_timeout));
+        let Some(resolver) = resolver else {
+            let text = format!("no resolver defined to resolve names at run time in upstream \"{name}\"");
+            return Err(node.problem(text));
+        };
+        live = Some(Live::new(block.servers, resolver, timeout.unwrap_or(RESOLVER_TIMEOUT), tiers.clone()));
+    }
+    Ok(Group {
+        number: number_of(name),
+        name: name.as_str().into(),
+        method,
+        tiers,
+        live,
+        keepalive: block.keepalive,
+        is_block: true,
+        for_one_request: false,
+    })
 }
 
 /// The group with a name, or a new one for the addresses it stands for.

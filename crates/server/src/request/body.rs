@@ -189,7 +189,7 @@ pub fn take_preread(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyErro
     match r.body.take(http, Some(out)) {
         Ok(complete) => finish_read(r, before, complete),
         Err(()) => {
-            log_error!(r, Info, "client sent invalid chunked body");
+            log_error!(r, Error, "client sent invalid chunked body");
             Err(BodyError::Status(400))
         }
     }
@@ -212,7 +212,7 @@ pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Po
             Ok(false) if r.body.received > before => return Poll::Ready(finish_read(r, before, false)),
             Ok(false) => {}
             Err(()) => {
-                log_error!(r, Info, "client sent invalid chunked body");
+                log_error!(r, Error, "client sent invalid chunked body");
                 return Poll::Ready(Err(BodyError::Status(400)));
             }
         }
@@ -238,7 +238,6 @@ pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Po
             }
             Poll::Pending => {
                 if http.timer.poll_expired(cx).is_ready() {
-                    log_error!(r, Info, "client timed out (110: Connection timed out)");
                     return Poll::Ready(Err(BodyError::Status(408)));
                 }
                 return Poll::Pending;

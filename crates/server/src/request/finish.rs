@@ -5,6 +5,7 @@ use super::headers::KnownHeader as K;
 use super::phases::{self, From, Verdict};
 use super::route::Found;
 use super::{Request, Text};
+use crate::connection::doing;
 use crate::log_error;
 use crate::modules::RequestContexts;
 use crate::modules::core::{ErrorPage, ServerTokens};
@@ -304,7 +305,15 @@ pub struct LogFacts<'r>(pub &'r Request);
 impl fmt::Display for LogFacts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.0;
+        let now = r.client.doing.get();
+        if !now.is_empty() {
+            write!(f, " while {now}")?;
+        }
         write!(f, ", client: {}", r.client.remote.borrow().host())?;
+        if now == doing::WAITING {
+            let listen = &r.shot.listens[crate::worker::port_of(&r.shot, r.client.listener)];
+            return write!(f, ", server: {}", listen.address);
+        }
         write!(f, ", server: {}", String::from_utf8_lossy(&r.server().name))?;
         let line = r.get(r.line);
         if !line.is_empty() {
@@ -315,6 +324,9 @@ impl fmt::Display for LogFacts<'_> {
         }
         if let Some(upstream) = crate::upstream::current_url(r) {
             write!(f, ", upstream: \"{upstream}\"")?;
+        }
+        if matches!(now, doing::READING_LINE | doing::READING_PIPELINED_LINE) {
+            return Ok(());
         }
         if let Some(host) = r.headers_in.find(K::Host) {
             write!(f, ", host: \"{}\"", String::from_utf8_lossy(r.get(host)))?;

@@ -4,6 +4,7 @@
 use super::arena::Text;
 use super::headers::KnownHeader as K;
 use super::{Method, Request, Version};
+use crate::connection::doing;
 use crate::log_error;
 use crate::snapshot::ServerId;
 use wire::http1::{target, values};
@@ -64,7 +65,8 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
                 Ok(())
             }
             Err(_) => {
-                log_error!(r, Info, "client sent invalid request while reading client request line");
+                r.client.doing.set(doing::READING_LINE);
+                log_error!(r, Info, "client sent invalid request");
                 Err(400)
             }
         };
@@ -116,7 +118,7 @@ fn headers(r: &mut Request) -> Result<(), u16> {
         match line.known {
             K::Host => {
                 if host_seen {
-                    return Err(duplicate(r, line));
+                    return Err(duplicate(r, line, "duplicate host header", "Host: "));
                 }
                 host_seen = true;
                 if r.headers_in.host.is_none() {
@@ -130,7 +132,7 @@ fn headers(r: &mut Request) -> Result<(), u16> {
             }
             K::ContentLength => {
                 if length_seen {
-                    return Err(duplicate(r, line));
+                    return Err(duplicate(r, line, "duplicate header line", ""));
                 }
                 length_seen = true;
                 match values::parse_content_length(r.get(value)) {
@@ -143,7 +145,7 @@ fn headers(r: &mut Request) -> Result<(), u16> {
             }
             K::TransferEncoding => {
                 if coding_seen {
-                    return Err(duplicate(r, line));
+                    return Err(duplicate(r, line, "duplicate header line", ""));
                 }
                 coding_seen = true;
             }
@@ -167,7 +169,7 @@ fn headers(r: &mut Request) -> Result<(), u16> {
             | K::ProxyAuthorization
                 if r.headers_in.head.headers[..i].iter().any(|l| l.known == line.known) =>
             {
-                return Err(duplicate(r, line));
+                return Err(duplicate(r, line, "duplicate header line", ""));
             }
             _ => {}
         }
@@ -175,11 +177,11 @@ fn headers(r: &mut Request) -> Result<(), u16> {
     Ok(())
 }
 
-fn duplicate(r: &Request, line: super::headers::HeaderLine) -> u16 {
+fn duplicate(r: &Request, line: super::headers::HeaderLine, what: &str, name: &str) -> u16 {
     log_error!(
         r,
         Info,
-        "client sent duplicate header line: \"{}: {}\", previous value: \"{}\"",
+        "client sent {what}: \"{}: {}\", previous value: \"{name}{}\"",
         String::from_utf8_lossy(r.arena.span(line.name)),
         String::from_utf8_lossy(r.arena.span(line.value)),
         String::from_utf8_lossy(r.headers_in.find(line.known).map_or(b"", |t| r.arena.get(t)))
@@ -216,16 +218,14 @@ fn browser(r: &mut Request, agent: wire::span::Span) {
 }
 
 fn choose_server(r: &mut Request) -> Result<(), u16> {
-    let host = r.headers_in.host;
-    if host.is_some() || r.version < Version::HTTP11 {
-        // A request without host is for the server called "".
-        let host = host.unwrap_or(Text::EMPTY);
-        let shot = r.shot.clone();
-        let port = &shot.ports[crate::worker::port_of(&shot, r.client.listener)];
-        let site = port.site(&r.client);
-        r.server = site.find(r, host).unwrap_or(site.default);
-        r.location = shot.server(r.server).root;
-    } else {
+    // A request without host is for the server called "".
+    let host = r.headers_in.host.unwrap_or(Text::EMPTY);
+    let shot = r.shot.clone();
+    let port = &shot.ports[crate::worker::port_of(&shot, r.client.listener)];
+    let site = port.site(&r.client);
+    r.server = site.find(r, host).unwrap_or(site.default);
+    r.location = shot.server(r.server).root;
+    if r.headers_in.host.is_none() && r.version >= Version::HTTP11 {
         log_error!(r, Info, "client sent HTTP/1.1 request without \"Host\" header");
         return Err(400);
     }

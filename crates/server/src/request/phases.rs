@@ -3,6 +3,7 @@
 
 use super::route::Found;
 use super::{Request, filter, finish, headers::KnownHeader as K, include};
+use crate::connection::doing;
 use crate::log_error;
 use crate::modules;
 use std::future::Future;
@@ -109,6 +110,7 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
 
 async fn run_phases(r: &mut Request, from: From) -> Verdict {
     if from == From::ServerRewrite {
+        r.client.doing.set(doing::NOTHING);
         r.location = r.server().root;
         if let Some(v) = stop(modules::rewrite::server_phase(r)) {
             return v;

@@ -195,6 +195,11 @@ impl Request {
             crate::log_error!(self, Alert, "{error}");
         } else if error.kind() == io::ErrorKind::FileTooLarge {
             crate::log_error!(self, Error, "{error}");
+        } else if error.kind() == io::ErrorKind::TimedOut {
+            crate::log_error!(self, Info, "client timed out (110: Connection timed out)");
+        } else if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) {
+            let text = crate::log::os_error(error);
+            crate::log_error!(self, Info, "client prematurely closed connection ({text})");
         } else {
             crate::log_error!(self, Info, "writev() failed ({})", crate::log::os_error(error));
         }
@@ -324,14 +329,10 @@ pub async fn flush_now(r: &mut Request) -> Result<(), Verdict> {
         return super::subrequest::flush(r).await;
     }
     let result = flush_rest(r).await;
-    result.map_err(|e| {
-        if e.kind() == io::ErrorKind::TimedOut {
-            crate::log_error!(r, Info, "client timed out (110: Connection timed out)");
-            r.aborted = true;
-            Verdict::Broken
-        } else {
-            r.broken(&e)
-        }
+    result.map_err(|_| {
+        // Why was logged by `flush_rest`.
+        r.aborted = true;
+        Verdict::Broken
     })
 }
 
@@ -436,8 +437,12 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
     let mut flow = Flow::new(r, rate, after);
     poll_fn(|cx| match flow.poll(r, cx) {
         Poll::Pending if is_client_gone(r, cx) => {
-            crate::log_error!(r, Info, "client prematurely closed connection");
+            crate::log_error!(r, Info, "client prematurely closed connection{}", crate::upstream::client_error(r));
             Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
+        }
+        Poll::Ready(Err(e)) => {
+            r.broken(&e);
+            Poll::Ready(Err(e))
         }
         other => other,
     })

@@ -24,6 +24,8 @@ pub struct Failed {
     pub call: &'static str,
     /// What the kernel said.
     pub error: io::Error,
+    /// It failed without a wait.
+    pub at_once: bool,
 }
 
 /// Begins to connect. `local` is the address of `proxy_bind`.
@@ -37,6 +39,14 @@ pub fn begin(to: &Address, local: Option<SocketAddr>, conf: &UpstreamSettings) -
     let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed("socket()"))?;
     options(&fd, to, conf).map_err(failed("setsockopt()"))?;
     if let Some(local) = local {
+        if conf.bind.as_ref().is_some_and(|b| b.transparent) {
+            let (level, name) = match local {
+                SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TRANSPARENT),
+                SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT),
+            };
+            let set = crate::master::sys::set_option(fd.as_fd(), level, name, 1);
+            set.map_err(|error| Failed { call: "setsockopt(IP_TRANSPARENT)", error, at_once: true })?;
+        }
         // The port is chosen at connect, when the kernel knows the whole four-tuple: no shortage of ports per address.
         let _ = crate::master::sys::set_option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         rustix::net::bind(&fd, &local).map_err(failed("bind()"))?;
@@ -56,7 +66,7 @@ pub fn begin(to: &Address, local: Option<SocketAddr>, conf: &UpstreamSettings) -
 }
 
 fn failed(call: &'static str) -> impl Fn(Errno) -> Failed {
-    move |e| Failed { call, error: e.into() }
+    move |e| Failed { call, error: e.into(), at_once: true }
 }
 
 fn options(fd: &OwnedFd, to: &Address, conf: &UpstreamSettings) -> Result<(), Errno> {
@@ -82,9 +92,9 @@ pub async fn finish(connecting: Connecting) -> Result<Socket, Failed> {
         return Ok(socket);
     }
     let wait = poll_fn(|cx| socket.poll_writable(cx)).await;
-    wait.map_err(|error| Failed { call: "connect()", error })?;
+    wait.map_err(|error| Failed { call: "connect()", error, at_once: false })?;
     match sockopt::socket_error(socket.as_fd()) {
         Ok(Ok(())) => Ok(socket),
-        Ok(Err(e)) | Err(e) => Err(failed("connect()")(e)),
+        Ok(Err(e)) | Err(e) => Err(Failed { at_once: false, ..failed("connect()")(e) }),
     }
 }

@@ -5,7 +5,7 @@ use super::connect;
 use super::group::Group;
 use super::pool::{self, Connection, InUse};
 use super::settings::{UpstreamSettings, next};
-use crate::connection::{Session, pool as buffers};
+use crate::connection::{Session, doing, pool as buffers};
 use crate::log_error;
 use crate::request::Request;
 use crate::request::body::{self, BodyError, Stored};
@@ -18,8 +18,8 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use wire::http1::Parsed;
 use wire::http1::response::{ResponseHead, ResponseParser};
+use wire::http1::{Parsed, Version};
 
 /// How much of a body file is sent at once.
 const FILE_CHUNK: usize = 512 * 1024;
@@ -132,6 +132,7 @@ pub async fn ask(
         },
     };
     connection.requests += 1;
+    r.client.doing.set(doing::SENDING_REQUEST);
     let mut input = Vec::new();
     let sent = match send(r, job, conf, &mut connection, &mut input, reused).await {
         Ok(sent) => sent,
@@ -162,7 +163,7 @@ async fn open(
     let timer = Timer::new();
     let connecting = match connect::begin(&chosen.peer.address, job.local, conf) {
         Ok(c) => c,
-        Err(f) => return Err(connect_failed(r, &f)),
+        Err(f) => return Err(connect_failed(r, job, chosen, &f)),
     };
     timer.set(*conf.connect_timeout);
     let watch = watches_client(r, conf);
@@ -186,12 +187,12 @@ async fn open(
             r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started_ms);
             Ok(Connection::new(socket, timer))
         }
-        Event::Done(Err(f)) => Err(connect_failed(r, &f)),
+        Event::Done(Err(f)) => Err(connect_failed(r, job, chosen, &f)),
         Event::TimedOut => {
-            log_error!(r, Error, "upstream timed out (110: Connection timed out) while connecting to upstream");
+            log_error!(r, Error, "upstream timed out (110: Connection timed out)");
             Err(Failure::of(next::TIMEOUT, false, false))
         }
-        Event::ClientGone => Err(client_gone(r, "connecting to upstream")),
+        Event::ClientGone => Err(client_gone(r)),
     }
 }
 
@@ -201,7 +202,7 @@ enum Event<T> {
     ClientGone,
 }
 
-fn connect_failed(r: &Request, f: &connect::Failed) -> Failure {
+fn connect_failed(r: &Request, job: &Job, chosen: &Chosen, f: &connect::Failed) -> Failure {
     // What the operator can do about it stands in the same line.
     let hint = match f.error.raw_os_error() {
         Some(libc::EADDRNOTAVAIL) => ": no free local port or address; see net.ipv4.ip_local_port_range and proxy_bind",
@@ -209,18 +210,34 @@ fn connect_failed(r: &Request, f: &connect::Failed) -> Failure {
         Some(libc::EMFILE | libc::ENFILE) => ": out of descriptors; see worker_rlimit_nofile",
         _ => "",
     };
+    let what = match (f.at_once, f.call, job.local) {
+        (true, "connect()", _) => format!("connect() to {}", chosen.peer.name),
+        (_, "bind()", Some(local)) => format!("bind({local})"),
+        (_, call, _) => call.to_owned(),
+    };
     let text = crate::log::os_error(&f.error);
-    log_error!(
-        r,
-        Error,
-        "{} failed ({text}){hint} while connecting to upstream",
-        f.call.trim_end_matches("()").to_owned() + "()"
-    );
+    if f.at_once && !is_network(&f.error) {
+        log_error!(r, Crit, "{what} failed ({text}){hint}");
+    } else {
+        log_error!(r, Error, "{what} failed ({text}){hint}");
+    }
     Failure::of(next::ERROR, false, false)
 }
 
-fn client_gone(r: &mut Request, doing: &str) -> Failure {
-    log_error!(r, Info, "client prematurely closed connection, so upstream connection is closed too while {doing}");
+/// What the network does; anything else that makes a connection fail at once is this machine's fault.
+fn is_network(e: &io::Error) -> bool {
+    use io::ErrorKind as Kind;
+    let unreachable = matches!(e.kind(), Kind::NetworkDown | Kind::NetworkUnreachable | Kind::HostUnreachable);
+    unreachable || matches!(e.kind(), Kind::ConnectionRefused | Kind::ConnectionReset | Kind::WouldBlock)
+}
+
+fn client_gone(r: &mut Request) -> Failure {
+    log_error!(
+        r,
+        Info,
+        "epoll_wait() reported that client prematurely closed connection, so upstream connection is closed too{}",
+        super::client_error(r)
+    );
     Failure::client(499)
 }
 
@@ -310,7 +327,7 @@ async fn write_two(
                     r.attempts.current().received += input.len() as u64;
                     return Ok(false);
                 }
-                log_error!(r, Error, "send() failed ({}) while sending request to upstream", crate::log::os_error(&e));
+                log_error!(r, Error, "send() failed ({})", crate::log::os_error(&e));
                 return Err(Failure::of(next::ERROR, done > 0, reused));
             }
             Event::Done(Err(Ok(n))) if n > 0 => {
@@ -318,18 +335,14 @@ async fn write_two(
                 return Ok(false);
             }
             Event::Done(Err(_)) => {
-                log_error!(r, Error, "upstream prematurely closed connection while sending request to upstream");
+                log_error!(r, Error, "upstream prematurely closed connection");
                 return Err(Failure::of(next::ERROR, true, reused));
             }
             Event::TimedOut => {
-                log_error!(
-                    r,
-                    Error,
-                    "upstream timed out (110: Connection timed out) while sending request to upstream"
-                );
+                log_error!(r, Error, "upstream timed out (110: Connection timed out)");
                 return Err(Failure::of(next::TIMEOUT, true, false));
             }
-            Event::ClientGone => return Err(client_gone(r, "sending request to upstream")),
+            Event::ClientGone => return Err(client_gone(r)),
         }
     }
     Ok(true)
@@ -383,15 +396,11 @@ async fn send_file(
                 return Ok(false);
             }
             Event::TimedOut => {
-                log_error!(
-                    r,
-                    Error,
-                    "upstream timed out (110: Connection timed out) while sending request to upstream"
-                );
+                log_error!(r, Error, "upstream timed out (110: Connection timed out)");
                 return Err(Failure::of(next::TIMEOUT, true, false));
             }
             _ => {
-                log_error!(r, Error, "sendfile() failed while sending request to upstream");
+                log_error!(r, Error, "sendfile() failed");
                 return Err(Failure::of(next::ERROR, true, reused));
             }
         }
@@ -449,7 +458,7 @@ async fn stream(
                 return Ok(false);
             }
             Err(_) => {
-                log_error!(r, Error, "upstream prematurely closed connection while sending request to upstream");
+                log_error!(r, Error, "upstream prematurely closed connection");
                 return Err(Failure::of(next::ERROR, true, reused));
             }
         };
@@ -517,6 +526,7 @@ async fn read_head(
     let mut start = 0;
     let result = loop {
         if input.len() > start {
+            r.client.doing.set(doing::READING_HEAD);
             match parser.parse(&input[start..], &mut head) {
                 Ok(Parsed::Complete { len }) if head.status == 103 => {
                     super::relay::early_hints(r, &head, &input[start..start + len]);
@@ -524,9 +534,13 @@ async fn read_head(
                     parser = ResponseParser::default();
                     continue;
                 }
+                Ok(Parsed::Complete { len }) if len as u64 > *conf.buffer_size => break Err(too_big(r)),
                 Ok(Parsed::Complete { len }) => {
+                    if head.version == Version::HTTP09 {
+                        log_error!(r, Error, "upstream sent no valid HTTP/1.0 header");
+                    }
                     if let Err(text) = check_head(r, &mut head, &input[start..start + len]) {
-                        log_error!(r, Error, "{text} while reading response header from upstream");
+                        log_error!(r, Error, "{text}");
                         break Err(Failure::of(next::INVALID_HEADER, true, false));
                     }
                     let base = r.arena.mark();
@@ -535,16 +549,13 @@ async fn read_head(
                     r.attempts.head_len = len as u32;
                     break Ok(start + len);
                 }
-                Ok(_) if (input.len() - start) as u64 >= *conf.buffer_size => {
-                    log_error!(r, Error, "upstream sent too big header while reading response header from upstream");
-                    break Err(Failure::of(next::INVALID_HEADER, true, false));
-                }
+                Ok(_) if (input.len() - start) as u64 >= *conf.buffer_size => break Err(too_big(r)),
                 Ok(_) => {}
                 Err(e) => {
                     let mut text = Vec::new();
                     e.log(&input[start..], &mut text);
                     let text = String::from_utf8_lossy(&text).into_owned();
-                    log_error!(r, Error, "{text} while reading response header from upstream");
+                    log_error!(r, Error, "{text}");
                     break Err(Failure::of(next::INVALID_HEADER, true, false));
                 }
             }
@@ -585,34 +596,29 @@ async fn read_head(
             Poll::Pending
         })
         .await;
+        if !matches!(event, Event::ClientGone) {
+            r.client.doing.set(doing::READING_HEAD);
+        }
         match event {
             Event::Done(Ok(n)) if n > 0 => r.attempts.current().received += n as u64,
             Event::Done(Ok(_)) => {
                 if !reused || input.len() > start {
-                    log_error!(
-                        r,
-                        Error,
-                        "upstream prematurely closed connection while reading response header from upstream"
-                    );
+                    log_error!(r, Error, "upstream prematurely closed connection");
                 }
                 break Err(Failure::of(next::ERROR, true, reused && input.is_empty()));
             }
             Event::Done(Err(e)) => {
                 let text = crate::log::os_error(&e);
                 if !reused || input.len() > start {
-                    log_error!(r, Error, "recv() failed ({text}) while reading response header from upstream");
+                    log_error!(r, Error, "recv() failed ({text})");
                 }
                 break Err(Failure::of(next::ERROR, true, reused && input.is_empty()));
             }
             Event::TimedOut => {
-                log_error!(
-                    r,
-                    Error,
-                    "upstream timed out (110: Connection timed out) while reading response header from upstream"
-                );
+                log_error!(r, Error, "upstream timed out (110: Connection timed out)");
                 break Err(Failure::of(next::TIMEOUT, true, false));
             }
-            Event::ClientGone => break Err(client_gone(r, "reading response header from upstream")),
+            Event::ClientGone => break Err(client_gone(r)),
         }
     };
     r.attempts.head = head;
@@ -635,6 +641,12 @@ const SINGLE: [wire::http1::known::KnownHeader; 10] = {
         K::Refresh,
     ]
 };
+
+/// The head does not fit in `proxy_buffer_size`.
+fn too_big(r: &Request) -> Failure {
+    log_error!(r, Error, "upstream sent too big header");
+    Failure::of(next::INVALID_HEADER, true, false)
+}
 
 /// Refuses heads whose framing is ambiguous, and drops repeated headers of which there may be one (nginx's
 /// `ngx_http_upstream_process_*`).
@@ -663,7 +675,7 @@ fn check_head(r: &Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), 
             if slot < 2 {
                 problem.get_or_insert(text);
             } else {
-                log_error!(r, Warn, "{text}, ignored while reading response header from upstream");
+                log_error!(r, Warn, "{text}, ignored");
             }
             return false;
         }

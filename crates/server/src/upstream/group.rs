@@ -1,12 +1,13 @@
 //! A group of peers: an `upstream` block, or the address of a `proxy_pass`. Peers' states are shared by all threads and
 //! outlive reloads: they are found again by group and address.
 
+use super::live::{Host, Live};
 use crate::config::complex::Complex;
 use crate::connection::Address;
-use balance::{FailurePolicy, Failures, Ranges, Ring};
+use balance::{FailurePolicy, Failures, Inflight, Ranges, Ring};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 /// Index of a group in the snapshot.
@@ -23,8 +24,10 @@ pub struct Group {
     pub number: u32,
     /// How a peer is chosen.
     pub method: Method,
-    /// The peers, and those that stand in for them.
-    pub tiers: [Tier; 2],
+    /// The peers, and those that stand in for them; of a group that is [`live`](Group::live), those at its start.
+    pub tiers: Arc<Tiers>,
+    /// Some of its names are followed while the server runs.
+    pub live: Option<Live>,
     /// `keepalive`
     pub keepalive: Keepalive,
     /// An `upstream` block, not just an address.
@@ -32,6 +35,9 @@ pub struct Group {
     /// Made for one request: turns and failures are forgotten with it.
     pub for_one_request: bool,
 }
+
+/// The peers, and those that stand in for them.
+pub type Tiers = [Tier; 2];
 
 /// The peers of one rank.
 #[derive(Debug, Default)]
@@ -63,11 +69,41 @@ pub enum Method {
         /// By a ring.
         consistent: bool,
     },
+    /// `least_time`
+    LeastTime(Timing),
     /// `random`, `random two`.
     Random {
-        /// Of two, the one with fewer connections.
-        two: bool,
+        /// Which of two is taken.
+        two: Option<Better>,
     },
+}
+
+/// Which of two peers is better.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Better {
+    /// The one with fewer connections.
+    Conns,
+    /// The faster one.
+    Time(Timing),
+}
+
+/// What `least_time` goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// The time to the last byte, not to the header.
+    pub last_byte: bool,
+    /// Requests under way count as well.
+    pub inflight: bool,
+}
+
+impl Method {
+    /// What of peers' times it needs.
+    pub fn timing(&self) -> Option<Timing> {
+        match self {
+            Method::LeastTime(timing) | Method::Random { two: Some(Better::Time(timing)) } => Some(*timing),
+            _ => None,
+        }
+    }
 }
 
 /// `keepalive` and its companions.
@@ -111,6 +147,8 @@ pub struct Peer {
     pub policy: FailurePolicy,
     /// `down`
     pub down: bool,
+    /// `slow_start`, 0: none.
+    pub slow_start_ms: u64,
     /// What is known of it.
     pub state: Arc<PeerState>,
 }
@@ -125,6 +163,33 @@ pub struct PeerState {
     count: AtomicU32,
     accessed_s: AtomicU64,
     checked_s: AtomicU64,
+    /// When it came back from being set aside (monotonic ms), for `slow_start`; 0: never.
+    pub recovered_ms: AtomicU64,
+    /// For `least_time`.
+    pub times: Times,
+}
+
+/// How fast a peer is, as far as a method asks for it. Milliseconds.
+#[derive(Debug, Default)]
+pub struct Times {
+    /// Moving average until the header.
+    pub header: AtomicU64,
+    /// Moving average until the last byte.
+    pub last_byte: AtomicU64,
+    /// Requests under way.
+    pub inflight: Mutex<Inflight>,
+}
+
+impl Times {
+    /// Adds a sample to an average. Threads may overtake each other here; the worst is one sample less.
+    pub fn sample(average: &AtomicU64, ms: u64) {
+        average.store(balance::average(average.load(Relaxed), ms), Relaxed);
+    }
+
+    /// The requests under way.
+    pub fn inflight(&self) -> MutexGuard<'_, Inflight> {
+        self.inflight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Default for PeerState {
@@ -136,6 +201,8 @@ impl Default for PeerState {
             count: AtomicU32::new(0),
             accessed_s: AtomicU64::new(0),
             checked_s: AtomicU64::new(0),
+            recovered_ms: AtomicU64::new(0),
+            times: Times::default(),
         }
     }
 }
@@ -202,7 +269,8 @@ impl Group {
             name: name.into(),
             number: number_of(name),
             method: Method::RoundRobin,
-            tiers: [Tier { peers, alone: true, ..Tier::default() }, Tier::default()],
+            tiers: Arc::new([Tier { peers, alone: true, ..Tier::default() }, Tier::default()]),
+            live: None,
             keepalive: Keepalive::default(),
             is_block: false,
             for_one_request: false,
@@ -217,16 +285,17 @@ impl Group {
             name: name.into(),
             number: u32::MAX,
             method: Method::RoundRobin,
-            tiers: [Tier { peers, alone: true, ..Tier::default() }, Tier::default()],
+            tiers: Arc::new([Tier { peers, alone: true, ..Tier::default() }, Tier::default()]),
+            live: None,
             keepalive: Keepalive { connections: None, ..Keepalive::default() },
             is_block: false,
             for_one_request: true,
         }
     }
 
-    /// How often a request may be tried: every peer that is not down once.
-    pub fn tries(&self) -> usize {
-        self.tiers.iter().flat_map(|t| &t.peers).filter(|p| !p.down).count()
+    /// The peers there are now.
+    pub fn tiers_now(&self) -> Arc<Tiers> {
+        self.live.as_ref().map_or_else(|| self.tiers.clone(), Live::tiers)
     }
 }
 
@@ -237,7 +306,8 @@ impl Peer {
         Peer::with_state(server, address, state)
     }
 
-    fn with_state(server: &str, address: Address, state: Arc<PeerState>) -> Peer {
+    /// A peer with default values and a state of its own.
+    pub fn with_state(server: &str, address: Address, state: Arc<PeerState>) -> Peer {
         Peer {
             name: name_of(&address).into(),
             server: server.into(),
@@ -246,7 +316,94 @@ impl Peer {
             max_conns: 0,
             policy: FailurePolicy::default(),
             down: false,
+            slow_start_ms: 0,
             state,
+        }
+    }
+}
+
+/// One `server` line of a block.
+#[derive(Debug)]
+pub enum Line {
+    /// Addresses that stay.
+    Fixed {
+        /// One for each address.
+        peers: Vec<Arc<Peer>>,
+        /// `backup`
+        backup: bool,
+    },
+    /// A name that is followed.
+    Named {
+        /// The name.
+        host: Arc<Host>,
+        /// What its peers are like; its address has the port.
+        like: Peer,
+        /// `backup`
+        backup: bool,
+    },
+}
+
+/// The peers of a group's lines as they are known now: first the fixed ones, then those of names, as in nginx.
+pub fn assemble(group: &str, method: &Method, lines: &[Line]) -> Tiers {
+    let mut tiers = [Tier::default(), Tier::default()];
+    for line in lines {
+        if let Line::Fixed { peers, backup } = line {
+            tiers[usize::from(*backup)].peers.extend(peers.iter().cloned());
+        }
+    }
+    for line in lines {
+        let Line::Named { host, like, backup } = line else { continue };
+        for place in host.places() {
+            let mut address = place.address;
+            if let (0, Address::Inet(a)) = (address.port(), &like.address) {
+                address.set_port(a.port());
+            }
+            let address = Address::Inet(address);
+            let ordinal = tiers.iter().flat_map(|t| &t.peers).filter(|p| p.address == address).count();
+            let peer = Peer::new(group, place.target.as_deref().unwrap_or(&like.server), address, ordinal);
+            let weight = if like.weight == 1 { place.weight.unwrap_or(1).max(1) } else { like.weight };
+            let peer = Peer {
+                weight,
+                max_conns: like.max_conns,
+                policy: like.policy,
+                down: like.down,
+                slow_start_ms: like.slow_start_ms,
+                ..peer
+            };
+            tiers[usize::from(*backup || place.backup)].peers.push(Arc::new(peer));
+        }
+    }
+    tiers[0].alone = tiers[1].peers.is_empty();
+    for tier in &mut tiers {
+        tier.prepare(method);
+    }
+    tiers
+}
+
+impl Tier {
+    /// Builds what the method looks peers up in.
+    fn prepare(&mut self, method: &Method) {
+        struct All<'t>(&'t [Arc<Peer>]);
+        impl balance::Peers for All<'_> {
+            fn len(&self) -> usize {
+                self.0.len()
+            }
+            fn weight(&self, i: usize) -> u32 {
+                self.0[i].weight
+            }
+            fn conns(&self, _: usize) -> u32 {
+                0
+            }
+            fn enabled(&self, i: usize) -> bool {
+                !self.0[i].down
+            }
+        }
+        match method {
+            Method::Random { .. } => self.ranges = Some(Ranges::new(&All(&self.peers))),
+            Method::Hash { consistent: true, .. } => {
+                self.ring = Some(Ring::new(self.peers.iter().map(|p| (p.server.as_bytes(), p.weight))));
+            }
+            _ => {}
         }
     }
 }

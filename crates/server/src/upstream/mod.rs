@@ -6,6 +6,7 @@ pub mod choose;
 pub mod connect;
 pub mod exchange;
 pub mod group;
+pub mod live;
 pub mod names;
 pub mod pool;
 pub mod relay;
@@ -14,6 +15,7 @@ pub mod settings;
 pub mod store;
 pub mod tunnel;
 
+use crate::connection::Session;
 use crate::request::{Request, Text};
 use crate::snapshot::Shot;
 use group::Peer;
@@ -55,8 +57,6 @@ pub struct Attempts {
     pub scheme: &'static str,
     /// See `scheme`.
     pub uri: Option<Text>,
-    /// A peer is being asked now.
-    pub active: bool,
     /// The last answer's head; its spans are offsets into the arena from `head_base` on.
     pub head: ResponseHead,
     /// See `head`.
@@ -79,7 +79,6 @@ impl Attempts {
         self.head.headers.clear();
         self.head.present = 0;
         self.uri = None;
-        self.active = false;
         self.failed = 0;
         self.cache = None;
     }
@@ -90,11 +89,8 @@ impl Attempts {
     }
 }
 
-/// Which peer is being asked, as the error log shows it: `http://127.0.0.1:8080/uri`.
+/// Which peer was asked last, as the error log shows it: `http://127.0.0.1:8080/uri`.
 pub fn current_url(r: &Request) -> Option<String> {
-    if !r.attempts.active {
-        return None;
-    }
     let peer = r.attempts.all.last()?;
     let name = match (&peer.peer, &peer.group) {
         (Some(p), _) => &*p.name,
@@ -104,6 +100,25 @@ pub fn current_url(r: &Request) -> Option<String> {
     let separator = if name.starts_with("unix:") { ":" } else { "" };
     let uri = r.attempts.uri.map_or(&b""[..], |u| r.get(u));
     Some(format!("{}{name}{separator}{}", r.attempts.scheme, String::from_utf8_lossy(uri)))
+}
+
+/// What the kernel knows about the client's end, for the error log: ` (104: Connection reset by peer)` or nothing.
+pub fn client_error(r: &Request) -> String {
+    let Session::Http1(http) = &r.session else { return String::new() };
+    match rustix::net::sockopt::socket_error(&http.socket) {
+        Ok(Err(e)) => format!(" ({})", crate::log::os_error(&e.into())),
+        Ok(Ok(())) | Err(_) => String::new(),
+    }
+}
+
+/// `tcp_nodelay`: what comes from the peer in small pieces goes on to the client at once.
+fn client_nodelay(r: &mut Request) {
+    if !*r.conf().core.tcp_nodelay {
+        return;
+    }
+    if let Session::Http1(http) = &mut r.session {
+        http.set_nodelay();
+    }
 }
 
 /// A thread takes a new snapshot: idle connections of groups that are gone are closed.

@@ -1,7 +1,7 @@
 //! Idle connections to peers, per thread. Kept by demand: as many as were in use at once lately, and `keepalive N` at
 //! least, so that a burst does not thrash the pool. What the other side closed is found without asking the kernel.
 
-use super::group::{Group, Peer};
+use super::group::{Group, Peer, Tiers};
 use crate::connection::socket::Socket;
 use crate::snapshot::Shot;
 use crate::worker::timer::Timer;
@@ -53,6 +53,24 @@ thread_local! {
     static SWEEPING: Cell<bool> = const { Cell::new(false) };
 }
 
+impl Pool {
+    /// Closes idle connections to peers that are not in a list.
+    fn keep_known(&mut self, tiers: &Tiers) {
+        let known = |n: u32| tiers.iter().flat_map(|t| &t.peers).any(|p| p.state.number == n);
+        self.idle.retain(|peer, _| known(*peer));
+        self.count = self.idle.values().map(Vec::len).sum();
+    }
+}
+
+/// The group's peers are others now.
+pub fn keep_known(group: &Group, tiers: &Tiers) {
+    POOLS.with_borrow_mut(|pools| {
+        if let Some(Some(pool)) = pools.get_mut(group.number as usize) {
+            pool.keep_known(tiers);
+        }
+    });
+}
+
 /// Counts a connection as in use.
 pub struct InUse(Option<Rc<Cell<usize>>>);
 
@@ -96,11 +114,13 @@ pub fn begin(group: &Arc<Group>) -> InUse {
 /// An idle connection to a peer that is still good, if there is one.
 pub fn take(group: &Arc<Group>, peer: &Peer) -> Option<Connection> {
     group.keepalive.connections?;
+    let (now, timeout) = (clock::monotonic_ms(), group.keepalive.timeout.as_millis() as u64);
     with(group, |p| {
         let list = p.idle.get_mut(&peer.state.number)?;
         while let Some(mut c) = list.pop() {
             p.count -= 1;
-            if is_quiet(&mut c) {
+            // The sweep comes once a second; a connection past its time is not used until then.
+            if now - c.idle_since_ms < timeout && is_quiet(&mut c) {
                 return Some(c);
             }
         }
@@ -189,9 +209,7 @@ pub fn retain(shot: &Rc<Shot>) {
                 continue;
             };
             pool.group = group.clone();
-            let known = |n: u32| group.tiers.iter().flat_map(|t| &t.peers).any(|p| p.state.number == n);
-            pool.idle.retain(|peer, _| known(*peer));
-            pool.count = pool.idle.values().map(Vec::len).sum();
+            pool.keep_known(&group.tiers_now());
         }
     });
 }

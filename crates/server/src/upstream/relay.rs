@@ -5,8 +5,7 @@ use super::exchange::{Answer, Job, is_bodiless, poll_client_gone, release};
 use super::settings::UpstreamSettings;
 use super::tunnel;
 use crate::cache::caching::Caching;
-use crate::connection::Session;
-use crate::connection::pool as buffers;
+use crate::connection::{Session, doing, pool as buffers};
 use crate::log_error;
 use crate::request::filter::Chunk;
 use crate::request::headers::KnownHeader as K;
@@ -71,12 +70,12 @@ pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answe
         read: 0,
     };
     let verdict = relay.run(r, conf, &mut answer).await;
+    r.client.doing.set(doing::SENDING_TO_CLIENT);
     let now = clock::monotonic_ms();
     let started = answer.started_ms;
     r.attempts.current().response_ms = Some(now - started);
-    r.attempts.active = false;
     let keep = relay.done && !relay.extra && relay.way.keep && answer.request_sent && answer.at == answer.input.len();
-    super::choose::succeeded(&answer.chosen);
+    super::choose::succeeded(&answer.chosen, r.attempts.current());
     release(job, answer, keep);
     verdict
 }
@@ -117,8 +116,12 @@ impl Relay {
         {
             self.framing = Framing::Length(n);
         }
+        r.client.doing.set(doing::READING_UPSTREAM);
         let memory = conf.buffers.0 * conf.buffers.1 + *conf.buffer_size;
         let mut rate_timer = None;
+        if !self.way.buffering {
+            super::client_nodelay(r);
+        }
         loop {
             match self.take(r, conf, answer, memory) {
                 Ok(()) => {}
@@ -132,10 +135,11 @@ impl Relay {
             {
                 return v;
             }
-            if !self.way.buffering
-                && let Err(v) = respond::flush(r).await
-            {
-                return v;
+            if !self.way.buffering {
+                r.client.doing.set(doing::SENDING_TO_CLIENT);
+                if let Err(v) = respond::flush(r).await {
+                    return v;
+                }
             }
             match self.step(r, conf, answer, memory, &mut rate_timer).await {
                 Step::Read(Ok(n)) if n > 0 => {
@@ -144,30 +148,32 @@ impl Relay {
                 }
                 Step::Read(Ok(_)) => return self.closed(r),
                 Step::Read(Err(e)) => {
-                    let text = crate::log::os_error(&e);
-                    log_error!(r, Error, "recv() failed ({text}) while reading upstream");
+                    // nginx reads into its list of buffers, or into its only one.
+                    let call = if self.way.buffering { "readv()" } else { "recv()" };
+                    log_error!(r, Error, "{call} failed ({})", crate::log::os_error(&e));
                     return cut_short(r);
                 }
                 Step::Drained => {}
                 Step::ClientFailed(e) if is_filling(r) => {
-                    log_error!(r, Info, "writev() failed ({}) while sending to client", crate::log::os_error(&e));
+                    r.client.doing.set(doing::SENDING_TO_CLIENT);
+                    log_error!(r, Info, "writev() failed ({})", crate::log::os_error(&e));
+                    r.client.doing.set(doing::READING_UPSTREAM);
                     self.alone = true;
                 }
                 Step::TimedOut => {
-                    log_error!(r, Error, "upstream timed out (110: Connection timed out) while reading upstream");
+                    log_error!(r, Error, "upstream timed out (110: Connection timed out)");
                     return cut_short(r);
                 }
-                Step::ClientFailed(e) if e.kind() == io::ErrorKind::TimedOut => {
-                    log_error!(r, Info, "client timed out (110: Connection timed out) while sending to client");
-                    r.aborted = true;
-                    return Verdict::Broken;
+                Step::ClientFailed(e) => {
+                    r.client.doing.set(doing::SENDING_TO_CLIENT);
+                    return r.broken(&e);
                 }
-                Step::ClientFailed(e) => return r.broken(&e),
                 Step::ClientGone => {
                     log_error!(
                         r,
                         Info,
-                        "client prematurely closed connection, so upstream connection is closed too while sending to client"
+                        "epoll_wait() reported that client prematurely closed connection, so upstream connection is closed too{}",
+                        super::client_error(r)
                     );
                     r.aborted = true;
                     return Verdict::Broken;
@@ -199,7 +205,7 @@ impl Relay {
         let mut paused = paused.is_some();
         let mut armed = false;
         let mut flow = respond::Flow::new(r, rate, after);
-        poll_fn(|cx| {
+        let step = poll_fn(|cx| {
             let before = waiting(r);
             let client = if alone { Poll::Ready(Ok(())) } else { flow.poll(r, cx) };
             if let Poll::Ready(Err(e)) = client {
@@ -227,7 +233,12 @@ impl Relay {
             }
             Poll::Pending
         })
-        .await
+        .await;
+        // What the peer does after a wait is about the peer.
+        if armed && matches!(step, Step::Read(_) | Step::TimedOut) {
+            r.client.doing.set(doing::READING_UPSTREAM);
+        }
+        step
     }
 
     /// How long reading has to rest for `proxy_limit_rate`.
@@ -276,11 +287,7 @@ impl Relay {
                         self.done = true;
                         if *at < input.len() {
                             self.extra = true;
-                            log_error!(
-                                r,
-                                Warn,
-                                "upstream sent more data than specified in \"Content-Length\" header while reading upstream"
-                            );
+                            log_error!(r, Warn, "upstream sent more data than specified in \"Content-Length\" header");
                         }
                     }
                     (start, *at)
@@ -298,7 +305,7 @@ impl Relay {
                         continue;
                     }
                     Err(_) => {
-                        log_error!(r, Error, "upstream sent invalid chunked response while reading upstream");
+                        log_error!(r, Error, "upstream sent invalid chunked response");
                         return Err(cut_short(r));
                     }
                 },
@@ -340,12 +347,12 @@ impl Relay {
                 Ok(())
             }
             Ok(_) if input.len() - *at > wire::http1::chunked::MAX_TRAILER as usize => {
-                log_error!(r, Error, "upstream sent too big trailers while reading upstream");
+                log_error!(r, Error, "upstream sent too big trailers");
                 Err(cut_short(r))
             }
             Ok(_) => Ok(()),
             Err(_) => {
-                log_error!(r, Error, "upstream sent invalid trailer while reading upstream");
+                log_error!(r, Error, "upstream sent invalid trailer");
                 Err(cut_short(r))
             }
         }
@@ -368,11 +375,7 @@ impl Relay {
                 Ok((fd, path)) => {
                     let _ = std::fs::remove_file(&path);
                     let shown = path.display().to_string();
-                    log_error!(
-                        r,
-                        Warn,
-                        "an upstream response is buffered to a temporary file {shown} while reading upstream"
-                    );
+                    log_error!(r, Warn, "an upstream response is buffered to a temporary file {shown}");
                     self.spool = Some(Spool { fd: Rc::new(fd), written: 0 });
                 }
                 Err((path, e)) => {
@@ -427,7 +430,7 @@ impl Relay {
                 self.end(r)
             }
             _ => {
-                log_error!(r, Error, "upstream prematurely closed connection while reading upstream");
+                log_error!(r, Error, "upstream prematurely closed connection");
                 cut_short(r)
             }
         }
@@ -512,9 +515,7 @@ pub fn early_hints(r: &mut Request, head: &ResponseHead, bytes: &[u8]) {
 pub async fn upgrade(r: &mut Request, job: &Job, conf: &UpstreamSettings, answer: Answer) -> Verdict {
     let _ = job;
     r.keepalive = false;
-    let verdict = tunnel::run(r, conf, answer).await;
-    r.attempts.active = false;
-    verdict
+    tunnel::run(r, conf, answer).await
 }
 
 /// A text for a value that the arena holds already.

@@ -4,6 +4,7 @@ use super::Attempt;
 use super::choose::{self, Walk};
 use super::exchange::{self, Answer, Job, JobBody};
 use super::settings::{UpstreamSettings, next};
+use crate::connection::doing;
 use crate::log_error;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
@@ -15,24 +16,30 @@ const STALE_TRIES: usize = 1;
 /// Finds an answer. On `Err` the verdict is what the content handler has to return.
 pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) -> Result<Answer, Verdict> {
     let started = clock::monotonic_ms();
-    let mut walk = Walk::default();
-    let mut left = job.group.tries();
+    if let Some(live) = &job.group.live {
+        live.first_answer().await;
+    }
+    let (mut walk, tries) = Walk::begin(&job.group);
+    let mut left = tries;
     if *conf.next_upstream_tries > 0 {
         left = left.min(*conf.next_upstream_tries as usize);
     }
     loop {
+        r.client.doing.set(doing::CONNECTING);
         let Some(chosen) = choose::choose(r, &job.group, &mut walk) else {
             return Err(no_live_upstreams(r, job));
         };
         r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
-        r.attempts.active = true;
         let began = clock::monotonic_ms();
         let mut chosen = chosen;
         let mut stale = 0;
         let (failure, chosen) = loop {
             match exchange::ask(r, job, conf, chosen, stale >= STALE_TRIES).await {
                 Ok(answer) => match judge(r, job, conf, &answer, left, started) {
-                    None => return Ok(answer),
+                    None => {
+                        answer.chosen.head_came(r.attempts.current().header_ms);
+                        return Ok(answer);
+                    }
                     Some(kind) => {
                         let failure = exchange::Failure { kind, request_sent: true, stale: false, client: None };
                         let Answer { chosen, .. } = answer;
@@ -50,7 +57,6 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         attempt.response_ms = Some(clock::monotonic_ms() - began);
         if let Some(status) = failure.client {
             attempt.status = status;
-            r.attempts.active = false;
             r.aborted |= status == 499;
             return Err(Verdict::Status(status));
         }
@@ -58,36 +64,27 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         let status = attempt.status;
         if !matches!(failure.kind, next::HTTP_403 | next::HTTP_404)
             && choose::failed(&job.group, &mut walk, &chosen)
-            && job.group.tries() > 1
+            && tries > 1
         {
-            log_error!(r, Warn, "upstream server temporarily disabled while {}", doing(failure.kind));
+            log_error!(r, Warn, "upstream server temporarily disabled");
         }
         left = left.saturating_sub(1);
         let late = !conf.next_upstream_timeout.is_zero()
             && clock::monotonic_ms() - started >= conf.next_upstream_timeout.as_millis() as u64;
         let wanted = *conf.next_upstream & failure.kind != 0;
         if left == 0 || late || !wanted || !may_repeat(r, conf, job, failure.request_sent) {
-            r.attempts.active = false;
+            r.client.doing.set(doing::SENDING_TO_CLIENT);
             r.attempts.failed = failure.kind;
             return Err(Verdict::Status(status));
         }
     }
 }
 
-fn doing(kind: u32) -> &'static str {
-    if kind & (next::ERROR | next::TIMEOUT) != 0 {
-        "connecting to upstream"
-    } else {
-        "reading response header from upstream"
-    }
-}
-
 fn no_live_upstreams(r: &mut Request, job: &Job) -> Verdict {
     let group = Some(job.group.name.clone());
     r.attempts.all.push(Attempt { group, status: 502, ..Attempt::default() });
-    r.attempts.active = true;
-    log_error!(r, Error, "no live upstreams while connecting to upstream");
-    r.attempts.active = false;
+    log_error!(r, Error, "no live upstreams");
+    r.client.doing.set(doing::SENDING_TO_CLIENT);
     r.attempts.failed = next::NO_LIVE;
     Verdict::Status(502)
 }

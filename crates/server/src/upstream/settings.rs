@@ -129,12 +129,16 @@ settings! {
         buffer_size: u64 = 4096,
         /// `*_buffers`: number and size.
         buffers: (u64, u64) = (8, 4096),
+        /// `*_busy_buffers_size`: checked against the others. What waits for the client may fill all buffers here.
+        busy_buffers_size: Option<u64> = None,
+        /// `*_temp_file_write_size`: checked against the others. What was read at once is written at once here.
+        temp_file_write_size: Option<u64> = None,
         /// `*_max_temp_file_size`, 0: nothing goes to a file.
         max_temp_file_size: u64 = 1024 * 1024 * 1024,
         /// `*_temp_path`
         temp_path: TempPath = TempPath::default(),
         /// `*_bind`
-        bind: Option<Complex> = None,
+        bind: Option<Bind> = None,
         /// `*_socket_keepalive`
         socket_keepalive: bool = false,
         /// `*_socket_rcvbuf`, 0: the kernel's.
@@ -166,6 +170,45 @@ settings! {
         /// `*_store_access`: permission bits.
         store_access: u32 = 0o600,
     }
+}
+
+impl UpstreamSettings {
+    /// Whether the sizes of buffers fit together; otherwise nginx's complaint about the directives of `prefix`.
+    pub fn check_sizes(&self, prefix: &str) -> Result<(), String> {
+        let (number, each) = *self.buffers;
+        let one = each.max(*self.buffer_size);
+        let least = format!("the maximum of the value of \"{prefix}_buffer_size\" and one of the \"{prefix}_buffers\"");
+        if number < 2 {
+            return Err(format!("there must be at least 2 \"{prefix}_buffers\""));
+        }
+        let busy = self.busy_buffers_size.unwrap_or(2 * one);
+        if busy < one {
+            return Err(format!("\"{prefix}_busy_buffers_size\" must be equal to or greater than {least}"));
+        }
+        if busy > (number - 1) * each {
+            return Err(format!(
+                "\"{prefix}_busy_buffers_size\" must be less than the size of all \"{prefix}_buffers\" minus one buffer"
+            ));
+        }
+        if self.temp_file_write_size.is_some_and(|n| n < one) {
+            return Err(format!("\"{prefix}_temp_file_write_size\" must be equal to or greater than {least}"));
+        }
+        if *self.max_temp_file_size != 0 && *self.max_temp_file_size < one {
+            return Err(format!(
+                "\"{prefix}_max_temp_file_size\" must be equal to zero to disable temporary files usage or must be equal to or greater than {least}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// `*_bind`
+#[derive(Clone, Debug)]
+pub struct Bind {
+    /// Where connections come from: an address, with or without a port.
+    pub address: Complex,
+    /// The address need not be the machine's own (IP_TRANSPARENT).
+    pub transparent: bool,
 }
 
 /// `*_store`

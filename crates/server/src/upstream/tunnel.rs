@@ -4,7 +4,7 @@ use super::exchange::Answer;
 use super::settings::UpstreamSettings;
 use crate::connection::http1::Http1;
 use crate::connection::socket::Socket;
-use crate::connection::{Session, pool as buffers};
+use crate::connection::{Session, doing, pool as buffers};
 use crate::log_error;
 use crate::request::Request;
 use crate::request::phases::Verdict;
@@ -77,6 +77,8 @@ impl Pipe {
 /// Runs the tunnel; the head of the answer is queued already.
 pub async fn run(r: &mut Request, conf: &UpstreamSettings, answer: Answer) -> Verdict {
     let Answer { mut connection, input, at, started_ms, chosen, .. } = answer;
+    super::client_nodelay(r);
+    r.client.doing.set(doing::TUNNELING);
     let mut down = Pipe::new(&input[at..]);
     buffers::give_buffer(input);
     let Session::Http1(http) = &mut r.session else { return Verdict::Status(502) };
@@ -116,10 +118,10 @@ pub async fn run(r: &mut Request, conf: &UpstreamSettings, answer: Answer) -> Ve
     r.response_done = true;
     match result {
         Err(e) if e.kind() == io::ErrorKind::TimedOut => {
-            log_error!(r, Error, "upstream timed out (110: Connection timed out) while proxying upgraded connection");
+            log_error!(r, Error, "upstream timed out (110: Connection timed out)");
         }
         Err(e) if !super::exchange::is_reset(&e) => {
-            log_error!(r, Info, "recv() failed ({}) while proxying upgraded connection", crate::log::os_error(&e));
+            log_error!(r, Info, "recv() failed ({})", crate::log::os_error(&e));
         }
         _ => {}
     }

@@ -90,6 +90,14 @@ impl Timer {
         });
     }
 
+    /// Brings the deadline forward to `after` from now, unless it is earlier already.
+    pub fn shorten(&self, after: Duration) {
+        let at = monotonic_ms().saturating_add(after.as_millis().min(u64::MAX as u128 / 4) as u64);
+        if WHEEL.with_borrow(|w| w.entries[self.key as usize].deadline) > at {
+            self.set(after);
+        }
+    }
+
     /// Takes the deadline away.
     pub fn clear(&self) {
         WHEEL.with_borrow_mut(|w| w.entries[self.key as usize].deadline = NEVER);
