@@ -29,6 +29,8 @@ pub struct Caching {
     pub(super) main: Digest,
     /// The name of the entry: the key's, or that of a variant.
     pub(super) name: Digest,
+    /// The loader had not found all files yet when the index was asked.
+    pub(super) cold: bool,
     pub(super) hold: Option<Hold>,
     /// The answer may be kept, as far as is known.
     pub cacheable: bool,

@@ -13,7 +13,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -182,7 +182,7 @@ fn remove(path: &Path) {
 fn load(cache: &Cache) {
     let mut walk = Walk { cache, files: 0, began: Instant::now() };
     walk.folder(&cache.zone.path, 0);
-    cache.zone.cold.store(false, Relaxed);
+    cache.zone.cold.store(false, Release);
     cache.zone.loading.store(false, Relaxed);
     let block = cache.zone.block();
     let megabytes = (cache.zone.index.blocks() * block) as f64 / f64::from(1024 * 1024);

@@ -27,7 +27,7 @@ use crate::upstream::settings::{UpstreamSettings, next};
 use crate::worker::clock;
 use crate::worker::timer::Timer;
 use std::future::poll_fn;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::Acquire;
 use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -276,6 +276,7 @@ impl Caching {
             main,
             name: main,
             hold: None,
+            cold: true,
             cacheable: true,
             entry: None,
             stale_error: false,
@@ -290,6 +291,8 @@ impl Caching {
         let min_uses = u32::try_from(*conf.min_uses).unwrap_or(u32::MAX);
         let ask = Ask { min_uses, now, expire: now.saturating_add(self.cache.inactive_ms) };
         self.hold = None;
+        // Asked before the index: what the loader notes meanwhile is looked for on the disk.
+        self.cold = self.cache.zone.cold.load(Acquire);
         match self.cache.zone.index.enter(&self.name, &ask) {
             Ok((slot, known)) => {
                 let leave = Leave { forget: min_uses <= 1, ..Leave::default() };
@@ -309,7 +312,7 @@ impl Caching {
 
     /// Looks at the file, if there may be one.
     fn find(&mut self, r: &mut Request, conf: &CacheSettings, known: Known) -> Found {
-        let cold = self.cache.zone.cold.load(Relaxed);
+        let cold = self.cold;
         let (try_file, without) = match known {
             Known::Scarce | Known::Error(_) => return Found::Leave,
             Known::New if *conf.min_uses > 1 => (cold, Found::Leave),
