@@ -532,7 +532,7 @@ fn has_unread(r: &Request) -> bool {
 
 /// Says that nothing more comes and reads what the client still sends, so that it sees the answer before a reset.
 async fn lingering_close(mut http: Box<Http1>, time: Duration, each: Duration) {
-    let _ = rustix::net::shutdown(http.socket.as_fd(), rustix::net::Shutdown::Write);
+    http.socket.shutdown();
     let end = clock::monotonic_ms() + time.as_millis() as u64;
     let mut buffer = Vec::with_capacity(LINGER_BUFFER);
     loop {
@@ -674,7 +674,7 @@ pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
             http.output.push_bytes(bytes);
             Ok(())
         }
-        other => http.output.push(&http.socket, other),
+        other => http.output.push(&mut http.socket, other),
     };
     if !http.chunked {
         return if chunk.is_empty() { Ok(()) } else { push(http) };

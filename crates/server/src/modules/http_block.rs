@@ -52,6 +52,8 @@ fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             spec: ListenSpec { deferred: true, ..ListenSpec::new(address) },
             default: false,
             proxy_protocol: false,
+            ssl: false,
+            http2: false,
             options: false,
             node: node.clone(),
         });
@@ -172,7 +174,9 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
     for level in &mut levels {
         let mut conf = *level.server.take().unwrap_or_default();
         conf.core.merge(&defaults.core);
-        servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id });
+        conf.ssl.merge(&defaults.ssl);
+        let tls = super::ssl::finish_server(build, &conf.ssl);
+        servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id, tls });
     }
     let indexed: Vec<(ServerId, &Level)> = levels.iter().enumerate().map(|(i, l)| (ServerId(i as u32), l)).collect();
     let (listens, ports) = listen::collect(build, &indexed);

@@ -43,6 +43,7 @@ pub mod ssi;
 pub mod ssi_commands;
 pub mod ssi_date;
 pub mod ssi_parse;
+pub mod ssl;
 pub mod static_files;
 pub mod stub_status;
 pub mod sub;
@@ -65,6 +66,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     process::DIRECTIVES,
     http_block::DIRECTIVES,
     core::DIRECTIVES,
+    ssl::DIRECTIVES,
     rewrite::DIRECTIVES,
     log::DIRECTIVES,
     headers::DIRECTIVES,
@@ -118,6 +120,7 @@ const VARIABLES: &[&[Builtin]] = &[
     limit_req::VARIABLES,
     ssi::VARIABLES,
     slice::VARIABLES,
+    ssl::VARIABLES,
 ];
 
 /// Rules for variables with a prefix.
@@ -412,6 +415,7 @@ pub fn prefixes() -> impl Iterator<Item = &'static Prefix> {
 pub fn configure_arguments() -> String {
     let with = [
         "--with-pcre-jit",
+        "--with-http_ssl_module",
         "--with-http_realip_module",
         "--with-http_addition_module",
         "--with-http_sub_module",

@@ -162,7 +162,7 @@ pub fn give(group: &Arc<Group>, peer: &Peer, mut connection: Connection) {
 /// Whether the other side has neither closed nor said anything.
 fn is_quiet(c: &mut Connection) -> bool {
     let mut cx = Context::from_waker(Waker::noop());
-    c.socket.poll_readable(&mut cx).is_pending()
+    c.socket.poll_noise(&mut cx).is_pending()
 }
 
 async fn sweep() {

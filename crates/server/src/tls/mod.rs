@@ -1,0 +1,11 @@
+//! TLS beside the connections that speak it: certificates and keys, ciphers by OpenSSL's names, sessions, verification.
+//! Made while a configuration is read (`modules::ssl`, `modules::proxy_ssl`); used by `connection::handshake` and
+//! `upstream`. Private keys and passwords are never logged.
+
+pub mod certificate;
+pub mod ciphers;
+pub mod der;
+pub mod password;
+pub mod pem;
+pub mod server;
+pub mod x509;
