@@ -72,6 +72,8 @@ pub struct Level {
     pub context: Contexts,
     /// Its place in the snapshot.
     pub id: LocationId,
+    /// Where a server's block begins, for messages.
+    pub place: Option<conf::Span>,
     /// A location's name, empty elsewhere.
     pub name: Vec<u8>,
     /// How the name is matched.

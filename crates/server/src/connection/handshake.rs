@@ -2,15 +2,21 @@
 //! After: `proxy_header`. Before: the session, which reads and writes plain bytes. The private-key work of many handshakes
 //! is done one by one with a look at everybody else in between (docs/decisions/0010-tls.md).
 
-use super::Client;
 use super::http1::Http1;
 use super::socket::Socket;
 use super::tls::Tls;
+use super::{Client, Session, pool};
 use crate::log::error::Level;
+use crate::request::Request;
 use crate::snapshot::{ServerId, Shot};
+use crate::tls::notes::{self, Notes};
 use crate::tls::server::Context;
+use crate::tls::verify::{Failure, Purpose};
+use crate::worker::clock;
+use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
-use std::cell::Cell;
+use rustls::{CommonState, HandshakeKind, NamedGroup, ProtocolVersion, ServerConfig, SupportedCipherSuite};
+use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::io;
 use std::rc::Rc;
@@ -29,13 +35,72 @@ thread_local! {
     static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// What a handshake came to. Shared by the connection's requests.
+/// What is known of a connection's TLS. Shared by its requests.
 #[derive(Debug)]
 pub struct Facts {
-    /// The name that was asked for and found, in lower case: which server's certificate was shown.
+    /// The name that was asked for, as it was sent.
+    pub asked: Option<Box<str>>,
+    /// The same in lower case if a server has it: whose certificate was shown.
     pub server_name: Option<Box<str>>,
-    /// The server whose settings held.
+    /// The server whose settings hold.
     pub server: ServerId,
+    /// Ciphers, groups and signatures that the client offers, two bytes each; kept where a variable tells them.
+    offered: Option<Box<[Box<[u8]>; 3]>>,
+    /// The first request came before the handshake was complete.
+    pub early: Cell<bool>,
+    /// What the handshake came to.
+    pub done: OnceCell<Done>,
+}
+
+/// What a handshake came to.
+#[derive(Debug)]
+pub struct Done {
+    /// The version.
+    pub version: ProtocolVersion,
+    /// The cipher.
+    pub cipher: Option<SupportedCipherSuite>,
+    /// The group of the key exchange; none where a session was resumed without one.
+    pub group: Option<NamedGroup>,
+    /// What ALPN came to.
+    pub alpn: Option<Box<[u8]>>,
+    /// Full or resumed.
+    pub kind: Option<HandshakeKind>,
+    /// The client's certificates, its own first.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// What is wrong with them.
+    pub verified: Result<(), Failure>,
+    /// What the library noted on the way.
+    pub notes: Notes,
+}
+
+impl Facts {
+    /// One of the lists of what the client offers: 0 ciphers, 1 groups, 2 signatures.
+    pub fn list(&self, which: usize, name: impl Fn(u16) -> String) -> Option<String> {
+        let list = &self.offered.as_ref()?[which];
+        Some(wire::tls::pairs(list).map(name).collect::<Vec<_>>().join(":"))
+    }
+
+    /// The client's certificate: whether it is good, if there is one.
+    pub fn verified(&self) -> Option<Result<(), Failure>> {
+        self.done.get().filter(|d| !d.chain.is_empty()).map(|d| d.verified)
+    }
+}
+
+/// Variables that tell what a client offers.
+const OFFERED: [&str; 3] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs"];
+
+fn facts(shot: &Shot, message: &[u8], hello: &ClientHello, found: Option<String>, server: ServerId) -> Facts {
+    let asked = hello.server_name.and_then(|name| std::str::from_utf8(name.of(message)).ok());
+    let wanted = shot.variables.iter().any(|v| OFFERED.contains(&&*v.name));
+    let offered = || Box::new([hello.ciphers, hello.groups, hello.signatures].map(|list| list.of(message).into()));
+    Facts {
+        asked: asked.map(Into::into),
+        server_name: found.map(Into::into),
+        server,
+        offered: wanted.then(offered),
+        early: Cell::new(false),
+        done: OnceCell::new(),
+    }
 }
 
 /// Accepts TLS. True: go on, encrypted or not (whoever speaks plain HTTP here gets an answer that says so); false: the
@@ -50,26 +115,37 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
         Hello::Plain => return true,
         Hello::Over => return false,
     };
-    let asked = hello.server_name.and_then(|name| host(name.of(&message)));
-    let found = asked.as_ref().and_then(|name| site.find_early(name.as_bytes()));
+    let name = hello.server_name.and_then(|name| host(name.of(&message)));
+    let found = name.as_ref().and_then(|name| site.find_early(name.as_bytes()));
     let server = found.unwrap_or(site.default);
     let log = Log { server, ..log };
-    let context = match context(&shot, server, site.default) {
-        Some(c) if !c.reject => c,
-        _ => {
-            refuse(http, alert::UNRECOGNIZED_NAME);
-            log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: handshake rejected)"));
+    let Some(context) = context(&shot, server, site.default) else {
+        refuse(http, alert::UNRECOGNIZED_NAME);
+        log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: callback failed)"));
+        return false;
+    };
+    let _ = client.tls.set(Rc::new(facts(&shot, &message, &hello, name.filter(|_| found.is_some()), server)));
+    let config = match &context.dynamic {
+        None => Ok(context.config.clone()),
+        Some(dynamic) => with_request(&shot, client, server, |r| dynamic.config(r, &context.config)),
+    };
+    let config = match config {
+        Ok(config) => config,
+        Err(text) => {
+            refuse(http, alert::INTERNAL_ERROR);
+            log.line(Level::Error, format_args!("{text}"));
             return false;
         }
     };
-    match shake(http, context).await {
-        Ok(()) => {
-            let facts = Facts { server_name: asked.filter(|_| found.is_some()).map(Into::into), server };
-            let _ = client.tls.set(Rc::new(facts));
+    match shake(http, context, config).await {
+        Ok(done) => {
+            let facts = client.tls.get().expect("set above");
+            facts.early.set(http.socket.tls().is_some_and(|t| t.state().is_handshaking()));
+            let _ = facts.done.set(done);
             true
         }
         Err(Some(e)) => {
-            failed(&log, &e);
+            log.failed(&e, &hello, &message);
             false
         }
         Err(None) => {
@@ -79,9 +155,21 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
     }
 }
 
-/// The settings of the server that was asked for; of the default one where it has none.
+/// Names of certificates may have variables: there is no request yet, but what it would be of.
+fn with_request<T>(shot: &Rc<Shot>, client: &Rc<Client>, server: ServerId, work: impl FnOnce(&mut Request) -> T) -> T {
+    let mut r = pool::take_request(shot.clone(), client.clone(), Session::None);
+    r.server = server;
+    r.location = shot.server(server).root;
+    let result = work(&mut r);
+    pool::give_request(r);
+    result
+}
+
+/// The settings of the server that was asked for; of the default one where it has none. None: the handshake is refused.
 fn context(shot: &Shot, server: ServerId, default: ServerId) -> Option<&Arc<Context>> {
-    shot.server(server).tls.as_ref().or(shot.server(default).tls.as_ref())
+    let asked = shot.server(server);
+    let context = asked.tls.as_ref().or(shot.server(default).tls.as_ref())?;
+    (!*asked.conf.ssl.reject_handshake && !context.reject).then_some(context)
 }
 
 enum Hello {
@@ -149,12 +237,13 @@ fn host(name: &[u8]) -> Option<String> {
 }
 
 /// The handshake proper. An error without cause: it took too long.
-async fn shake(http: &mut Http1, context: &Context) -> Result<(), Option<io::Error>> {
-    let end = UnbufferedServerConnection::new(context.config.clone()).map_err(|e| Some(io::Error::other(e)))?;
+async fn shake(http: &mut Http1, context: &Context, config: Arc<ServerConfig>) -> Result<Done, Option<io::Error>> {
+    let end = UnbufferedServerConnection::new(config).map_err(|e| Some(io::Error::other(e)))?;
     let socket = std::mem::replace(&mut http.socket, Socket::none());
     let incoming = std::mem::take(&mut http.input);
     debug_assert_eq!(http.at, 0, "what came before the handshake was consumed");
     let mut tls = Tls::server(socket, end, incoming, context.buffer_size);
+    let mut notes = Notes::default();
     let keys = KEYS.with(Rc::clone);
     let turn = keys.acquire().await.expect("this semaphore is never closed");
     let started = Instant::now();
@@ -166,25 +255,49 @@ async fn shake(http: &mut Http1, context: &Context) -> Result<(), Option<io::Err
         Ok(()) => poll_fn(|cx| Poll::Ready(tls.poll_handshake(cx))).await,
         Err(e) => Poll::Ready(Err(e)),
     };
+    notes::take(&mut notes);
     if spent >= TURN {
         SPENT.set(Duration::ZERO);
         tokio::task::yield_now().await;
     }
     drop(turn);
     if shaken.is_pending() {
-        shaken = poll_fn(|cx| match tls.poll_handshake(cx) {
-            Poll::Ready(result) => Poll::Ready(Poll::Ready(result)),
-            Poll::Pending => http.timer.poll_expired(cx).map(|()| Poll::Pending),
+        shaken = poll_fn(|cx| {
+            let result = tls.poll_handshake(cx);
+            notes::take(&mut notes);
+            match result {
+                Poll::Ready(result) => Poll::Ready(Poll::Ready(result)),
+                Poll::Pending => http.timer.poll_expired(cx).map(|()| Poll::Pending),
+            }
         })
         .await;
     }
     match shaken {
         Poll::Ready(Ok(())) => {
+            let done = done(tls.state(), context, notes);
             http.socket = Socket::encrypted(tls);
-            Ok(())
+            Ok(done)
         }
         Poll::Ready(Err(e)) => Err(Some(e)),
         Poll::Pending => Err(None),
+    }
+}
+
+fn done(state: &CommonState, context: &Context, notes: Notes) -> Done {
+    let chain: Vec<_> = state.peer_certificates().unwrap_or_default().to_vec();
+    let verified = match &context.trust {
+        Some(trust) if !chain.is_empty() => trust.verify(&chain, Purpose::Client, clock::wall_seconds()),
+        _ => Ok(()),
+    };
+    Done {
+        version: state.protocol_version().unwrap_or(ProtocolVersion::TLSv1_2),
+        cipher: state.negotiated_cipher_suite(),
+        group: state.negotiated_key_exchange_group().map(|g| g.name()),
+        alpn: state.alpn_protocol().map(Into::into),
+        kind: state.handshake_kind(),
+        chain,
+        verified,
+        notes,
     }
 }
 
@@ -193,6 +306,7 @@ mod alert {
     pub(super) const UNEXPECTED_MESSAGE: u8 = 10;
     pub(super) const DECODE_ERROR: u8 = 50;
     pub(super) const PROTOCOL_VERSION: u8 = 70;
+    pub(super) const INTERNAL_ERROR: u8 = 80;
     pub(super) const UNRECOGNIZED_NAME: u8 = 112;
 }
 
@@ -207,17 +321,6 @@ fn alert_of(e: HelloError) -> u8 {
 /// Sends a fatal alert before there is a connection of the library.
 fn refuse(http: &mut Http1, alert: u8) {
     let _ = http.socket.try_write(&[21, 3, 3, 0, 2, 2, alert], false);
-}
-
-fn failed(log: &Log<'_>, error: &io::Error) {
-    match error.kind() {
-        io::ErrorKind::UnexpectedEof => log.line(Level::Info, format_args!("peer closed connection in SSL handshake")),
-        io::ErrorKind::InvalidData => log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {error})")),
-        _ => {
-            let text = crate::log::os_error(error);
-            log.line(Level::Info, format_args!("SSL_do_handshake() failed ({text})"));
-        }
-    }
 }
 
 /// Where lines about a handshake go.
@@ -239,6 +342,24 @@ impl Log<'_> {
         let client = self.client.remote.borrow();
         let text = format_args!("{text} while SSL handshaking, client: {}, server: {address}", client.host());
         if debug { log.write_to_all(level, number, text) } else { log.write(level, number, text) }
+    }
+
+    fn failed(&self, error: &io::Error, hello: &ClientHello, message: &[u8]) {
+        match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                self.line(Level::Info, format_args!("peer closed connection in SSL handshake"));
+            }
+            io::ErrorKind::InvalidData => {
+                let best = hello.best_version(message);
+                // What is missing is easier found when the line says what the client has.
+                let old = if best < 0x0303 { format!(", client offers version 0x{best:04x}") } else { String::new() };
+                self.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {error}{old})"));
+            }
+            _ => {
+                let text = crate::log::os_error(error);
+                self.line(Level::Info, format_args!("SSL_do_handshake() failed ({text})"));
+            }
+        }
     }
 
     fn timed_out(&self) {

@@ -358,6 +358,7 @@ fn add(build: &mut Build<'_>, all: &mut Vec<Collected>, id: ServerId, index: usi
 fn site(build: &mut Build<'_>, c: &Collected, servers: &[(ServerId, &Level)]) -> Site {
     let mut site = Site { default: c.default.as_ref().map_or(c.servers[0].0, |d| d.0), ..Site::default() };
     site.named = c.servers.len() > 1;
+    site.servers = c.servers.iter().map(|(id, _)| *id).collect();
     (site.ssl, site.http2) = (c.ssl, c.http2);
     for (id, index) in &c.servers {
         let level = servers[*index].1;

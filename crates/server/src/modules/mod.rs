@@ -44,6 +44,7 @@ pub mod ssi_commands;
 pub mod ssi_date;
 pub mod ssi_parse;
 pub mod ssl;
+pub mod ssl_variables;
 pub mod static_files;
 pub mod stub_status;
 pub mod sub;
@@ -120,7 +121,7 @@ const VARIABLES: &[&[Builtin]] = &[
     limit_req::VARIABLES,
     ssi::VARIABLES,
     slice::VARIABLES,
-    ssl::VARIABLES,
+    ssl_variables::VARIABLES,
 ];
 
 /// Rules for variables with a prefix.

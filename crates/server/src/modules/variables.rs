@@ -39,7 +39,7 @@ pub const VARIABLES: &[Builtin] = &[
     fixed("server_port", server_port),
     fixed("server_protocol", server_protocol),
     fixed("scheme", |r| Some(Text::from(if super::ssl::is_encrypted(r) { "https" } else { "http" }))),
-    fixed("https", super::ssl::https),
+    fixed("https", |r| Some(if super::ssl::is_encrypted(r) { Text::from("on") } else { Text::EMPTY })),
     fixed("request_port", |r| r.request_port.filter(|p| *p > 0).map_or(Some(Text::EMPTY), |p| port(r, p))),
     fixed("is_request_port", |r| Some(Text::from(if r.request_port.is_some_and(|p| p > 0) { ":" } else { "" }))),
     fixed("request_uri", |r| Some(r.target)),

@@ -230,7 +230,7 @@ fn choose_server(r: &mut Request) -> Result<(), u16> {
         return Err(400);
     }
     if site.ssl {
-        crate::modules::ssl::check(r, host, site.default)?;
+        crate::modules::ssl::check(r, host)?;
     }
     Ok(())
 }

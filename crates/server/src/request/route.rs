@@ -42,6 +42,8 @@ impl Port {
 pub struct Site {
     /// The server for names that none has.
     pub default: ServerId,
+    /// All of them.
+    pub servers: Vec<ServerId>,
     /// Whether names can make a difference at all.
     pub named: bool,
     /// `listen ... ssl`

@@ -4,8 +4,15 @@
 
 pub mod certificate;
 pub mod ciphers;
+pub mod commands;
 pub mod der;
+pub mod dynamic;
+pub mod names;
+pub mod notes;
 pub mod password;
 pub mod pem;
 pub mod server;
+pub mod sessions;
+pub mod tickets;
+pub mod verify;
 pub mod x509;
