@@ -258,7 +258,7 @@ async fn shake(http: &mut Http1, context: &Context, config: Arc<ServerConfig>) -
     notes::take(&mut notes);
     if spent >= TURN {
         SPENT.set(Duration::ZERO);
-        tokio::task::yield_now().await;
+        crate::engine::yield_now().await;
     }
     drop(turn);
     if shaken.is_pending() {

@@ -46,6 +46,8 @@ pub mod doing {
     pub const LOGGING: &str = "logging request";
     /// A peer is chosen and connected to.
     pub const CONNECTING: &str = "connecting to upstream";
+    /// A connection to a peer is made secure.
+    pub const SHAKING_UPSTREAM: &str = "SSL handshaking to upstream";
     /// The request is on its way to the peer; its answer has not begun.
     pub const SENDING_REQUEST: &str = "sending request to upstream";
     /// The answer's head has begun.

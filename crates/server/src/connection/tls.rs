@@ -4,13 +4,16 @@
 
 use super::pool;
 use super::socket::Socket;
+use crate::tls::notes;
 use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, ReadEarlyData, UnbufferedStatus};
-use rustls::{CommonState, Error};
+use rustls::{ClientConfig, CommonState, Error};
 use std::io;
 use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 /// The largest payload of a record (RFC 8446 section 5.1).
@@ -49,7 +52,8 @@ pub struct Tls {
 
 enum End {
     Server(UnbufferedServerConnection),
-    Client(UnbufferedClientConnection),
+    /// With the number of the peer.
+    Client(UnbufferedClientConnection, u32),
 }
 
 impl Deref for End {
@@ -57,7 +61,7 @@ impl Deref for End {
     fn deref(&self) -> &CommonState {
         match self {
             End::Server(c) => c,
-            End::Client(c) => c,
+            End::Client(c, _) => c,
         }
     }
 }
@@ -189,9 +193,21 @@ impl Tls {
         Tls::new(socket, End::Server(end), incoming, piece)
     }
 
-    /// The asking end.
-    pub fn client(socket: Socket, end: UnbufferedClientConnection) -> Box<Tls> {
-        Tls::new(socket, End::Client(end), Vec::new(), MAX_RECORD)
+    /// The asking end. Sessions are kept for `peer`.
+    ///
+    /// # Errors
+    /// The library cannot make use of the configuration.
+    pub fn client(
+        socket: Socket,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        peer: u32,
+    ) -> Result<Box<Tls>, Error> {
+        notes::work_on(peer);
+        let end = UnbufferedClientConnection::new(config, name)?;
+        let mut tls = Tls::new(socket, End::Client(end, peer), Vec::new(), MAX_RECORD);
+        tls.process(None, b"")?;
+        Ok(tls)
     }
 
     fn new(socket: Socket, end: End, incoming: Vec<u8>, piece: usize) -> Box<Tls> {
@@ -252,15 +268,18 @@ impl Tls {
                         encrypt(w, sink, out, *piece)
                     },
                 ),
-                End::Client(c) => absorb(
-                    c.process_tls_records(bytes),
-                    &mut sink,
-                    |_, _| Ok(()),
-                    |w, sink| {
-                        written = true;
-                        encrypt(w, sink, out, *piece)
-                    },
-                ),
+                End::Client(c, peer) => {
+                    notes::work_on(*peer);
+                    absorb(
+                        c.process_tls_records(bytes),
+                        &mut sink,
+                        |_, _| Ok(()),
+                        |w, sink| {
+                            written = true;
+                            encrypt(w, sink, out, *piece)
+                        },
+                    )
+                }
             };
             if !written {
                 write = out;
@@ -297,7 +316,7 @@ impl Tls {
             let bytes = &mut incoming[*at..];
             let (_, result) = match end {
                 End::Server(c) => absorb(c.process_tls_records(bytes), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
-                End::Client(c) => absorb(c.process_tls_records(bytes), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
+                End::Client(c, _) => absorb(c.process_tls_records(bytes), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
             };
             if !matches!(result, Ok(Step::Again)) {
                 break;
@@ -549,7 +568,7 @@ impl Tls {
         // What came is of no interest any more.
         let _ = match end {
             End::Server(c) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), notify),
-            End::Client(c) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), notify),
+            End::Client(c, _) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), notify),
         };
         let _ = self.flush_now();
     }

@@ -31,6 +31,7 @@ pub mod process;
 pub mod proxy;
 pub mod proxy_cache;
 pub mod proxy_rewrite;
+pub mod proxy_ssl;
 pub mod random_index;
 pub mod range;
 pub mod realip;
@@ -87,6 +88,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     proxy::DIRECTIVES,
     proxy_cache::DIRECTIVES,
     proxy_cache::CONVERT_HEAD,
+    proxy_ssl::DIRECTIVES,
     upstream_block::DIRECTIVES,
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
@@ -275,6 +277,10 @@ pub struct MainConf {
     pub log: log::Main,
     /// `upstream` blocks.
     pub upstream: upstream_block::Main,
+    /// `ssl_*`
+    pub ssl: ssl::Main,
+    /// `proxy_ssl_*`
+    pub proxy_ssl: proxy_ssl::Main,
     /// `open_file_cache`.
     pub open_file_cache: open_file_cache::Main,
     /// `charset_map`, and the names of charsets.

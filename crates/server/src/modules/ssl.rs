@@ -13,9 +13,9 @@ use crate::snapshot::{Server, ServerId};
 use crate::tls::dynamic::{CacheLimits, Dynamic};
 use crate::tls::server::{self, Context, Source};
 use crate::tls::{certificate, password};
+use aws_lc_rs::digest::{SHA256, digest};
 use conf::{Node, Problem, value};
 use rustls::SupportedProtocolVersion;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -304,8 +304,32 @@ fn shared(text: &[u8]) -> Option<(Box<str>, u64)> {
     Some((String::from_utf8_lossy(&text[..colon]).into(), size))
 }
 
-/// Makes what a server needs (`ngx_http_ssl_merge_srv_conf`).
+/// Contexts by what they were made of: many servers share one.
+#[derive(Debug, Default)]
+pub struct Main {
+    made: Vec<([u8; 32], Option<Arc<Context>>)>,
+}
+
+/// What values come to, to know the same again. Passwords are among them, so it is a digest.
+pub fn key(of: &str, conf: &impl std::fmt::Debug) -> [u8; 32] {
+    let mut key = [0; 32];
+    key.copy_from_slice(digest(&SHA256, format!("{of} {conf:?}").as_bytes()).as_ref());
+    key
+}
+
+/// Makes what a server needs, or finds it.
 pub fn finish_server(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc<Context>> {
+    let key = key("", conf);
+    if let Some((_, made)) = build.main.ssl.made.iter().find(|(k, _)| *k == key) {
+        return made.clone();
+    }
+    let made = make(build, conf);
+    build.main.ssl.made.push((key, made.clone()));
+    made
+}
+
+/// See `ngx_http_ssl_merge_srv_conf`.
+fn make(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc<Context>> {
     if let Some(last) = conf.certificate.last()
         && conf.certificate.len() > conf.certificate_key.len()
     {
@@ -328,9 +352,8 @@ pub fn finish_server(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc
         let text = "\"ssl_stapling\" ignored: without \"ssl_stapling_file\" it is not supported yet";
         warn_once(build, text.to_owned());
     }
-    let files = build.files;
     let prefix = build.conf_prefix.clone();
-    let read = |path: &Path| files.read(path);
+    let read = build.tls_reader();
     let (context, complaints) = server::build(conf, Source { read: &read, prefix: &prefix }, dynamic);
     build.problems.extend(complaints.errors.into_iter().map(Problem::bare));
     complaints.warnings.into_iter().for_each(|w| warn_once(build, w));

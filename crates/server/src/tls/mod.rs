@@ -4,6 +4,7 @@
 
 pub mod certificate;
 pub mod ciphers;
+pub mod client;
 pub mod commands;
 pub mod der;
 pub mod dynamic;

@@ -22,6 +22,17 @@ thread_local! {
     static SIGNED: Cell<Option<SignatureScheme>> = const { Cell::new(None) };
     static CLIENT_SIGNED: Cell<Option<SignatureScheme>> = const { Cell::new(None) };
     static SESSION: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+    static PEER: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Until the next call the library works on a connection to this peer.
+pub fn work_on(peer: u32) {
+    PEER.set(peer);
+}
+
+/// The peer whose connection is worked on.
+pub fn peer() -> u32 {
+    PEER.get()
 }
 
 /// Takes what was noted since the last time, adding to what is known already.

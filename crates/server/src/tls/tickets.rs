@@ -19,8 +19,8 @@ const NAME: usize = 16;
 const TIME: usize = 8;
 /// Sizes of key files, as nginx has them.
 const FILE_SIZES: [usize; 2] = [48, 80];
-/// Keys that were not given are replaced after this time; the ones before still open tickets.
-const ROTATION: Duration = Duration::from_secs(12 * 3600);
+/// Plain bytes of a ticket are filled up to a multiple of this: its length tells nothing about the session.
+const FILL: usize = 128;
 
 /// A key and its name.
 #[derive(Clone)]
@@ -56,23 +56,32 @@ impl TicketKey {
     }
 }
 
-/// Keys that nobody gave: one set for all servers of the process, so that tickets outlive reloads.
+/// Keys that nobody gave: one set for all servers of the process with one lifetime of tickets, so that tickets outlive
+/// reloads. After a lifetime there is a new key; the one before opens tickets for as long again.
 struct Own {
+    lifetime: Duration,
     /// The newest first.
     keys: Vec<TicketKey>,
     since: Instant,
 }
 
-static OWN: Mutex<Option<Own>> = Mutex::new(None);
+static OWN: Mutex<Vec<Own>> = Mutex::new(Vec::new());
 
-fn own_keys() -> Vec<TicketKey> {
-    let mut own = OWN.lock().expect("nothing panics while it is locked");
-    let fresh = own.as_ref().is_some_and(|o| o.since.elapsed() < ROTATION);
-    if !fresh && let Some(key) = TicketKey::random() {
-        let last = own.take().and_then(|o| o.keys.into_iter().next());
-        *own = Some(Own { keys: [key].into_iter().chain(last).collect(), since: Instant::now() });
+fn own_keys(lifetime: Duration) -> Vec<TicketKey> {
+    let mut all = OWN.lock().expect("nothing panics while it is locked");
+    let place = all.iter().position(|o| o.lifetime == lifetime).unwrap_or_else(|| {
+        all.push(Own { lifetime, keys: Vec::new(), since: Instant::now() });
+        all.len() - 1
+    });
+    let own = &mut all[place];
+    let age = own.since.elapsed();
+    if own.keys.is_empty() || age > lifetime {
+        // What was sealed with the last key is still good if that is not long ago.
+        own.keys.truncate(if age > 2 * lifetime { 0 } else { 1 });
+        own.keys.splice(0..0, TicketKey::random());
+        own.since = Instant::now();
     }
-    own.as_ref().map(|o| o.keys.clone()).unwrap_or_default()
+    own.keys.clone()
 }
 
 /// Makes and opens the tickets of a server.
@@ -91,7 +100,7 @@ impl Tickets {
     }
 
     fn keys(&self) -> Vec<TicketKey> {
-        if self.given.is_empty() { own_keys() } else { self.given.clone() }
+        if self.given.is_empty() { own_keys(self.lifetime) } else { self.given.clone() }
     }
 
     fn seal(&self, plain: &[u8], now_s: u64) -> Option<Vec<u8>> {
@@ -99,7 +108,9 @@ impl Tickets {
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).ok()?;
         let mut ticket = [&key.name[..], &nonce].concat();
-        let mut sealed = [&now_s.to_be_bytes()[..], plain].concat();
+        let len = u16::try_from(plain.len()).ok()?;
+        let mut sealed = [&now_s.to_be_bytes()[..], &len.to_be_bytes(), plain].concat();
+        sealed.resize(sealed.len().next_multiple_of(FILL), 0);
         let nonce = Nonce::assume_unique_for_key(nonce);
         key.key.seal_in_place_append_tag(nonce, Aad::from(self.scope), &mut sealed).ok()?;
         ticket.append(&mut sealed);
@@ -114,6 +125,8 @@ impl Tickets {
         let mut sealed = sealed.to_vec();
         let plain = key.key.open_in_place(nonce, Aad::from(self.scope), &mut sealed).ok()?;
         let (time, plain) = plain.split_at_checked(TIME)?;
+        let (len, plain) = plain.split_at_checked(2)?;
+        let plain = plain.get(..usize::from(u16::from_be_bytes([len[0], len[1]])))?;
         let made = u64::from_be_bytes(time.try_into().ok()?);
         // Another machine's clock may be a little ahead.
         (now_s.saturating_sub(made) <= self.lifetime.as_secs()).then(|| plain.to_vec())

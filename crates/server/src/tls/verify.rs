@@ -190,20 +190,23 @@ impl Trust {
         if chain.len().saturating_sub(2) > self.depth {
             return Err(Failure::TOO_LONG);
         }
-        check_extensions(&chain, purpose)?;
-        self.check_names(&chain, purpose, now_s)?;
+        // As in OpenSSL all is looked at, and the last thing found is told.
+        let mut result = check_extensions(&chain, purpose);
+        result = self.check_names(&chain, purpose, now_s).err().map_or(result, Err);
         if !self.crls.is_empty() {
-            self.check_revocation(&chain, now_s)?;
+            for (i, c) in chain.iter().enumerate() {
+                result = self.check_revocation(c, chain.get(i + 1).unwrap_or(c), now_s).err().map_or(result, Err);
+            }
         }
-        for c in &chain {
+        for c in chain.iter().rev() {
             if now_s < c.not_before {
-                return Err(Failure::NOT_YET);
+                result = Err(Failure::NOT_YET);
             }
             if now_s > c.not_after {
-                return Err(Failure::EXPIRED);
+                result = Err(Failure::EXPIRED);
             }
         }
-        Ok(())
+        result
     }
 
     /// The chain from the first certificate to a trusted one that signed itself.
@@ -293,31 +296,28 @@ impl Trust {
         }
     }
 
-    fn check_revocation(&self, chain: &[Certificate<'_>], now_s: i64) -> Result<(), Failure> {
-        for (i, c) in chain.iter().enumerate() {
-            let issuer = chain.get(i + 1).unwrap_or(c);
-            let crl = self.crls.iter().filter(|l| l.issuer == c.issuer).max_by_key(|l| l.this_update);
-            let crl = crl.ok_or(Failure::NO_CRL)?;
-            if crl.unhandled {
-                return Err(Failure::CRL_CRITICAL);
-            }
-            if key_usage(issuer).is_some_and(|u| u & usage::CRLS == 0) {
-                return Err(Failure::NO_CRL_SIGN);
-            }
-            if crl.signer.get().is_none_or(|k| k != issuer.spki) {
-                let checked = self.check_signature(issuer.spki, &crl.algorithm, &crl.tbs, &crl.signature);
-                checked.map_err(|_| Failure::CRL_SIGNATURE)?;
-                let _ = crl.signer.set(issuer.spki.to_vec());
-            }
-            if now_s < crl.this_update {
-                return Err(Failure::CRL_NOT_YET);
-            }
-            if crl.next_update.is_some_and(|t| now_s > t) {
-                return Err(Failure::CRL_EXPIRED);
-            }
-            if crl.revoked.contains(c.serial) {
-                return Err(Failure::REVOKED);
-            }
+    fn check_revocation(&self, c: &Certificate<'_>, issuer: &Certificate<'_>, now_s: i64) -> Result<(), Failure> {
+        let crl = self.crls.iter().filter(|l| l.issuer == c.issuer).max_by_key(|l| l.this_update);
+        let crl = crl.ok_or(Failure::NO_CRL)?;
+        if crl.unhandled {
+            return Err(Failure::CRL_CRITICAL);
+        }
+        if key_usage(issuer).is_some_and(|u| u & usage::CRLS == 0) {
+            return Err(Failure::NO_CRL_SIGN);
+        }
+        if crl.signer.get().is_none_or(|k| k != issuer.spki) {
+            let checked = self.check_signature(issuer.spki, &crl.algorithm, &crl.tbs, &crl.signature);
+            checked.map_err(|_| Failure::CRL_SIGNATURE)?;
+            let _ = crl.signer.set(issuer.spki.to_vec());
+        }
+        if crl.revoked.contains(c.serial) {
+            return Err(Failure::REVOKED);
+        }
+        if now_s < crl.this_update {
+            return Err(Failure::CRL_NOT_YET);
+        }
+        if crl.next_update.is_some_and(|t| now_s > t) {
+            return Err(Failure::CRL_EXPIRED);
         }
         Ok(())
     }
