@@ -369,15 +369,16 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
     if began {
         keep_line(r, parser.is_line_complete());
     }
-    let text = error.map(|e| crate::log::os_error(&e));
-    match text {
-        _ if r.client.doing.get() == doing::KEPT => {
-            let text = text.map_or_else(String::new, |t| format!(" ({t})"));
+    match error {
+        // A record that makes no sense is no way to close.
+        Some(e) if e.kind() == io::ErrorKind::InvalidData => log_error!(r, Info, "{}", crate::log::read_error("", &e)),
+        error if r.client.doing.get() == doing::KEPT => {
+            let text = error.map_or_else(String::new, |e| format!(" ({})", crate::log::os_error(&e)));
             let client = r.client.remote.borrow();
             let line = format_args!("client {} closed keepalive connection{text}", client.host());
             r.error_log().write(Level::Info, Some(r.client.number), line);
         }
-        Some(text) => log_error!(r, Info, "recv() failed ({text})"),
+        Some(e) => log_error!(r, Info, "{}", crate::log::read_error("recv()", &e)),
         None if began => log_error!(r, Info, "client prematurely closed connection"),
         None => log_error!(r, Info, "client closed connection"),
     }

@@ -54,17 +54,18 @@ fn certificate(section: Section) -> Result<CertificateDer<'static>, String> {
     Ok(CertificateDer::from(whole.to_vec()))
 }
 
-/// The private key of a text. `passwords` are tried in order where it is encrypted.
-pub fn private_key(text: &[u8], passwords: &[Vec<u8>]) -> Result<PrivateKeyDer<'static>, String> {
+/// The private key of a text, and whether it was locked: then `passwords` are tried in order.
+pub fn private_key(text: &[u8], passwords: &[Vec<u8>]) -> Result<(PrivateKeyDer<'static>, bool), String> {
     let failed = |why: &str| format!("PEM_read_bio_PrivateKey() failed (SSL: {why})");
     let sections = pem::sections(text).map_err(|_| failed("bad base64 decode"))?;
     for section in sections {
         let encrypted = section.headers.iter().any(|(n, v)| n == "Proc-Type" && v.ends_with("ENCRYPTED"));
         if encrypted || section.label == "ENCRYPTED PRIVATE KEY" {
-            return super::password::decrypt(&section, passwords).map_err(failed);
+            let key = super::password::decrypt(&section, passwords);
+            return key.map(|k| (k, true)).map_err(failed);
         }
         if let Some(key) = labelled(&section.label, section.der) {
-            return Ok(key);
+            return Ok((key, false));
         }
     }
     Err(failed("error:0480006C:PEM routines::no start line:Expecting: ANY PRIVATE KEY"))
@@ -101,6 +102,14 @@ impl Refused {
     }
 }
 
+/// A certificate that is ready to be shown.
+pub struct Loaded {
+    /// With its chain and key.
+    pub pair: CertifiedKey,
+    /// The key was locked with a password.
+    pub locked: bool,
+}
+
 /// Loads a certificate with its chain and key.
 pub fn load(
     read: Read<'_>,
@@ -109,16 +118,17 @@ pub fn load(
     key: &[u8],
     passwords: &[Vec<u8>],
     provider: &CryptoProvider,
-) -> Result<CertifiedKey, Refused> {
+) -> Result<Loaded, Refused> {
     let chain = content(read, prefix, certificate).and_then(|t| chain(&t)).map_err(Refused::Certificate)?;
-    let key = content(read, prefix, key).and_then(|t| private_key(&t, passwords)).map_err(Refused::Key)?;
+    let key = content(read, prefix, key).and_then(|t| private_key(&t, passwords));
+    let (key, locked) = key.map_err(Refused::Key)?;
     let key = provider.key_provider.load_private_key(key).map_err(|e| Refused::Key(e.to_string()))?;
     let leaf = Certificate::parse(&chain[0]).map_err(|_| Refused::Certificate("nested asn1 error".to_owned()))?;
     if key.public_key().is_some_and(|spki| !same_key(&spki, leaf.spki)) {
         let text = "error:05800074:x509 certificate routines::key values mismatch";
         return Err(Refused::Mismatch(text.to_owned()));
     }
-    Ok(CertifiedKey::new(chain, key))
+    Ok(Loaded { pair: CertifiedKey::new(chain, key), locked })
 }
 
 /// The same public key, whatever its algorithm is called (RSA keys may be marked for PSS).

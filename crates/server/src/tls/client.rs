@@ -210,7 +210,7 @@ fn certificate(
         return Ok(None);
     }
     let loaded = certificate::load(source.read, source.prefix, certificate, key, &conf.passwords, provider);
-    loaded.map(Some).map_err(|e| e.text(certificate, key))
+    loaded.map(|l| Some(l.pair)).map_err(|e| e.text(certificate, key))
 }
 
 /// The client's certificate, whoever asks for one.

@@ -31,7 +31,7 @@ impl fmt::Debug for Dynamic {
 /// `ssl_certificate_cache`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheLimits {
-    /// Certificates kept.
+    /// Objects kept: a certificate and a key are one each.
     pub max: usize,
     /// Unused ones are dropped after this, in ms.
     pub inactive_ms: u64,
@@ -88,11 +88,12 @@ impl Dynamic {
         }
         let read = |path: &std::path::Path| std::fs::read(path);
         let loaded = certificate::load(&read, &self.prefix, certificate, key, &self.passwords, provider);
-        let pair = loaded.map_err(|e| e.text(certificate, key))?;
-        if let Some(cache) = &self.cache {
-            cache.keep(cache_key, &pair);
+        let loaded = loaded.map_err(|e| e.text(certificate, key))?;
+        // A key that was locked is not kept unlocked.
+        if let Some(cache) = self.cache.as_ref().filter(|_| !loaded.locked) {
+            cache.keep(cache_key, &loaded.pair);
         }
-        Ok(pair)
+        Ok(loaded.pair)
     }
 
     /// The only pair, for where there is one.
@@ -117,10 +118,11 @@ impl Cache {
     fn keep(&self, key: Vec<u8>, pair: &CertifiedKey) {
         let now = clock::monotonic_ms();
         let mut kept = self.kept.lock().expect("nothing panics while it is locked");
-        if kept.len() >= self.limits.max {
+        let most = (self.limits.max / 2).max(1);
+        if kept.len() >= most {
             kept.retain(|_, k| now - k.used_ms <= self.limits.inactive_ms);
         }
-        while kept.len() >= self.limits.max {
+        while kept.len() >= most {
             let Some(oldest) = kept.iter().min_by_key(|(_, k)| k.used_ms).map(|(key, _)| key.clone()) else { break };
             kept.remove(&oldest);
         }

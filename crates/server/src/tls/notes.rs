@@ -49,6 +49,11 @@ pub fn client_signed_by(scheme: SignatureScheme) {
     CLIENT_SIGNED.set(Some(scheme));
 }
 
+/// A session was kept or found.
+pub fn session(id: &[u8]) {
+    SESSION.set(Some(id.to_vec()));
+}
+
 /// A key whose signatures are noted.
 pub fn signing(key: Arc<dyn SigningKey>) -> Arc<dyn SigningKey> {
     Arc::new(Noted(key))
@@ -93,24 +98,18 @@ pub fn storing(store: Arc<dyn StoresServerSessions>) -> Arc<dyn StoresServerSess
 #[derive(Debug)]
 struct NotedStore(Arc<dyn StoresServerSessions>);
 
-impl NotedStore {
-    fn note(id: &[u8]) {
-        SESSION.set(Some(id.to_vec()));
-    }
-}
-
 impl StoresServerSessions for NotedStore {
     fn put(&self, id: Vec<u8>, value: Vec<u8>) -> bool {
-        NotedStore::note(&id);
+        session(&id);
         self.0.put(id, value)
     }
 
     fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
-        self.0.get(id).inspect(|_| NotedStore::note(id))
+        self.0.get(id).inspect(|_| session(id))
     }
 
     fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
-        self.0.take(id).inspect(|_| NotedStore::note(id))
+        self.0.take(id).inspect(|_| session(id))
     }
 
     fn can_cache(&self) -> bool {

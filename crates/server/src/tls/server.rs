@@ -156,7 +156,7 @@ fn load(
     let command = options.certificate.as_ref().map(|(c, k)| (c, if k.is_empty() { c } else { k }));
     for (cert, key) in pairs.chain(command) {
         let pair = certificate::load(read, prefix, cert, key, &conf.passwords, provider);
-        loaded.push(pair.map_err(|e| e.text(cert, key))?);
+        loaded.push(pair.map_err(|e| e.text(cert, key))?.pair);
     }
     if *conf.stapling && !conf.stapling_file.is_empty() {
         use std::os::unix::ffi::OsStrExt;

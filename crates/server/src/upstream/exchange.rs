@@ -621,9 +621,9 @@ async fn read_head(
                 break Err(Failure::of(next::ERROR, true, reused && input.is_empty()));
             }
             Event::Done(Err(e)) => {
-                let text = crate::log::os_error(&e);
+                let text = crate::log::read_error("recv()", &e);
                 if !reused || input.len() > start {
-                    log_error!(r, Error, "recv() failed ({text})");
+                    log_error!(r, Error, "{text}");
                 }
                 break Err(Failure::of(next::ERROR, true, reused && input.is_empty()));
             }
