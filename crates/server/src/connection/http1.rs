@@ -528,7 +528,8 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
 }
 
 fn has_unread(r: &Request) -> bool {
-    matches!(&r.session, Session::Http1(h) if !h.unread().is_empty())
+    let Session::Http1(http) = &r.session else { return false };
+    !http.unread().is_empty() || http.socket.tls().is_some_and(|t| t.expects_more())
 }
 
 /// Says that nothing more comes and reads what the client still sends, so that it sees the answer before a reset.

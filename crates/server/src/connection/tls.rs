@@ -8,7 +8,7 @@ use crate::tls::notes;
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, ReadEarlyData, UnbufferedStatus};
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, ReadEarlyData, UnbufferedStatus, WriteTraffic};
 use rustls::{ClientConfig, CommonState, Error};
 use std::io;
 use std::ops::Deref;
@@ -76,6 +76,30 @@ enum Step {
     Ended,
 }
 
+/// What is to be said.
+#[derive(Clone, Copy)]
+enum Say<'b> {
+    Nothing,
+    Bytes(&'b [u8]),
+    /// `close_notify`
+    Goodbye,
+}
+
+impl Say<'_> {
+    fn encrypt<D>(self, writer: &mut WriteTraffic<'_, D>, sink: &mut Sink<'_>, piece: usize) -> Result<(), Error> {
+        match self {
+            Say::Nothing => Ok(()),
+            Say::Bytes(bytes) => encrypt(writer, sink, bytes, piece),
+            Say::Goodbye => sink.encode(|out| {
+                writer.queue_close_notify(out).map_err(|e| match e {
+                    EncryptError::InsufficientSize(e) => e.required_size,
+                    EncryptError::EncryptExhausted => 0,
+                })
+            }),
+        }
+    }
+}
+
 /// What the library produced.
 struct Sink<'b> {
     outgoing: &'b mut Vec<u8>,
@@ -120,7 +144,7 @@ fn absorb<D>(
     status: UnbufferedStatus<'_, '_, D>,
     sink: &mut Sink<'_>,
     early: impl FnOnce(ReadEarlyData<'_, '_, D>, &mut Sink<'_>) -> Result<(), Error>,
-    traffic: impl FnOnce(&mut rustls::unbuffered::WriteTraffic<'_, D>, &mut Sink<'_>) -> Result<(), Error>,
+    traffic: impl FnOnce(&mut WriteTraffic<'_, D>, &mut Sink<'_>) -> Result<(), Error>,
 ) -> (usize, Result<Step, Error>) {
     let UnbufferedStatus { mut discard, state } = status;
     let result = match state {
@@ -158,12 +182,7 @@ fn absorb<D>(
 }
 
 /// Encrypts `bytes`, a record for each `piece`.
-fn encrypt<D>(
-    writer: &mut rustls::unbuffered::WriteTraffic<'_, D>,
-    sink: &mut Sink<'_>,
-    bytes: &[u8],
-    piece: usize,
-) -> Result<(), Error> {
+fn encrypt<D>(writer: &mut WriteTraffic<'_, D>, sink: &mut Sink<'_>, bytes: &[u8], piece: usize) -> Result<(), Error> {
     for part in bytes.chunks(piece) {
         let start = sink.outgoing.len();
         sink.outgoing.resize(start + part.len() + RECORD_OVERHEAD, 0);
@@ -206,7 +225,7 @@ impl Tls {
         notes::work_on(peer);
         let end = UnbufferedClientConnection::new(config, name)?;
         let mut tls = Tls::new(socket, End::Client(end, peer), Vec::new(), MAX_RECORD);
-        tls.process(None, b"")?;
+        tls.process(None, Say::Nothing)?;
         Ok(tls)
     }
 
@@ -243,15 +262,13 @@ impl Tls {
         &mut self.socket
     }
 
-    /// Lets the library work on what came, and encrypts `write` when it may. Plain bytes go to `buf` as far as there is
-    /// room.
-    fn process(&mut self, mut buf: Option<&mut Vec<u8>>, mut write: &[u8]) -> Result<(), Error> {
+    /// Lets the library work on what came, and encrypts what is to be said when it may. Plain bytes go to `buf` as far as
+    /// there is room.
+    fn process(&mut self, mut buf: Option<&mut Vec<u8>>, say: Say<'_>) -> Result<(), Error> {
         loop {
             let Tls { end, incoming, at, outgoing, plain, piece, early, .. } = self;
             let bytes = &mut incoming[*at..];
             let mut sink = Sink { outgoing, plain: buf.as_deref_mut(), rest: plain };
-            let mut written = false;
-            let out = std::mem::take(&mut write);
             let (discard, result) = match end {
                 End::Server(c) => absorb(
                     c.process_tls_records(bytes),
@@ -263,27 +280,14 @@ impl Tls {
                         }
                         Ok(())
                     },
-                    |w, sink| {
-                        written = true;
-                        encrypt(w, sink, out, *piece)
-                    },
+                    |w, sink| say.encrypt(w, sink, *piece),
                 ),
                 End::Client(c, peer) => {
                     notes::work_on(*peer);
-                    absorb(
-                        c.process_tls_records(bytes),
-                        &mut sink,
-                        |_, _| Ok(()),
-                        |w, sink| {
-                            written = true;
-                            encrypt(w, sink, out, *piece)
-                        },
-                    )
+                    let write = |w: &mut WriteTraffic<'_, _>, sink: &mut Sink<'_>| say.encrypt(w, sink, *piece);
+                    absorb(c.process_tls_records(bytes), &mut sink, |_, _| Ok(()), write)
                 }
             };
-            if !written {
-                write = out;
-            }
             self.at += discard;
             if self.at == self.incoming.len() {
                 self.incoming.clear();
@@ -307,16 +311,14 @@ impl Tls {
         }
     }
 
-    /// After an error: what the library has to say to the other side.
+    /// After an error: what the library has to say to the other side. It must see no more bytes.
     fn take_alert(&mut self) {
-        let Tls { end, incoming, at, outgoing, plain, .. } = self;
+        let Tls { end, outgoing, plain, .. } = self;
         let mut sink = Sink { outgoing, plain: None, rest: plain };
-        // At most an alert waits, and is followed by the error again.
-        for _ in 0..2 {
-            let bytes = &mut incoming[*at..];
+        while end.wants_write() {
             let (_, result) = match end {
-                End::Server(c) => absorb(c.process_tls_records(bytes), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
-                End::Client(c, _) => absorb(c.process_tls_records(bytes), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
+                End::Server(c) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
+                End::Client(c, _) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
             };
             if !matches!(result, Ok(Step::Again)) {
                 break;
@@ -327,7 +329,7 @@ impl Tls {
 
     /// Takes one step of the handshake with the bytes that are there, without reading or writing any.
     pub fn advance(&mut self) -> io::Result<()> {
-        self.process(None, b"").map_err(broken)
+        self.process(None, Say::Nothing).map_err(broken)
     }
 
     /// Goes on with the handshake until it is complete, or a request came with it as early data.
@@ -343,7 +345,7 @@ impl Tls {
             if ready!(self.poll_more(cx))? == 0 {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
-            self.process(None, b"").map_err(broken)?;
+            self.process(None, Say::Nothing).map_err(broken)?;
         }
     }
 
@@ -404,7 +406,7 @@ impl Tls {
     }
 
     fn decrypt(&mut self, buf: &mut Vec<u8>) -> io::Result<()> {
-        self.process(Some(buf), b"").map_err(broken)?;
+        self.process(Some(buf), Say::Nothing).map_err(broken)?;
         // Answers to key updates and the like.
         self.flush_now().map(|_| ())
     }
@@ -451,15 +453,15 @@ impl Tls {
                 Poll::Ready(Ok(n)) if n > 0 => {}
                 Poll::Ready(_) => return Poll::Ready(()),
             }
-            if self.process(None, b"").is_err() || self.flush_now().is_err() {
+            if self.process(None, Say::Nothing).is_err() || self.flush_now().is_err() {
                 return Poll::Ready(());
             }
         }
     }
 
-    /// Whether decrypted bytes wait that nobody has asked for.
-    pub fn has_plain(&self) -> bool {
-        !self.plain.is_empty()
+    /// Whether bytes wait that nobody has asked for, or must still come: closed now, the other side would see a reset.
+    pub fn expects_more(&self) -> bool {
+        !self.plain.is_empty() || self.at < self.incoming.len() || self.end.is_handshaking()
     }
 
     /// See [`Socket::try_write`]. Bytes are told of as written when their encryption is with the kernel; until then the
@@ -474,7 +476,7 @@ impl Tls {
             if self.outgoing.capacity() == 0 {
                 self.outgoing = pool::take_buffer();
             }
-            self.process(None, bytes).map_err(broken)?;
+            self.process(None, Say::Bytes(bytes)).map_err(broken)?;
             self.committed = bytes.len();
             if !self.flush_now()? {
                 return Err(io::ErrorKind::WouldBlock.into());
@@ -552,24 +554,10 @@ impl Tls {
 
     /// Says that nothing more comes (`close_notify`), once and without waiting.
     pub fn say_goodbye(&mut self) {
-        if std::mem::replace(&mut self.silent, true) || self.end.is_handshaking() {
+        if std::mem::replace(&mut self.silent, true) {
             return;
         }
-        let Tls { end, outgoing, plain, .. } = self;
-        let mut sink = Sink { outgoing, plain: None, rest: plain };
-        fn notify<D>(w: &mut rustls::unbuffered::WriteTraffic<'_, D>, sink: &mut Sink<'_>) -> Result<(), Error> {
-            sink.encode(|out| {
-                w.queue_close_notify(out).map_err(|e| match e {
-                    EncryptError::InsufficientSize(e) => e.required_size,
-                    EncryptError::EncryptExhausted => 0,
-                })
-            })
-        }
-        // What came is of no interest any more.
-        let _ = match end {
-            End::Server(c) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), notify),
-            End::Client(c, _) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), notify),
-        };
+        let _ = self.process(None, Say::Goodbye);
         let _ = self.flush_now();
     }
 }
