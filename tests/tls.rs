@@ -262,7 +262,7 @@ fn large_bodies_both_ways() {
 
 #[test]
 fn requests_may_come_early_where_that_is_allowed() {
-    let server = secure("ssl_early_data on; return 200 early=$ssl_early_data;").start();
+    let server = secure("client_header_timeout 1s; ssl_early_data on; return 200 early=$ssl_early_data;").start();
     let connect = format!("localhost:{}", server.port);
     std::fs::write(server.dir().join("request"), "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("written");
     let shell = |command: &str| {
