@@ -19,6 +19,7 @@ use rustls::{CommonState, HandshakeKind, NamedGroup, ProtocolVersion, ServerConf
 use std::cell::{Cell, OnceCell};
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -240,6 +241,8 @@ fn host(name: &[u8]) -> Option<String> {
 async fn shake(http: &mut Http1, context: &Context, config: Arc<ServerConfig>) -> Result<Done, Option<io::Error>> {
     let end = UnbufferedServerConnection::new(config).map_err(|e| Some(io::Error::other(e)))?;
     let socket = std::mem::replace(&mut http.socket, Socket::none());
+    // Flights are small and each is waited for (unix sockets have no such option).
+    let _ = rustix::net::sockopt::set_tcp_nodelay(socket.as_fd(), true);
     let incoming = std::mem::take(&mut http.input);
     debug_assert_eq!(http.at, 0, "what came before the handshake was consumed");
     let mut tls = Tls::server(socket, end, incoming, context.buffer_size);

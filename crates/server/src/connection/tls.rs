@@ -262,9 +262,10 @@ impl Tls {
         &mut self.socket
     }
 
-    /// Lets the library work on what came, and encrypts what is to be said when it may. Plain bytes go to `buf` as far as
-    /// there is room.
-    fn process(&mut self, mut buf: Option<&mut Vec<u8>>, say: Say<'_>) -> Result<(), Error> {
+    /// Lets the library work on what came, and encrypts what is to be said when it may: true when it was. Plain bytes go to
+    /// `buf` as far as there is room.
+    fn process(&mut self, mut buf: Option<&mut Vec<u8>>, say: Say<'_>) -> Result<bool, Error> {
+        let mut said = false;
         loop {
             let Tls { end, incoming, at, outgoing, plain, piece, early, .. } = self;
             let bytes = &mut incoming[*at..];
@@ -280,11 +281,17 @@ impl Tls {
                         }
                         Ok(())
                     },
-                    |w, sink| say.encrypt(w, sink, *piece),
+                    |w, sink| {
+                        said = true;
+                        say.encrypt(w, sink, *piece)
+                    },
                 ),
                 End::Client(c, peer) => {
                     notes::work_on(*peer);
-                    let write = |w: &mut WriteTraffic<'_, _>, sink: &mut Sink<'_>| say.encrypt(w, sink, *piece);
+                    let write = |w: &mut WriteTraffic<'_, _>, sink: &mut Sink<'_>| {
+                        said = true;
+                        say.encrypt(w, sink, *piece)
+                    };
                     absorb(c.process_tls_records(bytes), &mut sink, |_, _| Ok(()), write)
                 }
             };
@@ -295,11 +302,11 @@ impl Tls {
             }
             match result {
                 Ok(Step::Again) => {}
-                Ok(Step::Blocked) => return Ok(()),
+                Ok(Step::Blocked) => return Ok(said),
                 Ok(Step::Ended) => {
                     // Said once by the library; what is to be written still can be.
                     if std::mem::replace(&mut self.ended, true) {
-                        return Ok(());
+                        return Ok(said);
                     }
                 }
                 Err(e) => {
@@ -329,24 +336,22 @@ impl Tls {
 
     /// Takes one step of the handshake with the bytes that are there, without reading or writing any.
     pub fn advance(&mut self) -> io::Result<()> {
-        self.process(None, Say::Nothing).map_err(broken)
+        self.process(None, Say::Nothing).map_err(broken).map(|_| ())
     }
 
-    /// Goes on with the handshake until it is complete, or a request came with it as early data.
+    /// Goes on with the handshake until it is complete, or a request came with it as early data. The last flight (session
+    /// tickets) leaves with the first answer, or when there is nothing to read.
     pub fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
+        while self.end.is_handshaking() && !(self.early && !self.plain.is_empty()) {
             if let Poll::Ready(Err(e)) = self.poll_flush(cx) {
                 return Poll::Ready(Err(e));
-            }
-            if !self.end.is_handshaking() || (self.early && !self.plain.is_empty()) {
-                // The last flight may still be on its way: the next write goes behind it.
-                return Poll::Ready(Ok(()));
             }
             if ready!(self.poll_more(cx))? == 0 {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
             self.process(None, Say::Nothing).map_err(broken)?;
         }
+        Poll::Ready(Ok(()))
     }
 
     /// Reads bytes of the kernel.
@@ -388,7 +393,7 @@ impl Tls {
         loop {
             self.take_plain(buf);
             if buf.len() == before && !self.ended && self.at < self.incoming.len() {
-                self.decrypt(buf)?;
+                self.process(Some(buf), Say::Nothing).map_err(broken)?;
             }
             if buf.len() > before {
                 self.rest();
@@ -397,18 +402,19 @@ impl Tls {
             if self.ended {
                 return Poll::Ready(Ok(0));
             }
-            if ready!(self.poll_more(cx))? == 0 {
-                self.ended = true;
-                return Poll::Ready(Ok(0));
+            match self.poll_more(cx)? {
+                Poll::Ready(0) => {
+                    self.ended = true;
+                    return Poll::Ready(Ok(0));
+                }
+                Poll::Ready(_) => _ = self.process(Some(buf), Say::Nothing).map_err(broken)?,
+                Poll::Pending => {
+                    // Nobody is going to write for a while: what the library has to say leaves now.
+                    self.flush_now()?;
+                    return Poll::Pending;
+                }
             }
-            self.decrypt(buf)?;
         }
-    }
-
-    fn decrypt(&mut self, buf: &mut Vec<u8>) -> io::Result<()> {
-        self.process(Some(buf), Say::Nothing).map_err(broken)?;
-        // Answers to key updates and the like.
-        self.flush_now().map(|_| ())
     }
 
     fn take_plain(&mut self, buf: &mut Vec<u8>) {
@@ -467,7 +473,6 @@ impl Tls {
     /// See [`Socket::try_write`]. Bytes are told of as written when their encryption is with the kernel; until then the
     /// caller offers the same bytes again.
     pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.flush_now().and_then(|done| if done { Ok(()) } else { Err(io::ErrorKind::WouldBlock.into()) })?;
         if self.committed == 0 {
             if bytes.is_empty() {
                 return Ok(0);
@@ -476,11 +481,14 @@ impl Tls {
             if self.outgoing.capacity() == 0 {
                 self.outgoing = pool::take_buffer();
             }
-            self.process(None, Say::Bytes(bytes)).map_err(broken)?;
-            self.committed = bytes.len();
-            if !self.flush_now()? {
-                return Err(io::ErrorKind::WouldBlock.into());
+            if !self.process(None, Say::Bytes(bytes)).map_err(broken)? {
+                // Nobody writes before the handshake allows it.
+                return Err(io::Error::other("TLS handshake is not complete"));
             }
+            self.committed = bytes.len();
+        }
+        if !self.flush_now()? {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
         let n = self.committed.min(bytes.len());
         self.committed -= n;

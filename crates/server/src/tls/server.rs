@@ -253,7 +253,8 @@ fn sessions(
         keys.push(key.ok_or_else(|| format!("\"{}\" must be 48 or 80 bytes", path.display()))?);
     }
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
-    if *conf.early_data {
+    // Who must show a certificate is not heard before he has.
+    if *conf.early_data && *conf.verify_client == VerifyClient::Off {
         // What comes early could be sent again by anybody who saw it: its session is used once, which takes a memory.
         let zone = zone.unwrap_or_else(|| Zone::private(EARLY_SESSIONS * BUILTIN_SESSION));
         config.session_storage = notes::storing(Cache::new(zone, scope, timeout));
