@@ -342,7 +342,7 @@ impl Tls {
     /// Goes on with the handshake until it is complete, or a request came with it as early data. The last flight (session
     /// tickets) leaves with the first answer, or when there is nothing to read.
     pub fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        while self.end.is_handshaking() && !(self.early && !self.plain.is_empty()) {
+        while self.end.is_handshaking() && (!self.early || self.plain.is_empty()) {
             if let Poll::Ready(Err(e)) = self.poll_flush(cx) {
                 return Poll::Ready(Err(e));
             }
