@@ -13,6 +13,7 @@ use crate::tls::notes::{self, Notes};
 use crate::tls::server::Context;
 use crate::tls::verify::{Failure, Purpose};
 use crate::worker::clock;
+use rustix::net::RecvFlags;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
 use rustls::{CommonState, HandshakeKind, NamedGroup, ProtocolVersion, ServerConfig, SupportedCipherSuite};
@@ -248,7 +249,17 @@ async fn shake(http: &mut Http1, context: &Context, config: Arc<ServerConfig>) -
     let mut tls = Tls::server(socket, end, incoming, context.buffer_size);
     let mut notes = Notes::default();
     let keys = KEYS.with(Rc::clone);
-    let turn = keys.acquire().await.expect("this semaphore is never closed");
+    let turn = match keys.try_acquire() {
+        Ok(turn) => turn,
+        Err(_) => {
+            let turn = http.timer.guard(keys.acquire()).await.ok_or(None)?;
+            // In a crowd many give up while they wait: no work is done for those.
+            if is_gone(tls.socket()) {
+                return Err(Some(io::ErrorKind::UnexpectedEof.into()));
+            }
+            turn.expect("this semaphore is never closed")
+        }
+    };
     let started = Instant::now();
     let first = tls.advance();
     let spent = SPENT.get() + started.elapsed();
@@ -283,6 +294,16 @@ async fn shake(http: &mut Http1, context: &Context, config: Arc<ServerConfig>) -
         }
         Poll::Ready(Err(e)) => Err(Some(e)),
         Poll::Pending => Err(None),
+    }
+}
+
+/// Whether the other side has closed; asks the kernel.
+fn is_gone(socket: &Socket) -> bool {
+    let mut byte = [0; 1];
+    let seen = rustix::net::recv(socket.as_fd(), &mut byte[..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    match seen {
+        Ok((n, _)) => n == 0,
+        Err(e) => e != rustix::io::Errno::AGAIN && e != rustix::io::Errno::INTR,
     }
 }
 

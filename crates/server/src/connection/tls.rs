@@ -44,8 +44,10 @@ pub struct Tls {
     piece: usize,
     /// The other side says no more.
     ended: bool,
-    /// No goodbye: the connection is broken, or it was said already.
+    /// No goodbye: it was said already, or nobody would hear it.
     silent: bool,
+    /// The library has given up: it must not be asked again.
+    broken: bool,
     /// Bytes came before the handshake was complete.
     pub early: bool,
 }
@@ -243,6 +245,7 @@ impl Tls {
             piece: piece.clamp(1, MAX_RECORD),
             ended: false,
             silent: false,
+            broken: false,
             early: false,
         })
     }
@@ -265,6 +268,9 @@ impl Tls {
     /// Lets the library work on what came, and encrypts what is to be said when it may: true when it was. Plain bytes go to
     /// `buf` as far as there is room.
     fn process(&mut self, mut buf: Option<&mut Vec<u8>>, say: Say<'_>) -> Result<bool, Error> {
+        if self.broken {
+            return Err(Error::General("the connection is broken".into()));
+        }
         let mut said = false;
         loop {
             let Tls { end, incoming, at, outgoing, plain, piece, early, .. } = self;
@@ -310,7 +316,7 @@ impl Tls {
                     }
                 }
                 Err(e) => {
-                    self.silent = true;
+                    (self.silent, self.broken) = (true, true);
                     self.take_alert();
                     return Err(e);
                 }
@@ -572,7 +578,10 @@ impl Tls {
 
 impl Drop for Tls {
     fn drop(&mut self) {
-        self.say_goodbye();
+        // What a panic left is not to be trusted.
+        if !std::thread::panicking() {
+            self.say_goodbye();
+        }
     }
 }
 
