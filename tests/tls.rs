@@ -140,6 +140,81 @@ fn clients_certificates() {
     assert_eq!(client.get("/", "on.org").0, 421);
 }
 
+/// Chains that are good and chains that are not, with `openssl verify` as the judge. Each: leaf, then what is between it
+/// and the root.
+const CHAINS: [&[&str]; 14] = [
+    &["direct"],
+    &["below-int", "int"],
+    &["below-deep", "deep", "int"],
+    &["below-short", "short-2", "short"],
+    &["below-leaf", "direct"],
+    &["below-no-sign", "no-sign"],
+    &["below-server-only", "server-only"],
+    &["below-late", "late-int"],
+    &["server-leaf"],
+    &["critical"],
+    &["no-signature-use"],
+    &["good.named.org", "named"],
+    &["other.org", "named"],
+    &["below-int"],
+];
+
+#[test]
+fn chains_are_judged_as_openssl_does() {
+    if !has_tools() {
+        return;
+    }
+    let ca = "basicConstraints=critical,CA:TRUE\nkeyUsage=keyCertSign,cRLSign";
+    let short = "basicConstraints=critical,CA:TRUE,pathlen:0\nkeyUsage=keyCertSign";
+    let site = Site::http(
+        "server { listen 127.0.0.1:@PORT@ ssl; ssl_certificate root.crt; ssl_certificate_key root.key;
+                  ssl_verify_client optional; ssl_verify_depth 5; ssl_client_certificate root.crt;
+                  error_page 495 =200 /failed; return 200 $ssl_client_verify; }",
+    );
+    let site = site.certificate("root").issued("direct", "root", "30").issued("below-leaf", "direct", "30");
+    let site = site.issued_with("int", "root", "30", ca).issued("below-int", "int", "30");
+    let site = site.issued_with("deep", "int", "30", ca).issued("below-deep", "deep", "30");
+    let site = site.issued_with("short", "root", "30", short).issued_with("short-2", "short", "30", ca);
+    let site = site.issued("below-short", "short-2", "30");
+    let site = site.issued_with("no-sign", "root", "30", "basicConstraints=CA:TRUE\nkeyUsage=digitalSignature");
+    let site = site.issued("below-no-sign", "no-sign", "30");
+    let site = site.issued_with("server-only", "root", "30", &format!("{ca}\nextendedKeyUsage=serverAuth"));
+    let site = site.issued("below-server-only", "server-only", "30");
+    let site = site.issued_with("late-int", "root", "-1", ca).issued("below-late", "late-int", "30");
+    let site = site.issued_with("server-leaf", "root", "30", "extendedKeyUsage=serverAuth");
+    let site = site.issued_with("critical", "root", "30", "1.2.3.4=critical,ASN1:NULL");
+    let site = site.issued_with("no-signature-use", "root", "30", "keyUsage=keyEncipherment");
+    let site =
+        site.issued_with("named", "root", "30", &format!("{ca}\nnameConstraints=critical,permitted;DNS:named.org"));
+    let site = site.issued("good.named.org", "named", "30").issued("other.org", "named", "30");
+    let server = site.start();
+    let read = |name: &str| std::fs::read_to_string(server.dir().join(format!("{name}.crt"))).expect("just made");
+    let (mut good, mut bad) = (0, 0);
+    for chain in CHAINS {
+        let between: String = chain[1..].iter().map(|name| read(name)).collect();
+        std::fs::write(server.dir().join("between.pem"), between.clone() + &read("direct")).expect("written");
+        std::fs::write(server.dir().join("shown.crt"), read(chain[0]) + &between).expect("written");
+        std::fs::copy(server.dir().join(format!("{}.key", chain[0])), server.dir().join("shown.key")).expect("made");
+        let leaf = format!("{}.crt", chain[0]);
+        let mut judge = std::process::Command::new("openssl");
+        judge.args(["verify", "-purpose", "sslclient", "-CAfile", "root.crt", "-untrusted", "between.pem", &leaf]);
+        let judged = judge.current_dir(server.dir()).output().expect("openssl is installed");
+        let said = String::from_utf8_lossy(&judged.stderr).into_owned();
+        let setup = Setup::with_certificate(server.dir(), "shown");
+        let ours = setup.connect(server.port, "x.org").get("/", "x.org").1;
+        assert_eq!(ours == "SUCCESS", judged.status.success(), "{chain:?}: {ours}; openssl: {said}");
+        if judged.status.success() {
+            good += 1;
+        } else {
+            bad += 1;
+            // Without any issuer a server goes on and ends with another number; else the reasons are the same.
+            let reason = ours.trim_start_matches("FAILED:");
+            assert!(said.contains(reason) || chain == ["below-int"], "{chain:?}: {reason}; openssl: {said}");
+        }
+    }
+    assert_eq!((good, bad), (4, 10));
+}
+
 #[test]
 fn sessions_are_resumed_also_after_a_reload() {
     if !has_tools() {

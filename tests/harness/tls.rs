@@ -5,6 +5,7 @@ use super::{Site, find};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned};
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -41,13 +42,18 @@ impl Site {
 
     /// Makes `name.crt` and `name.key`, signed by `issuer`, whose files are there. `days` may be over already.
     pub fn issued(self, name: &str, issuer: &str, days: &str) -> Site {
-        let (subject, other) = (format!("/O=Test/CN={name}"), format!("subjectAltName=DNS:{name}"));
+        self.issued_with(name, issuer, days, &format!("subjectAltName=DNS:{name}"))
+    }
+
+    /// The same with extensions as openssl's configuration has them, a line each.
+    pub fn issued_with(self, name: &str, issuer: &str, days: &str, extensions: &str) -> Site {
+        let subject = format!("/O=Test/CN={name}");
         let (crt, key, csr) = (format!("{name}.crt"), format!("{name}.key"), format!("{name}.csr"));
         let new = ["req", "-new", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-subj", &subject];
         openssl(self.path(), &[&new[..], &["-keyout", &key, "-out", &csr]].concat());
         let (ca, ca_key) = (format!("{issuer}.crt"), format!("{issuer}.key"));
         let sign = ["x509", "-req", "-in", &csr, "-out", &crt, "-CA", &ca, "-CAkey", &ca_key, "-CAcreateserial"];
-        let site = self.file(&format!("{name}.ext"), format!("{other}\n"));
+        let site = self.file(&format!("{name}.ext"), format!("{extensions}\n"));
         let extensions = format!("{name}.ext");
         openssl(site.path(), &[&sign[..], &["-days", days, "-extfile", &extensions]].concat());
         readable(&site.path().join(key));
@@ -113,7 +119,10 @@ impl Setup {
         let chain = CertificateDer::pem_file_iter(dir.join(format!("{name}.crt"))).expect("it is there");
         let chain = chain.map(|c| c.expect("a certificate")).collect();
         let key = PrivateKeyDer::from_pem_file(dir.join(format!("{name}.key"))).expect("a key");
-        Setup { config: Arc::new(builder().with_client_auth_cert(chain, key).expect("they belong together")) }
+        let key = provider().key_provider.load_private_key(key).expect("a key");
+        // Not looked at here: the server is to judge.
+        let pair = SingleCertAndKey::from(CertifiedKey::new(chain, key));
+        Setup { config: Arc::new(builder().with_client_cert_resolver(Arc::new(pair))) }
     }
 
     /// Connects and asks for a server by name.

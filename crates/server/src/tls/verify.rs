@@ -68,7 +68,7 @@ impl Failure {
     const LEAF_SIGNATURE: Failure = Failure(21);
     const TOO_LONG: Failure = Failure(22);
     const REVOKED: Failure = Failure(23);
-    const NO_CA: Failure = Failure(24);
+    const NO_CA: Failure = Failure(79);
     const PATH_LENGTH: Failure = Failure(25);
     const PURPOSE: Failure = Failure(26);
     const CRITICAL: Failure = Failure(34);
@@ -93,7 +93,7 @@ impl Failure {
             21 => "unable to verify the first certificate",
             22 => "certificate chain too long",
             23 => "certificate revoked",
-            24 => "invalid CA certificate",
+            79 => "invalid CA certificate",
             25 => "path length constraint exceeded",
             26 => "unsuitable certificate purpose",
             34 => "unhandled critical extension",
