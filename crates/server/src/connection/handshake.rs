@@ -139,6 +139,9 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
             return false;
         }
     };
+    if *shot.location(shot.server(server).root).conf.core.tcp_nodelay {
+        http.set_nodelay();
+    }
     match shake(http, context, config).await {
         Ok(done) => {
             let facts = client.tls.get().expect("set above");
@@ -242,8 +245,6 @@ fn host(name: &[u8]) -> Option<String> {
 async fn shake(http: &mut Http1, context: &Context, config: Arc<ServerConfig>) -> Result<Done, Option<io::Error>> {
     let end = UnbufferedServerConnection::new(config).map_err(|e| Some(io::Error::other(e)))?;
     let socket = std::mem::replace(&mut http.socket, Socket::none());
-    // Flights are small and each is waited for (unix sockets have no such option).
-    let _ = rustix::net::sockopt::set_tcp_nodelay(socket.as_fd(), true);
     let incoming = std::mem::take(&mut http.input);
     debug_assert_eq!(http.at, 0, "what came before the handshake was consumed");
     let mut tls = Tls::server(socket, end, incoming, context.buffer_size);
