@@ -24,4 +24,6 @@ mod recorded_requests;
 mod reload;
 mod rewrite;
 mod static_files;
+mod tls;
+mod tls_upstream;
 mod upstream_names;

@@ -78,6 +78,11 @@ impl Site {
         Site { folder, text: text.to_owned(), ports: vec![Port::reserve(), Port::reserve()], names: Vec::new() }
     }
 
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
     /// Adds a file, its name relative to the directory.
     pub fn file(self, name: &str, content: impl AsRef<[u8]>) -> Site {
         self.folder.write(name, content);

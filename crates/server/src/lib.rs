@@ -17,6 +17,7 @@ pub mod service;
 pub mod settings;
 pub mod snapshot;
 pub mod temp;
+pub mod tls;
 pub mod upstream;
 pub mod worker;
 pub mod zone;

@@ -34,6 +34,8 @@ pub struct VariableId(pub u32);
 pub struct ServerConf {
     /// Values of `http` and `server` level.
     pub core: ServerSettings,
+    /// `ssl_*`
+    pub ssl: crate::modules::ssl::ServerSettings,
 }
 
 /// A server block.
@@ -45,6 +47,8 @@ pub struct Server {
     pub name: Box<[u8]>,
     /// The level that its requests start on.
     pub root: LocationId,
+    /// What it needs to speak TLS, if it has a certificate or refuses handshakes.
+    pub tls: Option<Arc<crate::tls::server::Context>>,
 }
 
 /// A level of the `http` tree.

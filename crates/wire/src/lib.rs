@@ -10,3 +10,4 @@ pub mod http1;
 pub mod proxy_protocol;
 pub mod range;
 pub mod span;
+pub mod tls;

@@ -72,6 +72,8 @@ pub struct Level {
     pub context: Contexts,
     /// Its place in the snapshot.
     pub id: LocationId,
+    /// Where a server's block begins, for messages.
+    pub place: Option<conf::Span>,
     /// A location's name, empty elsewhere.
     pub name: Vec<u8>,
     /// How the name is matched.
@@ -122,6 +124,8 @@ pub struct Build<'f> {
     pub notes: Vec<Problem>,
     /// Groups of upstream peers.
     pub groups: Vec<std::sync::Arc<crate::upstream::group::Group>>,
+    /// Certificates and the like, each read once however often it is named.
+    pub tls_files: std::rc::Rc<std::cell::RefCell<std::collections::HashMap<PathBuf, Vec<u8>>>>,
     /// Number of compiled expressions, each of which has scratch space in every thread.
     pub patterns: u32,
     next_location: u32,
@@ -152,6 +156,7 @@ impl<'f> Build<'f> {
             directories: Vec::new(),
             notes: Vec::new(),
             groups: Vec::new(),
+            tls_files: std::rc::Rc::default(),
             patterns: 0,
             next_location: 0,
         }
@@ -167,6 +172,19 @@ impl<'f> Build<'f> {
     pub fn conf_path(&self, path: &[u8]) -> PathBuf {
         use std::os::unix::ffi::OsStrExt;
         self.conf_prefix.join(std::ffi::OsStr::from_bytes(path))
+    }
+
+    /// Reads certificates and the like, each once: they may be pipes.
+    pub fn tls_reader(&self) -> impl Fn(&Path) -> std::io::Result<Vec<u8>> + use<'f> {
+        let (files, known) = (self.files, self.tls_files.clone());
+        move |path: &Path| {
+            if let Some(content) = known.borrow().get(path) {
+                return Ok(content.clone());
+            }
+            let content = files.read(path)?;
+            known.borrow_mut().insert(path.to_owned(), content.clone());
+            Ok(content)
+        }
     }
 
     /// Remembers that a directive has no meaning here.

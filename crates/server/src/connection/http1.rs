@@ -369,15 +369,16 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
     if began {
         keep_line(r, parser.is_line_complete());
     }
-    let text = error.map(|e| crate::log::os_error(&e));
-    match text {
-        _ if r.client.doing.get() == doing::KEPT => {
-            let text = text.map_or_else(String::new, |t| format!(" ({t})"));
+    match error {
+        // A record that makes no sense is no way to close.
+        Some(e) if e.kind() == io::ErrorKind::InvalidData => log_error!(r, Info, "{}", crate::log::read_error("", &e)),
+        error if r.client.doing.get() == doing::KEPT => {
+            let text = error.map_or_else(String::new, |e| format!(" ({})", crate::log::os_error(&e)));
             let client = r.client.remote.borrow();
             let line = format_args!("client {} closed keepalive connection{text}", client.host());
             r.error_log().write(Level::Info, Some(r.client.number), line);
         }
-        Some(text) => log_error!(r, Info, "recv() failed ({text})"),
+        Some(e) => log_error!(r, Info, "{}", crate::log::read_error("recv()", &e)),
         None if began => log_error!(r, Info, "client prematurely closed connection"),
         None => log_error!(r, Info, "client closed connection"),
     }
@@ -527,12 +528,13 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
 }
 
 fn has_unread(r: &Request) -> bool {
-    matches!(&r.session, Session::Http1(h) if !h.unread().is_empty())
+    let Session::Http1(http) = &r.session else { return false };
+    !http.unread().is_empty() || http.socket.tls().is_some_and(|t| t.expects_more())
 }
 
 /// Says that nothing more comes and reads what the client still sends, so that it sees the answer before a reset.
 async fn lingering_close(mut http: Box<Http1>, time: Duration, each: Duration) {
-    let _ = rustix::net::shutdown(http.socket.as_fd(), rustix::net::Shutdown::Write);
+    http.socket.shutdown();
     let end = clock::monotonic_ms() + time.as_millis() as u64;
     let mut buffer = Vec::with_capacity(LINGER_BUFFER);
     loop {
@@ -674,7 +676,7 @@ pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
             http.output.push_bytes(bytes);
             Ok(())
         }
-        other => http.output.push(&http.socket, other),
+        other => http.output.push(&mut http.socket, other),
     };
     if !http.chunked {
         return if chunk.is_empty() { Ok(()) } else { push(http) };

@@ -1,19 +1,22 @@
 //! One client connection, from accept to close. Before: `listen`. After: `request`.
 //! An idle connection is this small task and nothing else: buffers and requests are taken when bytes arrive.
 
+pub mod handshake;
 pub mod http1;
 pub mod output;
 pub mod pool;
 pub mod proxy_header;
 pub mod socket;
+pub mod tls;
 
 use crate::config::cidr::Plain;
 use crate::log::error::Level;
 use crate::request::subrequest::SubSession;
 use crate::worker::counters;
+use handshake::Facts;
 use http1::{Http1, Next};
 use socket::Socket;
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -43,6 +46,8 @@ pub mod doing {
     pub const LOGGING: &str = "logging request";
     /// A peer is chosen and connected to.
     pub const CONNECTING: &str = "connecting to upstream";
+    /// A connection to a peer is made secure.
+    pub const SHAKING_UPSTREAM: &str = "SSL handshaking to upstream";
     /// The request is on its way to the peer; its answer has not begun.
     pub const SENDING_REQUEST: &str = "sending request to upstream";
     /// The answer's head has begun.
@@ -79,7 +84,9 @@ pub struct Client {
     /// Requests so far.
     pub requests: Cell<u64>,
     /// What the PROXY header said, if the listener wants one.
-    pub proxy_protocol: RefCell<Option<Rc<wire::proxy_protocol::Header>>>,
+    pub proxy_protocol: OnceCell<Rc<wire::proxy_protocol::Header>>,
+    /// What the TLS handshake came to, if there was one.
+    pub tls: OnceCell<Rc<Facts>>,
     /// What is done on the connection now, for the error log: `reading client request line` (nginx's `log->action`).
     pub doing: Cell<&'static str>,
     /// `debug_connection` names it: all that is said about its requests is logged.
@@ -161,7 +168,8 @@ impl Client {
             listener,
             started_ms: crate::worker::clock::wall_ms(),
             requests: Cell::new(0),
-            proxy_protocol: RefCell::new(None),
+            proxy_protocol: OnceCell::new(),
+            tls: OnceCell::new(),
             doing: Cell::new(doing::WAITING),
             debug: Cell::new(false),
             socket,
@@ -226,11 +234,12 @@ async fn guarded(http: Box<Http1>, client: Rc<Client>) {
 }
 
 async fn run(mut http: Box<Http1>, client: Rc<Client>) {
-    if expects_proxy_header(&client) {
-        let ok = Box::pin(proxy_header::read(&mut http, &client)).await;
-        if !ok {
-            return;
-        }
+    let (proxied, encrypted) = comes_first(&client);
+    if proxied && !Box::pin(proxy_header::read(&mut http, &client)).await {
+        return;
+    }
+    if encrypted && !Box::pin(handshake::accept(&mut http, &client)).await {
+        return;
     }
     loop {
         match Box::pin(http1::serve(http, client.clone())).await {
@@ -258,9 +267,11 @@ async fn run(mut http: Box<Http1>, client: Rc<Client>) {
     }
 }
 
-fn expects_proxy_header(client: &Client) -> bool {
+/// Whether a PROXY header, and whether TLS comes before the first request.
+fn comes_first(client: &Client) -> (bool, bool) {
     let shot = crate::worker::shot();
-    shot.ports[crate::worker::port_of(&shot, client.listener)].proxy_protocol
+    let port = &shot.ports[crate::worker::port_of(&shot, client.listener)];
+    (port.proxy_protocol, port.encrypted() && port.site(client).ssl)
 }
 
 #[cfg(test)]

@@ -68,9 +68,11 @@ impl Output {
     }
 
     /// Adds a piece, writing large ones at once as far as the kernel takes them.
-    pub fn push(&mut self, socket: &Socket, chunk: Chunk<'_>) -> io::Result<()> {
+    pub fn push(&mut self, socket: &mut Socket, chunk: Chunk<'_>) -> io::Result<()> {
         match chunk {
-            Chunk::Bytes(bytes) if bytes.len() >= DIRECT && self.files.is_empty() => self.push_direct(socket, bytes),
+            Chunk::Bytes(bytes) if bytes.len() >= DIRECT && self.files.is_empty() && socket.tls().is_none() => {
+                self.push_direct(socket, bytes)
+            }
             Chunk::Bytes(bytes) => {
                 self.push_bytes(bytes);
                 Ok(())
@@ -84,7 +86,7 @@ impl Output {
         }
     }
 
-    fn push_direct(&mut self, socket: &Socket, bytes: &[u8]) -> io::Result<()> {
+    fn push_direct(&mut self, socket: &mut Socket, bytes: &[u8]) -> io::Result<()> {
         self.queued += bytes.len() as u64;
         let before = self.bytes.len() - self.start;
         let n = match socket.try_write_two(&self.bytes[self.start..], bytes) {
@@ -161,7 +163,7 @@ impl Output {
         self.corked = on;
     }
 
-    fn write_once(&self, socket: &Socket, limit: u64) -> io::Result<usize> {
+    fn write_once(&self, socket: &mut Socket, limit: u64) -> io::Result<usize> {
         let end = self.files.front().map_or(self.bytes.len(), |f| f.at);
         if end > self.start {
             let end = end.min(self.start.saturating_add(usize::try_from(limit).unwrap_or(usize::MAX)));

@@ -20,7 +20,9 @@ pub async fn read(http: &mut Http1, client: &Rc<Client>) -> bool {
         match wire::proxy_protocol::parse(http.unread()) {
             Ok(wire::proxy_protocol::Parsed::Complete { header, len }) => {
                 http.consume(len);
-                client.proxy_protocol.replace(header.map(Rc::new));
+                if let Some(header) = header {
+                    let _ = client.proxy_protocol.set(Rc::new(header));
+                }
                 return true;
             }
             Ok(wire::proxy_protocol::Parsed::Partial) => {}

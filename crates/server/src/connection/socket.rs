@@ -1,6 +1,8 @@
 //! A TCP or unix stream that is registered with the thread's runtime only once it has to wait.
 //! A connection that asks, is answered and closes needs no registration at all. Knows no protocol.
+//! With TLS it stands for the plain bytes above it (`tls`): whoever reads and writes sees no difference.
 
+use super::tls::Tls;
 use crate::engine;
 use crate::engine::io::{Interest, Registration};
 use rustix::io::Errno;
@@ -12,16 +14,16 @@ use std::rc::{Rc, Weak};
 use std::task::{Context, Poll, ready};
 
 /// A connected, non-blocking stream socket.
-#[derive(Debug)]
 pub struct Socket {
     state: State,
     interest: Interest,
 }
 
-#[derive(Debug)]
 enum State {
     Plain(Rc<OwnedFd>),
     Registered(Rc<OwnedFd>, Registration),
+    /// Plain bytes are on top of it; the descriptor is below.
+    Tls(Box<Tls>),
     /// Only while it moves from one to the other.
     Gone,
 }
@@ -42,25 +44,34 @@ impl Socket {
         Socket { state: State::Gone, interest: Interest::Both }
     }
 
+    /// The plain bytes of a TLS connection.
+    pub fn encrypted(tls: Box<Tls>) -> Socket {
+        Socket { state: State::Tls(tls), interest: Interest::Both }
+    }
+
+    /// The TLS connection below, if there is one.
+    pub fn tls(&self) -> Option<&Tls> {
+        match &self.state {
+            State::Tls(tls) => Some(tls),
+            _ => None,
+        }
+    }
+
+    /// See [`Socket::tls`].
+    pub fn tls_mut(&mut self) -> Option<&mut Tls> {
+        match &mut self.state {
+            State::Tls(tls) => Some(tls),
+            _ => None,
+        }
+    }
+
     /// The descriptor for those who only ask the kernel about it: gone when the socket is.
     pub fn handle(&self) -> Weak<OwnedFd> {
         match &self.state {
             State::Plain(fd) | State::Registered(fd, _) => Rc::downgrade(fd),
+            State::Tls(tls) => tls.socket().handle(),
             State::Gone => Weak::new(),
         }
-    }
-
-    /// The descriptor itself, without its registration.
-    pub fn into_fd(mut self) -> OwnedFd {
-        let fd = match std::mem::replace(&mut self.state, State::Gone) {
-            State::Plain(fd) => fd,
-            State::Registered(fd, registration) => {
-                registration.remove(&*fd);
-                fd
-            }
-            State::Gone => unreachable!("a socket keeps its descriptor between calls"),
-        };
-        Rc::try_unwrap(fd).expect("handles are weak, so the socket is the only owner")
     }
 
     #[inline]
@@ -72,17 +83,20 @@ impl Socket {
             };
             self.state = State::Registered(fd, registration);
         }
-        match &self.state {
+        match &mut self.state {
             State::Registered(_, registration) => Ok(registration),
+            State::Tls(tls) => tls.socket_mut().registered(),
             _ => unreachable!("registered above"),
         }
     }
 
     /// Reads into the spare room of `buf` (which must have some). `Ok(0)` is the end of the stream.
     /// After a short read the kernel is not asked again before it reports more.
-    pub fn poll_read(&mut self, _: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        if let State::Registered(_, registration) = &self.state {
-            ready!(registration.poll_readable());
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        match &mut self.state {
+            State::Registered(_, registration) => ready!(registration.poll_readable()),
+            State::Tls(tls) => return tls.poll_read(cx, buf),
+            State::Plain(_) | State::Gone => {}
         }
         if !engine::may_go_on() {
             return Poll::Pending;
@@ -114,6 +128,9 @@ impl Socket {
 
     /// Reads what is there now; `WouldBlock` when nothing is.
     pub fn try_read(&mut self, buf: &mut Vec<u8>) -> io::Result<usize> {
+        if let State::Tls(tls) = &mut self.state {
+            return tls.try_read(buf);
+        }
         receive(self.as_fd(), buf)
     }
 
@@ -123,7 +140,10 @@ impl Socket {
     }
 
     /// Ready when a read would not wait. Asks the kernel nothing.
-    pub fn poll_readable(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if let State::Tls(tls) = &mut self.state {
+            return tls.poll_readable(cx);
+        }
         self.registered()?.poll_readable().map(Ok)
     }
 
@@ -135,21 +155,46 @@ impl Socket {
     }
 
     /// Writes once; `WouldBlock` when the kernel takes nothing now. `more`: further bytes follow at once (MSG_MORE).
-    pub fn try_write(&self, bytes: &[u8], more: bool) -> io::Result<usize> {
+    pub fn try_write(&mut self, bytes: &[u8], more: bool) -> io::Result<usize> {
+        if let State::Tls(tls) = &mut self.state {
+            return tls.try_write(bytes);
+        }
         let mut flags = SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
         retry(|| rustix::net::send(self.as_fd(), bytes, flags))
     }
 
     /// Writes two pieces in one call.
-    pub fn try_write_two(&self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+    pub fn try_write_two(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        if let State::Tls(tls) = &mut self.state {
+            return tls.try_write_two(first, second);
+        }
         let pieces = [io::IoSlice::new(first), io::IoSlice::new(second)];
         retry(|| rustix::io::writev(self.as_fd(), &pieces))
     }
 
     /// Lets the kernel send `len` bytes of a file from `offset`, which moves on.
-    pub fn try_sendfile(&self, file: BorrowedFd<'_>, offset: &mut u64, len: usize) -> io::Result<usize> {
+    pub fn try_sendfile(&mut self, file: BorrowedFd<'_>, offset: &mut u64, len: usize) -> io::Result<usize> {
+        if let State::Tls(tls) = &mut self.state {
+            return tls.try_sendfile(file, offset, len);
+        }
         retry(|| rustix::fs::sendfile(self.as_fd(), file, Some(offset), len))
+    }
+
+    /// Ready when an idle connection is of no use any more: the other side has said something, or closed.
+    pub fn poll_noise(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        match &mut self.state {
+            State::Tls(tls) => tls.poll_noise(cx),
+            _ => self.poll_readable(cx).map(|_| ()),
+        }
+    }
+
+    /// Says that nothing more is written.
+    pub fn shutdown(&mut self) {
+        if let State::Tls(tls) = &mut self.state {
+            tls.say_goodbye();
+        }
+        let _ = rustix::net::shutdown(self.as_fd(), rustix::net::Shutdown::Write);
     }
 
     /// Ready when the kernel may take bytes: a connection that is being made is there, or has failed.
@@ -161,7 +206,7 @@ impl Socket {
     pub fn poll_write_with(
         &mut self,
         _: &mut Context<'_>,
-        mut step: impl FnMut(&Socket) -> io::Result<usize>,
+        mut step: impl FnMut(&mut Socket) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
         if !engine::may_go_on() {
             return Poll::Pending;
@@ -193,6 +238,7 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.state {
             State::Plain(fd) | State::Registered(fd, _) => fd.as_fd(),
+            State::Tls(tls) => tls.as_fd(),
             State::Gone => unreachable!("a socket keeps its descriptor between calls"),
         }
     }

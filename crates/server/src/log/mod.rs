@@ -18,6 +18,14 @@ pub fn os_error(error: &io::Error) -> String {
     Errno(error).to_string().trim_start_matches('(').trim_end_matches(')').to_owned()
 }
 
+/// What a read from a connection failed with; `call` is the one that nginx makes without TLS.
+pub fn read_error(call: &str, error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::InvalidData => format!("SSL_read() failed (SSL: {error})"),
+        _ => format!("{call} failed ({})", os_error(error)),
+    }
+}
+
 /// A line of the main error log, about no request.
 pub fn process_line(level: Level, message: std::fmt::Arguments<'_>) {
     if error::default_enabled(level) {

@@ -44,6 +44,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let mut level = scope.child(node, Contexts::SERVER);
+    level.place = Some(node.name.span);
     if level.listens.is_empty() {
         // nginx's default: port 80, or 8000 where that is not allowed.
         let port = if crate::master::is_root() { 80 } else { 8000 };
@@ -52,6 +53,8 @@ fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             spec: ListenSpec { deferred: true, ..ListenSpec::new(address) },
             default: false,
             proxy_protocol: false,
+            ssl: false,
+            http2: false,
             options: false,
             node: node.clone(),
         });
@@ -172,10 +175,14 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
     for level in &mut levels {
         let mut conf = *level.server.take().unwrap_or_default();
         conf.core.merge(&defaults.core);
-        servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id });
+        conf.ssl.merge(&defaults.ssl);
+        let tls = super::ssl::finish_server(build, &conf.ssl);
+        servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id, tls });
     }
     let indexed: Vec<(ServerId, &Level)> = levels.iter().enumerate().map(|(i, l)| (ServerId(i as u32), l)).collect();
     let (listens, ports) = listen::collect(build, &indexed);
+    let places: Vec<_> = levels.iter().map(|l| l.place).collect();
+    super::ssl::check_listens(build, &ports, &servers, &places);
     for level in levels {
         place(build, level, &http.conf, &mut locations);
     }

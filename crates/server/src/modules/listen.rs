@@ -20,6 +20,10 @@ pub struct Listen {
     pub default: bool,
     /// `proxy_protocol`
     pub proxy_protocol: bool,
+    /// `ssl`
+    pub ssl: bool,
+    /// `http2`
+    pub http2: bool,
     /// Socket options were given.
     pub options: bool,
     /// For messages.
@@ -51,6 +55,8 @@ pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             spec: ListenSpec { deferred: true, ..ListenSpec::new(address) },
             default: false,
             proxy_protocol: false,
+            ssl: false,
+            http2: false,
             options: false,
             node: node.clone(),
         };
@@ -76,6 +82,10 @@ fn parameter(listen: &mut Listen, node: &Node, text: &str) -> Result<(), Problem
         }
         ("proxy_protocol", "") => {
             listen.proxy_protocol = true;
+            return Ok(());
+        }
+        ("ssl", "") => {
+            listen.ssl = true;
             return Ok(());
         }
         ("bind", "") => spec.bind = true,
@@ -108,7 +118,7 @@ fn parameter(listen: &mut Listen, node: &Node, text: &str) -> Result<(), Problem
             spec.keepalive =
                 Some(keepalive(v).ok_or_else(|| node.problem(format!("invalid so_keepalive value: \"{v}\"")))?);
         }
-        ("ssl" | "http2" | "quic", "") => {
+        ("http2" | "quic", "") => {
             return Err(node.problem(format!("the \"{name}\" parameter of \"listen\" is not supported yet")));
         }
         _ => return Err(node.problem(format!("invalid parameter \"{text}\""))),
@@ -262,6 +272,8 @@ struct Collected {
     servers: Vec<(ServerId, usize)>,
     default: Option<(ServerId, Node)>,
     proxy_protocol: bool,
+    ssl: bool,
+    http2: bool,
     options: bool,
 }
 
@@ -314,12 +326,16 @@ fn add(build: &mut Build<'_>, all: &mut Vec<Collected>, id: ServerId, index: usi
             servers: vec![(id, index)],
             default: listen.default.then(|| (id, listen.node.clone())),
             proxy_protocol: listen.proxy_protocol,
+            ssl: listen.ssl,
+            http2: listen.http2,
             options: listen.options,
         });
         return;
     };
     c.servers.push((id, index));
     c.proxy_protocol |= listen.proxy_protocol;
+    c.ssl |= listen.ssl;
+    c.http2 |= listen.http2;
     if listen.options {
         if c.options && c.spec != listen.spec {
             let text = format!("duplicate listen options for {}", listen.spec.address);
@@ -342,6 +358,8 @@ fn add(build: &mut Build<'_>, all: &mut Vec<Collected>, id: ServerId, index: usi
 fn site(build: &mut Build<'_>, c: &Collected, servers: &[(ServerId, &Level)]) -> Site {
     let mut site = Site { default: c.default.as_ref().map_or(c.servers[0].0, |d| d.0), ..Site::default() };
     site.named = c.servers.len() > 1;
+    site.servers = c.servers.iter().map(|(id, _)| *id).collect();
+    (site.ssl, site.http2) = (c.ssl, c.http2);
     for (id, index) in &c.servers {
         let level = servers[*index].1;
         for (name, node) in &level.server_names {

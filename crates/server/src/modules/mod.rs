@@ -31,6 +31,7 @@ pub mod process;
 pub mod proxy;
 pub mod proxy_cache;
 pub mod proxy_rewrite;
+pub mod proxy_ssl;
 pub mod random_index;
 pub mod range;
 pub mod realip;
@@ -43,6 +44,8 @@ pub mod ssi;
 pub mod ssi_commands;
 pub mod ssi_date;
 pub mod ssi_parse;
+pub mod ssl;
+pub mod ssl_variables;
 pub mod static_files;
 pub mod stub_status;
 pub mod sub;
@@ -65,6 +68,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     process::DIRECTIVES,
     http_block::DIRECTIVES,
     core::DIRECTIVES,
+    ssl::DIRECTIVES,
     rewrite::DIRECTIVES,
     log::DIRECTIVES,
     headers::DIRECTIVES,
@@ -84,6 +88,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     proxy::DIRECTIVES,
     proxy_cache::DIRECTIVES,
     proxy_cache::CONVERT_HEAD,
+    proxy_ssl::DIRECTIVES,
     upstream_block::DIRECTIVES,
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
@@ -118,6 +123,7 @@ const VARIABLES: &[&[Builtin]] = &[
     limit_req::VARIABLES,
     ssi::VARIABLES,
     slice::VARIABLES,
+    ssl_variables::VARIABLES,
 ];
 
 /// Rules for variables with a prefix.
@@ -271,6 +277,10 @@ pub struct MainConf {
     pub log: log::Main,
     /// `upstream` blocks.
     pub upstream: upstream_block::Main,
+    /// `ssl_*`
+    pub ssl: ssl::Main,
+    /// `proxy_ssl_*`
+    pub proxy_ssl: proxy_ssl::Main,
     /// `open_file_cache`.
     pub open_file_cache: open_file_cache::Main,
     /// `charset_map`, and the names of charsets.
@@ -412,6 +422,7 @@ pub fn prefixes() -> impl Iterator<Item = &'static Prefix> {
 pub fn configure_arguments() -> String {
     let with = [
         "--with-pcre-jit",
+        "--with-http_ssl_module",
         "--with-http_realip_module",
         "--with-http_addition_module",
         "--with-http_sub_module",

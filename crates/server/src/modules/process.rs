@@ -61,6 +61,8 @@ pub const DIRECTIVES: &[Directive] = &[
         Ok(())
     }),
     process("debug_points", noted),
+    // Files are read anew on a reload whatever this says.
+    process("ssl_object_cache_inheritable", noted),
     process("timer_resolution", noted),
     process("thread_pool", |s, n| {
         s.build.note(n);

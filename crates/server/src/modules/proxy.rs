@@ -15,9 +15,10 @@ use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request, Text, Version, body, finish};
 use crate::snapshot::Shot;
 use crate::text;
+use crate::tls::client::Secure;
 use crate::upstream::exchange::{Answer, Job, JobBody};
 use crate::upstream::group::{Group, GroupId};
-use crate::upstream::settings::{Bind, Store, UpstreamSettings, ignore, next};
+use crate::upstream::settings::{Bind, SslSettings, Store, UpstreamSettings, ignore, next};
 use crate::upstream::{relay, retry};
 use crate::{reads_as_settings, settings};
 use conf::{Contexts, Node, Problem, Word, value};
@@ -189,6 +190,8 @@ pub struct Conf {
     pub upstream: UpstreamSettings,
     /// `proxy_cache` and its like.
     pub cache: CacheSettings,
+    /// `proxy_ssl_*`
+    pub ssl: SslSettings,
     /// `proxy_pass`
     pub pass: Option<Arc<Pass>>,
     /// What is ready for requests.
@@ -220,6 +223,15 @@ struct Url {
     /// Path and arguments, perhaps nothing.
     uri: Vec<u8>,
     full: String,
+    /// `https://`
+    secure: bool,
+}
+
+impl Url {
+    /// The port of a host that has none.
+    fn default_port(&self) -> u16 {
+        if self.secure { 443 } else { 80 }
+    }
 }
 
 /// Lists made once for a level.
@@ -235,6 +247,8 @@ struct Ready {
     own_length: bool,
     own_coding: bool,
     redirects: Arc<Vec<Rewrite>>,
+    /// TLS, where the pass may lead to it.
+    ssl: Option<Arc<crate::tls::client::Context>>,
     /// Headers of answers that clients do not get: known ones as a set of bits, others by name.
     hidden: u64,
     hidden_others: Vec<Box<[u8]>>,
@@ -255,6 +269,7 @@ impl Conf {
         self.settings.merge(&parent.settings);
         self.upstream.merge(&parent.upstream);
         self.cache.merge(&parent.cache);
+        self.ssl.merge(&parent.ssl);
     }
 }
 
@@ -376,20 +391,20 @@ fn proxy_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     Ok(())
 }
 
-/// `http://host[:port][/uri]`, `http://unix:/path:[/uri]`
+/// `http://host[:port][/uri]`, `http://unix:/path:[/uri]`, and the same with `https`.
 fn parse_url(text: &[u8]) -> Result<Url, String> {
     let full = String::from_utf8_lossy(text).into_owned();
-    let Some(rest) = text.get(..7).filter(|p| p.eq_ignore_ascii_case(b"http://")).map(|_| &text[7..]) else {
-        if text.get(..8).is_some_and(|p| p.eq_ignore_ascii_case(b"https://")) {
-            return Err("\"proxy_pass\" to https is not supported yet".into());
-        }
-        return Err("invalid URL prefix".into());
+    let after = |prefix: &str| {
+        let start = text.get(..prefix.len()).filter(|p| p.eq_ignore_ascii_case(prefix.as_bytes()));
+        start.map(|_| &text[prefix.len()..])
     };
+    let secure = after("https://").is_some();
+    let rest = after("http://").or(after("https://")).ok_or("invalid URL prefix")?;
     if rest.starts_with(b"unix:") {
         let path_end = memchr::memchr(b':', &rest[5..]).map_or(rest.len(), |i| i + 5);
         let target = String::from_utf8_lossy(&rest[..path_end]).into_owned();
         let uri = rest.get(path_end + 1..).unwrap_or_default().to_vec();
-        return Ok(Url { target, host: "localhost".into(), port: String::new(), uri, full });
+        return Ok(Url { target, host: "localhost".into(), port: String::new(), uri, full, secure });
     }
     let end = rest.iter().position(|b| matches!(b, b'/' | b'?' | b'#')).unwrap_or(rest.len());
     let target = String::from_utf8_lossy(&rest[..end]).into_owned();
@@ -407,12 +422,13 @@ fn parse_url(text: &[u8]) -> Result<Url, String> {
             if port.parse::<u16>().ok().filter(|p| *p > 0).is_none() {
                 return Err(format!("invalid port in upstream \"{}\"", String::from_utf8_lossy(rest)));
             }
-            let host = if port == "80" { target[..i].to_owned() } else { target.clone() };
+            let usual = if secure { "443" } else { "80" };
+            let host = if port == usual { target[..i].to_owned() } else { target.clone() };
             (host, port.to_owned())
         }
-        None => (target.clone(), "80".to_owned()),
+        None => (target.clone(), if secure { "443" } else { "80" }.to_owned()),
     };
-    Ok(Url { target, host, port, uri, full })
+    Ok(Url { target, host, port, uri, full, secure })
 }
 
 /// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_proxy_merge_loc_conf`).
@@ -440,14 +456,18 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
     if let Some(url) = &pass.fixed
         && pass.group.get().is_none()
     {
-        match super::upstream_block::group_for(build, &url.target, 80) {
+        match super::upstream_block::group_for(build, &url.target, url.default_port()) {
             Ok(id) => {
                 let _ = pass.group.set(id);
             }
             Err(e) => build.problems.push(pass.node.problem(e)),
         }
     }
-    conf.ready = Arc::new(ready(conf, &pass));
+    let mut ready = ready(conf, &pass);
+    if pass.fixed.as_ref().is_none_or(|url| url.secure) {
+        ready.ssl = super::proxy_ssl::finish(build, &conf.ssl, "proxy");
+    }
+    conf.ready = Arc::new(ready);
 }
 
 fn ready(conf: &Conf, pass: &Pass) -> Ready {
@@ -503,6 +523,8 @@ pub(super) struct Target<'u> {
     /// Path and arguments that replace the location's name; with variables, all of it.
     uri: Cow<'u, [u8]>,
     whole: bool,
+    /// TLS is spoken.
+    secure: bool,
 }
 
 /// The content handler.
@@ -526,13 +548,21 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
             let id = *pass.group.get().expect("a url without variables has its group since the configuration was read");
             r.ctx.proxy.host = Some(r.text(url.host.as_bytes()));
             r.ctx.proxy.port = Some(r.text(url.port.as_bytes()));
-            Target { group: shot.groups[id.0 as usize].clone(), uri: Cow::Borrowed(&url.uri), whole: false }
+            Target {
+                group: shot.groups[id.0 as usize].clone(),
+                uri: Cow::Borrowed(&url.uri),
+                whole: false,
+                secure: url.secure,
+            }
         }
         None => match dynamic(r, pass).await {
             Ok(t) => t,
             Err(v) => return v,
         },
     };
+    if target.secure {
+        r.attempts.scheme = "https://";
+    }
     let body = match request_body(r, conf).await {
         Ok(b) => b,
         Err(v) => return v,
@@ -558,7 +588,11 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
         None => None,
     };
     let keepalive = target.group.keepalive.connections.is_some() && local.is_none();
-    let job = Job { group: target.group, head, body, is_head, keepalive, local };
+    let secure = match secure(r, conf, &target) {
+        Ok(s) => s,
+        Err(v) => return v,
+    };
+    let job = Job { group: target.group, head, body, is_head, keepalive, local, secure };
     let verdict = match retry::find_answer(r, &job, &conf.upstream).await {
         Ok(answer) => pass_on(r, conf, &job, answer).await,
         Err(v) if r.ctx.cache.is_some() => proxy_cache::failed(r, conf, v),
@@ -566,6 +600,17 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
     };
     r.scratch = job.head;
     verdict
+}
+
+/// What the connection must be for a pass to https.
+fn secure(r: &mut Request, conf: &Conf, target: &Target<'_>) -> Result<Option<Box<Secure>>, Verdict> {
+    let Some(ssl) = conf.ready.ssl.as_ref().filter(|_| target.secure) else { return Ok(None) };
+    let host = r.ctx.proxy.host.map_or(Vec::new(), |h| r.get(h).to_vec());
+    let secure = ssl.secure(r, &host).map_err(|text| {
+        log_error!(r, Error, "{text}");
+        Verdict::Status(500)
+    });
+    secure.map(|s| Some(Box::new(s)))
 }
 
 /// `proxy_pass` with variables.
@@ -583,11 +628,11 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target<'static>, Verdic
     let shot = r.shot.clone();
     let whole = !url.uri.is_empty();
     if let Some(group) = shot.groups.iter().find(|g| *g.name == *url.target) {
-        return Ok(Target { group: group.clone(), uri: Cow::Owned(url.uri), whole });
+        return Ok(Target { group: group.clone(), uri: Cow::Owned(url.uri), whole, secure: url.secure });
     }
-    let addresses = crate::upstream::names::addresses(r, &url.target, 80).await?;
+    let addresses = crate::upstream::names::addresses(r, &url.target, url.default_port()).await?;
     let group = Group::for_one_request(&url.target, addresses);
-    Ok(Target { group: Arc::new(group), uri: Cow::Owned(url.uri), whole })
+    Ok(Target { group: Arc::new(group), uri: Cow::Owned(url.uri), whole, secure: url.secure })
 }
 
 /// Reads the client's body, or leaves it to be streamed.
@@ -723,7 +768,7 @@ pub(super) fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 /// Scheme and host as they stand in the key of a cache.
 pub(super) fn write_origin(r: &Request, target: &Target<'_>, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"http://");
+    out.extend_from_slice(if target.secure { &b"https://"[..] } else { b"http://" });
     if target.group.name.starts_with("unix:") {
         out.extend_from_slice(target.group.name.as_bytes());
         out.push(b':');

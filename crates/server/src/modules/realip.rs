@@ -138,7 +138,7 @@ pub fn handler(r: &mut Request) -> Verdict {
             let line = r.headers_in.named(&r.arena, name).next();
             line.and_then(|l| step(r.arena.span(l.value), start, &conf.from, recursive).0)
         }
-        Source::ProxyProtocol => r.client.proxy_protocol.borrow().as_deref().and_then(|header| {
+        Source::ProxyProtocol => r.client.proxy_protocol.get().and_then(|header| {
             let source = header.source.to_string();
             let address = step(source.as_bytes(), start, &conf.from, recursive).0?;
             Some(SocketAddr::new(address.ip(), header.source_port))
@@ -162,6 +162,7 @@ fn replaced(client: &Client, remote: Address) -> Rc<Client> {
         requests: client.requests.clone(),
         proxy_protocol: client.proxy_protocol.clone(),
         doing: client.doing.clone(),
+        tls: client.tls.clone(),
         debug: client.debug.clone(),
         socket: client.socket.clone(),
     })

@@ -451,6 +451,13 @@ fn group_of(build: &Build<'_>, block: Block) -> Result<Group, Problem> {
 
 /// The group with a name, or a new one for the addresses it stands for.
 pub fn group_for(build: &mut Build<'_>, host: &str, default_port: u16) -> Result<GroupId, String> {
+    if let Some(i) = build.groups.iter().position(|g| &*g.name == host && g.is_block) {
+        return Ok(GroupId(i as u32));
+    }
+    // One host may stand for two ports.
+    let with_port = format!("{host}:{default_port}");
+    let bare = default_port != 80 && !has_port(host);
+    let host = if bare { &with_port } else { host };
     if let Some(i) = build.groups.iter().position(|g| &*g.name == host) {
         return Ok(GroupId(i as u32));
     }
@@ -459,4 +466,8 @@ pub fn group_for(build: &mut Build<'_>, host: &str, default_port: u16) -> Result
     group.keepalive.connections = None;
     build.groups.push(Arc::new(group));
     Ok(GroupId(build.groups.len() as u32 - 1))
+}
+
+fn has_port(host: &str) -> bool {
+    host.starts_with("unix:") || host.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok())
 }

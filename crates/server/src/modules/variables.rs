@@ -38,8 +38,8 @@ pub const VARIABLES: &[Builtin] = &[
     fixed("server_addr", server_addr),
     fixed("server_port", server_port),
     fixed("server_protocol", server_protocol),
-    fixed("scheme", |_| Some(Text::from("http"))),
-    fixed("https", |_| Some(Text::EMPTY)),
+    fixed("scheme", |r| Some(Text::from(if super::ssl::is_encrypted(r) { "https" } else { "http" }))),
+    fixed("https", |r| Some(if super::ssl::is_encrypted(r) { Text::from("on") } else { Text::EMPTY })),
     fixed("request_port", |r| r.request_port.filter(|p| *p > 0).map_or(Some(Text::EMPTY), |p| port(r, p))),
     fixed("is_request_port", |r| Some(Text::from(if r.request_port.is_some_and(|p| p > 0) { ":" } else { "" }))),
     fixed("request_uri", |r| Some(r.target)),
@@ -184,14 +184,14 @@ fn binary_remote_addr(r: &mut Request) -> Option<Text> {
 }
 
 fn proxied(r: &mut Request, pick: fn(&wire::proxy_protocol::Header) -> String) -> Option<Text> {
-    let value = r.client.proxy_protocol.borrow().as_deref().map(pick)?;
+    let value = r.client.proxy_protocol.get().map(|h| pick(h))?;
     Some(r.text(value.as_bytes()))
 }
 
 fn tlv(r: &mut Request, name: &str) -> Option<Text> {
     let client = r.client.clone();
-    let header = client.proxy_protocol.borrow();
-    match header.as_deref()?.tlvs.lookup(name.as_bytes()) {
+    let header = client.proxy_protocol.get();
+    match header?.tlvs.lookup(name.as_bytes()) {
         Ok(Some(TlvValue::Bytes(b))) => Some(r.text(b)),
         Ok(Some(TlvValue::Number(n))) => Some(text!(r, "{n}")),
         Ok(None) | Err(_) => None,

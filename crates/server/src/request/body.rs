@@ -232,7 +232,7 @@ pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Po
             }
             Poll::Ready(Ok(_)) => {}
             Poll::Ready(Err(e)) => {
-                log_error!(r, Info, "recv() failed ({})", crate::log::os_error(&e));
+                log_error!(r, Info, "{}", crate::log::read_error("recv()", &e));
                 r.aborted = true;
                 return Poll::Ready(Err(BodyError::Status(400)));
             }

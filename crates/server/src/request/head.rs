@@ -229,6 +229,9 @@ fn choose_server(r: &mut Request) -> Result<(), u16> {
         log_error!(r, Info, "client sent HTTP/1.1 request without \"Host\" header");
         return Err(400);
     }
+    if site.ssl {
+        crate::modules::ssl::check(r, host)?;
+    }
     Ok(())
 }
 

@@ -129,7 +129,9 @@ impl Request {
             return;
         }
         let local = crate::worker::local_address(&self.client);
-        let mut url = b"http://".to_vec();
+        let (scheme, usual_port) =
+            if crate::modules::ssl::is_encrypted(self) { ("https://", 443) } else { ("http://", 80) };
+        let mut url = scheme.as_bytes().to_vec();
         if *conf.server_name_in_redirect {
             url.extend_from_slice(&self.server().name);
         } else if let Some(host) = self.headers_in.host {
@@ -142,7 +144,7 @@ impl Request {
         }
         if let crate::connection::Address::Inet(a) = &local
             && *conf.port_in_redirect
-            && a.port() != 80
+            && a.port() != usual_port
         {
             url.extend_from_slice(format!(":{}", a.port()).as_bytes());
         }

@@ -20,6 +20,11 @@ pub struct Port {
 }
 
 impl Port {
+    /// Whether TLS is spoken on any of its addresses.
+    pub fn encrypted(&self) -> bool {
+        self.any.ssl || self.addresses.iter().any(|(_, site)| site.ssl)
+    }
+
     /// The servers for the address that a client connected to.
     pub fn site(&self, client: &Client) -> &Site {
         if !self.addresses.is_empty()
@@ -37,8 +42,14 @@ impl Port {
 pub struct Site {
     /// The server for names that none has.
     pub default: ServerId,
+    /// All of them.
+    pub servers: Vec<ServerId>,
     /// Whether names can make a difference at all.
     pub named: bool,
+    /// `listen ... ssl`
+    pub ssl: bool,
+    /// `listen ... http2`
+    pub http2: bool,
     /// `server_name a.b`
     pub exact: HashMap<Box<[u8]>, ServerId>,
     /// `*.a.b` as `.a.b`; with `true` also `a.b` itself (`.a.b`).
@@ -56,6 +67,25 @@ impl Site {
             return None;
         }
         let name = r.get(host);
+        if let Some(id) = self.find_fixed(name) {
+            return Some(id);
+        }
+        if name.is_empty() {
+            return None;
+        }
+        self.patterns.iter().find(|(p, _)| p.exec(r, host)).map(|(_, id)| *id)
+    }
+
+    /// The same before there is a request: captures are made when it comes.
+    pub fn find_early(&self, name: &[u8]) -> Option<ServerId> {
+        if name.is_empty() {
+            return None;
+        }
+        let fixed = self.find_fixed(name);
+        fixed.or_else(|| self.patterns.iter().find(|(p, _)| p.is_match(name)).map(|(_, id)| *id))
+    }
+
+    fn find_fixed(&self, name: &[u8]) -> Option<ServerId> {
         if let Some(id) = self.exact.get(name) {
             return Some(*id);
         }
@@ -78,10 +108,7 @@ impl Site {
                 }
             }
         }
-        if name.is_empty() {
-            return None;
-        }
-        self.patterns.iter().find(|(p, _)| p.exec(r, host)).map(|(_, id)| *id)
+        None
     }
 }
 

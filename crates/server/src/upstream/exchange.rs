@@ -9,6 +9,7 @@ use crate::connection::{Session, doing, pool as buffers};
 use crate::log_error;
 use crate::request::Request;
 use crate::request::body::{self, BodyError, Stored};
+use crate::tls::client::Secure;
 use crate::worker::clock;
 use crate::worker::timer::Timer;
 use std::future::poll_fn;
@@ -38,6 +39,15 @@ pub struct Job {
     pub keepalive: bool,
     /// Where to connect from.
     pub local: Option<SocketAddr>,
+    /// TLS is spoken to the peers.
+    pub secure: Option<Box<Secure>>,
+}
+
+impl Job {
+    /// What a connection must have been made for.
+    fn identity(&self) -> Option<&Arc<[u8]>> {
+        self.secure.as_ref().map(|s| &s.identity)
+    }
 }
 
 /// The body that goes with a job.
@@ -119,7 +129,7 @@ pub async fn ask(
 ) -> Result<Answer, (Failure, Chosen)> {
     let started_ms = clock::monotonic_ms();
     let in_use = pool::begin(&job.group);
-    let idle = if fresh || !job.keepalive { None } else { pool::take(&job.group, &chosen.peer) };
+    let idle = if fresh || !job.keepalive { None } else { pool::take(&job.group, &chosen.peer, job.identity()) };
     let reused = idle.is_some();
     let mut connection = match idle {
         Some(c) => {
@@ -183,9 +193,12 @@ async fn open(
     })
     .await;
     match event {
-        Event::Done(Ok(socket)) => {
+        Event::Done(Ok(mut socket)) => {
+            if let Some(secure) = &job.secure {
+                socket = Box::pin(super::secure::shake(r, conf, &timer, socket, secure, chosen)).await?;
+            }
             r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started_ms);
-            Ok(Connection::new(socket, timer))
+            Ok(Connection::new(socket, timer, job.identity().cloned()))
         }
         Event::Done(Err(f)) => Err(connect_failed(r, job, chosen, &f)),
         Event::TimedOut => {
@@ -231,7 +244,7 @@ fn is_network(e: &io::Error) -> bool {
     unreachable || matches!(e.kind(), Kind::ConnectionRefused | Kind::ConnectionReset | Kind::WouldBlock)
 }
 
-fn client_gone(r: &mut Request) -> Failure {
+pub(super) fn client_gone(r: &mut Request) -> Failure {
     log_error!(
         r,
         Info,
@@ -608,9 +621,9 @@ async fn read_head(
                 break Err(Failure::of(next::ERROR, true, reused && input.is_empty()));
             }
             Event::Done(Err(e)) => {
-                let text = crate::log::os_error(&e);
+                let text = crate::log::read_error("recv()", &e);
                 if !reused || input.len() > start {
-                    log_error!(r, Error, "recv() failed ({text})");
+                    log_error!(r, Error, "{text}");
                 }
                 break Err(Failure::of(next::ERROR, true, reused && input.is_empty()));
             }

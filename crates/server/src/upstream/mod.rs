@@ -1,5 +1,5 @@
 //! Upstreams. The way of a request through here: `group` (who there is) -> `choose` (whom to ask) -> `connect` and `pool`
-//! (a connection) -> `exchange` (one try) -> `relay` (the answer on its way to the client), around it `retry` (the next
+//! (a connection, perhaps made `secure`) -> `exchange` (one try) -> `relay` (the answer on its way to the client), around it `retry` (the next
 //! peer). What is sent and how the answer is read belongs to the protocol's module (`modules::proxy`).
 
 pub mod choose;
@@ -11,6 +11,7 @@ pub mod names;
 pub mod pool;
 pub mod relay;
 pub mod retry;
+pub mod secure;
 pub mod settings;
 pub mod store;
 pub mod tunnel;

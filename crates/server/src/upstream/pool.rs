@@ -29,12 +29,14 @@ pub struct Connection {
     /// When it was opened, ms of the monotonic clock.
     pub started_ms: u64,
     idle_since_ms: u64,
+    /// With TLS: what it was made for. It is good for nothing else.
+    identity: Option<Arc<[u8]>>,
 }
 
 impl Connection {
     /// A connection that was just opened.
-    pub fn new(socket: Socket, timer: Timer) -> Connection {
-        Connection { socket, timer, requests: 0, started_ms: clock::monotonic_ms(), idle_since_ms: 0 }
+    pub fn new(socket: Socket, timer: Timer, identity: Option<Arc<[u8]>>) -> Connection {
+        Connection { socket, timer, requests: 0, started_ms: clock::monotonic_ms(), idle_since_ms: 0, identity }
     }
 }
 
@@ -111,13 +113,14 @@ pub fn begin(group: &Arc<Group>) -> InUse {
     })
 }
 
-/// An idle connection to a peer that is still good, if there is one.
-pub fn take(group: &Arc<Group>, peer: &Peer) -> Option<Connection> {
+/// An idle connection to a peer that is still good, if there is one. `identity`: what it must have been made for.
+pub fn take(group: &Arc<Group>, peer: &Peer, identity: Option<&Arc<[u8]>>) -> Option<Connection> {
     group.keepalive.connections?;
     let (now, timeout) = (clock::monotonic_ms(), group.keepalive.timeout.as_millis() as u64);
     with(group, |p| {
         let list = p.idle.get_mut(&peer.state.number)?;
-        while let Some(mut c) = list.pop() {
+        while let Some(at) = list.iter().rposition(|c| c.identity.as_ref() == identity) {
+            let mut c = list.swap_remove(at);
             p.count -= 1;
             // The sweep comes once a second; a connection past its time is not used until then.
             if now - c.idle_since_ms < timeout && is_quiet(&mut c) {
@@ -162,7 +165,7 @@ pub fn give(group: &Arc<Group>, peer: &Peer, mut connection: Connection) {
 /// Whether the other side has neither closed nor said anything.
 fn is_quiet(c: &mut Connection) -> bool {
     let mut cx = Context::from_waker(Waker::noop());
-    c.socket.poll_readable(&mut cx).is_pending()
+    c.socket.poll_noise(&mut cx).is_pending()
 }
 
 async fn sweep() {

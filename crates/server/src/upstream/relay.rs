@@ -150,7 +150,7 @@ impl Relay {
                 Step::Read(Err(e)) => {
                     // nginx reads into its list of buffers, or into its only one.
                     let call = if self.way.buffering { "readv()" } else { "recv()" };
-                    log_error!(r, Error, "{call} failed ({})", crate::log::os_error(&e));
+                    log_error!(r, Error, "{}", crate::log::read_error(call, &e));
                     return cut_short(r);
                 }
                 Step::Drained => {}

@@ -2,8 +2,10 @@
 //! `ngx_http_upstream_conf_t`.
 
 use crate::config::complex::Complex;
+use crate::modules::ssl::Protocols;
 use crate::settings;
 use crate::temp::TempPath;
+use crate::tls::dynamic::CacheLimits;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -209,6 +211,40 @@ pub struct Bind {
     pub address: Complex,
     /// The address need not be the machine's own (IP_TRANSPARENT).
     pub transparent: bool,
+}
+
+settings! {
+    /// `*_ssl_*`: TLS towards peers.
+    pub struct SslSettings {
+        /// `*_ssl_certificate`, empty: none.
+        certificate: Arc<[u8]> = Arc::from(&b""[..]),
+        /// `*_ssl_certificate_key`
+        certificate_key: Arc<[u8]> = Arc::from(&b""[..]),
+        /// `*_ssl_certificate_cache`
+        certificate_cache: Option<CacheLimits> = None,
+        /// `*_ssl_password_file`: what stands in it.
+        passwords: Arc<Vec<Vec<u8>>> = Arc::default(),
+        /// `*_ssl_protocols`
+        protocols: Protocols = Protocols { tls12: true, tls13: true },
+        /// `*_ssl_ciphers`
+        ciphers: Arc<[u8]> = Arc::from(&b"DEFAULT"[..]),
+        /// `*_ssl_conf_command`, in order.
+        conf_commands: Arc<Vec<(Vec<u8>, Vec<u8>)>> = Arc::default(),
+        /// `*_ssl_name`
+        name: Option<Complex> = None,
+        /// `*_ssl_server_name`: the name is sent.
+        server_name: bool = false,
+        /// `*_ssl_verify`
+        verify: bool = false,
+        /// `*_ssl_verify_depth`
+        verify_depth: u64 = 1,
+        /// `*_ssl_trusted_certificate`
+        trusted_certificate: Arc<[u8]> = Arc::from(&b""[..]),
+        /// `*_ssl_crl`
+        crl: Arc<[u8]> = Arc::from(&b""[..]),
+        /// `*_ssl_session_reuse`
+        session_reuse: bool = true,
+    }
 }
 
 /// `*_store`

@@ -121,7 +121,7 @@ pub async fn run(r: &mut Request, conf: &UpstreamSettings, answer: Answer) -> Ve
             log_error!(r, Error, "upstream timed out (110: Connection timed out)");
         }
         Err(e) if !super::exchange::is_reset(&e) => {
-            log_error!(r, Info, "recv() failed ({})", crate::log::os_error(&e));
+            log_error!(r, Info, "{}", crate::log::read_error("recv()", &e));
         }
         _ => {}
     }

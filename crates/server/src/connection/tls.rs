@@ -1,0 +1,596 @@
+//! TLS on a connection, towards a client or a peer: between `socket` (bytes as the kernel has them) and whoever reads and
+//! writes plain bytes. rustls keeps the keys; the buffers are ours and go back to the thread's pool when nothing is in
+//! them, so that an idle connection holds its keys and no bytes. Never looks at what it carries.
+
+use super::pool;
+use super::socket::Socket;
+use crate::tls::notes;
+use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::ServerName;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, ReadEarlyData, UnbufferedStatus, WriteTraffic};
+use rustls::{ClientConfig, CommonState, Error};
+use std::io;
+use std::ops::Deref;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+
+/// The largest payload of a record (RFC 8446 section 5.1).
+pub const MAX_RECORD: usize = 16 * 1024;
+/// What a record adds to its payload at most: head, content type, tag, and the nonce of TLS 1.2.
+const RECORD_OVERHEAD: usize = 5 + 1 + 16 + 8;
+/// Room for a whole record and the head of the next: more is read only once these are worked off.
+const INCOMING: usize = MAX_RECORD + 256 + 5;
+/// At most this much is encrypted before the kernel takes it. Fits a pooled buffer.
+const AT_ONCE: usize = 3 * MAX_RECORD;
+
+/// One end of a TLS connection.
+pub struct Tls {
+    socket: Socket,
+    end: End,
+    /// Bytes of the kernel from `at` on are not decrypted yet.
+    incoming: Vec<u8>,
+    at: usize,
+    /// Encrypted bytes from `sent` on are not with the kernel yet.
+    outgoing: Vec<u8>,
+    sent: usize,
+    /// Decrypted bytes from `plain_at` on were not asked for yet.
+    plain: Vec<u8>,
+    plain_at: usize,
+    /// Plain bytes whose encryption is in `outgoing`: the writer is told of them when they are with the kernel.
+    committed: usize,
+    /// Payload of a record, at most.
+    piece: usize,
+    /// The other side says no more.
+    ended: bool,
+    /// No goodbye: it was said already, or nobody would hear it.
+    silent: bool,
+    /// The library has given up: it must not be asked again.
+    broken: bool,
+    /// Bytes came before the handshake was complete.
+    pub early: bool,
+}
+
+enum End {
+    Server(UnbufferedServerConnection),
+    /// With the number of the peer.
+    Client(UnbufferedClientConnection, u32),
+}
+
+impl Deref for End {
+    type Target = CommonState;
+    fn deref(&self) -> &CommonState {
+        match self {
+            End::Server(c) => c,
+            End::Client(c, _) => c,
+        }
+    }
+}
+
+/// How far the library got with what it was given.
+enum Step {
+    /// There is more to do.
+    Again,
+    /// It needs more bytes.
+    Blocked,
+    /// The other side said goodbye.
+    Ended,
+}
+
+/// What is to be said.
+#[derive(Clone, Copy)]
+enum Say<'b> {
+    Nothing,
+    Bytes(&'b [u8]),
+    /// `close_notify`
+    Goodbye,
+}
+
+impl Say<'_> {
+    fn encrypt<D>(self, writer: &mut WriteTraffic<'_, D>, sink: &mut Sink<'_>, piece: usize) -> Result<(), Error> {
+        match self {
+            Say::Nothing => Ok(()),
+            Say::Bytes(bytes) => encrypt(writer, sink, bytes, piece),
+            Say::Goodbye => sink.encode(|out| {
+                writer.queue_close_notify(out).map_err(|e| match e {
+                    EncryptError::InsufficientSize(e) => e.required_size,
+                    EncryptError::EncryptExhausted => 0,
+                })
+            }),
+        }
+    }
+}
+
+/// What the library produced.
+struct Sink<'b> {
+    outgoing: &'b mut Vec<u8>,
+    /// Plain bytes go here as far as there is room, then to `rest`.
+    plain: Option<&'b mut Vec<u8>>,
+    rest: &'b mut Vec<u8>,
+}
+
+impl Sink<'_> {
+    fn plain(&mut self, mut bytes: &[u8]) {
+        if let Some(out) = &mut self.plain
+            && self.rest.is_empty()
+        {
+            let n = (out.capacity() - out.len()).min(bytes.len());
+            out.extend_from_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+        }
+        self.rest.extend_from_slice(bytes);
+    }
+
+    fn encode(&mut self, mut put: impl FnMut(&mut [u8]) -> Result<usize, usize>) -> Result<(), Error> {
+        let start = self.outgoing.len();
+        let mut room = 0;
+        loop {
+            self.outgoing.resize(start + room, 0);
+            match put(&mut self.outgoing[start..]) {
+                Ok(n) => {
+                    self.outgoing.truncate(start + n);
+                    return Ok(());
+                }
+                Err(needed) if needed > room => room = needed,
+                Err(_) => {
+                    self.outgoing.truncate(start);
+                    return Err(Error::EncryptError);
+                }
+            }
+        }
+    }
+}
+
+fn absorb<D>(
+    status: UnbufferedStatus<'_, '_, D>,
+    sink: &mut Sink<'_>,
+    early: impl FnOnce(ReadEarlyData<'_, '_, D>, &mut Sink<'_>) -> Result<(), Error>,
+    traffic: impl FnOnce(&mut WriteTraffic<'_, D>, &mut Sink<'_>) -> Result<(), Error>,
+) -> (usize, Result<Step, Error>) {
+    let UnbufferedStatus { mut discard, state } = status;
+    let result = match state {
+        Err(e) => Err(e),
+        Ok(ConnectionState::ReadTraffic(mut records)) => loop {
+            match records.next_record() {
+                None => break Ok(Step::Again),
+                Some(Ok(record)) => {
+                    discard += record.discard;
+                    sink.plain(record.payload);
+                }
+                Some(Err(e)) => break Err(e),
+            }
+        },
+        Ok(ConnectionState::ReadEarlyData(records)) => early(records, sink).map(|()| Step::Again),
+        Ok(ConnectionState::EncodeTlsData(mut data)) => sink
+            .encode(|out| {
+                data.encode(out).map_err(|e| match e {
+                    EncodeError::InsufficientSize(e) => e.required_size,
+                    EncodeError::AlreadyEncoded => 0,
+                })
+            })
+            .map(|()| Step::Again),
+        Ok(ConnectionState::TransmitTlsData(data)) => {
+            // `outgoing` keeps it until the kernel takes it.
+            data.done();
+            Ok(Step::Again)
+        }
+        Ok(ConnectionState::BlockedHandshake) => Ok(Step::Blocked),
+        Ok(ConnectionState::WriteTraffic(mut writer)) => traffic(&mut writer, sink).map(|()| Step::Blocked),
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Ended),
+        Ok(_) => Ok(Step::Blocked),
+    };
+    (discard, result)
+}
+
+/// Encrypts `bytes`, a record for each `piece`.
+fn encrypt<D>(writer: &mut WriteTraffic<'_, D>, sink: &mut Sink<'_>, bytes: &[u8], piece: usize) -> Result<(), Error> {
+    for part in bytes.chunks(piece) {
+        let start = sink.outgoing.len();
+        sink.outgoing.resize(start + part.len() + RECORD_OVERHEAD, 0);
+        match writer.encrypt(part, &mut sink.outgoing[start..]) {
+            Ok(n) => sink.outgoing.truncate(start + n),
+            Err(EncryptError::InsufficientSize(_)) => {
+                sink.outgoing.truncate(start);
+                sink.encode(|out| {
+                    writer.encrypt(part, out).map_err(|e| match e {
+                        EncryptError::InsufficientSize(e) => e.required_size,
+                        EncryptError::EncryptExhausted => 0,
+                    })
+                })?;
+            }
+            Err(EncryptError::EncryptExhausted) => {
+                sink.outgoing.truncate(start);
+                return Err(Error::EncryptError);
+            }
+        }
+    }
+    Ok(())
+}
+
+impl Tls {
+    /// The accepting end. `incoming` has been read from the socket already; `piece` is the payload of a record.
+    pub fn server(socket: Socket, end: UnbufferedServerConnection, incoming: Vec<u8>, piece: usize) -> Box<Tls> {
+        Tls::new(socket, End::Server(end), incoming, piece)
+    }
+
+    /// The asking end. Sessions are kept for `peer`.
+    ///
+    /// # Errors
+    /// The library cannot make use of the configuration.
+    pub fn client(
+        socket: Socket,
+        config: Arc<ClientConfig>,
+        name: ServerName<'static>,
+        peer: u32,
+    ) -> Result<Box<Tls>, Error> {
+        notes::work_on(peer);
+        let end = UnbufferedClientConnection::new(config, name)?;
+        let mut tls = Tls::new(socket, End::Client(end, peer), Vec::new(), MAX_RECORD);
+        tls.process(None, Say::Nothing)?;
+        Ok(tls)
+    }
+
+    fn new(socket: Socket, end: End, incoming: Vec<u8>, piece: usize) -> Box<Tls> {
+        Box::new(Tls {
+            socket,
+            end,
+            incoming,
+            at: 0,
+            outgoing: Vec::new(),
+            sent: 0,
+            plain: Vec::new(),
+            plain_at: 0,
+            committed: 0,
+            piece: piece.clamp(1, MAX_RECORD),
+            ended: false,
+            silent: false,
+            broken: false,
+            early: false,
+        })
+    }
+
+    /// What is known of the connection: version, cipher, certificates.
+    pub fn state(&self) -> &CommonState {
+        &self.end
+    }
+
+    /// The socket below.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// See [`Tls::socket`].
+    pub fn socket_mut(&mut self) -> &mut Socket {
+        &mut self.socket
+    }
+
+    /// Lets the library work on what came, and encrypts what is to be said when it may: true when it was. Plain bytes go to
+    /// `buf` as far as there is room.
+    fn process(&mut self, mut buf: Option<&mut Vec<u8>>, say: Say<'_>) -> Result<bool, Error> {
+        if self.broken {
+            return Err(Error::General("the connection is broken".into()));
+        }
+        let mut said = false;
+        loop {
+            let Tls { end, incoming, at, outgoing, plain, piece, early, .. } = self;
+            let bytes = &mut incoming[*at..];
+            let mut sink = Sink { outgoing, plain: buf.as_deref_mut(), rest: plain };
+            let (discard, result) = match end {
+                End::Server(c) => absorb(
+                    c.process_tls_records(bytes),
+                    &mut sink,
+                    |mut records, sink| {
+                        while let Some(record) = records.next_record() {
+                            *early = true;
+                            sink.plain(record?.payload);
+                        }
+                        Ok(())
+                    },
+                    |w, sink| {
+                        said = true;
+                        say.encrypt(w, sink, *piece)
+                    },
+                ),
+                End::Client(c, peer) => {
+                    notes::work_on(*peer);
+                    let write = |w: &mut WriteTraffic<'_, _>, sink: &mut Sink<'_>| {
+                        said = true;
+                        say.encrypt(w, sink, *piece)
+                    };
+                    absorb(c.process_tls_records(bytes), &mut sink, |_, _| Ok(()), write)
+                }
+            };
+            self.at += discard;
+            if self.at == self.incoming.len() {
+                self.incoming.clear();
+                self.at = 0;
+            }
+            match result {
+                Ok(Step::Again) => {}
+                Ok(Step::Blocked) => return Ok(said),
+                Ok(Step::Ended) => {
+                    // Said once by the library; what is to be written still can be.
+                    if std::mem::replace(&mut self.ended, true) {
+                        return Ok(said);
+                    }
+                }
+                Err(e) => {
+                    (self.silent, self.broken) = (true, true);
+                    self.take_alert();
+                    return Err(e);
+                }
+            }
+        }
+    }
+
+    /// After an error: what the library has to say to the other side. It must see no more bytes.
+    fn take_alert(&mut self) {
+        let Tls { end, outgoing, plain, .. } = self;
+        let mut sink = Sink { outgoing, plain: None, rest: plain };
+        while end.wants_write() {
+            let (_, result) = match end {
+                End::Server(c) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
+                End::Client(c, _) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
+            };
+            if !matches!(result, Ok(Step::Again)) {
+                break;
+            }
+        }
+        let _ = self.flush_now();
+    }
+
+    /// Takes one step of the handshake with the bytes that are there, without reading or writing any.
+    pub fn advance(&mut self) -> io::Result<()> {
+        self.process(None, Say::Nothing).map_err(broken).map(|_| ())
+    }
+
+    /// Goes on with the handshake until it is complete, or a request came with it as early data. The last flight (session
+    /// tickets) leaves with the first answer, or when there is nothing to read.
+    pub fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.end.is_handshaking() && (!self.early || self.plain.is_empty()) {
+            if let Poll::Ready(Err(e)) = self.poll_flush(cx) {
+                return Poll::Ready(Err(e));
+            }
+            if ready!(self.poll_more(cx))? == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            self.process(None, Say::Nothing).map_err(broken)?;
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads bytes of the kernel.
+    fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if self.incoming.capacity() == 0 {
+            self.incoming = pool::take_buffer();
+        }
+        if self.at > 0 {
+            self.incoming.drain(..self.at);
+            self.at = 0;
+        }
+        if self.incoming.capacity() < INCOMING && self.incoming.len() * 2 > self.incoming.capacity() {
+            self.incoming.reserve(INCOMING - self.incoming.len());
+        }
+        if self.incoming.capacity() == self.incoming.len() {
+            // A handshake message may take several records; the library bounds its size.
+            self.incoming.reserve(INCOMING);
+        }
+        let result = self.socket.poll_read(cx, &mut self.incoming);
+        if !matches!(result, Poll::Ready(Ok(n)) if n > 0) {
+            self.rest();
+        }
+        result
+    }
+
+    /// Gives back what holds nothing.
+    fn rest(&mut self) {
+        if self.incoming.is_empty() {
+            pool::give_buffer(std::mem::take(&mut self.incoming));
+        }
+        if self.outgoing.is_empty() {
+            pool::give_buffer(std::mem::take(&mut self.outgoing));
+        }
+    }
+
+    /// See [`Socket::poll_read`].
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        let before = buf.len();
+        loop {
+            self.take_plain(buf);
+            if buf.len() == before && !self.ended && self.at < self.incoming.len() {
+                self.process(Some(buf), Say::Nothing).map_err(broken)?;
+            }
+            if buf.len() > before {
+                self.rest();
+                return Poll::Ready(Ok(buf.len() - before));
+            }
+            if self.ended {
+                return Poll::Ready(Ok(0));
+            }
+            match self.poll_more(cx)? {
+                Poll::Ready(0) => {
+                    self.ended = true;
+                    return Poll::Ready(Ok(0));
+                }
+                Poll::Ready(_) => _ = self.process(Some(buf), Say::Nothing).map_err(broken)?,
+                Poll::Pending => {
+                    // Nobody is going to write for a while: what the library has to say leaves now.
+                    self.flush_now()?;
+                    return Poll::Pending;
+                }
+            }
+        }
+    }
+
+    fn take_plain(&mut self, buf: &mut Vec<u8>) {
+        if self.plain.is_empty() {
+            return;
+        }
+        let rest = &self.plain[self.plain_at..];
+        let n = rest.len().min(buf.capacity() - buf.len());
+        buf.extend_from_slice(&rest[..n]);
+        self.plain_at += n;
+        if self.plain_at == self.plain.len() {
+            pool::give_buffer(std::mem::take(&mut self.plain));
+            self.plain_at = 0;
+        }
+    }
+
+    /// See [`Socket::try_read`].
+    pub fn try_read(&mut self, buf: &mut Vec<u8>) -> io::Result<usize> {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        match self.poll_read(&mut cx, buf) {
+            Poll::Ready(result) => result,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    /// See [`Socket::poll_readable`]. What the kernel has may turn out to be no plain bytes.
+    pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if !self.plain.is_empty() || self.ended {
+            return Poll::Ready(Ok(()));
+        }
+        self.socket.poll_readable(cx)
+    }
+
+    /// Works off what is no plain bytes (tickets, key updates). Ready when there are some, or the end, or an error.
+    pub fn poll_noise(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            if !self.plain.is_empty() || self.ended {
+                return Poll::Ready(());
+            }
+            match self.poll_more(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Ok(n)) if n > 0 => {}
+                Poll::Ready(_) => return Poll::Ready(()),
+            }
+            if self.process(None, Say::Nothing).is_err() || self.flush_now().is_err() {
+                return Poll::Ready(());
+            }
+        }
+    }
+
+    /// Whether bytes wait that nobody has asked for, or must still come: closed now, the other side would see a reset.
+    pub fn expects_more(&self) -> bool {
+        !self.plain.is_empty() || self.at < self.incoming.len() || self.end.is_handshaking()
+    }
+
+    /// See [`Socket::try_write`]. Bytes are told of as written when their encryption is with the kernel; until then the
+    /// caller offers the same bytes again.
+    pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.committed == 0 {
+            if bytes.is_empty() {
+                return Ok(0);
+            }
+            let bytes = &bytes[..bytes.len().min(AT_ONCE)];
+            if self.outgoing.capacity() == 0 {
+                self.outgoing = pool::take_buffer();
+            }
+            if !self.process(None, Say::Bytes(bytes)).map_err(broken)? {
+                // Nobody writes before the handshake allows it.
+                return Err(io::Error::other("TLS handshake is not complete"));
+            }
+            self.committed = bytes.len();
+        }
+        if !self.flush_now()? {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let n = self.committed.min(bytes.len());
+        self.committed -= n;
+        Ok(n)
+    }
+
+    /// See [`Socket::try_write_two`]: small pieces leave in one record.
+    pub fn try_write_two(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
+        if first.is_empty() || second.is_empty() {
+            return self.try_write(if first.is_empty() { second } else { first });
+        }
+        let mut both = pool::take_buffer();
+        both.extend_from_slice(first);
+        both.extend_from_slice(&second[..second.len().min(AT_ONCE.saturating_sub(first.len()))]);
+        let result = self.try_write(&both);
+        pool::give_buffer(both);
+        result
+    }
+
+    /// See [`Socket::try_sendfile`]: the file is read in pieces.
+    pub fn try_sendfile(&mut self, file: BorrowedFd<'_>, offset: &mut u64, len: usize) -> io::Result<usize> {
+        if self.committed > 0 {
+            // Nothing is read of bytes that were read before.
+            let room = vec![0; self.committed.min(len)];
+            let n = self.try_write(&room)?;
+            *offset += n as u64;
+            return Ok(n);
+        }
+        let mut buffer = pool::take_buffer();
+        buffer.resize(len.min(AT_ONCE), 0);
+        let result = match rustix::io::pread(file, &mut buffer[..], *offset) {
+            Ok(0) => Ok(0),
+            Ok(n) => self.try_write(&buffer[..n]),
+            Err(e) => Err(e.into()),
+        };
+        pool::give_buffer(buffer);
+        if let Ok(n) = &result {
+            *offset += *n as u64;
+        }
+        result
+    }
+
+    /// Writes encrypted bytes as far as the kernel takes them. False: some are left.
+    fn flush_now(&mut self) -> io::Result<bool> {
+        while self.sent < self.outgoing.len() {
+            match self.socket.try_write(&self.outgoing[self.sent..], false) {
+                Ok(n) => self.sent += n,
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) => {
+                    self.silent = true;
+                    return Err(e);
+                }
+            }
+        }
+        if self.sent > 0 {
+            self.outgoing.clear();
+            self.sent = 0;
+            pool::give_buffer(std::mem::take(&mut self.outgoing));
+        }
+        Ok(true)
+    }
+
+    fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.sent < self.outgoing.len() {
+            let Tls { socket, outgoing, sent, .. } = self;
+            let rest = &outgoing[*sent..];
+            self.sent += ready!(socket.poll_write_with(cx, |s| s.try_write(rest, false)))?;
+        }
+        self.flush_now().map(|_| ()).into()
+    }
+
+    /// Says that nothing more comes (`close_notify`), once and without waiting.
+    pub fn say_goodbye(&mut self) {
+        if std::mem::replace(&mut self.silent, true) {
+            return;
+        }
+        let _ = self.process(None, Say::Goodbye);
+        let _ = self.flush_now();
+    }
+}
+
+impl Drop for Tls {
+    fn drop(&mut self) {
+        // What a panic left is not to be trusted.
+        if !std::thread::panicking() {
+            self.say_goodbye();
+        }
+    }
+}
+
+impl AsFd for Tls {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn broken(error: Error) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}

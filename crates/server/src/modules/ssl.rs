@@ -1,0 +1,434 @@
+//! `ssl_*`: TLS towards clients (nginx's `ngx_http_ssl_module`). What a server needs of it is made in `tls::server`; the
+//! handshake is `connection::handshake`'s; the variables are in `ssl_variables`.
+
+use crate::config::complex::Complex;
+use crate::config::set;
+use crate::config::setting::Setting;
+use crate::config::{Build, Directive, Scope, http};
+use crate::log_error;
+use crate::request::route::Port;
+use crate::request::{Request, Text};
+use crate::settings;
+use crate::snapshot::{Server, ServerId};
+use crate::tls::dynamic::{CacheLimits, Dynamic};
+use crate::tls::server::{self, Context, Source};
+use crate::tls::{certificate, password};
+use aws_lc_rs::digest::{SHA256, digest};
+use conf::{Node, Problem, value};
+use rustls::SupportedProtocolVersion;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The directives.
+pub const DIRECTIVES: &[Directive] = &[
+    http("ssl_certificate", |s, n| add(&mut server(s).certificate, n)),
+    http("ssl_certificate_key", |s, n| add(&mut server(s).certificate_key, n)),
+    http("ssl_certificate_cache", |s, n| {
+        let limits = cache_limits(n)?;
+        set::value(&mut server(s).certificate_cache, n, limits)
+    }),
+    http("ssl_certificate_compression", |s, n| set::flag(&mut server(s).certificate_compression, n)),
+    http("ssl_password_file", |s, n| {
+        if server(s).passwords.is_set() {
+            return Err(set::duplicate(n));
+        }
+        let passwords = read_passwords(s.build, n)?;
+        set::value(&mut server(s).passwords, n, passwords)
+    }),
+    http("ssl_protocols", |s, n| {
+        let (protocols, warnings) = Protocols::parse(n)?;
+        s.build.problems.extend(warnings);
+        set::value(&mut server(s).protocols, n, protocols)
+    }),
+    http("ssl_ciphers", |s, n| text(&mut server(s).ciphers, n)),
+    http("ssl_prefer_server_ciphers", |s, n| set::flag(&mut server(s).prefer_server_ciphers, n)),
+    http("ssl_ecdh_curve", |s, n| text(&mut server(s).ecdh_curve, n)),
+    http("ssl_dhparam", |s, n| {
+        let text = "\"ssl_dhparam\" has no effect: ciphers with finite-field Diffie-Hellman are not supported";
+        s.build.problems.push(n.warning(text.to_owned()));
+        Ok(())
+    }),
+    http("ssl_conf_command", |s, n| {
+        let command = (n.args[0].text.clone(), n.args[1].text.clone());
+        Arc::make_mut(server(s).conf_commands.entry()).push(command);
+        Ok(())
+    }),
+    http("ssl_buffer_size", |s, n| set::size(&mut server(s).buffer_size, n)),
+    http("ssl_session_cache", session_cache),
+    http("ssl_session_tickets", |s, n| set::flag(&mut server(s).session_tickets, n)),
+    http("ssl_session_ticket_key", |s, n| add(&mut server(s).session_ticket_keys, n)),
+    http("ssl_session_timeout", |s, n| set::seconds(&mut server(s).session_timeout, n)),
+    http("ssl_verify_client", |s, n| {
+        let words = [
+            ("off", VerifyClient::Off),
+            ("on", VerifyClient::On),
+            ("optional", VerifyClient::Optional),
+            ("optional_no_ca", VerifyClient::OptionalNoCa),
+        ];
+        set::one_of(&mut server(s).verify_client, n, &words)
+    }),
+    http("ssl_verify_depth", |s, n| set::number(&mut server(s).verify_depth, n)),
+    http("ssl_client_certificate", |s, n| text(&mut server(s).client_certificate, n)),
+    http("ssl_trusted_certificate", |s, n| text(&mut server(s).trusted_certificate, n)),
+    http("ssl_crl", |s, n| text(&mut server(s).crl, n)),
+    http("ssl_stapling", |s, n| set::flag(&mut server(s).stapling, n)),
+    http("ssl_stapling_file", |s, n| text(&mut server(s).stapling_file, n)),
+    http("ssl_stapling_responder", super::core::accepted),
+    http("ssl_stapling_verify", super::core::accepted),
+    http("ssl_ocsp", |s, n| off_only(s, n, "off")),
+    http("ssl_ocsp_cache", |s, n| off_only(s, n, "off")),
+    http("ssl_ocsp_responder", super::core::accepted),
+    http("ssl_early_data", |s, n| set::flag(&mut server(s).early_data, n)),
+    http("ssl_reject_handshake", |s, n| set::flag(&mut server(s).reject_handshake, n)),
+];
+
+/// Sessions of `ssl_session_cache builtin` (OpenSSL's SSL_SESSION_CACHE_MAX_SIZE_DEFAULT).
+const BUILTIN_SESSIONS: usize = 20 * 1024;
+/// Smallest `ssl_session_cache shared`: eight pages, in bytes.
+const MIN_ZONE: u64 = 8 * 4096;
+
+settings! {
+    /// Values of `http` and `server` level.
+    pub struct ServerSettings {
+        /// `ssl_certificate`, in order.
+        certificate: Arc<Vec<Vec<u8>>> = Arc::default(),
+        /// `ssl_certificate_key`
+        certificate_key: Arc<Vec<Vec<u8>>> = Arc::default(),
+        /// `ssl_certificate_cache`
+        certificate_cache: Option<CacheLimits> = None,
+        /// `ssl_certificate_compression`
+        certificate_compression: bool = false,
+        /// `ssl_password_file`: what stands in it.
+        passwords: Arc<Vec<Vec<u8>>> = Arc::default(),
+        /// `ssl_protocols`
+        protocols: Protocols = Protocols { tls12: true, tls13: true },
+        /// `ssl_ciphers`
+        ciphers: Arc<[u8]> = Arc::from(&b"HIGH:!aNULL:!MD5"[..]),
+        /// `ssl_prefer_server_ciphers`
+        prefer_server_ciphers: bool = false,
+        /// `ssl_ecdh_curve`
+        ecdh_curve: Arc<[u8]> = Arc::from(&b"auto"[..]),
+        /// `ssl_conf_command`, in order.
+        conf_commands: Arc<Vec<(Vec<u8>, Vec<u8>)>> = Arc::default(),
+        /// `ssl_buffer_size`, in bytes.
+        buffer_size: u64 = 16 * 1024,
+        /// `ssl_session_cache`
+        session_cache: SessionCache = SessionCache::None,
+        /// `ssl_session_tickets`
+        session_tickets: bool = true,
+        /// `ssl_session_ticket_key`, in order.
+        session_ticket_keys: Arc<Vec<Vec<u8>>> = Arc::default(),
+        /// `ssl_session_timeout`
+        session_timeout: Duration = Duration::from_secs(300),
+        /// `ssl_verify_client`
+        verify_client: VerifyClient = VerifyClient::Off,
+        /// `ssl_verify_depth`
+        verify_depth: u64 = 1,
+        /// `ssl_client_certificate`
+        client_certificate: Arc<[u8]> = Arc::from(&b""[..]),
+        /// `ssl_trusted_certificate`
+        trusted_certificate: Arc<[u8]> = Arc::from(&b""[..]),
+        /// `ssl_crl`
+        crl: Arc<[u8]> = Arc::from(&b""[..]),
+        /// `ssl_stapling`
+        stapling: bool = false,
+        /// `ssl_stapling_file`
+        stapling_file: Arc<[u8]> = Arc::from(&b""[..]),
+        /// `ssl_early_data`
+        early_data: bool = false,
+        /// `ssl_reject_handshake`
+        reject_handshake: bool = false,
+        /// `http2`: offered by ALPN.
+        http2: bool = false,
+    }
+}
+
+/// `ssl_verify_client`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VerifyClient {
+    /// No certificate is asked for.
+    Off,
+    /// There must be a good one.
+    On,
+    /// If there is one, it must be good.
+    Optional,
+    /// Who issued it does not matter.
+    OptionalNoCa,
+}
+
+/// `ssl_session_cache`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionCache {
+    /// `off`, `none`
+    None,
+    /// `builtin`: sessions of this server.
+    Builtin(usize),
+    /// `shared`: a zone's name and its size in bytes.
+    Shared(Box<str>, usize),
+}
+
+/// `ssl_protocols`: those that are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocols {
+    /// `TLSv1.2`
+    pub tls12: bool,
+    /// `TLSv1.3`
+    pub tls13: bool,
+}
+
+impl Protocols {
+    /// Reads the words; also warnings about old ones.
+    pub fn parse(node: &Node) -> Result<(Protocols, Vec<Problem>), Problem> {
+        let mut protocols = Protocols { tls12: false, tls13: false };
+        let mut old = Vec::new();
+        for word in &node.args {
+            match &*word.as_str() {
+                "TLSv1.2" => protocols.tls12 = true,
+                "TLSv1.3" => protocols.tls13 = true,
+                name @ ("SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.1") => old.push(name.to_owned()),
+                name => return Err(node.problem(format!("invalid value \"{name}\""))),
+            }
+        }
+        let old = old.join(" ");
+        if !protocols.tls12 && !protocols.tls13 {
+            let text = format!("\"{old}\" is broken and not supported: there must be TLSv1.2 or TLSv1.3");
+            return Err(node.problem(text));
+        }
+        let directive = node.name.as_str();
+        let warning = || node.warning(format!("\"{old}\" in \"{directive}\" ignored: broken and not supported"));
+        Ok((protocols, if old.is_empty() { Vec::new() } else { vec![warning()] }))
+    }
+
+    /// For the library.
+    pub fn versions(self) -> impl Iterator<Item = &'static SupportedProtocolVersion> {
+        let twelve = self.tls12.then_some(&rustls::version::TLS12);
+        twelve.into_iter().chain(self.tls13.then_some(&rustls::version::TLS13))
+    }
+}
+
+fn server<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut ServerSettings {
+    &mut scope.level.server.get_or_insert_default().ssl
+}
+
+fn add(list: &mut Setting<Arc<Vec<Vec<u8>>>>, node: &Node) -> Result<(), Problem> {
+    Arc::make_mut(list.entry()).push(node.args[0].text.clone());
+    Ok(())
+}
+
+fn text(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
+    set::value(setting, node, node.args[0].text.as_slice().into())
+}
+
+/// What cannot be done, and must not be passed over in silence: clients would be let in unchecked.
+fn off_only(_: &mut Scope<'_, '_>, node: &Node, off: &str) -> Result<(), Problem> {
+    if node.args[0] == off {
+        return Ok(());
+    }
+    Err(node.problem(format!("\"{}\" is not supported yet", node.name.as_str())))
+}
+
+/// `max=N [inactive=T] [valid=T]`, or `off`.
+pub fn cache_limits(node: &Node) -> Result<Option<CacheLimits>, Problem> {
+    let mut limits = CacheLimits { max: 0, inactive_ms: 10_000, valid_ms: 60_000 };
+    let mut off = false;
+    for word in &node.args {
+        let text = word.as_str();
+        let invalid = || node.problem(format!("invalid parameter \"{text}\""));
+        let seconds = |t: &str| value::seconds(t.as_bytes()).map(|s| s * 1000).ok_or_else(invalid);
+        match text.split_once('=') {
+            Some(("max", n)) => {
+                let max = value::number(n.as_bytes()).filter(|n| *n > 0).ok_or_else(invalid)?;
+                limits.max = max as usize;
+            }
+            Some(("inactive", t)) => limits.inactive_ms = seconds(t)?,
+            Some(("valid", t)) => limits.valid_ms = seconds(t)?,
+            None if text == "off" => off = true,
+            _ => return Err(invalid()),
+        }
+    }
+    if off {
+        return Ok(None);
+    }
+    if limits.max == 0 {
+        let name = node.name.as_str();
+        return Err(node.problem(format!("\"{name}\" must have the \"max\" parameter")));
+    }
+    Ok(Some(limits))
+}
+
+/// Reads an `ssl_password_file`.
+pub fn read_passwords(build: &Build<'_>, node: &Node) -> Result<Arc<Vec<Vec<u8>>>, Problem> {
+    let path = build.conf_path(&node.args[0].text);
+    let content = build
+        .files
+        .read(&path)
+        .map_err(|e| node.problem(format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e))))?;
+    Ok(Arc::new(password::list(&content)))
+}
+
+fn session_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let mut cache = SessionCache::None;
+    for word in &node.args {
+        let shown = word.as_str();
+        let invalid = || node.problem(format!("invalid session cache \"{shown}\""));
+        if let Some(rest) = word.text.strip_prefix(b"shared:") {
+            let (name, size) = shared(rest).ok_or_else(invalid)?;
+            if size < MIN_ZONE {
+                return Err(node.problem(format!("session cache \"{shown}\" is too small")));
+            }
+            let names = &mut scope.build.main.zones;
+            names.add(name.as_bytes(), size, "ssl").map_err(|e| node.problem(e))?;
+            cache = SessionCache::Shared(name, size as usize);
+            continue;
+        }
+        // What is shared is better: the other kind is only looked at where there is nothing else.
+        let other = match &*shown {
+            "off" | "none" => SessionCache::None,
+            "builtin" => SessionCache::Builtin(BUILTIN_SESSIONS),
+            text => {
+                let count = text.strip_prefix("builtin:").and_then(|n| value::number(n.as_bytes()));
+                SessionCache::Builtin(count.ok_or_else(invalid)? as usize)
+            }
+        };
+        if !matches!(cache, SessionCache::Shared(..)) {
+            cache = other;
+        }
+    }
+    server(scope).session_cache.force(cache);
+    Ok(())
+}
+
+/// `name:size`
+fn shared(text: &[u8]) -> Option<(Box<str>, u64)> {
+    let colon = memchr::memchr(b':', text).filter(|at| *at > 0)?;
+    let size = value::size(&text[colon + 1..])?;
+    Some((String::from_utf8_lossy(&text[..colon]).into(), size))
+}
+
+/// Contexts by what they were made of: many servers share one.
+#[derive(Debug, Default)]
+pub struct Main {
+    made: Vec<([u8; 32], Option<Arc<Context>>)>,
+}
+
+/// What values come to, to know the same again. Passwords are among them, so it is a digest.
+pub fn key(of: &str, conf: &impl std::fmt::Debug) -> [u8; 32] {
+    let mut key = [0; 32];
+    key.copy_from_slice(digest(&SHA256, format!("{of} {conf:?}").as_bytes()).as_ref());
+    key
+}
+
+/// Makes what a server needs, or finds it.
+pub fn finish_server(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc<Context>> {
+    let key = key("", conf);
+    if let Some((_, made)) = build.main.ssl.made.iter().find(|(k, _)| *k == key) {
+        return made.clone();
+    }
+    let made = make(build, conf);
+    build.main.ssl.made.push((key, made.clone()));
+    made
+}
+
+/// See `ngx_http_ssl_merge_srv_conf`.
+fn make(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc<Context>> {
+    if let Some(last) = conf.certificate.last()
+        && conf.certificate.len() > conf.certificate_key.len()
+    {
+        let shown = certificate::shown(last);
+        let text = format!("no \"ssl_certificate_key\" is defined for certificate \"{shown}\"");
+        build.problems.push(Problem::bare(text));
+        return None;
+    }
+    if conf.certificate.is_empty() && !*conf.reject_handshake {
+        return None;
+    }
+    let dynamic = match dynamic(build, conf) {
+        Ok(d) => d,
+        Err(text) => {
+            build.problems.push(Problem::bare(text));
+            return None;
+        }
+    };
+    if *conf.stapling && conf.stapling_file.is_empty() {
+        let text = "\"ssl_stapling\" ignored: without \"ssl_stapling_file\" it is not supported yet";
+        warn_once(build, text.to_owned());
+    }
+    let prefix = build.conf_prefix.clone();
+    let read = build.tls_reader();
+    let (context, complaints) = server::build(conf, Source { read: &read, prefix: &prefix }, dynamic);
+    build.problems.extend(complaints.errors.into_iter().map(Problem::bare));
+    complaints.warnings.into_iter().for_each(|w| warn_once(build, w));
+    context.map(Arc::new)
+}
+
+/// Every server on a port with TLS that may be asked for a certificate must have one (`ngx_http_ssl_init`).
+pub fn check_listens(build: &mut Build<'_>, ports: &[Port], servers: &[Server], places: &[Option<conf::Span>]) {
+    for site in ports.iter().flat_map(|p| std::iter::once(&p.any).chain(p.addresses.iter().map(|(_, s)| s))) {
+        let ssl = |id: ServerId| &servers[id.0 as usize].conf.ssl;
+        if !site.ssl || !ssl(site.default).certificate.is_empty() {
+            continue;
+        }
+        // Without one the default server must refuse handshakes, and then the others are asked.
+        let asked = if *ssl(site.default).reject_handshake { site.servers.as_slice() } else { &[site.default] };
+        let bare = asked.iter().find(|id| ssl(**id).certificate.is_empty() && !*ssl(**id).reject_handshake);
+        if let Some(id) = bare {
+            let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+            build.problems.push(Problem::emerg(places[id.0 as usize], text));
+        }
+    }
+}
+
+/// Many servers inherit one mistake.
+pub fn warn_once(build: &mut Build<'_>, text: String) {
+    if !build.problems.iter().any(|p| p.message == text) {
+        build.problems.push(Problem::warn(None, text));
+    }
+}
+
+fn dynamic(build: &mut Build<'_>, conf: &ServerSettings) -> Result<Option<Dynamic>, String> {
+    let mut names = conf.certificate.iter().chain(conf.certificate_key.iter());
+    if !names.any(|n| n.contains(&b'$')) {
+        return Ok(None);
+    }
+    let mut pairs = Vec::new();
+    for (certificate, key) in conf.certificate.iter().zip(conf.certificate_key.iter()) {
+        pairs.push((Complex::compile_bytes(build, certificate)?, Complex::compile_bytes(build, key)?));
+    }
+    let passwords = (*conf.passwords).clone();
+    Ok(Some(Dynamic::new(pairs, passwords, build.conf_prefix.clone(), *conf.certificate_cache)))
+}
+
+/// Whether the request came encrypted.
+pub fn is_encrypted(r: &Request) -> bool {
+    r.client.tls.get().is_some()
+}
+
+/// What must hold of a request on a port with TLS, once its server is known (`ngx_http_process_request`,
+/// `ngx_http_set_virtual_server`).
+pub fn check(r: &mut Request, host: Text) -> Result<(), u16> {
+    let client = r.client.clone();
+    let Some(facts) = client.tls.get() else {
+        log_error!(r, Info, "client sent plain HTTP request to HTTPS port");
+        return Err(497);
+    };
+    let verify = *r.server().conf.ssl.verify_client;
+    if verify == VerifyClient::Off {
+        return Ok(());
+    }
+    if facts.server_name.as_deref().is_some_and(|name| name.as_bytes() != r.get(host)) {
+        let text = "client attempted to request the server name different from the one that was negotiated";
+        log_error!(r, Info, "{text}");
+        return Err(421);
+    }
+    match facts.verified() {
+        Some(Err(failure)) if verify != VerifyClient::OptionalNoCa || !failure.is_unknown_issuer() => {
+            log_error!(r, Info, "client SSL certificate verify error: ({failure})");
+            Err(495)
+        }
+        None if verify == VerifyClient::On => {
+            log_error!(r, Info, "client sent no required SSL certificate");
+            Err(496)
+        }
+        _ => Ok(()),
+    }
+}

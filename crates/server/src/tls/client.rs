@@ -1,0 +1,326 @@
+//! What a proxy needs to speak TLS to its peers: made of its `proxy_ssl_*` values (or those of another protocol) when the
+//! configuration is read.
+
+use super::certificate;
+use super::commands::Options;
+use super::dynamic::Dynamic;
+use super::notes;
+use super::server::{Complaints, Source, provider};
+use super::verify::{self, Purpose, Trust};
+use crate::config::complex::Complex;
+use crate::request::Request;
+use crate::upstream::settings::SslSettings;
+use aws_lc_rs::digest::{Context as Digest, SHA256};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{
+    ClientSessionMemoryCache, ClientSessionStore, ResolvesClientCert, Resumption, Tls12ClientSessionValue,
+    Tls13ClientSessionValue,
+};
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, DigitallySignedStruct, Error, NamedGroup, SignatureScheme};
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex};
+
+/// Sessions that are kept for each peer.
+const SESSIONS: usize = 16;
+/// Peers of which sessions are kept, for each context.
+const PEERS: usize = 1024;
+
+/// A proxy's side of handshakes.
+#[derive(Debug)]
+pub struct Context {
+    config: Arc<ClientConfig>,
+    dynamic: Option<Dynamic>,
+    /// Whom peers' certificates must come from, with `proxy_ssl_verify`.
+    trust: Option<Trust>,
+    name: Option<Complex>,
+    /// What makes two contexts the same: connections made under one are good for the other.
+    identity: [u8; 32],
+}
+
+/// What one request asks of a connection.
+#[derive(Debug)]
+pub struct Secure {
+    context: Arc<Context>,
+    config: Arc<ClientConfig>,
+    /// Whom the peer must be: a host's name without port.
+    pub name: Box<[u8]>,
+    /// Connections of another identity are not for this request: other settings, name or certificate.
+    pub identity: Arc<[u8]>,
+}
+
+impl Context {
+    /// What a request asks. `host`: the name in the url of the pass. An error is for the log.
+    pub fn secure(self: &Arc<Self>, r: &mut Request, host: &[u8]) -> Result<Secure, String> {
+        let name: Box<[u8]> = match &self.name {
+            Some(name) => {
+                let text = name.eval(r);
+                without_port(r.get(text)).into()
+            }
+            None => without_port(host).into(),
+        };
+        let mut identity = [&self.identity[..], &name].concat();
+        let config = match &self.dynamic {
+            None => self.config.clone(),
+            Some(dynamic) => {
+                let pair = dynamic.first().ok_or("no certificate")?;
+                let (certificate, key) = (pair.0.eval(r), pair.1.eval(r));
+                if r.get(certificate).is_empty() {
+                    self.config.clone()
+                } else {
+                    for text in [certificate, key] {
+                        identity.push(0);
+                        identity.extend_from_slice(r.get(text));
+                    }
+                    let pair = dynamic.certificate(r, pair, self.config.crypto_provider())?;
+                    let mut config = (*self.config).clone();
+                    config.client_auth_cert_resolver = Arc::new(OneCertificate(Arc::new(pair)));
+                    Arc::new(config)
+                }
+            }
+        };
+        Ok(Secure { context: self.clone(), config, name, identity: identity.into() })
+    }
+}
+
+impl Secure {
+    /// For the library.
+    pub fn config(&self) -> Arc<ClientConfig> {
+        self.config.clone()
+    }
+
+    /// The name for the library, which sends it if it is one and `proxy_ssl_server_name` says so.
+    pub fn server_name(&self) -> ServerName<'static> {
+        let text = std::str::from_utf8(&self.name).unwrap_or_default();
+        let name = ServerName::try_from(text.to_owned()).ok();
+        // Without a name there is nothing to send; the address stands for it.
+        name.unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::UNSPECIFIED).into()))
+    }
+
+    /// What is wrong with a peer's certificates, in nginx's words.
+    pub fn verify(&self, chain: &[CertificateDer<'_>], now_s: i64) -> Result<(), String> {
+        let Some(trust) = &self.context.trust else { return Ok(()) };
+        let checked = trust.verify(chain, Purpose::Server, now_s);
+        checked.map_err(|failure| format!("upstream SSL certificate verify error: ({failure})"))?;
+        if chain.first().is_some_and(|leaf| verify::is_for_host(leaf, &self.name)) {
+            return Ok(());
+        }
+        Err(format!("upstream SSL certificate does not match \"{}\"", String::from_utf8_lossy(&self.name)))
+    }
+}
+
+/// A host without its port (`ngx_http_upstream_ssl_name`).
+fn without_port(host: &[u8]) -> &[u8] {
+    let from = if host.first() == Some(&b'[') { memchr::memchr(b']', host).unwrap_or(0) } else { 0 };
+    let end = memchr::memchr(b':', &host[from..]).map_or(host.len(), |at| from + at);
+    &host[..end]
+}
+
+/// Makes a context. `prefix`: of the directives, for messages: `proxy`.
+pub fn build(
+    conf: &SslSettings,
+    prefix: &str,
+    source: Source<'_>,
+    dynamic: Option<Dynamic>,
+) -> (Option<Context>, Complaints) {
+    let mut complaints = Complaints::default();
+    let context = try_build(conf, prefix, source, dynamic, &mut complaints);
+    let context = context.map_err(|e| complaints.errors.push(e)).ok();
+    (context, complaints)
+}
+
+fn try_build(
+    conf: &SslSettings,
+    prefix: &str,
+    source: Source<'_>,
+    dynamic: Option<Dynamic>,
+    complaints: &mut Complaints,
+) -> Result<Context, String> {
+    let mut options = Options::new(*conf.protocols, &conf.ciphers, b"auto");
+    options.apply(&conf.conf_commands)?;
+    let provider = Arc::new(provider(&options, &format!("{prefix}_ssl_ciphers"), "Groups", complaints)?);
+    let algorithms = provider.signature_verification_algorithms;
+    let mut digest = Digest::new(&SHA256);
+    digest.update(format!("{conf:?}").as_bytes());
+    let mut kept = |bytes: &[u8]| digest.update(bytes);
+    let certificate = certificate(conf, prefix, &options, source, dynamic.is_some(), &provider)?;
+    if let Some(c) = &certificate {
+        c.cert.iter().for_each(|c| kept(c));
+    }
+    let mut trust = None;
+    if *conf.verify {
+        if conf.trusted_certificate.is_empty() {
+            return Err(format!("no {prefix}_ssl_trusted_certificate for {prefix}_ssl_verify"));
+        }
+        let trusted = verify::load(source.read, source.prefix, &conf.trusted_certificate)?;
+        trusted.iter().for_each(|c| kept(c));
+        let bad = |e| format!("cannot load CRL \"{}\": {e}", certificate::shown(&conf.crl));
+        let crl = match &**conf.crl {
+            [] => Vec::new(),
+            name => certificate::content(source.read, source.prefix, name).map_err(bad)?,
+        };
+        kept(&crl);
+        trust = Some(Trust::new(trusted, &crl, *conf.verify_depth as usize, algorithms).map_err(bad)?);
+    }
+    let versions: Vec<_> = options.protocols.versions().collect();
+    if versions.is_empty() {
+        return Err("SSL_CTX_new() failed (SSL: no protocols available)".to_owned());
+    }
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&versions)
+        .map_err(|e| format!("SSL_CTX_new() failed (SSL: {e})"))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyServer(algorithms)));
+    let mut config = match certificate {
+        None => builder.with_no_client_auth(),
+        Some(pair) => builder.with_client_cert_resolver(Arc::new(OneCertificate(Arc::new(pair)))),
+    };
+    config.enable_sni = *conf.server_name;
+    config.resumption = match *conf.session_reuse {
+        true => Resumption::store(Arc::new(Sessions::default())),
+        false => Resumption::disabled(),
+    };
+    let mut identity = [0; 32];
+    identity.copy_from_slice(digest.finish().as_ref());
+    Ok(Context { config: Arc::new(config), dynamic, trust, name: (*conf.name).clone(), identity })
+}
+
+fn certificate(
+    conf: &SslSettings,
+    prefix: &str,
+    options: &Options,
+    source: Source<'_>,
+    is_dynamic: bool,
+    provider: &rustls::crypto::CryptoProvider,
+) -> Result<Option<CertifiedKey>, String> {
+    let (mut certificate, mut key) = (&**conf.certificate, &**conf.certificate_key);
+    if !certificate.is_empty() && key.is_empty() {
+        let shown = certificate::shown(certificate);
+        return Err(format!("no \"{prefix}_ssl_certificate_key\" is defined for certificate \"{shown}\""));
+    }
+    if let Some((c, k)) = &options.certificate {
+        (certificate, key) = (c, if k.is_empty() { c } else { k });
+    } else if is_dynamic {
+        return Ok(None);
+    }
+    if certificate.is_empty() {
+        return Ok(None);
+    }
+    let loaded = certificate::load(source.read, source.prefix, certificate, key, &conf.passwords, provider);
+    loaded.map(|l| Some(l.pair)).map_err(|e| e.text(certificate, key))
+}
+
+/// The client's certificate, whoever asks for one.
+#[derive(Debug)]
+struct OneCertificate(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for OneCertificate {
+    fn resolve(&self, _hints: &[&[u8]], schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.0.key.choose_scheme(schemes).map(|_| self.0.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+/// Takes any certificate: with `proxy_ssl_verify` it is looked at after the handshake, before anything is sent. That it is
+/// the peer's own is checked here.
+#[derive(Debug)]
+struct AnyServer(WebPkiSupportedAlgorithms);
+
+impl ServerCertVerifier for AnyServer {
+    fn verify_server_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify::handshake_signature(&self.0, message, cert, signed, false)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        verify::handshake_signature(&self.0, message, cert, signed, true)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_schemes()
+    }
+}
+
+/// Sessions of peers: the library tells them apart by name, but behind one name are several peers. Which one a call is
+/// about is noted for the thread.
+#[derive(Debug, Default)]
+struct Sessions(Mutex<HashMap<u32, Arc<ClientSessionMemoryCache>>>);
+
+impl Sessions {
+    fn of_peer(&self) -> Arc<ClientSessionMemoryCache> {
+        let mut peers = self.0.lock().expect("nothing panics while it is locked");
+        if peers.len() >= PEERS {
+            peers.clear();
+        }
+        let fresh = || Arc::new(ClientSessionMemoryCache::new(SESSIONS));
+        peers.entry(notes::peer()).or_insert_with(fresh).clone()
+    }
+}
+
+impl ClientSessionStore for Sessions {
+    fn set_kx_hint(&self, name: ServerName<'static>, group: NamedGroup) {
+        self.of_peer().set_kx_hint(name, group);
+    }
+
+    fn kx_hint(&self, name: &ServerName<'_>) -> Option<NamedGroup> {
+        self.of_peer().kx_hint(name)
+    }
+
+    fn set_tls12_session(&self, name: ServerName<'static>, value: Tls12ClientSessionValue) {
+        self.of_peer().set_tls12_session(name, value);
+    }
+
+    fn tls12_session(&self, name: &ServerName<'_>) -> Option<Tls12ClientSessionValue> {
+        self.of_peer().tls12_session(name)
+    }
+
+    fn remove_tls12_session(&self, name: &ServerName<'static>) {
+        self.of_peer().remove_tls12_session(name);
+    }
+
+    fn insert_tls13_ticket(&self, name: ServerName<'static>, value: Tls13ClientSessionValue) {
+        self.of_peer().insert_tls13_ticket(name, value);
+    }
+
+    fn take_tls13_ticket(&self, name: &ServerName<'static>) -> Option<Tls13ClientSessionValue> {
+        self.of_peer().take_tls13_ticket(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_without_ports() {
+        for (host, bare) in [("a:443", "a"), ("a", "a"), ("[::1]:443", "[::1]"), ("[::1]", "[::1]"), ("", "")] {
+            assert_eq!(without_port(host.as_bytes()), bare.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Certificates whose names have variables (`ssl_certificate $ssl_server_name.crt`): read when a client asks, with the
+//! worker's own rights, and kept for a while with `ssl_certificate_cache`.
+
+use super::certificate;
+use super::server::Certificates;
+use crate::config::complex::Complex;
+use crate::request::Request;
+use crate::worker::clock;
+use rustls::ServerConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::sign::CertifiedKey;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// Names of certificates and keys.
+pub struct Dynamic {
+    pairs: Vec<(Complex, Complex)>,
+    passwords: Arc<Vec<Vec<u8>>>,
+    prefix: PathBuf,
+    cache: Option<Cache>,
+}
+
+impl fmt::Debug for Dynamic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dynamic").field("pairs", &self.pairs.len()).finish()
+    }
+}
+
+/// `ssl_certificate_cache`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheLimits {
+    /// Objects kept: a certificate and a key are one each.
+    pub max: usize,
+    /// Unused ones are dropped after this, in ms.
+    pub inactive_ms: u64,
+    /// Used ones are read again after this, in ms.
+    pub valid_ms: u64,
+}
+
+struct Cache {
+    limits: CacheLimits,
+    kept: Mutex<HashMap<Vec<u8>, Kept>>,
+}
+
+struct Kept {
+    pair: CertifiedKey,
+    since_ms: u64,
+    used_ms: u64,
+}
+
+impl Dynamic {
+    /// `pairs`: certificate and key. `prefix`: what relative paths are relative to.
+    pub fn new(
+        pairs: Vec<(Complex, Complex)>,
+        passwords: Arc<Vec<Vec<u8>>>,
+        prefix: PathBuf,
+        limits: Option<CacheLimits>,
+    ) -> Dynamic {
+        let cache = limits.map(|limits| Cache { limits, kept: Mutex::default() });
+        Dynamic { pairs, passwords, prefix, cache }
+    }
+
+    /// The library's configuration with the certificates of this request. The error is nginx's text.
+    pub fn config(&self, r: &mut Request, base: &ServerConfig) -> Result<Arc<ServerConfig>, String> {
+        let mut certificates = Vec::new();
+        for pair in &self.pairs {
+            certificates.push(self.certificate(r, pair, base.crypto_provider())?);
+        }
+        let mut config = base.clone();
+        config.cert_resolver = Arc::new(Certificates::new(certificates));
+        Ok(Arc::new(config))
+    }
+
+    /// One certificate with its key.
+    pub fn certificate(
+        &self,
+        r: &mut Request,
+        (certificate, key): &(Complex, Complex),
+        provider: &CryptoProvider,
+    ) -> Result<CertifiedKey, String> {
+        let (certificate, key) = (certificate.eval(r), key.eval(r));
+        let (certificate, key) = (r.get(certificate), r.get(key));
+        let cache_key = [certificate, b"\n", key].concat();
+        if let Some(pair) = self.cache.as_ref().and_then(|c| c.find(&cache_key)) {
+            return Ok(pair);
+        }
+        let read = |path: &std::path::Path| std::fs::read(path);
+        let loaded = certificate::load(&read, &self.prefix, certificate, key, &self.passwords, provider);
+        let loaded = loaded.map_err(|e| e.text(certificate, key))?;
+        // A key that was locked is not kept unlocked.
+        if let Some(cache) = self.cache.as_ref().filter(|_| !loaded.locked) {
+            cache.keep(cache_key, &loaded.pair);
+        }
+        Ok(loaded.pair)
+    }
+
+    /// The only pair, for where there is one.
+    pub fn first(&self) -> Option<&(Complex, Complex)> {
+        self.pairs.first()
+    }
+}
+
+impl Cache {
+    fn find(&self, key: &[u8]) -> Option<CertifiedKey> {
+        let now = clock::monotonic_ms();
+        let mut kept = self.kept.lock().expect("nothing panics while it is locked");
+        let found = kept.get_mut(key)?;
+        if now - found.since_ms > self.limits.valid_ms || now - found.used_ms > self.limits.inactive_ms {
+            kept.remove(key);
+            return None;
+        }
+        found.used_ms = now;
+        Some(found.pair.clone())
+    }
+
+    fn keep(&self, key: Vec<u8>, pair: &CertifiedKey) {
+        let now = clock::monotonic_ms();
+        let mut kept = self.kept.lock().expect("nothing panics while it is locked");
+        let most = (self.limits.max / 2).max(1);
+        if kept.len() >= most {
+            kept.retain(|_, k| now - k.used_ms <= self.limits.inactive_ms);
+        }
+        while kept.len() >= most {
+            let Some(oldest) = kept.iter().min_by_key(|(_, k)| k.used_ms).map(|(key, _)| key.clone()) else { break };
+            kept.remove(&oldest);
+        }
+        kept.insert(key, Kept { pair: pair.clone(), since_ms: now, used_ms: now });
+    }
+}

@@ -1,0 +1,19 @@
+//! TLS beside the connections that speak it: certificates and keys, ciphers by OpenSSL's names, sessions, verification.
+//! Made while a configuration is read (`modules::ssl`, `modules::proxy_ssl`); used by `connection::handshake` and
+//! `upstream`. Private keys and passwords are never logged.
+
+pub mod certificate;
+pub mod ciphers;
+pub mod client;
+pub mod commands;
+pub mod der;
+pub mod dynamic;
+pub mod names;
+pub mod notes;
+pub mod password;
+pub mod pem;
+pub mod server;
+pub mod sessions;
+pub mod tickets;
+pub mod verify;
+pub mod x509;

@@ -1,0 +1,118 @@
+//! What the library does on the way of a handshake and does not tell afterwards: which signature was made, which session
+//! was kept. Noted for the thread while one call works on one connection; taken when the call is done.
+
+use rustls::server::StoresServerSessions;
+use rustls::sign::{Signer, SigningKey};
+use rustls::{SignatureAlgorithm, SignatureScheme};
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+
+/// What was noted.
+#[derive(Debug, Default)]
+pub struct Notes {
+    /// Our signature.
+    pub signed_by: Option<SignatureScheme>,
+    /// The client's signature.
+    pub client_signed_by: Option<SignatureScheme>,
+    /// The session that was kept or found.
+    pub session_id: Option<Vec<u8>>,
+}
+
+thread_local! {
+    static SIGNED: Cell<Option<SignatureScheme>> = const { Cell::new(None) };
+    static CLIENT_SIGNED: Cell<Option<SignatureScheme>> = const { Cell::new(None) };
+    static SESSION: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
+    static PEER: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Until the next call the library works on a connection to this peer.
+pub fn work_on(peer: u32) {
+    PEER.set(peer);
+}
+
+/// The peer whose connection is worked on.
+pub fn peer() -> u32 {
+    PEER.get()
+}
+
+/// Takes what was noted since the last time, adding to what is known already.
+pub fn take(into: &mut Notes) {
+    into.signed_by = SIGNED.take().or(into.signed_by);
+    into.client_signed_by = CLIENT_SIGNED.take().or(into.client_signed_by);
+    if let Some(id) = SESSION.take() {
+        into.session_id = Some(id);
+    }
+}
+
+/// The client has signed.
+pub fn client_signed_by(scheme: SignatureScheme) {
+    CLIENT_SIGNED.set(Some(scheme));
+}
+
+/// A session was kept or found.
+pub fn session(id: &[u8]) {
+    SESSION.set(Some(id.to_vec()));
+}
+
+/// A key whose signatures are noted.
+pub fn signing(key: Arc<dyn SigningKey>) -> Arc<dyn SigningKey> {
+    Arc::new(Noted(key))
+}
+
+#[derive(Debug)]
+struct Noted(Arc<dyn SigningKey>);
+
+#[derive(Debug)]
+struct NotedSigner(Box<dyn Signer>);
+
+impl SigningKey for Noted {
+    fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
+        self.0.choose_scheme(offered).map(|s| Box::new(NotedSigner(s)) as Box<dyn Signer>)
+    }
+
+    fn public_key(&self) -> Option<rustls::pki_types::SubjectPublicKeyInfoDer<'_>> {
+        self.0.public_key()
+    }
+
+    fn algorithm(&self) -> SignatureAlgorithm {
+        self.0.algorithm()
+    }
+}
+
+impl Signer for NotedSigner {
+    fn sign(&self, message: &[u8]) -> Result<Vec<u8>, rustls::Error> {
+        SIGNED.set(Some(self.0.scheme()));
+        self.0.sign(message)
+    }
+
+    fn scheme(&self) -> SignatureScheme {
+        self.0.scheme()
+    }
+}
+
+/// A store whose use is noted.
+pub fn storing(store: Arc<dyn StoresServerSessions>) -> Arc<dyn StoresServerSessions> {
+    Arc::new(NotedStore(store))
+}
+
+#[derive(Debug)]
+struct NotedStore(Arc<dyn StoresServerSessions>);
+
+impl StoresServerSessions for NotedStore {
+    fn put(&self, id: Vec<u8>, value: Vec<u8>) -> bool {
+        session(&id);
+        self.0.put(id, value)
+    }
+
+    fn get(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.0.get(id).inspect(|_| session(id))
+    }
+
+    fn take(&self, id: &[u8]) -> Option<Vec<u8>> {
+        self.0.take(id).inspect(|_| session(id))
+    }
+
+    fn can_cache(&self) -> bool {
+        self.0.can_cache()
+    }
+}

@@ -1,0 +1,364 @@
+//! What a server block needs to accept TLS: made of its `ssl_*` values when the configuration is read.
+
+use super::certificate::{self, Read};
+use super::ciphers;
+use super::commands::Options;
+use super::dynamic::Dynamic;
+use super::notes;
+use super::sessions::{Cache, Zone};
+use super::tickets::{Scope, TicketKey, Tickets};
+use super::verify::{self, Trust};
+use crate::modules::ssl::{ServerSettings, SessionCache, VerifyClient};
+use aws_lc_rs::digest::{Context as Digest, SHA256};
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, Error, ServerConfig, SignatureScheme};
+use std::path::Path;
+use std::sync::Arc;
+
+/// What sessions of `ssl_session_cache builtin` may take, in bytes for each.
+const BUILTIN_SESSION: usize = 1024;
+/// What a client may send before the handshake is complete (`ssl_early_data`), in bytes: OpenSSL's limit.
+const MAX_EARLY_DATA: u32 = 16 * 1024;
+
+/// A server's side of handshakes.
+#[derive(Debug)]
+pub struct Context {
+    /// For the library; without certificate where all handshakes are refused.
+    pub config: Arc<ServerConfig>,
+    /// Certificates whose names have variables.
+    pub dynamic: Option<Dynamic>,
+    /// Whom clients' certificates must come from, if they are asked for.
+    pub trust: Option<Arc<Trust>>,
+    /// `ssl_verify_client`
+    pub verify: VerifyClient,
+    /// `ssl_buffer_size`, in bytes.
+    pub buffer_size: usize,
+    /// `ssl_reject_handshake`
+    pub reject: bool,
+}
+
+/// What was not quite right.
+#[derive(Default)]
+pub struct Complaints {
+    /// Stops the start.
+    pub errors: Vec<String>,
+    /// Does not.
+    pub warnings: Vec<String>,
+}
+
+/// Where files are, and how they are read.
+#[derive(Clone, Copy)]
+pub struct Source<'r> {
+    /// See [`Read`].
+    pub read: Read<'r>,
+    /// What relative paths are relative to.
+    pub prefix: &'r Path,
+}
+
+/// Certificates of one server, one for each kind of key: the first that fits what the client can check.
+#[derive(Debug)]
+pub struct Certificates(Vec<Arc<CertifiedKey>>);
+
+impl Certificates {
+    /// Of two of a kind the later one counts, as in OpenSSL.
+    pub fn new(all: Vec<CertifiedKey>) -> Certificates {
+        let mut kept: Vec<Arc<CertifiedKey>> = Vec::new();
+        for mut c in all {
+            c.key = notes::signing(c.key);
+            kept.retain(|k| k.key.algorithm() != c.key.algorithm());
+            kept.push(Arc::new(c));
+        }
+        Certificates(kept)
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let schemes = hello.signature_schemes();
+        let fitting = |scheme| self.0.iter().find(|c| c.key.choose_scheme(&[scheme]).is_some());
+        schemes.iter().find_map(|s| fitting(*s)).cloned()
+    }
+}
+
+/// Makes the context of a server that has a certificate or refuses handshakes.
+pub fn build(conf: &ServerSettings, source: Source<'_>, dynamic: Option<Dynamic>) -> (Option<Context>, Complaints) {
+    let mut complaints = Complaints::default();
+    let context = try_build(conf, source, dynamic, &mut complaints);
+    let context = context.map_err(|e| complaints.errors.push(e)).ok();
+    (context, complaints)
+}
+
+fn try_build(
+    conf: &ServerSettings,
+    source: Source<'_>,
+    dynamic: Option<Dynamic>,
+    complaints: &mut Complaints,
+) -> Result<Context, String> {
+    let mut options = Options::new(*conf.protocols, &conf.ciphers, &conf.ecdh_curve);
+    options.server_preference = *conf.prefer_server_ciphers;
+    options.tickets = *conf.session_tickets;
+    options.apply(&conf.conf_commands)?;
+    let provider = Arc::new(provider(&options, "ssl_ciphers", "ssl_ecdh_curve", complaints)?);
+    let algorithms = provider.signature_verification_algorithms;
+    let certificates = if dynamic.is_some() { Vec::new() } else { load(conf, &options, source, &provider)? };
+    let (trust, hints) = trust(conf, source, algorithms)?;
+    let scope = scope(conf, &certificates, &hints);
+    let versions: Vec<_> = options.protocols.versions().collect();
+    if versions.is_empty() {
+        return Err("SSL_CTX_new() failed (SSL: no protocols available)".to_owned());
+    }
+    let builder = ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&versions)
+        .map_err(|e| format!("SSL_CTX_new() failed (SSL: {e})"))?;
+    let builder = match *conf.verify_client {
+        VerifyClient::Off => builder.with_no_client_auth(),
+        _ => builder.with_client_cert_verifier(Arc::new(AskClient { hints, algorithms })),
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(Certificates::new(certificates)));
+    config.ignore_client_order = options.server_preference;
+    config.alpn_protocols = alpn(*conf.http2);
+    config.send_tls13_tickets = options.ticket_count;
+    if !*conf.certificate_compression {
+        config.cert_compressors = Vec::new();
+    }
+    sessions(&mut config, conf, &options, source, scope)?;
+    Ok(Context {
+        config: Arc::new(config),
+        dynamic,
+        trust,
+        verify: *conf.verify_client,
+        buffer_size: *conf.buffer_size as usize,
+        reject: *conf.reject_handshake,
+    })
+}
+
+/// What is offered by ALPN, in order of preference.
+fn alpn(http2: bool) -> Vec<Vec<u8>> {
+    let all: &[&[u8]] = &[b"h2", b"http/1.1", b"http/1.0", b"http/0.9"];
+    all[usize::from(!http2)..].iter().map(|p| p.to_vec()).collect()
+}
+
+/// Loads certificates, their keys and what is stapled to them.
+fn load(
+    conf: &ServerSettings,
+    options: &Options,
+    source: Source<'_>,
+    provider: &CryptoProvider,
+) -> Result<Vec<CertifiedKey>, String> {
+    let Source { read, prefix } = source;
+    let mut loaded = Vec::new();
+    let pairs = conf.certificate.iter().zip(conf.certificate_key.iter());
+    let command = options.certificate.as_ref().map(|(c, k)| (c, if k.is_empty() { c } else { k }));
+    for (cert, key) in pairs.chain(command) {
+        let pair = certificate::load(read, prefix, cert, key, &conf.passwords, provider);
+        loaded.push(pair.map_err(|e| e.text(cert, key))?.pair);
+    }
+    if *conf.stapling && !conf.stapling_file.is_empty() {
+        use std::os::unix::ffi::OsStrExt;
+        let path = prefix.join(std::ffi::OsStr::from_bytes(&conf.stapling_file));
+        let answer = read(&path).map_err(|e| {
+            format!("BIO_new_file(\"{}\", \"rb\") failed ({})", path.display(), crate::log::os_error(&e))
+        })?;
+        if super::der::Der::new(&answer).sequence().is_err() {
+            return Err(format!("d2i_OCSP_RESPONSE_bio(\"{}\") failed", path.display()));
+        }
+        loaded.iter_mut().for_each(|c| c.ocsp = Some(answer.clone()));
+    }
+    Ok(loaded)
+}
+
+/// `ssl_client_certificate`, `ssl_trusted_certificate`, `ssl_crl`; also the names that clients are told.
+fn trust(
+    conf: &ServerSettings,
+    source: Source<'_>,
+    algorithms: WebPkiSupportedAlgorithms,
+) -> Result<(Option<Arc<Trust>>, Vec<DistinguishedName>), String> {
+    let Source { read, prefix } = source;
+    let mut trusted = Vec::new();
+    let mut hints = Vec::new();
+    let verify = *conf.verify_client != VerifyClient::Off;
+    if verify {
+        if *conf.verify_client != VerifyClient::OptionalNoCa
+            && conf.client_certificate.is_empty()
+            && conf.trusted_certificate.is_empty()
+        {
+            let text = "no ssl_client_certificate or ssl_trusted_certificate for ssl_verify_client";
+            return Err(text.to_owned());
+        }
+        if !conf.client_certificate.is_empty() {
+            trusted = verify::load(read, prefix, &conf.client_certificate)?;
+            hints = Trust::subjects(&trusted).into_iter().map(DistinguishedName::from).collect();
+        }
+    }
+    if !conf.trusted_certificate.is_empty() {
+        trusted.extend(verify::load(read, prefix, &conf.trusted_certificate)?);
+    }
+    let crl = match &**conf.crl {
+        [] => Vec::new(),
+        name => certificate::content(read, prefix, name)
+            .map_err(|e| format!("cannot load CRL \"{}\": {e}", certificate::shown(name)))?,
+    };
+    let trust = Trust::new(trusted, &crl, *conf.verify_depth as usize, algorithms)
+        .map_err(|e| format!("cannot load CRL \"{}\": {e}", certificate::shown(&conf.crl)))?;
+    Ok((verify.then(|| Arc::new(trust)), hints))
+}
+
+/// What a session belongs to (`ngx_ssl_session_id_context`): elsewhere it cannot be resumed.
+fn scope(conf: &ServerSettings, certificates: &[CertifiedKey], hints: &[DistinguishedName]) -> Scope {
+    let mut digest = Digest::new(&SHA256);
+    let mut add = |bytes: &[u8]| {
+        digest.update(&(bytes.len() as u64).to_be_bytes());
+        digest.update(bytes);
+    };
+    add(b"HTTP");
+    add(&[*conf.verify_client as u8]);
+    for leaf in certificates.iter().filter_map(|c| c.cert.first()) {
+        add(leaf);
+    }
+    if certificates.is_empty() {
+        conf.certificate.iter().for_each(|name| add(name));
+    }
+    hints.iter().for_each(|name| add(name.as_ref()));
+    let mut scope = [0; 32];
+    scope.copy_from_slice(digest.finish().as_ref());
+    scope
+}
+
+/// `ssl_session_*`, `ssl_early_data`
+fn sessions(
+    config: &mut ServerConfig,
+    conf: &ServerSettings,
+    options: &Options,
+    source: Source<'_>,
+    scope: Scope,
+) -> Result<(), String> {
+    let timeout = *conf.session_timeout;
+    let zone = match &*conf.session_cache {
+        SessionCache::None => None,
+        SessionCache::Builtin(sessions) => Some(Zone::private(sessions.saturating_mul(BUILTIN_SESSION))),
+        SessionCache::Shared(name, size) => Some(Zone::shared(name, *size)),
+    };
+    let mut keys = Vec::new();
+    for name in conf.session_ticket_keys.iter() {
+        use std::os::unix::ffi::OsStrExt;
+        let path = source.prefix.join(std::ffi::OsStr::from_bytes(name));
+        let content = (source.read)(&path)
+            .map_err(|e| format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e)))?;
+        let key = TicketKey::from_file(&content);
+        keys.push(key.ok_or_else(|| format!("\"{}\" must be 48 or 80 bytes", path.display()))?);
+    }
+    config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+    // Who must show a certificate is not heard before he has.
+    if *conf.early_data && *conf.verify_client == VerifyClient::Off {
+        // What comes early could be sent again by anybody who saw it: its session is used once, which takes a memory.
+        let zone = zone.unwrap_or_else(|| Zone::private(EARLY_SESSIONS * BUILTIN_SESSION));
+        config.session_storage = notes::storing(Cache::new(zone, scope, timeout));
+        config.max_early_data_size = MAX_EARLY_DATA;
+        config.send_half_rtt_data = true;
+        return Ok(());
+    }
+    if let Some(zone) = zone {
+        config.session_storage = notes::storing(Cache::new(zone, scope, timeout));
+    }
+    if options.tickets {
+        config.ticketer = Tickets::new(keys, scope, timeout);
+    }
+    Ok(())
+}
+
+/// Sessions kept for `ssl_early_data` where no cache is configured: OpenSSL's default.
+const EARLY_SESSIONS: usize = 20 * 1024;
+
+/// Ciphers and groups for the library.
+pub fn provider(
+    options: &Options,
+    ciphers_directive: &str,
+    groups_directive: &str,
+    complaints: &mut Complaints,
+) -> Result<CryptoProvider, String> {
+    let list = ciphers::tls12(&options.ciphers);
+    if list.suites.is_empty() && options.protocols.tls12 {
+        return Err(format!("SSL_CTX_set_cipher_list(\"{}\") failed (SSL: no cipher match)", options.ciphers));
+    }
+    complain(complaints, ciphers_directive, &list.absent, &list.unknown);
+    let mut provider = rustls::crypto::aws_lc_rs::default_provider();
+    provider.cipher_suites = options.tls13.iter().copied().chain(list.suites).collect();
+    provider.kx_groups = match options.groups.as_str() {
+        "auto" => ciphers::default_groups(),
+        text => {
+            let list = ciphers::groups(text);
+            if !list.unknown.is_empty() || list.groups.is_empty() {
+                return Err(format!("SSL_CTX_set1_curves_list(\"{text}\") failed (SSL: unknown group)"));
+            }
+            complain(complaints, groups_directive, &list.absent, &[]);
+            list.groups
+        }
+    };
+    Ok(provider)
+}
+
+fn complain(complaints: &mut Complaints, directive: &str, absent: &[String], unknown: &[String]) {
+    if !absent.is_empty() {
+        let text = format!("\"{}\" in \"{directive}\" is not supported, ignored", absent.join(":"));
+        complaints.warnings.push(text);
+    }
+    if !unknown.is_empty() {
+        complaints.warnings.push(format!("\"{}\" in \"{directive}\" does not exist, ignored", unknown.join(":")));
+    }
+}
+
+/// Asks for a certificate and takes any, or none: the request is told what is wrong with it, as in nginx. Only that it is
+/// the client's own is checked in the handshake.
+#[derive(Debug)]
+struct AskClient {
+    hints: Vec<DistinguishedName>,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ClientCertVerifier for AskClient {
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        notes::client_signed_by(signed.scheme);
+        verify::handshake_signature(&self.algorithms, message, cert, signed, false)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        notes::client_signed_by(signed.scheme);
+        verify::handshake_signature(&self.algorithms, message, cert, signed, true)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}

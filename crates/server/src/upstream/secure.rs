@@ -1,0 +1,90 @@
+//! The TLS handshake with a peer, after `connect` and before the first byte of a request.
+
+use super::choose::Chosen;
+use super::exchange::{self, Failure};
+use super::settings::{UpstreamSettings, next};
+use crate::connection::doing;
+use crate::connection::socket::Socket;
+use crate::connection::tls::Tls;
+use crate::log_error;
+use crate::request::Request;
+use crate::tls::client::Secure;
+use crate::worker::clock;
+use crate::worker::timer::Timer;
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+
+enum Event {
+    Done(io::Result<()>),
+    TimedOut,
+    ClientGone,
+}
+
+/// Makes a connection secure: the peer is who it must be when this has gone well.
+pub async fn shake(
+    r: &mut Request,
+    conf: &UpstreamSettings,
+    timer: &Timer,
+    socket: Socket,
+    secure: &Secure,
+    chosen: &Chosen,
+) -> Result<Socket, Failure> {
+    r.client.doing.set(doing::SHAKING_UPSTREAM);
+    let mut tls = match Tls::client(socket, secure.config(), secure.server_name(), chosen.peer.state.number) {
+        Ok(tls) => tls,
+        Err(e) => {
+            log_error!(r, Error, "SSL_do_handshake() failed (SSL: {e})");
+            return Err(failed());
+        }
+    };
+    timer.set(*conf.connect_timeout);
+    let watch = !*conf.ignore_client_abort;
+    let event = poll_fn(|cx| {
+        if let Poll::Ready(result) = tls.poll_handshake(cx) {
+            return Poll::Ready(Event::Done(result));
+        }
+        if timer.poll_expired(cx).is_ready() {
+            return Poll::Ready(Event::TimedOut);
+        }
+        if watch && exchange::poll_client_gone(r, cx).is_ready() {
+            return Poll::Ready(Event::ClientGone);
+        }
+        Poll::Pending
+    })
+    .await;
+    match event {
+        Event::Done(Ok(())) => {}
+        Event::Done(Err(e)) => {
+            match e.kind() {
+                io::ErrorKind::UnexpectedEof => {
+                    log_error!(r, Error, "peer closed connection in SSL handshake");
+                }
+                io::ErrorKind::InvalidData => {
+                    log_error!(r, Error, "SSL_do_handshake() failed (SSL: {e})");
+                }
+                _ => {
+                    let text = crate::log::os_error(&e);
+                    log_error!(r, Error, "SSL_do_handshake() failed ({text})");
+                }
+            }
+            return Err(failed());
+        }
+        Event::TimedOut => {
+            let text = "upstream timed out (110: Connection timed out)";
+            log_error!(r, Error, "{text}");
+            return Err(Failure { kind: next::TIMEOUT, ..failed() });
+        }
+        Event::ClientGone => return Err(exchange::client_gone(r)),
+    }
+    let chain = tls.state().peer_certificates().unwrap_or_default();
+    if let Err(text) = secure.verify(chain, clock::wall_seconds()) {
+        log_error!(r, Error, "{text}");
+        return Err(failed());
+    }
+    Ok(Socket::encrypted(tls))
+}
+
+fn failed() -> Failure {
+    Failure { kind: next::ERROR, request_sent: false, stale: false, client: None }
+}
