@@ -15,6 +15,8 @@ mod demo;
 mod error_log;
 mod error_pages;
 mod filters;
+mod http2;
+mod http2_floods;
 mod includes;
 mod keepalive;
 mod parity;

@@ -64,6 +64,8 @@ pub struct Http1 {
 pub enum Next {
     /// It is idle: wait for bytes without holding anything.
     Idle(Box<Http1>),
+    /// The client speaks HTTP/2.
+    Http2(Box<Http1>),
     /// It is closed, or belongs to somebody else now.
     Gone,
 }
@@ -76,6 +78,8 @@ impl Drop for Http1 {
 
 enum HeadRead {
     Complete,
+    /// What came is the beginning of HTTP/2.
+    Http2,
     /// The client went away or timed out before it said anything of use.
     Nothing,
     /// The head is refused: answer with this status and close.
@@ -190,7 +194,7 @@ pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) -> Next {
         let Some(h) = back.take() else { return Next::Gone };
         http = h;
         let Some(wait) = keep else {
-            return Next::Gone;
+            return Next::Http2(http);
         };
         if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
             continue;
@@ -222,13 +226,18 @@ pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) -> Next {
     }
 }
 
-/// Reads and answers one request. Gives back how long to wait for the next (none: close) and the session.
+/// Reads and answers one request. Gives back the session, if it lives on, and how long to wait for the next request (none:
+/// HTTP/2 begins).
 async fn one_request(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     match read_head(r).await {
         HeadRead::Nothing => {
             let Session::Http1(mut http) = std::mem::take(&mut r.session) else { return (None, None) };
             let _ = http.flush().await;
             return (None, None);
+        }
+        HeadRead::Http2 => {
+            let Session::Http1(http) = std::mem::take(&mut r.session) else { return (None, None) };
+            return (None, Some(http));
         }
         HeadRead::Refused(status) => {
             r.keepalive = false;
@@ -260,7 +269,11 @@ async fn read_head(r: &mut Request) -> HeadRead {
     let (mut waiting, mut armed) = (false, false);
     loop {
         let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
-        if !http.unread().is_empty() {
+        let preface = begins_http2(http.unread(), &r.client);
+        if preface == Some(true) {
+            return HeadRead::Http2;
+        }
+        if !http.unread().is_empty() && preface.is_some() {
             if r.started_ms == 0 {
                 r.started_ms = clock::wall_ms();
                 counters::request();
@@ -381,6 +394,19 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
         Some(e) => log_error!(r, Info, "{}", crate::log::read_error("recv()", &e)),
         None if began => log_error!(r, Info, "client prematurely closed connection"),
         None => log_error!(r, Info, "client closed connection"),
+    }
+}
+
+/// Whether the first bytes of a connection are HTTP/2. None: they may become it.
+#[inline]
+fn begins_http2(unread: &[u8], client: &Client) -> Option<bool> {
+    if unread.first() != Some(&wire::http2::PREFACE[0]) || client.requests.get() > 0 {
+        return Some(false);
+    }
+    match super::http2::is_preface(unread) {
+        Some(false) => Some(false),
+        maybe if super::http2::is_wanted(client) => maybe,
+        _ => Some(false),
     }
 }
 

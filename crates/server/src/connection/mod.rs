@@ -3,6 +3,7 @@
 
 pub mod handshake;
 pub mod http1;
+pub mod http2;
 pub mod output;
 pub mod pool;
 pub mod proxy_header;
@@ -146,6 +147,8 @@ pub enum Session {
     None,
     /// An HTTP/1 connection.
     Http1(Box<Http1>),
+    /// A stream of an HTTP/2 connection.
+    Http2(http2::Http2Stream),
     /// A parent request.
     Sub(SubSession),
 }
@@ -241,9 +244,13 @@ async fn run(mut http: Box<Http1>, client: Rc<Client>) {
     if encrypted && !Box::pin(handshake::accept(&mut http, &client)).await {
         return;
     }
+    if encrypted && http2::is_agreed(&client) {
+        return Box::pin(http2::serve(http, client)).await;
+    }
     loop {
         match Box::pin(http1::serve(http, client.clone())).await {
             Next::Gone => return,
+            Next::Http2(back) => return Box::pin(http2::serve(back, client)).await,
             Next::Idle(back) => http = back,
         }
         counters::waiting(1);

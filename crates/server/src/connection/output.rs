@@ -211,3 +211,41 @@ impl Output {
         }
     }
 }
+
+impl Output {
+    /// Adds a piece without offering anything to a socket: for streams, whose bytes go out in frames. `passed` bytes
+    /// before it went out already without waiting here.
+    pub fn hold(&mut self, chunk: Chunk<'_>, passed: u64) {
+        self.queued += passed;
+        self.written += passed;
+        match chunk {
+            Chunk::Bytes(bytes) => self.push_bytes(bytes),
+            Chunk::File { len: 0, .. } => {}
+            Chunk::File { file, offset, len } => {
+                self.files.push_back(FilePart { at: self.bytes.len(), file: file.clone(), offset, len });
+                self.queued += len;
+            }
+        }
+    }
+
+    /// Moves exactly `n` of the waiting bytes to `out`. Error `UnexpectedEof`: a file became shorter.
+    pub fn take(&mut self, n: u64, out: &mut Vec<u8>) -> io::Result<()> {
+        let mut left = n;
+        while left > 0 {
+            let end = self.files.front().map_or(self.bytes.len(), |f| f.at);
+            let step = if end > self.start {
+                let step = left.min((end - self.start) as u64);
+                out.extend_from_slice(&self.bytes[self.start..self.start + step as usize]);
+                step
+            } else {
+                let part = self.files.front().expect("the caller asks for no more than waits");
+                let step = left.min(part.len);
+                Chunk::File { file: &part.file, offset: part.offset, len: step }.copy_to(out)?;
+                step
+            };
+            self.advance(step);
+            left -= step;
+        }
+        Ok(())
+    }
+}

@@ -176,6 +176,10 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         let mut conf = *level.server.take().unwrap_or_default();
         conf.core.merge(&defaults.core);
         conf.ssl.merge(&defaults.ssl);
+        // What a server offers by ALPN.
+        let mut http2 = level.conf.http2.http2.clone();
+        http2.inherit(&http.conf.http2.http2);
+        conf.ssl.http2.force(*http2 || level.listens.iter().any(|l| l.http2));
         let tls = super::ssl::finish_server(build, &conf.ssl);
         servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id, tls });
     }

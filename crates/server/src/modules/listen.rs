@@ -61,7 +61,12 @@ pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             node: node.clone(),
         };
         for word in &node.args[1..] {
-            parameter(&mut listen, node, &word.as_str())?;
+            let word = word.as_str();
+            if word == "http2" {
+                let text = "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead";
+                scope.build.problems.push(node.warning(text.to_owned()));
+            }
+            parameter(&mut listen, node, &word)?;
         }
         if scope.level.listens.iter().any(|l| l.spec.address == listen.spec.address) {
             return Err(node.problem(format!("a duplicate listen {}", node.args[0].as_str())));
@@ -86,6 +91,10 @@ fn parameter(listen: &mut Listen, node: &Node, text: &str) -> Result<(), Problem
         }
         ("ssl", "") => {
             listen.ssl = true;
+            return Ok(());
+        }
+        ("http2", "") => {
+            listen.http2 = true;
             return Ok(());
         }
         ("bind", "") => spec.bind = true,
@@ -118,7 +127,7 @@ fn parameter(listen: &mut Listen, node: &Node, text: &str) -> Result<(), Problem
             spec.keepalive =
                 Some(keepalive(v).ok_or_else(|| node.problem(format!("invalid so_keepalive value: \"{v}\"")))?);
         }
-        ("http2" | "quic", "") => {
+        ("quic", "") => {
             return Err(node.problem(format!("the \"{name}\" parameter of \"listen\" is not supported yet")));
         }
         _ => return Err(node.problem(format!("invalid parameter \"{text}\""))),

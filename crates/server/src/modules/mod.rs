@@ -16,6 +16,7 @@ pub mod gzip;
 pub mod gzip_rules;
 pub mod gzip_static;
 pub mod headers;
+pub mod http2;
 pub mod http_block;
 pub mod index;
 pub mod limit_conn;
@@ -67,6 +68,7 @@ use std::sync::OnceLock;
 const DIRECTIVES: &[&[Directive]] = &[
     process::DIRECTIVES,
     http_block::DIRECTIVES,
+    http2::DIRECTIVES,
     core::DIRECTIVES,
     ssl::DIRECTIVES,
     rewrite::DIRECTIVES,
@@ -111,6 +113,7 @@ const DIRECTIVES: &[&[Directive]] = &[
 /// The variables of all modules.
 const VARIABLES: &[&[Builtin]] = &[
     variables::VARIABLES,
+    http2::VARIABLES,
     proxy::VARIABLES,
     proxy_cache::VARIABLES,
     upstream_block::VARIABLES,
@@ -212,6 +215,8 @@ macro_rules! location_confs {
 location_confs! {
     /// The http core.
     core,
+    /// `http2`, `http2_chunk_size`.
+    http2,
     /// `return`, `rewrite`, `set`, `if`.
     rewrite,
     /// `access_log`.
@@ -423,6 +428,7 @@ pub fn configure_arguments() -> String {
     let with = [
         "--with-pcre-jit",
         "--with-http_ssl_module",
+        "--with-http_v2_module",
         "--with-http_realip_module",
         "--with-http_addition_module",
         "--with-http_sub_module",

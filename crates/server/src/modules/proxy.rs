@@ -1067,7 +1067,7 @@ pub(super) fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>, pa
                 let value = proxy_rewrite::set_cookie(r, conf, value);
                 r.headers_out.lines.push(HeaderOut { name, value, known: K::SetCookie });
             }
-            K::Upgrade if r.attempts.head.status != 101 => {}
+            K::Upgrade if r.version >= Version::HTTP20 => {}
             K::AcceptRanges if *conf.upstream.force_ranges => {}
             K::AcceptRanges if parts != Parts::AsSaid => {
                 r.allow_ranges = true;

@@ -130,7 +130,6 @@ pub const VARIABLES: &[Builtin] = &[
     volatile("connections_reading", |r| Some(text!(r, "{}", counters::sum().reading))),
     volatile("connections_writing", |r| Some(text!(r, "{}", counters::sum().writing))),
     volatile("connections_waiting", |r| Some(text!(r, "{}", counters::sum().waiting))),
-    fixed("http2", |_| Some(Text::EMPTY)),
     fixed("http3", |_| Some(Text::EMPTY)),
 ];
 

@@ -3,8 +3,8 @@
 
 use super::Request;
 use super::phases::Verdict;
-use crate::connection::Session;
 use crate::connection::http1::Http1;
+use crate::connection::{Session, http2};
 use crate::log_error;
 use std::future::poll_fn;
 use std::io;
@@ -26,6 +26,8 @@ enum Framing {
     None,
     Length(u64),
     Chunked(Decoder),
+    /// A stream of HTTP/2, which has its own end; the length that was announced.
+    Stream(Option<u64>),
     Ended,
 }
 
@@ -82,9 +84,14 @@ impl Body {
         };
     }
 
+    /// The same for a body that comes in a stream.
+    pub fn expect_stream(&mut self, length: Option<u64>) {
+        self.framing = Framing::Stream(length);
+    }
+
     /// Whether bytes of the body may still be on the way.
     pub fn is_pending(&self) -> bool {
-        matches!(self.framing, Framing::Length(_) | Framing::Chunked(_))
+        matches!(self.framing, Framing::Length(_) | Framing::Chunked(_) | Framing::Stream(_))
     }
 
     /// Whether the request came with a body at all.
@@ -101,7 +108,7 @@ impl Body {
     fn take(&mut self, http: &mut Http1, out: Option<&mut Vec<u8>>) -> Result<bool, ()> {
         let mut sink = out;
         match &mut self.framing {
-            Framing::None | Framing::Ended => return Ok(true),
+            Framing::None | Framing::Ended | Framing::Stream(_) => return Ok(true),
             Framing::Length(left) => {
                 let n = http.unread().len().min(usize::try_from(*left).unwrap_or(usize::MAX));
                 if let Some(out) = &mut sink {
@@ -140,6 +147,8 @@ impl Body {
     }
 }
 
+mod stream_body;
+
 /// Why a body could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyError {
@@ -169,8 +178,10 @@ pub fn confirm_expectation(r: &mut Request) {
     if !r.get(expect).eq_ignore_ascii_case(b"100-continue") {
         return;
     }
-    if let Session::Http1(http) = &mut r.session {
-        http.output.push_bytes(b"HTTP/1.1 100 Continue\r\n\r\n");
+    match &mut r.session {
+        Session::Http1(http) => http.output.push_bytes(b"HTTP/1.1 100 Continue\r\n\r\n"),
+        Session::Http2(stream) => http2::informational(stream, 100, &mut std::iter::empty()),
+        Session::Sub(_) | Session::None => {}
     }
 }
 
@@ -185,6 +196,9 @@ pub async fn read_some(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyE
 /// Takes the body bytes that came with the head, without waiting. `Ok(true)`: the body is complete.
 pub fn take_preread(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
     let before = r.body.received;
+    if let Session::Http2(_) = r.session {
+        return stream_body::take(r, out).and_then(|complete| finish_read(r, before, complete));
+    }
     let Session::Http1(http) = &mut r.session else { return Ok(true) };
     match r.body.take(http, Some(out)) {
         Ok(complete) => finish_read(r, before, complete),
@@ -197,15 +211,21 @@ pub fn take_preread(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyErro
 
 /// Starts the clock for [`poll_some`].
 pub fn arm(r: &mut Request, timeout: Duration) {
-    if let Session::Http1(http) = &mut r.session {
-        http.timer.set(timeout);
+    match &mut r.session {
+        Session::Http1(http) => http.timer.set(timeout),
+        Session::Http2(stream) => stream.arm(timeout),
+        Session::Sub(_) | Session::None => {}
     }
 }
 
 /// See [`read_some`]; the caller arms the clock.
 pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
-    let Session::Http1(http) = &mut r.session else { return Poll::Ready(Ok(true)) };
     let before = r.body.received;
+    if let Session::Http2(_) = r.session {
+        let complete = std::task::ready!(stream_body::poll(r, cx, out));
+        return Poll::Ready(complete.and_then(|complete| finish_read(r, before, complete)));
+    }
+    let Session::Http1(http) = &mut r.session else { return Poll::Ready(Ok(true)) };
     loop {
         match r.body.take(http, Some(out)) {
             Ok(true) => return Poll::Ready(finish_read(r, before, true)),
@@ -335,6 +355,9 @@ pub fn discard_arrived(r: &mut Request) -> Result<(), u16> {
         return Ok(());
     }
     r.body.discarded = true;
+    if let Session::Http2(stream) = &r.session {
+        stream.skip_body();
+    }
     let Session::Http1(http) = &mut r.session else { return Ok(()) };
     r.body.take(http, None).map(|_| ()).map_err(|()| 400)
 }

@@ -65,6 +65,28 @@ impl<'a> Chunk<'a> {
         Ok(())
     }
 
+    /// Appends its bytes to `out`, read where they are in a file. Error `UnexpectedEof`: the file has become shorter.
+    pub fn copy_to(self, out: &mut Vec<u8>) -> io::Result<()> {
+        let (file, offset, len) = match self {
+            Chunk::Bytes(bytes) => {
+                out.extend_from_slice(bytes);
+                return Ok(());
+            }
+            Chunk::File { file, offset, len } => (file, offset, len),
+        };
+        let (start, mut got) = (out.len(), 0);
+        out.resize(start + len as usize, 0);
+        while got < len {
+            match rustix::io::pread(&**file, &mut out[start + got as usize..], offset + got) {
+                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(n) => got += n as u64,
+                Err(rustix::io::Errno::INTR) => {}
+                Err(e) => return Err(e.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// Its length in bytes.
     pub fn len(&self) -> u64 {
         match self {

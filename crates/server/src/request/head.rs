@@ -1,7 +1,7 @@
 //! From a parsed head to a request: target, host, server, framing. Before: `connection::http1`. After: `phases`.
 //! What is wrong with a head is a status; nothing has been done for the request then.
 
-use super::arena::Text;
+use super::arena::{Span, Text};
 use super::headers::KnownHeader as K;
 use super::{Method, Request, Version};
 use crate::connection::doing;
@@ -23,6 +23,81 @@ pub fn accept(r: &mut Request) -> Result<(), u16> {
     headers(r)?;
     choose_server(r)?;
     framing(r)?;
+    refuse_methods(r)?;
+    if r.version < Version::HTTP11 {
+        r.keepalive = r.headers_in.connection_keep_alive && !r.headers_in.connection_close;
+    } else {
+        r.keepalive = !r.headers_in.connection_close;
+    }
+    Ok(())
+}
+
+/// The same for a head that came in an HTTP/2 stream (`ngx_http_v2_run_request`). `ended`: no body follows.
+pub fn accept_stream(r: &mut Request, authority: Option<Span>, ended: bool) -> Result<(), u16> {
+    request_line(r)?;
+    if let Some(authority) = authority {
+        set_host(r, authority.into(), "client sent invalid \":authority\" header")?;
+    }
+    headers(r)?;
+    if r.headers_in.host.is_none() {
+        log_error!(r, Info, "client sent neither \":authority\" nor \"Host\" header");
+        return Err(400);
+    }
+    choose_server(r)?;
+    let port = &r.shot.ports[crate::worker::port_of(&r.shot, r.client.listener)];
+    if !port.site(&r.client).http2 && !*r.conf().http2.http2 {
+        let text = "client attempted to request the server name for which the negotiated protocol is disabled";
+        log_error!(r, Info, "{text}");
+        return Err(421);
+    }
+    connection_headers(r)?;
+    match (authority, r.headers_in.find(K::Host)) {
+        (Some(authority), Some(host)) if r.get(host) != r.get(authority) => {
+            log_error!(r, Info, "client sent \":authority\" and \"Host\" headers with different values");
+            return Err(400);
+        }
+        (Some(value), None) => {
+            let name = r.arena.push(b"host");
+            r.headers_in.head.headers.push(super::headers::HeaderLine { name, value, known: K::Host });
+        }
+        _ => {}
+    }
+    if r.headers_in.content_length.is_some_and(|n| n > 0) && ended {
+        log_error!(r, Info, "client prematurely closed stream");
+        return Err(400);
+    }
+    if !ended {
+        r.headers_in.chunked = r.headers_in.content_length.is_none();
+        r.body.expect_stream(r.headers_in.content_length);
+    }
+    refuse_methods(r)
+}
+
+/// What belongs to a connection of HTTP/1 has no place in a stream (RFC 9113 section 8.2.2).
+fn connection_headers(r: &Request) -> Result<(), u16> {
+    let named = [
+        (K::Connection, "Connection"),
+        (K::KeepAlive, "Keep-Alive"),
+        (K::TransferEncoding, "Transfer-Encoding"),
+        (K::Upgrade, "Upgrade"),
+    ];
+    for (known, name) in named {
+        if r.headers_in.find(known).is_some() {
+            log_error!(r, Info, "client sent \"{name}\" header");
+            return Err(400);
+        }
+    }
+    let mut te = r.headers_in.lines().iter().filter(|l| l.known == K::Te);
+    if let Some(first) = te.next()
+        && (te.next().is_some() || !r.arena.span(first.value).eq_ignore_ascii_case(b"trailers"))
+    {
+        log_error!(r, Info, "client sent invalid \"TE\" header");
+        return Err(400);
+    }
+    Ok(())
+}
+
+fn refuse_methods(r: &mut Request) -> Result<(), u16> {
     if r.method == Method::Trace {
         log_error!(r, Info, "client sent TRACE method");
         r.lingering_close = true;
@@ -31,11 +106,6 @@ pub fn accept(r: &mut Request) -> Result<(), u16> {
     if r.method == Method::Connect {
         log_error!(r, Info, "client sent CONNECT method");
         return Err(405);
-    }
-    if r.version < Version::HTTP11 {
-        r.keepalive = r.headers_in.connection_keep_alive && !r.headers_in.connection_close;
-    } else {
-        r.keepalive = !r.headers_in.connection_close;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::headers::KnownHeader as K;
 use super::phases::Verdict;
 use super::{Request, Text};
 use crate::config::complex::Complex;
-use crate::connection::{Session, http1};
+use crate::connection::{Session, http1, http2};
 use crate::modules;
 use crate::modules::core::ServerTokens;
 use crate::worker::clock;
@@ -85,9 +85,24 @@ impl Request {
             }
             _ => {}
         }
-        if !self.is_main() || !matches!(self.session, Session::Http1(_)) {
+        if !self.is_main() {
             return;
         }
+        let token = match *self.conf().core.server_tokens {
+            ServerTokens::On | ServerTokens::Build => SERVER_VERSION.as_bytes(),
+            ServerTokens::Off => SERVER.as_bytes(),
+        };
+        match self.session {
+            Session::Http1(_) => self.http1_head(token),
+            Session::Http2(_) => {
+                self.absolute_location();
+                http2::write_head(self, token);
+            }
+            Session::Sub(_) | Session::None => {}
+        }
+    }
+
+    fn http1_head(&mut self, token: &'static [u8]) {
         if self.version < super::Version::HTTP10 {
             // HTTP/0.9 has no head.
             self.keepalive = false;
@@ -109,10 +124,6 @@ impl Request {
             }
         }
         self.absolute_location();
-        let token = match *self.conf().core.server_tokens {
-            ServerTokens::On | ServerTokens::Build => SERVER_VERSION.as_bytes(),
-            ServerTokens::Off => SERVER.as_bytes(),
-        };
         let Session::Http1(mut http) = std::mem::take(&mut self.session) else { unreachable!("asked above") };
         http.chunked = chunked;
         http.rate_start_ms = clock::monotonic_ms();
@@ -217,6 +228,7 @@ impl Request {
         match &mut self.session {
             // An include's end is not the answer's.
             Session::Http1(_) => http1::queue(self, chunk, last && self.depth == 0),
+            Session::Http2(_) => http2::queue(self, chunk, last && self.depth == 0),
             Session::Sub(_) => super::subrequest::queue(self, chunk),
             Session::None => Ok(()),
         }
@@ -253,6 +265,7 @@ impl Request {
     pub fn unsent_bytes(&self) -> u64 {
         match &self.session {
             Session::Http1(http) => http.output.waiting(),
+            Session::Http2(stream) => stream.waiting(),
             Session::Sub(_) | Session::None => 0,
         }
     }
@@ -299,6 +312,7 @@ impl Request {
     pub fn bytes_sent(&self) -> u64 {
         match &self.session {
             Session::Http1(h) if self.header_sent => h.output.queued - h.answer_start - self.unsent(h),
+            Session::Http2(stream) => stream.sent().0,
             _ => 0,
         }
     }
@@ -307,6 +321,10 @@ impl Request {
     pub fn body_bytes_sent(&self) -> u64 {
         match &self.session {
             Session::Http1(h) => self.bytes_sent().saturating_sub(h.header_size),
+            Session::Http2(stream) => {
+                let (all, head) = stream.sent();
+                all - head
+            }
             Session::Sub(s) => s.length,
             Session::None => 0,
         }
@@ -373,18 +391,28 @@ pub struct Flow {
     timeout: Duration,
     rest: Option<crate::worker::timer::Timer>,
     armed: bool,
+    /// What was written when the clock began to run.
+    seen: u64,
+}
+
+fn gone<V>() -> Poll<io::Result<V>> {
+    Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
 }
 
 impl Flow {
     /// For an answer with this rate.
     pub fn new(r: &Request, rate: u64, after: u64) -> Flow {
-        Flow { rate, after, timeout: *r.conf().core.send_timeout, rest: None, armed: false }
+        Flow { rate, after, timeout: *r.conf().core.send_timeout, rest: None, armed: false, seen: 0 }
     }
 
     /// Writes what the kernel and the rate take. Ready when the queue is empty. Error `TimedOut`: `send_timeout` passed
     /// without a byte taken.
     pub fn poll(&mut self, r: &mut Request, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
-        let Session::Http1(http) = &mut r.session else { return Poll::Ready(Ok(())) };
+        let http = match &mut r.session {
+            Session::Http1(http) => http,
+            Session::Http2(stream) => return self.poll_stream(stream, cx),
+            Session::Sub(_) | Session::None => return Poll::Ready(Ok(())),
+        };
         loop {
             if http.output.is_empty() {
                 self.armed = false;
@@ -425,6 +453,44 @@ impl Flow {
         }
     }
 
+    /// The same for a stream: what the rate lets out goes as the windows let it.
+    fn poll_stream(&mut self, stream: &http2::Http2Stream, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            if stream.waiting() == 0 {
+                self.armed = false;
+                return if stream.is_gone() { gone() } else { Poll::Ready(Ok(())) };
+            }
+            if let Some(rest) = &self.rest {
+                if stream.poll_gone().is_ready() {
+                    return gone();
+                }
+                std::task::ready!(rest.poll_expired(cx));
+                self.rest = None;
+            }
+            let written = stream.written();
+            let mut limit = u64::MAX;
+            if self.rate > 0 {
+                let seconds = (clock::monotonic_ms() - stream.rate_start_ms()) / 1000 + 1;
+                let due = self.rate * seconds + self.after;
+                if written >= due {
+                    self.pause((written - due) * 1000 / self.rate + 1);
+                    continue;
+                }
+                limit = due - written;
+            }
+            if !self.armed || self.seen != written {
+                stream.arm(self.timeout);
+                (self.armed, self.seen) = (true, written);
+            }
+            if let Poll::Ready(done) = stream.poll_write(limit) {
+                return Poll::Ready(done);
+            }
+            std::task::ready!(stream.poll_expired(cx));
+            stream.time_out();
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+    }
+
     fn pause(&mut self, ms: u64) {
         let timer = crate::worker::timer::Timer::new();
         timer.set(Duration::from_millis(ms));
@@ -454,7 +520,8 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
 fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
     match &mut r.session {
         Session::Http1(http) => http.socket.poll_closed(cx).is_ready(),
-        _ => false,
+        Session::Http2(stream) => stream.poll_gone().is_ready(),
+        Session::Sub(_) | Session::None => false,
     }
 }
 

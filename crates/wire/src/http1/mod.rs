@@ -29,6 +29,8 @@ impl Version {
     pub const HTTP10: Self = Self(1000);
     /// `HTTP/1.1`.
     pub const HTTP11: Self = Self(1001);
+    /// `HTTP/2.0`, whose requests come in frames.
+    pub const HTTP20: Self = Self(2000);
 }
 
 /// How far an incremental parser got.

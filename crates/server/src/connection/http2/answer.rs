@@ -1,0 +1,209 @@
+//! An answer as frames: head, body, trailers. What the windows let pass goes into the connection's output at once.
+
+use super::{Http2Stream, OUTPUT_LIMIT, State};
+use crate::connection::Session as Way;
+use crate::request::Request;
+use crate::request::filter::Chunk;
+use crate::request::headers::KnownHeader as K;
+use crate::request::respond::write_decimal;
+use crate::worker::clock;
+use std::io;
+use wire::http2::frame::HEADER;
+use wire::http2::hpack::encoder::Encoder;
+
+/// Writes the answer's head (`ngx_http_v2_header_filter`). The stream ends with it if no body can follow.
+pub fn write_head(r: &mut Request, server_token: &[u8]) {
+    let Way::Http2(stream) = &r.session else { return };
+    let end = r.header_only || (r.headers_out.content_length == Some(0) && !r.headers_out.expect_trailers);
+    let conf = &r.conf().http2;
+    let chunk = (*conf.http2_chunk_size).min(wire::http2::MAX_FRAME as u64) as usize;
+    let mut state = stream.session.state.borrow_mut();
+    let sent = state.wire.send_head(stream.id, end, |encoder, out| head_fields(r, server_token, encoder, out));
+    if let Some(s) = state.wire.stream(stream.id) {
+        s.data.sent += sent as u64;
+        s.data.header_size = s.data.sent;
+        s.data.chunk = chunk;
+        s.data.allowed = u64::MAX;
+        s.data.rate_start_ms = clock::monotonic_ms();
+    }
+    stream.session.changed(&state);
+}
+
+fn head_fields(r: &Request, server_token: &[u8], encoder: &mut Encoder, out: &mut Vec<u8>) {
+    let h = &r.headers_out;
+    encoder.status(h.status, out);
+    if !h.has(K::Server) {
+        encoder.field(b"server", server_token, out);
+    }
+    if !h.has(K::Date) {
+        encoder.field(b"date", &clock::http_date(), out);
+    }
+    if let Some(kind) = h.content_type.filter(|t| !r.arena.get(*t).is_empty()) {
+        match h.charset.filter(|c| !r.arena.get(*c).is_empty()) {
+            Some(charset) => {
+                let value = [r.arena.get(kind), b"; charset=", r.arena.get(charset)].concat();
+                encoder.field(b"content-type", &value, out);
+            }
+            None => encoder.field(b"content-type", r.arena.get(kind), out),
+        }
+    }
+    if let Some(n) = h.content_length {
+        let mut digits = Vec::with_capacity(20);
+        write_decimal(n, &mut digits);
+        encoder.field(b"content-length", &digits, out);
+    }
+    if let Some(t) = h.last_modified.filter(|_| !h.has(K::LastModified)) {
+        encoder.field(b"last-modified", &wire::date::format_http(t), out);
+    }
+    for l in h.lines.iter().filter(|l| l.known == K::Location) {
+        encoder.field(b"location", r.arena.get(l.value), out);
+    }
+    for l in h.lines.iter().filter(|l| l.known != K::Location) {
+        encoder.field(r.arena.get(l.name), r.arena.get(l.value), out);
+    }
+}
+
+/// Sends a head of the 1xx kind.
+pub fn informational(stream: &Http2Stream, status: u16, lines: &mut dyn Iterator<Item = (&[u8], &[u8])>) {
+    let mut state = stream.session.state.borrow_mut();
+    let sent = state.wire.send_head(stream.id, false, |encoder, out| {
+        encoder.status(status, out);
+        for (name, value) in lines {
+            encoder.field(name, value, out);
+        }
+    });
+    if let Some(s) = state.wire.stream(stream.id) {
+        s.data.sent += sent as u64;
+    }
+    stream.session.changed(&state);
+}
+
+/// Takes a piece of the body. What cannot go now waits with the stream.
+pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
+    let limited = crate::request::respond::rate(r).0 > 0;
+    let Way::Http2(stream) = &r.session else { return Ok(()) };
+    let mut state = stream.session.state.borrow_mut();
+    let state = &mut *state;
+    let Some(s) = state.wire.stream(stream.id) else { return Ok(()) };
+    if s.local_closed {
+        return Ok(());
+    }
+    if limited {
+        s.data.allowed = s.data.allowed.min(s.data.output.written);
+    }
+    if last {
+        s.data.last = true;
+        let texts =
+            |t: &crate::request::headers::HeaderOut| (r.arena.get(t.name).to_vec(), r.arena.get(t.value).to_vec());
+        s.data.trailers = r.headers_out.trailers.iter().map(texts).collect();
+    }
+    let direct = !limited && s.data.output.is_empty() && state.ready.is_empty();
+    let done = if direct { send_now(state, stream.id, chunk)? } else { 0 };
+    if let Some(s) = state.wire.stream(stream.id) {
+        s.data.output.hold(chunk.cut(done, u64::MAX), done);
+        if s.data.output.is_empty() && s.data.last {
+            send_end(state, stream.id);
+        } else {
+            state.make_ready(stream.id);
+        }
+    }
+    stream.session.changed(state);
+    Ok(())
+}
+
+/// Sends as much of a piece as may go now. Gives how much that was.
+fn send_now(state: &mut State, id: u32, chunk: Chunk<'_>) -> io::Result<u64> {
+    let mut done = 0;
+    while done < chunk.len() && state.wire.output().len() < OUTPUT_LIMIT {
+        let left = chunk.len() - done;
+        let Some(s) = state.wire.stream(id) else { break };
+        let (chunk_size, ends) = (s.data.chunk.max(1), s.data.last && s.data.trailers.is_empty());
+        let piece = left.min(chunk_size.min(state.wire.largest_frame()) as u64);
+        let n = piece.min(state.wire.sendable(id) as u64);
+        if n == 0 {
+            break;
+        }
+        let end = n == left && ends;
+        state.wire.send_data(id, n as usize, end, n < piece, |out| chunk.cut(done, done + n).copy_to(out))?;
+        count(state, id, n as usize + HEADER);
+        done += n;
+    }
+    Ok(done)
+}
+
+fn count(state: &mut State, id: u32, n: usize) {
+    if let Some(s) = state.wire.stream(id) {
+        s.data.sent += n as u64;
+    }
+}
+
+fn send_end(state: &mut State, id: u32) {
+    let Some(s) = state.wire.stream(id) else { return };
+    s.data.last = false;
+    let trailers = std::mem::take(&mut s.data.trailers);
+    let n = if trailers.is_empty() {
+        state.wire.send_end(id)
+    } else {
+        state.wire.send_head(id, true, |encoder, out| {
+            for (name, value) in &trailers {
+                encoder.field(name, value, out);
+            }
+        })
+    };
+    count(state, id, n);
+}
+
+impl State {
+    /// Lets the streams that have something to send do so in turn, a chunk each, until enough waits for the socket.
+    pub(super) fn pump(&mut self) {
+        while self.wire.output().len() < OUTPUT_LIMIT
+            && let Some(id) = self.ready.pop_front()
+        {
+            let Some(s) = self.wire.stream(id) else { continue };
+            s.data.is_ready = false;
+            if s.reset {
+                continue;
+            }
+            match self.send_waiting(id) {
+                Ok(true) => self.make_ready(id),
+                Ok(false) => {}
+                Err(_) => {
+                    // A file became shorter: the client learns of it by the stream's end.
+                    self.wire.reset(id, wire::http2::ErrorCode::INTERNAL_ERROR);
+                    if let Some(s) = self.wire.stream(id) {
+                        s.data.end();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends one chunk of what waits with a stream. True: there is more that may go now.
+    fn send_waiting(&mut self, id: u32) -> io::Result<bool> {
+        let sendable = self.wire.sendable(id) as u64;
+        let largest = self.wire.largest_frame();
+        let Some(s) = self.wire.stream(id) else { return Ok(false) };
+        let waiting = s.data.output.waiting();
+        let allowed = s.data.allowed.saturating_sub(s.data.output.written);
+        let piece = waiting.min(allowed).min(s.data.chunk.clamp(1, largest) as u64);
+        let n = piece.min(sendable);
+        if n > 0 {
+            let end = n == waiting && s.data.last && s.data.trailers.is_empty();
+            let mut output = std::mem::take(&mut s.data.output);
+            let result = self.wire.send_data(id, n as usize, end, n < piece, |out| output.take(n, out));
+            count(self, id, n as usize + HEADER);
+            let Some(s) = self.wire.stream(id) else { return Ok(false) };
+            s.data.output = output;
+            result?;
+            s.data.wake();
+        }
+        let Some(s) = self.wire.stream(id) else { return Ok(false) };
+        if s.data.output.is_empty() {
+            if s.data.last {
+                send_end(self, id);
+            }
+            return Ok(false);
+        }
+        Ok(n == piece && n < allowed)
+    }
+}

@@ -1,0 +1,614 @@
+//! The task of a connection: reads, lets the protocol and the streams work, writes all that came of it in one call.
+
+use super::head::{self, Arrived};
+use super::{OUTPUT_LIMIT, Session, State};
+use crate::connection::http1::Http1;
+use crate::connection::socket::Socket;
+use crate::connection::{Client, Session as Way, pool};
+use crate::engine::{self, TaskId};
+use crate::log::error::Level;
+use crate::modules::core::{Conf, Lingering};
+use crate::request::{Request, phases, respond};
+use crate::snapshot::{LocationId, ServerId, Shot};
+use crate::worker::timer::Timer;
+use crate::worker::{clock, counters};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use wire::http2::connection::{Config, Connection, ConnectionError, Event, Role};
+use wire::http2::hpack::HeaderBlock;
+use wire::http2::hpack::decoder::Limits;
+use wire::http2::{ErrorCode, PREFACE};
+
+/// Reads and writes of one turn, before other connections of the thread get theirs.
+const STEPS: usize = 8;
+/// A connection that waits longer than this for its next request gives back what it holds.
+const STAY_READY: Duration = Duration::from_millis(20);
+/// How much a lingering close reads at once.
+const LINGER_BUFFER: usize = 4096;
+
+thread_local! {
+    /// Room for the fields of one header block.
+    static FIELDS: RefCell<HeaderBlock> = RefCell::default();
+}
+
+/// Whether a connection may speak HTTP/2 without having agreed on it: `listen ... http2`, or `http2 on` in the server that
+/// its address stands for.
+/// Where there is TLS, ALPN is the place to agree.
+pub fn is_wanted(client: &Client) -> bool {
+    if client.tls.get().is_some() {
+        return false;
+    }
+    let shot = crate::worker::shot();
+    let site = shot.ports[crate::worker::port_of(&shot, client.listener)].site(client);
+    site.http2 || *shot.location(shot.server(site.default).root).conf.http2.http2
+}
+
+/// Whether a client has agreed on HTTP/2 by ALPN.
+pub fn is_agreed(client: &Client) -> bool {
+    client.tls.get().and_then(|facts| facts.done.get()).is_some_and(|done| done.alpn.as_deref() == Some(b"h2"))
+}
+
+/// Whether the bytes are the beginning of HTTP/2. None: they may become it.
+pub fn is_preface(bytes: &[u8]) -> Option<bool> {
+    match bytes.len() < PREFACE.len() {
+        true if PREFACE.starts_with(bytes) => None,
+        true => Some(false),
+        false => Some(bytes.starts_with(PREFACE)),
+    }
+}
+
+/// What is waited for, and how the wait ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// The streams have their own deadlines.
+    Streams,
+    /// The first request: `client_header_timeout`.
+    First,
+    /// The rest of a head: the same, for its stream.
+    Head,
+    /// The next request, with everything at hand.
+    Ready,
+    /// The next request: `keepalive_timeout`.
+    Idle,
+    /// The socket to take more: `send_timeout`.
+    Write,
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// The client is gone.
+    Gone,
+    /// All is said: the client reads it, then closes.
+    Said,
+}
+
+struct Driver {
+    session: Rc<Session>,
+    client: Rc<Client>,
+    socket: Socket,
+    timer: Timer,
+    wait: Wait,
+    /// See `State::unread`.
+    unread_timer: Option<Timer>,
+    input: Vec<u8>,
+    at: usize,
+    started: bool,
+    /// The client broke the protocol: only what is written still goes out.
+    failed: bool,
+    counted_idle: bool,
+    /// It was idle for long enough to give everything back, and no request has come since.
+    rested: bool,
+    /// What was read was left for later, for the same reason.
+    held: bool,
+    /// Nothing was read because too much waits for the client.
+    full: bool,
+}
+
+/// Serves a connection on which HTTP/2 is spoken; what came already is in `http`.
+pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) {
+    let mut driver = Driver::new(&mut http, client);
+    drop(http);
+    let end = poll_fn(|cx| driver.turn(cx)).await;
+    driver.end_streams();
+    driver.count_idle(false);
+    if end == End::Said && !crate::worker::draining() {
+        driver.linger().await;
+    }
+}
+
+impl Driver {
+    fn new(http: &mut Http1, client: Rc<Client>) -> Driver {
+        let shot = crate::worker::shot();
+        let (server, root) = default_server(&shot, &client);
+        let conf = &shot.location(root).conf.http2;
+        let core = &shot.server(server).conf.core;
+        let (number, size) = *core.large_client_header_buffers;
+        let config = Config {
+            role: Role::Server,
+            max_streams: (*conf.http2_max_concurrent_streams).min(u64::from(u32::MAX)) as u32,
+            stream_window: (*conf.http2_body_preread_size).min(u64::from(wire::http2::MAX_WINDOW)) as u32,
+            headers: Limits { field: size, block: number * size },
+        };
+        let mut wire = Connection::new(config);
+        if crate::worker::draining() {
+            wire.goaway(ErrorCode::NO_ERROR);
+        }
+        let state = State { wire, ready: VecDeque::new(), unread: VecDeque::new(), task: TaskId::NOBODY, dead: false };
+        Driver {
+            session: Rc::new(Session {
+                state: RefCell::new(state),
+                driving: Cell::new(false),
+                handshaking: Cell::new(false),
+            }),
+            client,
+            socket: std::mem::replace(&mut http.socket, Socket::none()),
+            timer: Timer::new(),
+            wait: Wait::Streams,
+            unread_timer: None,
+            input: std::mem::take(&mut http.input),
+            at: std::mem::take(&mut http.at),
+            started: false,
+            failed: false,
+            counted_idle: false,
+            full: false,
+            held: false,
+            rested: false,
+        }
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.session.driving.set(true);
+        {
+            let mut state = self.session.state.borrow_mut();
+            state.task = engine::current();
+            state.wire.begin_turn();
+        }
+        let end = self.work(cx);
+        self.session.driving.set(false);
+        end
+    }
+
+    fn work(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if crate::worker::draining() {
+            self.session.state.borrow_mut().wire.goaway(ErrorCode::NO_ERROR);
+        }
+        if self.at < self.input.len() && !self.failed {
+            self.process(cx);
+        }
+        let mut steps = 0;
+        loop {
+            if let Poll::Ready(end) = self.read(cx) {
+                return Poll::Ready(end);
+            }
+            self.stop_unread(cx);
+            self.session.state.borrow_mut().pump();
+            let blocked = match self.write(cx) {
+                Ok(blocked) => blocked,
+                Err(()) => return Poll::Ready(End::Gone),
+            };
+            steps += 1;
+            let more = !blocked && (self.full || self.held || !self.session.state.borrow().ready.is_empty());
+            if more && steps < STEPS {
+                continue;
+            }
+            if more {
+                engine::wake(engine::current());
+            }
+            match self.rest(cx, blocked) {
+                Some(end) => return end,
+                None => continue,
+            }
+        }
+    }
+
+    /// Reads and works on what comes, unless too much waits for the client already.
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        for _ in 0..STEPS {
+            self.full = self.session.state.borrow().wire.output().len() >= OUTPUT_LIMIT;
+            if self.failed || self.full {
+                return Poll::Pending;
+            }
+            if std::mem::take(&mut self.held) {
+                self.process(cx);
+                continue;
+            }
+            if self.input.capacity() == 0 {
+                match self.socket.poll_readable(cx) {
+                    Poll::Pending => return Poll::Pending,
+                    Poll::Ready(_) => self.input = pool::take_buffer(),
+                }
+            }
+            self.make_room();
+            match self.socket.poll_read(cx, &mut self.input) {
+                Poll::Pending => {
+                    self.give_input();
+                    return Poll::Pending;
+                }
+                Poll::Ready(Ok(n)) if n > 0 => self.process(cx),
+                Poll::Ready(result) => {
+                    let state = self.session.state.borrow();
+                    if result.is_ok() && (!state.wire.streams().is_empty() || !state.wire.is_between_frames()) {
+                        self.log(Level::Info, "client prematurely closed connection");
+                    }
+                    return Poll::Ready(End::Gone);
+                }
+            }
+        }
+        engine::wake(engine::current());
+        Poll::Pending
+    }
+
+    fn stop_unread(&mut self, cx: &mut Context<'_>) {
+        let mut state = self.session.state.borrow_mut();
+        if state.unread.is_empty() {
+            return;
+        }
+        while let Some(wait) = state.stop_unread() {
+            let timer = self.unread_timer.get_or_insert_with(Timer::new);
+            timer.set(Duration::from_millis(wait));
+            if timer.poll_expired(cx).is_pending() {
+                return;
+            }
+        }
+        self.unread_timer = None;
+    }
+
+    fn make_room(&mut self) {
+        if self.at > 0 {
+            self.input.drain(..self.at);
+            self.at = 0;
+        }
+        if self.input.capacity() - self.input.len() < pool::BUFFER / 4 {
+            self.input.reserve(pool::BUFFER);
+        }
+    }
+
+    fn give_input(&mut self) {
+        if self.at == self.input.len() {
+            pool::give_buffer(std::mem::take(&mut self.input));
+            self.at = 0;
+        }
+    }
+
+    /// Works on what has come.
+    fn process(&mut self, cx: &mut Context<'_>) {
+        if let Some(tls) = self.socket.tls() {
+            self.session.handshaking.set(tls.state().is_handshaking());
+        }
+        let mut fields = FIELDS.take();
+        let input = std::mem::take(&mut self.input);
+        loop {
+            let mut state = self.session.state.borrow_mut();
+            if state.wire.output().len() >= OUTPUT_LIMIT {
+                // What comes out of the next request would only wait, and be copied once more.
+                self.held = true;
+                break;
+            }
+            state.wire.lend_buffer(pool::take_buffer);
+            let event = state.wire.next(&input, &mut self.at, &mut fields);
+            let note = state.wire.note.take();
+            if let Some(note) = &note {
+                self.log(Level::Info, note);
+            }
+            match event {
+                Ok(Event::More) => break,
+                Ok(Event::Head { stream, end, len }) => {
+                    drop(state);
+                    self.open(cx, &Arrived { id: stream, end, len, block: &fields });
+                }
+                Ok(Event::Data { stream, span, end }) => {
+                    state.take_data(stream, span.of(&input), end);
+                }
+                Ok(Event::Trailers { stream }) => {
+                    let pseudo = fields.iter().any(|(name, _)| name.starts_with(b":"));
+                    if pseudo {
+                        self.log(Level::Info, "client sent pseudo-header in trailers");
+                    }
+                    state.end_body(stream, pseudo);
+                }
+                Ok(Event::Reset { stream, code, ours }) => {
+                    if !ours {
+                        self.log(Level::Info, &reset_text(stream, code));
+                    }
+                    state.end_stream(stream);
+                }
+                Ok(Event::Window { stream: 0 }) => {
+                    for i in 0..state.wire.streams().len() {
+                        let id = state.wire.streams()[i].id;
+                        state.make_ready(id);
+                    }
+                }
+                Ok(Event::Window { stream }) => state.make_ready(stream),
+                Ok(Event::Refused | Event::Goaway { .. }) => {}
+                Err(error) => {
+                    drop(state);
+                    self.fail(error);
+                    break;
+                }
+            }
+        }
+        self.input = input;
+        FIELDS.set(fields);
+    }
+
+    fn fail(&mut self, error: ConnectionError) {
+        self.log(Level::Info, &error.text);
+        self.session.state.borrow_mut().wire.goaway(error.code);
+        self.failed = true;
+        self.end_streams();
+    }
+
+    /// All streams are over.
+    fn end_streams(&mut self) {
+        let mut state = self.session.state.borrow_mut();
+        state.dead = true;
+        state.ready.clear();
+        state.wire.streams_mut().iter_mut().for_each(|s| s.data.end());
+    }
+
+    /// A request has come: it is worked on at once, and gets a task of its own if it has to wait.
+    fn open(&mut self, cx: &mut Context<'_>, arrived: &Arrived<'_>) {
+        (self.started, self.rested) = (true, false);
+        counters::request();
+        let shot = crate::worker::shot();
+        let (r, accepted) = head::open(&self.session, &self.client, shot.clone(), arrived);
+        self.limit_requests(&shot);
+        let mut work = Box::pin(answer(r, accepted));
+        if work.as_mut().poll(cx).is_pending() {
+            engine::spawn(work);
+        }
+    }
+
+    /// `keepalive_requests`, `keepalive_time`, `keepalive_timeout 0`: this stream is the last.
+    fn limit_requests(&self, shot: &Shot) {
+        let core = self.settings(shot);
+        let age = clock::wall_ms().saturating_sub(self.client.started_ms);
+        if core.keepalive_timeout.is_zero()
+            || self.client.requests.get() >= *core.keepalive_requests
+            || age > core.keepalive_time.as_millis() as u64
+        {
+            self.session.state.borrow_mut().wire.goaway(ErrorCode::NO_ERROR);
+        }
+    }
+
+    fn settings<'a>(&self, shot: &'a Shot) -> &'a Conf {
+        &shot.location(default_server(shot, &self.client).1).conf.core
+    }
+
+    /// Writes what waits. True: the socket takes no more now.
+    fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, ()> {
+        let mut state = self.session.state.borrow_mut();
+        while !state.wire.output().is_empty() {
+            match self.socket.poll_write_with(cx, |s| s.try_write(state.wire.output(), false)) {
+                Poll::Ready(Ok(n)) => {
+                    state.wire.advance(n);
+                    self.wait = if self.wait == Wait::Write { Wait::Streams } else { self.wait };
+                }
+                Poll::Ready(Err(_)) => return Err(()),
+                Poll::Pending => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Nothing is to be done now: what is waited for? None: something is to be written after all.
+    fn rest(&mut self, cx: &mut Context<'_>, blocked: bool) -> Option<Poll<End>> {
+        let wait = self.what_to_wait_for(blocked);
+        let idle = matches!(wait, Wait::Ready | Wait::Idle);
+        if idle && self.session.state.borrow().wire.is_going_away() {
+            return Some(Poll::Ready(End::Said));
+        }
+        self.count_idle(idle);
+        if std::mem::replace(&mut self.wait, wait) != wait {
+            let shot = crate::worker::shot();
+            let core = self.settings(&shot);
+            let header = *shot.server(default_server(&shot, &self.client).0).conf.core.client_header_timeout;
+            match wait {
+                Wait::Streams => self.timer.clear(),
+                Wait::First | Wait::Head => self.timer.set(header),
+                Wait::Ready => self.timer.set(STAY_READY.min(*core.keepalive_timeout)),
+                Wait::Idle => self.timer.set(core.keepalive_timeout.saturating_sub(STAY_READY)),
+                Wait::Write => self.timer.set(*core.send_timeout),
+            }
+        }
+        if wait == Wait::Idle {
+            self.give_back();
+        }
+        if self.timer.poll_expired(cx).is_pending() {
+            return Some(Poll::Pending);
+        }
+        self.time_out(wait)
+    }
+
+    fn what_to_wait_for(&self, blocked: bool) -> Wait {
+        let state = self.session.state.borrow();
+        if blocked {
+            Wait::Write
+        } else if self.failed {
+            Wait::Ready
+        } else if state.wire.is_head_pending() {
+            Wait::Head
+        } else if !state.wire.streams().is_empty() {
+            Wait::Streams
+        } else if self.rested {
+            Wait::Idle
+        } else if self.started || state.wire.is_going_away() {
+            Wait::Ready
+        } else {
+            Wait::First
+        }
+    }
+
+    /// An idle connection holds no buffer.
+    fn give_back(&mut self) {
+        let mut state = self.session.state.borrow_mut();
+        if let Some(buffer) = state.wire.take_buffer() {
+            pool::give_buffer(buffer);
+        }
+        state.wire.rest();
+        drop(state);
+        self.give_input();
+    }
+
+    fn time_out(&mut self, wait: Wait) -> Option<Poll<End>> {
+        let mut state = self.session.state.borrow_mut();
+        match wait {
+            Wait::Streams => return Some(Poll::Pending),
+            Wait::Write => return Some(Poll::Ready(End::Gone)),
+            Wait::Ready => {
+                drop(state);
+                self.rested = true;
+                return None;
+            }
+            Wait::Head => {
+                state.wire.abandon_head();
+                self.started = true;
+            }
+            Wait::First => state.wire.goaway(ErrorCode::PROTOCOL_ERROR),
+            Wait::Idle => state.wire.goaway(ErrorCode::NO_ERROR),
+        }
+        if wait != Wait::Idle {
+            self.log(Level::Info, "client timed out (110: Connection timed out)");
+        }
+        None
+    }
+
+    fn count_idle(&mut self, idle: bool) {
+        if std::mem::replace(&mut self.counted_idle, idle) != idle {
+            counters::waiting(if idle { 1 } else { -1 });
+        }
+    }
+
+    /// Reads what the client still sends, so that it sees our last frames before a reset.
+    async fn linger(&mut self) {
+        let shot = crate::worker::shot();
+        let core = self.settings(&shot);
+        if *core.lingering_close == Lingering::Off {
+            return;
+        }
+        let (time, each) = (*core.lingering_time, *core.lingering_timeout);
+        drop(shot);
+        self.socket.shutdown();
+        let end = clock::monotonic_ms() + time.as_millis() as u64;
+        let mut buffer = Vec::with_capacity(LINGER_BUFFER);
+        loop {
+            let left = end.saturating_sub(clock::monotonic_ms());
+            if left == 0 || crate::worker::draining() {
+                return;
+            }
+            self.timer.set(each.min(Duration::from_millis(left)));
+            buffer.clear();
+            match self.timer.guard(self.socket.read(&mut buffer)).await {
+                Some(Ok(n)) if n > 0 => {}
+                _ => return,
+            }
+        }
+    }
+
+    fn log(&self, level: Level, text: &str) {
+        let shot = crate::worker::shot();
+        let log = &self.settings(&shot).error_log;
+        if log.enabled(level) || self.client.debug.get() {
+            let remote = self.client.remote.borrow();
+            let (client, server) = (remote.host(), crate::worker::local_address(&self.client));
+            let port = server.port();
+            let message = format_args!(
+                "{text} while processing HTTP/2 connection, client: {client}, server: {}:{port}",
+                server.host()
+            );
+            log.write(level, Some(self.client.number), message);
+        }
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        crate::log::lines::close_after_lines(std::mem::replace(&mut self.socket, Socket::none()));
+    }
+}
+
+fn default_server(shot: &Shot, client: &Client) -> (ServerId, LocationId) {
+    let server = shot.ports[crate::worker::port_of(shot, client.listener)].site(client).default;
+    (server, shot.server(server).root)
+}
+
+impl State {
+    /// A piece of a body has come. What nobody reads is only looked at for its length.
+    fn take_data(&mut self, id: u32, bytes: &[u8], end: bool) {
+        let Some(s) = self.wire.stream(id) else { return };
+        let fits = s.data.take(bytes, end);
+        let (skip, ownerless) = (s.data.skip, s.data.ownerless);
+        if !fits && skip {
+            self.wire.reset(id, ErrorCode::PROTOCOL_ERROR);
+            self.end_stream(id);
+        } else if ownerless && (end || self.wire.receivable(id) == 0) {
+            self.wire.release(id, ErrorCode::NO_ERROR);
+        }
+    }
+
+    /// Trailers have come: nobody has a use for them.
+    fn end_body(&mut self, id: u32, malformed: bool) {
+        if malformed {
+            self.wire.reset(id, ErrorCode::PROTOCOL_ERROR);
+            return self.end_stream(id);
+        }
+        self.take_data(id, b"", true);
+    }
+
+    /// A stream was reset.
+    fn end_stream(&mut self, id: u32) {
+        let Some(s) = self.wire.stream(id) else { return };
+        s.data.end();
+        if s.data.ownerless {
+            self.wire.release(id, ErrorCode::NO_ERROR);
+        }
+    }
+
+    /// Tells clients to stop that send what nobody reads for too long. Gives the time of the next such, ms.
+    fn stop_unread(&mut self) -> Option<u64> {
+        let now = clock::monotonic_ms();
+        while let Some(&(until, id)) = self.unread.front() {
+            if until > now && self.wire.stream(id).is_some() {
+                return Some(until - now);
+            }
+            self.unread.pop_front();
+            self.wire.release(id, ErrorCode::NO_ERROR);
+        }
+        None
+    }
+}
+
+fn reset_text(stream: u32, code: ErrorCode) -> String {
+    match code {
+        ErrorCode::CANCEL => format!("client canceled stream {stream}"),
+        ErrorCode::INTERNAL_ERROR => format!("client terminated stream {stream} due to internal error"),
+        ErrorCode(code) => format!("client terminated stream {stream} with status {code}"),
+    }
+}
+
+/// Works on one request from its head to its log line. Its stream ends with it.
+async fn answer(mut r: Box<Request>, accepted: Result<(), u16>) {
+    match accepted {
+        Ok(()) => phases::process(&mut r).await,
+        Err(status) => {
+            if status == 400
+                && let Way::Http2(stream) = &r.session
+            {
+                stream.refuse();
+            }
+            phases::answer_status(&mut r, status).await;
+        }
+    }
+    if !r.aborted && respond::flush_rest(&mut r).await.is_err() {
+        r.aborted = true;
+    }
+    crate::modules::log::write(&mut r);
+    crate::request::finish::after_log(&mut r).await;
+    r.session = Way::None;
+    pool::give_request(r);
+}

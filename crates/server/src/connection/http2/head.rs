@@ -1,0 +1,227 @@
+//! A header block becomes a request: pseudo-headers, header lines, cookies (`ngx_http_v2_state_process_header` and what
+//! follows it). What is wrong is a status; the meaning of the headers is `request::head`'s.
+
+use super::{Http2Stream, Session, SharedClient};
+use crate::connection::{Session as Way, doing, pool};
+use crate::log_error;
+use crate::modules::core::ServerSettings;
+use crate::request::arena::Span;
+use crate::request::headers::{HeaderLine, KnownHeader as K};
+use crate::request::{Method, Request, Text, Version, head};
+use crate::snapshot::Shot;
+use crate::worker::clock;
+use std::rc::Rc;
+use wire::http1::target;
+use wire::http2::hpack::HeaderBlock;
+
+/// What follows the target in the request line that HTTP/2 does not have.
+const LINE_END: &[u8] = b" HTTP/2.0";
+
+/// A head that has come.
+pub(super) struct Arrived<'a> {
+    /// Its stream.
+    pub id: u32,
+    /// No body follows.
+    pub end: bool,
+    /// Bytes of the block as it was sent.
+    pub len: usize,
+    /// Its fields.
+    pub block: &'a HeaderBlock,
+}
+
+/// What was found among the fields.
+#[derive(Default)]
+struct Found {
+    method: Option<Span>,
+    path: Option<Span>,
+    scheme: Option<Span>,
+    authority: Option<Span>,
+    cookies: Vec<Span>,
+    /// A header that is no pseudo-header has been seen.
+    regular: bool,
+}
+
+/// Makes a request. The error is the status to answer with.
+pub(super) fn open(
+    session: &Rc<Session>,
+    client: &SharedClient,
+    shot: Rc<Shot>,
+    arrived: &Arrived<'_>,
+) -> (Box<Request>, Result<(), u16>) {
+    let way = Way::Http2(Http2Stream { session: session.clone(), id: arrived.id });
+    let mut r = pool::take_request(shot, client.clone(), way);
+    r.started_ms = clock::wall_ms();
+    r.request_length = arrived.len as u64;
+    r.version = Version::HTTP20;
+    r.headers_in.head.version = Version::HTTP20;
+    let server = head::default_server(&r);
+    r.server = server;
+    r.location = r.shot.server(server).root;
+    r.client.requests.set(r.client.requests.get() + 1);
+    r.client.doing.set(doing::READING_HEADERS);
+    let result = read(&mut r, arrived);
+    (r, result)
+}
+
+fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
+    let shot = r.shot.clone();
+    let conf = &shot.server(r.server).conf.core;
+    let base = r.arena.push(&arrived.block.bytes).start;
+    let moved = |s: Span| Span { start: s.start + base, end: s.end + base };
+    let mut found = Found::default();
+    for field in &arrived.block.fields {
+        let (name, value) = (moved(field.name), moved(field.value));
+        let odd = check_field(r, conf, name, value)?;
+        if r.arena.span(name)[0] == b':' {
+            pseudo(r, &mut found, name, value)?;
+            continue;
+        }
+        if !std::mem::replace(&mut found.regular, true) {
+            request_line(r, &found)?;
+        }
+        if odd && *conf.ignore_invalid_headers {
+            log_error!(r, Info, "client sent invalid header: \"{}\"", lossy(r, name));
+            continue;
+        }
+        let known = K::find(r.arena.span(name));
+        if known == K::Cookie {
+            found.cookies.push(value);
+            continue;
+        }
+        if r.headers_in.head.headers.len() >= *conf.max_headers as usize {
+            log_error!(r, Info, "client sent too many header lines");
+            return Err(494);
+        }
+        r.headers_in.head.headers.push(HeaderLine { name, value, known });
+    }
+    if !found.regular {
+        request_line(r, &found)?;
+    }
+    join_cookies(r, &found.cookies);
+    head::accept_stream(r, found.authority, arrived.end)?;
+    if let Way::Http2(stream) = &r.session {
+        stream.with(|s| s.data.length = r.headers_in.content_length);
+    }
+    Ok(())
+}
+
+fn lossy(r: &Request, span: Span) -> String {
+    String::from_utf8_lossy(r.arena.span(span)).into_owned()
+}
+
+/// Names are lower case tokens, values have no line ends (RFC 9113 section 8.2.1). True: the name has odd bytes.
+fn check_field(r: &Request, conf: &ServerSettings, name: Span, value: Span) -> Result<bool, u16> {
+    let bytes = r.arena.span(name);
+    let mut odd = false;
+    for &byte in &bytes[usize::from(bytes[0] == b':')..] {
+        match byte {
+            b'a'..=b'z' | b'-' | b'0'..=b'9' => {}
+            b'_' if *conf.underscores_in_headers => {}
+            0..=b' ' | 0x7f | b':' | b'A'..=b'Z' => {
+                log_error!(r, Info, "client sent invalid header name: \"{}\"", lossy(r, name));
+                return Err(400);
+            }
+            _ => odd = true,
+        }
+    }
+    if r.arena.span(value).iter().any(|byte| matches!(byte, 0 | b'\n' | b'\r')) {
+        let (name, value) = (lossy(r, name), lossy(r, value));
+        log_error!(r, Info, "client sent header \"{name}\" with invalid value: \"{value}\"");
+        return Err(400);
+    }
+    Ok(odd)
+}
+
+fn pseudo(r: &mut Request, found: &mut Found, name: Span, value: Span) -> Result<(), u16> {
+    if found.regular {
+        log_error!(r, Info, "client sent out of order pseudo-headers");
+        return Err(400);
+    }
+    let (slot, shown) = match r.arena.span(name) {
+        b":method" => (&mut found.method, ":method"),
+        b":path" => (&mut found.path, ":path"),
+        b":scheme" => (&mut found.scheme, ":scheme"),
+        b":authority" => (&mut found.authority, "\":authority\""),
+        _ => {
+            log_error!(r, Info, "client sent unknown pseudo-header \"{}\"", lossy(r, name));
+            return Err(400);
+        }
+    };
+    if slot.is_some() {
+        log_error!(r, Info, "client sent duplicate {shown} header");
+        return Err(400);
+    }
+    *slot = Some(value);
+    if shown != "\":authority\"" && value.is_empty() {
+        log_error!(r, Info, "client sent empty {shown} header");
+        return Err(400);
+    }
+    let text = r.arena.span(value);
+    let valid = match shown {
+        ":method" => text.iter().all(|b| matches!(b, b'A'..=b'Z' | b'_' | b'-')),
+        ":scheme" => is_scheme(text),
+        _ => return Ok(()),
+    };
+    if !valid {
+        let what = if shown == ":method" { "method" } else { ":scheme header" };
+        log_error!(r, Info, "client sent invalid {what}: \"{}\"", lossy(r, value));
+        return Err(400);
+    }
+    Ok(())
+}
+
+fn is_scheme(text: &[u8]) -> bool {
+    text[0].is_ascii_alphabetic() && text.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
+}
+
+/// The line that `$request` and the logs show, and the target's parts (`ngx_http_v2_construct_request_line`).
+fn request_line(r: &mut Request, found: &Found) -> Result<(), u16> {
+    let (Some(method), Some(_), Some(path)) = (found.method, found.scheme, found.path) else {
+        let missing = [(found.method, ":method"), (found.scheme, ":scheme"), (found.path, ":path")];
+        let name = missing.iter().find(|(value, _)| value.is_none()).map_or("", |(_, name)| name);
+        log_error!(r, Info, "client sent no {name} header");
+        return Err(400);
+    };
+    let start = r.arena.mark();
+    r.arena.append(Text::Own(method));
+    r.arena.buffer().push(b' ');
+    r.arena.append(Text::Own(path));
+    r.arena.buffer().extend_from_slice(LINE_END);
+    let line = r.arena.since(start);
+    let Ok(parts) = target::split(r.arena.span(path)) else {
+        log_error!(r, Info, "client sent invalid :path header: \"{}\"", lossy(r, path));
+        return Err(400);
+    };
+    let within = |s: Span| Span { start: s.start + path.start, end: s.end + path.start };
+    let head = &mut r.headers_in.head;
+    head.method = method;
+    head.line = line;
+    head.target = path;
+    head.path = within(parts.path);
+    head.args = parts.args.map(within);
+    (head.complex, head.quoted, head.plus) = (parts.complex, parts.quoted, parts.plus);
+    head.protocol = Some(Span { start: line.end - LINE_END.len() as u32 + 1, end: line.end });
+    let method = Method::of(r.arena.span(method));
+    r.headers_in.head.method_id = method;
+    Ok(())
+}
+
+/// Cookies may come in pieces; everybody else knows one header (RFC 9113 section 8.2.3).
+fn join_cookies(r: &mut Request, cookies: &[Span]) {
+    let value = match cookies {
+        [] => return,
+        [one] => *one,
+        _ => {
+            let start = r.arena.mark();
+            for (i, cookie) in cookies.iter().enumerate() {
+                if i > 0 {
+                    r.arena.buffer().extend_from_slice(b"; ");
+                }
+                r.arena.append(Text::Own(*cookie));
+            }
+            r.arena.since(start)
+        }
+    };
+    let name = r.arena.push(b"cookie");
+    r.headers_in.head.headers.push(HeaderLine { name, value, known: K::Cookie });
+}

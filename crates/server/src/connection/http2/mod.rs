@@ -1,0 +1,151 @@
+//! The HTTP/2 session: one task reads frames, hands requests on, and writes all frames of a loop turn at once. Every stream
+//! is a request of its own that goes the way of all requests. Before: `connection`. Around: `request`.
+//! The protocol itself is `wire::http2`, which knows no socket.
+//!
+//! ```text
+//! driver.rs   socket <-> frames; when the connection is idle, ends, or is given up
+//! head.rs     a header block -> a request
+//! stream.rs   what a request sees of its stream: body in, answer out
+//! answer.rs   head, body and trailers of an answer as frames
+//! ```
+
+mod answer;
+mod driver;
+mod head;
+mod stream;
+
+pub use answer::{informational, queue, write_head};
+pub use driver::{is_agreed, is_preface, is_wanted, serve};
+pub use stream::Http2Stream;
+
+use crate::connection::Client;
+use crate::connection::output::Output;
+use crate::engine::{self, TaskId};
+use crate::worker::timer::Timer;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use wire::http2::connection::Connection;
+
+/// How long a client may go on sending a body after its answer is complete, ms: most bodies that nobody reads are short and
+/// on the way already, and then the client need not be told to stop. A large one meets its window first.
+const UNREAD_PATIENCE_MS: u64 = 100;
+/// So much waits for the socket at most before answers stay with their streams and nothing more is read.
+const OUTPUT_LIMIT: usize = 256 * 1024;
+
+/// What the driver and the streams of a connection share.
+pub struct Session {
+    state: RefCell<State>,
+    /// The driver is at work and will look at everything before it rests: it need not be woken.
+    driving: Cell<bool>,
+    /// What comes now comes before the TLS handshake is complete.
+    handshaking: Cell<bool>,
+}
+
+struct State {
+    wire: Connection<StreamState>,
+    /// Streams with something to send, in turn.
+    ready: VecDeque<u32>,
+    /// Streams whose answer is complete while the client still sends, with the time until which it may do so, ms.
+    unread: VecDeque<(u64, u32)>,
+    /// The driver's.
+    task: TaskId,
+    /// The connection is gone.
+    dead: bool,
+}
+
+/// What is kept for a stream beside what the protocol knows of it.
+#[derive(Default)]
+struct StreamState {
+    /// Body that came and was not read yet.
+    input: Vec<u8>,
+    /// Nobody wants the body.
+    skip: bool,
+    /// What `Content-Length` said, and how much has come.
+    length: Option<u64>,
+    received: u64,
+    /// The request is done.
+    ownerless: bool,
+    /// What the windows did not let out yet.
+    output: Output,
+    /// The end of the answer stands behind `output`.
+    last: bool,
+    /// They stand behind `output` too: name and value.
+    trailers: Vec<(Vec<u8>, Vec<u8>)>,
+    /// `output.written` may come up to here (`limit_rate`).
+    allowed: u64,
+    /// Stands in `State::ready`.
+    is_ready: bool,
+    /// The request's task.
+    task: Option<TaskId>,
+    /// Bytes of frames sent, and how many of them were the head.
+    sent: u64,
+    header_size: u64,
+    /// `http2_chunk_size`
+    chunk: usize,
+    /// When a rate limit began to count, ms.
+    rate_start_ms: u64,
+    /// The deadline of whatever the request waits for.
+    timer: Option<Timer>,
+    /// The request was malformed: its stream ends with an error whatever is answered.
+    malformed: bool,
+    /// The client took too long.
+    timed_out: bool,
+}
+
+impl StreamState {
+    fn wake(&mut self) {
+        if let Some(task) = self.task.take() {
+            engine::wake(task);
+        }
+    }
+
+    fn timer(&mut self) -> &Timer {
+        self.timer.get_or_insert_with(Timer::new)
+    }
+
+    /// The stream is over: nothing more goes out.
+    fn end(&mut self) {
+        self.output = Output::default();
+        self.last = false;
+        self.wake();
+    }
+}
+
+impl State {
+    /// Puts a stream in the row of those that send.
+    fn make_ready(&mut self, id: u32) {
+        if let Some(s) = self.wire.stream(id)
+            && !s.data.is_ready
+            && !s.reset
+            && (!s.data.output.is_empty() || s.data.last)
+        {
+            s.data.is_ready = true;
+            self.ready.push_back(id);
+        }
+    }
+}
+
+impl StreamState {
+    /// Takes a piece of the body. False: it is not what `Content-Length` announced.
+    fn take(&mut self, bytes: &[u8], end: bool) -> bool {
+        self.received += bytes.len() as u64;
+        if !self.skip {
+            self.input.extend_from_slice(bytes);
+        }
+        self.wake();
+        self.length.is_none_or(|n| if end { self.received == n } else { self.received <= n })
+    }
+}
+
+impl Session {
+    /// Something is to be written or read: the driver has to look.
+    fn changed(&self, state: &State) {
+        if !self.driving.get() {
+            engine::wake(state.task);
+        }
+    }
+}
+
+/// What streams share of their client: its address, counters.
+type SharedClient = Rc<Client>;

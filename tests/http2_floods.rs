@@ -1,0 +1,241 @@
+//! HTTP/2 clients that only cost: each is cut off, and what it cost in memory and time is held to a limit.
+//! Frames are written byte for byte.
+
+use crate::harness::{Client, Server, Site, wait};
+use std::time::Duration;
+use wire::http2::PREFACE;
+use wire::http2::frame::{FrameHeader, HEADER, flag, kind};
+use wire::http2::hpack::encoder::Encoder;
+
+/// What one attacker may make the server grow by.
+const MEMORY: u64 = 16 * 1024 * 1024;
+/// And how long it may keep a processor busy, in this build without optimisation.
+const PROCESSOR: Duration = Duration::from_secs(4);
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut out = FrameHeader { len: payload.len(), kind, flags, stream }.bytes().to_vec();
+    out.extend_from_slice(payload);
+    out
+}
+
+fn block(path: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    let mut e = Encoder::default();
+    for (name, value) in [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "localhost")] {
+        e.field(name.as_bytes(), value.as_bytes(), &mut out);
+    }
+    out
+}
+
+fn request(stream: u32, path: &str) -> Vec<u8> {
+    frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, stream, &block(path))
+}
+
+fn site() -> Server {
+    let server = Site::server(
+        "http2 on; send_timeout 1s; lingering_close off; location / { return 200 hello; } location /large { }",
+    )
+    .file("html/large", vec![b'x'; 8 << 20])
+    .start();
+    // What a server is made of is there before anything is measured.
+    server.wait_for("logs/nginx.pid", "\n");
+    assert_eq!(server.get("/").text(), "hello");
+    server
+}
+
+fn open(server: &Server) -> Client {
+    let mut client = server.connect();
+    client.send(PREFACE).send(frame(kind::SETTINGS, 0, 0, b"")).send(frame(kind::SETTINGS, flag::ACK, 0, b""));
+    client
+}
+
+/// Frames of what the server has sent until it closed.
+fn frames(client: &mut Client) -> Vec<(u8, u32, Vec<u8>)> {
+    let all = client.rest();
+    let (mut frames, mut rest) = (Vec::new(), &all[..]);
+    while let Some(h) = FrameHeader::parse(rest)
+        && rest.len() >= HEADER + h.len
+    {
+        frames.push((h.kind, h.stream, rest[HEADER..HEADER + h.len].to_vec()));
+        rest = &rest[HEADER + h.len..];
+    }
+    frames
+}
+
+/// Resident memory in bytes and processor time of the server.
+fn usage(server: &Server) -> (u64, Duration) {
+    let pid = server.read("logs/nginx.pid").trim().to_owned();
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    let mut sum = (0, Duration::ZERO);
+    for pid in children.split_whitespace().chain([pid.as_str()]) {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields: Vec<u64> =
+            stat.rsplit(')').next().unwrap().split_whitespace().map(|f| f.parse().unwrap_or(0)).collect();
+        let ticks = fields.get(11).unwrap_or(&0) + fields.get(12).unwrap_or(&0);
+        sum.1 += Duration::from_millis(ticks * 10);
+        sum.0 += fields.get(21).unwrap_or(&0) * 4096;
+    }
+    sum
+}
+
+/// Floods a server with `piece`, again and again, and waits until it has enough. Gives its last frames.
+fn flood(server: &Server, client: &mut Client, mut piece: impl FnMut(u32) -> Vec<u8>) -> Vec<(u8, u32, Vec<u8>)> {
+    let before = usage(server);
+    use std::io::Write;
+    let mut reader = client.stream.try_clone().unwrap();
+    let read = std::thread::spawn(move || {
+        let mut all = Vec::new();
+        let _ = std::io::Read::read_to_end(&mut reader, &mut all);
+        all
+    });
+    let mut rounds = 0;
+    while rounds < 2_000_000 && client.stream.write_all(&piece(rounds)).is_ok() {
+        rounds += 1;
+    }
+    assert!(rounds < 2_000_000, "it is never cut off");
+    let all = read.join().unwrap();
+    let after = usage(server);
+    assert!(after.0.saturating_sub(before.0) < MEMORY, "memory {} -> {}", before.0, after.0);
+    assert!(after.1 - before.1 < PROCESSOR, "{:?} of a processor", after.1 - before.1);
+    assert_eq!(server.get("/").text(), "hello", "others are served");
+    let (mut frames, mut rest) = (Vec::new(), &all[..]);
+    while let Some(h) = FrameHeader::parse(rest)
+        && rest.len() >= HEADER + h.len
+    {
+        frames.push((h.kind, h.stream, rest[HEADER..HEADER + h.len].to_vec()));
+        rest = &rest[HEADER + h.len..];
+    }
+    frames
+}
+
+#[test]
+fn rapid_reset() {
+    let server = site();
+    let mut client = open(&server);
+    flood(&server, &mut client, |i| {
+        let id = 2 * i + 1;
+        [request(id, "/large"), frame(kind::RST_STREAM, 0, id, &[0, 0, 0, 8])].concat()
+    });
+    let log = server.error_log();
+    assert!(log.contains("http2 flood detected") || log.contains("client sent too many refused streams"));
+}
+
+#[test]
+fn settings_pings_priorities_and_empty_data() {
+    let floods: [(&str, Vec<u8>); 5] = [
+        ("settings", frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0])),
+        ("ping", frame(kind::PING, 0, 0, b"12345678")),
+        ("priority", frame(kind::PRIORITY, 0, 3, &[0, 0, 0, 1, 0])),
+        ("empty data", frame(kind::DATA, 0, 1, b"")),
+        ("window", frame(kind::WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1])),
+    ];
+    for (name, one) in floods {
+        let server = site();
+        let mut client = open(&server);
+        client.send(frame(kind::HEADERS, flag::END_HEADERS, 1, &block("/large")));
+        let many = one.repeat(100);
+        flood(&server, &mut client, |_| many.clone());
+        let log = server.error_log();
+        let said = log.contains("http2 flood detected") || log.contains("too many PRIORITY frames");
+        assert!(said, "{name}: {log}");
+    }
+}
+
+#[test]
+fn continuations() {
+    for (flags, piece) in [(0, vec![]), (0, vec![0u8; 15_000])] {
+        let server = site();
+        let mut client = open(&server);
+        client.send(frame(kind::HEADERS, 0, 1, &block("/")));
+        flood(&server, &mut client, |_| frame(kind::CONTINUATION, flags, 1, &piece));
+        assert!(server.error_log().contains("client sent too large header"));
+    }
+}
+
+/// A field of four thousand bytes, named by one byte again and again.
+#[test]
+fn an_hpack_bomb() {
+    let server = site();
+    let mut client = open(&server);
+    let mut bomb = block("/");
+    bomb.extend_from_slice(&[0x40, 0x01, b'a', 0x7f, 0x81, 0x1e]);
+    bomb.extend(std::iter::repeat_n(b'x', 4000));
+    bomb.extend(std::iter::repeat_n(0xbe, 10_000));
+    client.send(frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &bomb));
+    let last = frames(&mut client).pop().expect("GOAWAY");
+    assert_eq!((last.0, &last.2[4..]), (kind::GOAWAY, &[0, 0, 0, 11][..]));
+    assert!(usage(&server).0 < 200 << 20);
+    assert_eq!(server.get("/").text(), "hello");
+}
+
+/// Many large answers are asked for and never read: they wait as files, not in memory, and not for ever.
+#[test]
+fn a_reader_that_does_not_read() {
+    let server = site();
+    let before = usage(&server).0;
+    let mut client = open(&server);
+    client.send(frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0, 0, 0]));
+    client.send(frame(kind::SETTINGS, 0, 0, &[0, 4, 0x7f, 0, 0, 0]));
+    for i in 0..100 {
+        client.send(request(2 * i + 1, "/large"));
+    }
+    // The socket is full and stays so: send_timeout ends it.
+    let closed = wait(|| {
+        let mut probe = server.connect();
+        probe.get("/");
+        client.send(frame(kind::PING, 0, 0, b"12345678"));
+        matches!(client.stream.take_error(), Ok(Some(_))) || client.stream.peer_addr().is_err()
+    });
+    assert!(closed, "the connection is given up");
+    assert!(usage(&server).0.saturating_sub(before) < MEMORY);
+}
+
+/// A window of one byte at a time.
+#[test]
+fn an_answer_in_crumbs() {
+    let server = site();
+    let mut client = open(&server);
+    client.send(frame(kind::SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0])).send(request(1, "/large"));
+    let crumb = frame(kind::WINDOW_UPDATE, 0, 1, &[0, 0, 0, 1]);
+    flood(&server, &mut client, |_| {
+        // One by one, so that each is answered by a frame of its own.
+        std::thread::sleep(Duration::from_micros(20));
+        crumb.clone()
+    });
+}
+
+#[test]
+fn a_head_that_never_ends() {
+    let server = Site::server("http2 on; client_header_timeout 300ms; lingering_close off; return 200 hello;").start();
+    let mut client = open(&server);
+    client.send(frame(kind::HEADERS, 0, 1, &block("/")));
+    let mut reset = Vec::new();
+    while reset.len() < 4 * HEADER + 18 + 4 + 4 {
+        reset.extend(client.take(1));
+    }
+    // The stream is reset, the connection goes on.
+    assert_eq!(reset[reset.len() - HEADER - 4 + 3], kind::RST_STREAM);
+    client.send(frame(kind::CONTINUATION, flag::END_HEADERS, 1, b"")).send(request(3, "/"));
+    let answer = FrameHeader::parse(&client.take(HEADER)).unwrap();
+    assert_eq!((answer.kind, answer.stream), (kind::HEADERS, 3));
+}
+
+#[test]
+fn streams_beyond_the_limit() {
+    let server = Site::server(
+        "http2 on; http2_max_concurrent_streams 2; lingering_close off; location / { limit_rate 1; return 200 hello; }",
+    )
+    .start();
+    let mut client = open(&server);
+    for i in 0..3 {
+        client.send(request(2 * i + 1, "/"));
+    }
+    let refused = loop {
+        let header = FrameHeader::parse(&client.take(HEADER)).unwrap();
+        let payload = client.take(header.len);
+        if header.kind == kind::RST_STREAM {
+            break (header.stream, payload);
+        }
+    };
+    assert_eq!(refused, (5, vec![0, 0, 0, 7]));
+}
