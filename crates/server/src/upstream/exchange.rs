@@ -264,8 +264,15 @@ async fn send(
     input: &mut Vec<u8>,
     reused: bool,
 ) -> Result<bool, Failure> {
+    // What came with the client's head leaves with ours.
+    let mut framed = Vec::new();
     let memory: &[u8] = match &job.body {
         JobBody::Stored(s) if s.file.is_none() => &s.memory,
+        JobBody::Stream { chunked, first, complete } => {
+            keep_for_variable(r, first, *complete);
+            frame(first, *chunked, *complete, &mut framed);
+            &framed
+        }
         _ => b"",
     };
     if !write_two(r, conf, connection, &job.head, memory, input, reused).await? {
@@ -273,10 +280,7 @@ async fn send(
     }
     match &job.body {
         JobBody::Stored(s) if s.file.is_some() => send_file(r, conf, connection, s, input, reused).await,
-        JobBody::Stream { chunked, first, complete } => {
-            let begun = (first.as_slice(), *complete);
-            stream(r, conf, connection, *chunked, begun, input, reused).await
-        }
+        JobBody::Stream { chunked, complete: false, .. } => stream(r, conf, connection, *chunked, input, reused).await,
         _ => Ok(true),
     }
 }
@@ -429,27 +433,14 @@ async fn stream(
     conf: &UpstreamSettings,
     connection: &mut Connection,
     chunked: bool,
-    (first, whole): (&[u8], bool),
     input: &mut Vec<u8>,
     reused: bool,
 ) -> Result<bool, Failure> {
     let mut piece = buffers::take_buffer();
     let mut framed = Vec::new();
     let timeout = *r.conf().core.client_body_timeout;
-    let mut begun = Some(whole);
     loop {
         piece.clear();
-        if let Some(whole) = begun.take().filter(|whole| *whole || !first.is_empty()) {
-            piece.extend_from_slice(first);
-            if send_piece(r, conf, connection, chunked, &piece, whole, &mut framed, input, reused).await? {
-                if whole {
-                    buffers::give_buffer(piece);
-                    return Ok(true);
-                }
-                continue;
-            }
-            return Ok(false);
-        }
         body::arm(r, timeout);
         let got = poll_fn(|cx| {
             if let Poll::Ready(x) = body::poll_some(r, cx, &mut piece) {
@@ -502,20 +493,29 @@ async fn send_piece(
     keep_for_variable(r, piece, complete);
     framed.clear();
     if chunked {
-        if !piece.is_empty() {
-            wire::http1::chunked::encode_size(piece.len() as u64, framed);
-            framed.extend_from_slice(piece);
-            framed.extend_from_slice(b"\r\n");
-        }
-        if complete {
-            framed.extend_from_slice(wire::http1::chunked::LAST_CHUNK);
-        }
+        frame(piece, chunked, complete, framed);
     }
     let out = if chunked { &**framed } else { piece };
     if out.is_empty() {
         return Ok(true);
     }
     write_two(r, conf, connection, out, b"", input, reused).await
+}
+
+/// Appends a piece of a body as it is sent.
+fn frame(piece: &[u8], chunked: bool, complete: bool, out: &mut Vec<u8>) {
+    if !chunked {
+        out.extend_from_slice(piece);
+        return;
+    }
+    if !piece.is_empty() {
+        wire::http1::chunked::encode_size(piece.len() as u64, out);
+        out.extend_from_slice(piece);
+        out.extend_from_slice(b"\r\n");
+    }
+    if complete {
+        out.extend_from_slice(wire::http1::chunked::LAST_CHUNK);
+    }
 }
 
 /// `$request_body` of a body that came in one piece, where the configuration asks for it.
