@@ -408,3 +408,22 @@ fn a_crowd_shakes_hands_while_others_are_served() {
     }
     assert!(crowd.into_iter().all(|t| t.join().expect("no panic")));
 }
+
+#[test]
+fn http_2_is_agreed_on_by_alpn() {
+    if !has_tools() {
+        return;
+    }
+    let body = "x".repeat(3_000_000);
+    let site = |on: &str| {
+        secure(&format!("{on} location /f {{ root html; }} location / {{ return 200 \"$server_protocol $http2 $ssl_alpn_protocol\"; }}"))
+            .file("html/f", &body)
+    };
+    let server = site("http2 on;").start();
+    let url = format!("https://localhost:{}", server.port);
+    assert_eq!(curl(&["--http2", &format!("{url}/")]), "HTTP/2.0 h2 h2");
+    assert_eq!(curl(&["--http1.1", &format!("{url}/")]), "HTTP/1.1  http/1.1");
+    assert_eq!(curl(&["--http2", &format!("{url}/f")]), body);
+    let server = site("").start();
+    assert_eq!(curl(&["--http2", &format!("https://localhost:{}/", server.port)]), "HTTP/1.1  http/1.1");
+}

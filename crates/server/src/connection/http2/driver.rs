@@ -39,11 +39,11 @@ thread_local! {
 /// its address stands for.
 /// Where there is TLS, ALPN is the place to agree.
 pub fn is_wanted(client: &Client) -> bool {
-    if client.tls.get().is_some() {
-        return false;
-    }
     let shot = crate::worker::shot();
     let site = shot.ports[crate::worker::port_of(&shot, client.listener)].site(client);
+    if site.ssl {
+        return false;
+    }
     site.http2 || *shot.location(shot.server(site.default).root).conf.http2.http2
 }
 
