@@ -119,6 +119,16 @@ impl Address {
     }
 }
 
+impl std::fmt::Display for Address {
+    /// With the port: `127.0.0.1:80`, `unix:/path`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Inet(a) => write!(f, "{a}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 /// Shows an address as nginx does in variables and logs.
 pub struct Host<'a>(&'a Address);
 
@@ -165,6 +175,24 @@ impl Client {
             doing: Cell::new(doing::WAITING),
             debug: Cell::new(false),
             socket,
+        })
+    }
+}
+
+impl Client {
+    /// The same client on another listener: the connection goes on there.
+    pub fn passed_to(&self, listener: usize, local: Address) -> Rc<Client> {
+        Rc::new(Client {
+            number: self.number,
+            remote: self.remote.clone(),
+            local: RefCell::new(Some(local)),
+            listener,
+            started_ms: crate::worker::clock::wall_ms(),
+            requests: Cell::new(0),
+            proxy_protocol: self.proxy_protocol.clone(),
+            debug: self.debug.clone(),
+            doing: self.doing.clone(),
+            socket: self.socket.clone(),
         })
     }
 }
@@ -226,6 +254,16 @@ async fn guarded(http: Box<Http1>, client: Rc<Client>) {
 }
 
 async fn run(mut http: Box<Http1>, client: Rc<Client>) {
+    if crate::worker::stream_listen_of(&client).is_some() {
+        let socket = std::mem::replace(&mut http.socket, Socket::none());
+        drop(http);
+        return Box::pin(crate::stream::serve(socket, client)).await;
+    }
+    serve_http(http, client).await;
+}
+
+/// Serves a connection of `http`.
+pub async fn serve_http(mut http: Box<Http1>, client: Rc<Client>) {
     if expects_proxy_header(&client) {
         let ok = Box::pin(proxy_header::read(&mut http, &client)).await;
         if !ok {

@@ -300,7 +300,8 @@ fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     set::value(&mut conf(scope).bind, node, Some(Bind { address, transparent }))
 }
 
-fn parse_local(text: &[u8]) -> Option<SocketAddr> {
+/// The address of `proxy_bind`, with or without a port.
+pub fn parse_local(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     text.parse::<SocketAddr>().ok().or_else(|| Some(SocketAddr::new(text.trim_matches(['[', ']']).parse().ok()?, 0)))
 }

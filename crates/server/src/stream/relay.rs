@@ -1,0 +1,250 @@
+//! Copies bytes between a client and a peer until one side ends, or, with `proxy_half_close`, both (nginx's
+//! `ngx_stream_proxy_process`). An idle session holds no buffers. Before: `proxy`. Knows no request.
+
+use crate::connection::pool as buffers;
+use crate::connection::socket::Socket;
+use crate::worker::clock;
+use crate::worker::timer::Timer;
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::AsFd;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// One direction.
+pub struct Flow {
+    buffer: Vec<u8>,
+    at: usize,
+    size: usize,
+    ended: bool,
+    /// The end was passed on.
+    shut: bool,
+    /// Bytes read, those that were there from the start included.
+    pub received: u64,
+    /// Bytes written.
+    pub sent: u64,
+    /// When the first byte was read, ms of the monotonic clock.
+    first_ms: Option<u64>,
+    pace: Option<Pace>,
+}
+
+/// A limit in bytes a second (`proxy_upload_rate`).
+struct Pace {
+    rate: u64,
+    began_s: u64,
+    received: u64,
+    timer: Timer,
+    waits: bool,
+}
+
+/// Both directions.
+pub struct Relay {
+    /// Between two events.
+    pub timeout: Duration,
+    /// Each direction ends on its own.
+    pub half_close: bool,
+    /// From the client.
+    pub up: Flow,
+    /// To the client.
+    pub down: Flow,
+    /// When it began, ms of the monotonic clock.
+    pub started_ms: u64,
+}
+
+/// Why it is over.
+pub enum End {
+    /// This side closed.
+    Closed(&'static str),
+    /// Nothing happened for too long.
+    TimedOut,
+    /// A write failed.
+    Broken(io::Error),
+}
+
+impl Pace {
+    /// How much may be read now. None: not yet; the task is woken when it may.
+    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
+        if self.waits {
+            if self.timer.poll_expired(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.waits = false;
+        }
+        let seconds = (clock::wall_ms() / 1000).saturating_sub(self.began_s) + 1;
+        let allowed = self.rate.saturating_mul(seconds);
+        if allowed > self.received {
+            return Poll::Ready(allowed - self.received);
+        }
+        self.wait((self.received - allowed) * 1000 / self.rate + 1);
+        self.timer.poll_expired(cx).map(|()| 0)
+    }
+
+    fn read(&mut self, n: u64) {
+        self.received += n;
+        let ms = n * 1000 / self.rate;
+        if ms > 0 {
+            self.wait(ms);
+        }
+    }
+
+    fn wait(&mut self, ms: u64) {
+        self.waits = true;
+        self.timer.set(Duration::from_millis(ms));
+    }
+}
+
+impl Flow {
+    /// A direction in which `first` is to be sent before anything is read. `rate` 0: no limit. `began_ms` is the wall
+    /// clock that the rate counts from.
+    pub fn new(size: u64, rate: u64, began_ms: u64, first: Vec<u8>) -> Flow {
+        let pace =
+            (rate > 0).then(|| Pace { rate, began_s: began_ms / 1000, received: 0, timer: Timer::new(), waits: false });
+        let received = first.len() as u64;
+        Flow {
+            buffer: first,
+            at: 0,
+            size: size.max(1) as usize,
+            ended: false,
+            shut: false,
+            received,
+            sent: 0,
+            first_ms: None,
+            pace,
+        }
+    }
+
+    /// Bytes that were read and not written yet.
+    fn is_pending(&self) -> bool {
+        self.at < self.buffer.len()
+    }
+
+    fn is_delayed(&self) -> bool {
+        self.pace.as_ref().is_some_and(|p| p.waits)
+    }
+
+    /// Moves bytes until it would have to wait. True when something happened; the error is one of writing.
+    fn poll(&mut self, cx: &mut Context<'_>, from: &mut Socket, to: &mut Socket) -> io::Result<bool> {
+        let mut moved = false;
+        loop {
+            while self.is_pending() {
+                let rest = &self.buffer[self.at..];
+                match to.poll_write_with(cx, |s| s.try_write(rest, false)) {
+                    Poll::Ready(n) => {
+                        let n = n?;
+                        self.at += n;
+                        self.sent += n as u64;
+                        moved = true;
+                    }
+                    Poll::Pending => return Ok(moved),
+                }
+            }
+            self.at = 0;
+            self.buffer.clear();
+            if self.ended {
+                self.free();
+                return Ok(moved);
+            }
+            match self.poll_read(cx, from) {
+                Poll::Ready(n) => {
+                    moved = true;
+                    self.first_ms.get_or_insert_with(clock::monotonic_ms);
+                    self.received += n as u64;
+                    self.ended = n == 0;
+                }
+                Poll::Pending => {
+                    self.free();
+                    return Ok(moved);
+                }
+            }
+        }
+    }
+
+    /// Reads what there is. 0 is the end; a broken connection is one as well.
+    fn poll_read(&mut self, cx: &mut Context<'_>, from: &mut Socket) -> Poll<usize> {
+        let mut size = self.size;
+        if let Some(pace) = &mut self.pace {
+            match pace.poll_room(cx) {
+                Poll::Ready(room) => size = size.min(room.max(1) as usize),
+                Poll::Pending => return Poll::Pending,
+            }
+        }
+        if size == buffers::BUFFER {
+            if self.buffer.capacity() < size {
+                self.buffer = buffers::take_buffer();
+            }
+        } else if self.buffer.capacity() != size {
+            self.buffer = Vec::with_capacity(size);
+        }
+        match from.poll_read(cx, &mut self.buffer) {
+            Poll::Ready(Ok(n)) => {
+                if let Some(pace) = &mut self.pace {
+                    pace.read(n as u64);
+                }
+                Poll::Ready(n)
+            }
+            Poll::Ready(Err(_)) => Poll::Ready(0),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn free(&mut self) {
+        buffers::give_buffer(std::mem::take(&mut self.buffer));
+    }
+
+    /// Passes the end on once everything before it was sent.
+    fn shut(&mut self, to: &Socket) {
+        if self.ended && !self.is_pending() && !self.shut {
+            self.shut = true;
+            let _ = rustix::net::shutdown(to.as_fd(), rustix::net::Shutdown::Write);
+        }
+    }
+}
+
+impl Relay {
+    /// Copies until the end.
+    pub async fn run(&mut self, client: &mut Socket, peer: &mut Socket) -> End {
+        let timer = Timer::new();
+        timer.set(self.timeout);
+        poll_fn(|cx| {
+            let moved = match self.poll(cx, client, peer) {
+                Ok(moved) => moved,
+                Err(e) => return Poll::Ready(End::Broken(e)),
+            };
+            if let Some(end) = self.end() {
+                return Poll::Ready(end);
+            }
+            if self.up.is_delayed() || self.down.is_delayed() {
+                timer.clear();
+            } else if moved {
+                timer.set(self.timeout);
+            }
+            timer.poll_expired(cx).map(|()| End::TimedOut)
+        })
+        .await
+    }
+
+    /// How long the peer's first byte took, ms.
+    pub fn first_byte_ms(&self) -> Option<u64> {
+        self.down.first_ms.map(|ms| ms.saturating_sub(self.started_ms))
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>, client: &mut Socket, peer: &mut Socket) -> io::Result<bool> {
+        let up = self.up.poll(cx, client, peer)?;
+        let down = self.down.poll(cx, peer, client)?;
+        if self.half_close {
+            self.up.shut(peer);
+            self.down.shut(client);
+        }
+        Ok(up || down)
+    }
+
+    /// Whether it is over (`ngx_stream_proxy_test_finalize`): what a side that still listens has coming is sent first.
+    fn end(&self) -> Option<End> {
+        let (up, down) = (&self.up, &self.down);
+        let over = match self.half_close {
+            true => up.ended && down.ended && !up.is_pending() && !down.is_pending(),
+            false => (up.ended || down.ended) && (up.ended || !down.is_pending()) && (down.ended || !up.is_pending()),
+        };
+        over.then_some(End::Closed(if down.ended { "upstream" } else { "client" }))
+    }
+}
