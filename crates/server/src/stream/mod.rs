@@ -9,9 +9,10 @@
 pub mod pass;
 pub mod proxy;
 pub mod relay;
+pub mod udp;
 
 use crate::connection::socket::Socket;
-use crate::connection::{Client, Session as Way, pool};
+use crate::connection::{Address, Client, Session as Way, pool};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::stream_core::Handler;
@@ -113,8 +114,8 @@ pub struct Session {
 
 /// Serves an accepted connection.
 pub async fn serve(socket: Socket, client: Rc<Client>) {
-    let early = Vec::new();
-    let Some(mut session) = begin(socket, client, early) else { return };
+    let Some(r) = begin(client, false) else { return };
+    let mut session = Session { r, socket, early: Vec::new() };
     let mut passes = 0;
     let status = loop {
         match session.run().await {
@@ -129,7 +130,8 @@ pub async fn serve(socket: Socket, client: Rc<Client>) {
             }
         }
     };
-    session.finish(status);
+    // The socket is closed when the line is written.
+    close(session.r, status);
 }
 
 /// How a session ends.
@@ -141,7 +143,7 @@ pub enum End {
 }
 
 /// Makes the session; none if the listener is gone with a reload.
-fn begin(socket: Socket, client: Rc<Client>, early: Vec<u8>) -> Option<Session> {
+fn begin(client: Rc<Client>, datagrams: bool) -> Option<Box<Request>> {
     let whole = crate::worker::shot();
     let listen = crate::worker::stream_listen_of(&client)?;
     let shot = whole.stream.clone()?;
@@ -151,13 +153,14 @@ fn begin(socket: Socket, client: Rc<Client>, early: Vec<u8>) -> Option<Session> 
     r.server = server;
     r.location = r.server().root;
     r.started_ms = started_ms;
-    let facts = Facts { action: "initializing session", listen, ..Facts::default() };
+    let facts = Facts { action: "initializing session", listen, datagrams, ..Facts::default() };
     r.ctx.stream = Some(Box::new(facts));
     if r.error_log().enabled(Level::Info) {
+        let udp = if datagrams { "udp " } else { "" };
         let (client, address) = (r.client.remote.borrow(), &whole.listens[listen].address);
-        note(&r, Level::Info, format_args!("client {client} connected to {address}"));
+        note(&r, Level::Info, format_args!("{udp}client {client} connected to {address}"));
     }
-    Some(Session { r, socket, early })
+    Some(r)
 }
 
 impl Session {
@@ -171,28 +174,18 @@ impl Session {
         {
             return End::Status(status);
         }
-        facts(&mut self.r).action = "initializing session";
-        realip::stream_handler(&mut self.r);
-        stream_core::assign(&mut self.r);
-        for handler in [limit_conn::handler, access::handler] {
-            if let Verdict::Status(status) = handler(&mut self.r) {
-                return End::Status(status);
-            }
+        if let Err(status) = checks(&mut self.r) {
+            return End::Status(status);
         }
-        self.content().await
-    }
-
-    async fn content(&mut self) -> End {
-        let r = &mut self.r;
-        facts(r).action = "";
-        let conf = &r.conf().stream_core;
-        if *conf.tcp_nodelay && matches!(*r.client.remote.borrow(), crate::connection::Address::Inet(_)) {
+        let handler = content_handler(&mut self.r);
+        let inet = matches!(*self.r.client.remote.borrow(), Address::Inet(_));
+        if inet && *self.r.conf().stream_core.tcp_nodelay {
             let _ = sockopt::set_tcp_nodelay(self.socket.as_fd(), true);
         }
-        match *conf.handler {
+        match handler {
             Handler::None => End::Status(500),
             Handler::Return => End::Status(self.return_text().await),
-            Handler::Pass => pass::hand_over(r),
+            Handler::Pass => pass::hand_over(&mut self.r),
             Handler::Proxy => End::Status(proxy::handle(self).await),
         }
     }
@@ -273,15 +266,34 @@ impl Session {
         }
         200
     }
+}
 
-    /// The log phase; the connection is closed with the session.
-    fn finish(mut self, status: u16) {
-        facts(&mut self.r).status = status;
-        log::write(&mut self.r);
-        // A configuration that nobody else uses must not live on in the pool.
-        if crate::worker::shot().generation == self.r.shot.generation {
-            pool::give_request(self.r);
+/// The phases before the content. The error is the session's status.
+fn checks(r: &mut Request) -> Result<(), u16> {
+    facts(r).action = "initializing session";
+    realip::stream_handler(r);
+    stream_core::assign(r);
+    for handler in [limit_conn::handler, access::handler] {
+        if let Verdict::Status(status) = handler(r) {
+            return Err(status);
         }
+    }
+    Ok(())
+}
+
+/// Who answers.
+fn content_handler(r: &mut Request) -> Handler {
+    facts(r).action = "";
+    *r.conf().stream_core.handler
+}
+
+/// The log phase.
+fn close(mut r: Box<Request>, status: u16) {
+    facts(&mut r).status = status;
+    log::write(&mut r);
+    // A configuration that nobody else uses must not live on in the pool.
+    if crate::worker::shot().generation == r.shot.generation {
+        pool::give_request(r);
     }
 }
 

@@ -60,7 +60,7 @@ pub async fn receive(socket: Socket, early: Vec<u8>, client: Rc<Client>, passes:
         return None;
     }
     if crate::worker::stream_listen_of(&client).is_some() {
-        return begin(socket, client, early);
+        return begin(client, false).map(|r| Session { r, socket, early });
     }
     let mut http = Http1::new(socket);
     http.push_back(early);

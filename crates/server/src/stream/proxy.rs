@@ -17,23 +17,43 @@ use crate::upstream::group::Group;
 use crate::upstream::{Attempt, connect, names};
 use crate::worker::clock;
 use crate::worker::timer::Timer;
-use rustix::net::sockopt;
+use rustix::net::{SocketType, sockopt};
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+
+/// A peer that takes the session.
+pub struct Found {
+    /// The peer.
+    pub chosen: Chosen,
+    /// The connection to it.
+    pub socket: Socket,
+    group: Arc<Group>,
+    walk: Walk,
+    tries: usize,
+}
+
+impl Found {
+    /// The peer turned out not to be there.
+    pub fn failed(&mut self, r: &Request) {
+        set_back(r, &self.group, self.tries, &mut self.walk, &self.chosen);
+    }
+}
+
+/// Finds a peer and connects. The error is the session's status.
+pub async fn find(r: &mut Request, conf: &Conf) -> Result<Found, u16> {
+    facts(r).proxied = true;
+    let local = local_address(r, conf);
+    let group = group(r, conf).await?;
+    find_peer(r, conf, group, local).await
+}
 
 /// Serves a session by a peer; gives its status.
 pub async fn handle(session: &mut Session) -> u16 {
     let shot = session.r.shot.clone();
     let conf = &shot.location(session.r.location).conf.stream_proxy;
-    facts(&mut session.r).proxied = true;
     let began_ms = clock::wall_ms();
-    let local = local_address(&mut session.r, conf);
-    let group = match group(&mut session.r, conf).await {
-        Ok(group) => group,
-        Err(status) => return status,
-    };
-    let (chosen, socket) = match find_peer(&mut session.r, conf, &group, local).await {
+    let Found { chosen, socket, .. } = match find(&mut session.r, conf).await {
         Ok(found) => found,
         Err(status) => return status,
     };
@@ -97,12 +117,7 @@ fn has_port(target: &str) -> bool {
 }
 
 /// Asks peers until one takes the connection. The error is the session's status.
-async fn find_peer(
-    r: &mut Request,
-    conf: &Conf,
-    group: &Arc<Group>,
-    local: Option<SocketAddr>,
-) -> Result<(Chosen, Socket), u16> {
+async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Option<SocketAddr>) -> Result<Found, u16> {
     let began = clock::monotonic_ms();
     if let Some(live) = &group.live {
         live.first_answer().await;
@@ -114,7 +129,7 @@ async fn find_peer(
     }
     facts(r).action = "connecting to upstream";
     loop {
-        let Some(chosen) = choose::choose(r, group, &mut walk) else {
+        let Some(chosen) = choose::choose(r, &group, &mut walk) else {
             r.attempts.all.push(Attempt { group: Some(group.name.clone()), ..Attempt::default() });
             log_error!(r, Error, "no live upstreams");
             return Err(502);
@@ -125,13 +140,11 @@ async fn find_peer(
             Ok(socket) => {
                 r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started);
                 choose::succeeded(&chosen, r.attempts.current());
-                return Ok((chosen, socket));
+                return Ok(Found { chosen, socket, group, walk, tries });
             }
             Err(()) => {
                 r.attempts.current().response_ms = Some(clock::monotonic_ms() - started);
-                if choose::failed(&group, &mut walk, &chosen) && tries > 1 {
-                    log_error!(r, Warn, "upstream server temporarily disabled");
-                }
+                set_back(r, &group, tries, &mut walk, &chosen);
             }
         }
         left = left.saturating_sub(1);
@@ -143,8 +156,15 @@ async fn find_peer(
     }
 }
 
+fn set_back(r: &Request, group: &Group, tries: usize, walk: &mut Walk, chosen: &Chosen) {
+    if choose::failed(group, walk, chosen) && tries > 1 {
+        log_error!(r, Warn, "upstream server temporarily disabled");
+    }
+}
+
 async fn open(r: &mut Request, conf: &Conf, chosen: &Chosen, local: Option<SocketAddr>) -> Result<Socket, ()> {
-    let connecting = connect::begin(&chosen.peer.address, local, &conf.upstream).map_err(|f| failed(r, &f))?;
+    let kind = if facts(r).datagrams { SocketType::DGRAM } else { SocketType::STREAM };
+    let connecting = connect::begin_as(kind, &chosen.peer.address, local, &conf.upstream).map_err(|f| failed(r, &f))?;
     let timer = Timer::new();
     timer.set(*conf.upstream.connect_timeout);
     match timer.guard(connect::finish(connecting)).await {
@@ -205,7 +225,7 @@ async fn relay_with(session: &mut Session, conf: &Conf, mut peer: Socket, began_
 }
 
 /// `proxy_protocol`
-fn write_header(r: &Request, kind: ProxyHeader, out: &mut Vec<u8>) {
+pub fn write_header(r: &Request, kind: ProxyHeader, out: &mut Vec<u8>) {
     if kind == ProxyHeader::Off {
         return;
     }

@@ -29,7 +29,7 @@ pub struct Flow {
 }
 
 /// A limit in bytes a second (`proxy_upload_rate`).
-struct Pace {
+pub struct Pace {
     rate: u64,
     began_s: u64,
     received: u64,
@@ -62,8 +62,13 @@ pub enum End {
 }
 
 impl Pace {
+    /// `rate` 0: there is none. `began_ms` is the wall clock that it counts from.
+    pub fn new(rate: u64, began_ms: u64) -> Option<Pace> {
+        (rate > 0).then(|| Pace { rate, began_s: began_ms / 1000, received: 0, timer: Timer::new(), waits: false })
+    }
+
     /// How much may be read now. None: not yet; the task is woken when it may.
-    fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
+    pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
         if self.waits {
             if self.timer.poll_expired(cx).is_pending() {
                 return Poll::Pending;
@@ -79,7 +84,8 @@ impl Pace {
         self.timer.poll_expired(cx).map(|()| 0)
     }
 
-    fn read(&mut self, n: u64) {
+    /// Takes note of what was read.
+    pub fn read(&mut self, n: u64) {
         self.received += n;
         let ms = n * 1000 / self.rate;
         if ms > 0 {
@@ -97,8 +103,7 @@ impl Flow {
     /// A direction in which `first` is to be sent before anything is read. `rate` 0: no limit. `began_ms` is the wall
     /// clock that the rate counts from.
     pub fn new(size: u64, rate: u64, began_ms: u64, first: Vec<u8>) -> Flow {
-        let pace =
-            (rate > 0).then(|| Pace { rate, began_s: began_ms / 1000, received: 0, timer: Timer::new(), waits: false });
+        let pace = Pace::new(rate, began_ms);
         let received = first.len() as u64;
         Flow {
             buffer: first,
