@@ -133,11 +133,17 @@ impl Flow {
         pktinfo::send(self.listener.fd.as_fd(), bytes, &self.to, self.key.1)
     }
 
-    /// The client's next datagram begins a new session.
+    /// The client's next datagram begins a new session; those that wait already are the next ones.
     pub fn release(&self) {
-        let mut flows = self.table.flows.borrow_mut();
-        if flows.get(&self.key).is_some_and(|f| std::ptr::eq(&**f, self)) {
-            flows.remove(&self.key);
+        let known = self.table.flows.borrow().get(&self.key).is_some_and(|f| std::ptr::eq(&**f, self));
+        if known {
+            self.table.flows.borrow_mut().remove(&self.key);
+        }
+        let waiting = self.waiting.take();
+        if !crate::worker::draining() {
+            for bytes in waiting {
+                take(&self.listener, &self.table, &bytes, self.to.clone(), self.key.1);
+            }
         }
     }
 }

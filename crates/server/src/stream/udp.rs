@@ -25,9 +25,11 @@ use std::task::{Context, Poll};
 /// Serves one session.
 pub async fn serve(flow: Rc<Flow>, client: Rc<Client>) {
     flow.adopt();
+    // A session answers for its first datagram, whatever becomes of it.
+    let Some(first) = flow.next() else { return };
     if let Some(mut r) = begin(client, true) {
         let status = match checks(&mut r) {
-            Ok(()) => content(&mut r, &flow).await,
+            Ok(()) => content(&mut r, &flow, first).await,
             Err(status) => status,
         };
         flow.release();
@@ -36,14 +38,12 @@ pub async fn serve(flow: Rc<Flow>, client: Rc<Client>) {
     flow.release();
 }
 
-async fn content(r: &mut Request, flow: &Flow) -> u16 {
+async fn content(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
     match content_handler(r) {
         Handler::Return => {
             let shot = r.shot.clone();
             let text = shot.location(r.location).conf.stream_core.text.eval(r);
-            while let Some(bytes) = flow.next() {
-                facts(r).received += bytes.len() as u64;
-            }
+            facts(r).received += first.len() as u64;
             if !r.get(text).is_empty()
                 && let Ok(n) = flow.send(r.get(text))
             {
@@ -51,13 +51,13 @@ async fn content(r: &mut Request, flow: &Flow) -> u16 {
             }
             200
         }
-        Handler::Proxy => proxied(r, flow).await,
+        Handler::Proxy => proxied(r, flow, first).await,
         Handler::Pass | Handler::None => 500,
     }
 }
 
 /// `proxy_pass`
-async fn proxied(r: &mut Request, flow: &Flow) -> u16 {
+async fn proxied(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
     let shot = r.shot.clone();
     let conf = &shot.location(r.location).conf.stream_proxy;
     let began_ms = clock::wall_ms();
@@ -73,6 +73,7 @@ async fn proxied(r: &mut Request, flow: &Flow) -> u16 {
     proxy::write_header(r, *conf.own.proxy_protocol, &mut header);
     let mut exchange = Exchange {
         flow,
+        first: Some(first),
         conf,
         peer: Peer { fd, registration },
         header,
@@ -147,6 +148,8 @@ struct Peer {
 
 struct Exchange<'s> {
     flow: &'s Flow,
+    /// The datagram that the session began with.
+    first: Option<Box<[u8]>>,
     conf: &'s Conf,
     peer: Peer,
     /// The PROXY header, until the first datagram has taken it along.
@@ -189,7 +192,7 @@ impl Exchange<'_> {
     fn step(&mut self, cx: &mut Context<'_>) -> Result<bool, End> {
         let mut moved = false;
         while is_open(&mut self.upload, cx)
-            && let Some(bytes) = self.flow.next()
+            && let Some(bytes) = self.first.take().or_else(|| self.flow.next())
         {
             moved = true;
             self.forward(&bytes)?;
