@@ -7,6 +7,7 @@
 pub mod date;
 pub mod encoding;
 pub mod http1;
+pub mod preread;
 pub mod proxy_protocol;
 pub mod range;
 pub mod span;

@@ -452,6 +452,7 @@ pub fn configure_arguments() -> String {
         "--with-http_stub_status_module",
         "--with-stream",
         "--with-stream_realip_module",
+        "--with-stream_ssl_preread_module",
         "--with-debug",
     ];
     let without = ["memcached", "fastcgi", "uwsgi", "scgi", "grpc", "browser", "upstream_sticky"];

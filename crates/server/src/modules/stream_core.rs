@@ -19,6 +19,7 @@ pub const DIRECTIVES: &[Directive] = &[
     stream("preread_buffer_size", |s, n| set::size(&mut s.level.conf.stream_core.preread_buffer_size, n)),
     stream("preread_timeout", |s, n| set::time(&mut s.level.conf.stream_core.preread_timeout, n)),
     stream("proxy_protocol_timeout", |s, n| set::time(&mut s.level.conf.stream_core.proxy_protocol_timeout, n)),
+    stream("ssl_preread", |s, n| set::flag(&mut s.level.conf.stream_core.ssl_preread, n)),
     stream("return", return_text),
     stream("pass", pass),
     stream("set", set_variable),
@@ -39,6 +40,8 @@ settings! {
         preread_buffer_size: u64 = 16384,
         /// How long that may take.
         preread_timeout: Duration = Duration::from_secs(30),
+        /// The client's first TLS message is read before the peer is chosen.
+        ssl_preread: bool = false,
         /// How long the PROXY header may take.
         proxy_protocol_timeout: Duration = Duration::from_secs(30),
         /// `set`, in order.

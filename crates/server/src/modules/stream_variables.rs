@@ -48,9 +48,23 @@ pub const VARIABLES: &[Builtin] = &[
         let datagrams = r.ctx.stream.as_ref().is_some_and(|f| f.datagrams);
         Some(Text::from(if datagrams { "UDP" } else { "TCP" }))
     }),
+    row("ssl_preread_protocol", false, |r| hello(r).map(|h| Text::from(h.protocol()))),
+    row("ssl_preread_server_name", false, |r| {
+        let name = hello(r).map(|h| h.server_name.clone())?;
+        Some(r.text(&name))
+    }),
+    row("ssl_preread_alpn_protocols", false, |r| {
+        let protocols = hello(r).map(|h| h.alpn.clone())?;
+        Some(r.text(&protocols))
+    }),
     row("upstream_first_byte_time", true, |r| list(r, |a| seconds(a.header_ms))),
     row("upstream_session_time", true, |r| list(r, |a| seconds(a.response_ms))),
 ];
+
+/// What `ssl_preread` found.
+fn hello(r: &Request) -> Option<&wire::preread::Hello> {
+    r.ctx.stream.as_ref()?.hello.as_ref()
+}
 
 const fn row(name: &'static str, volatile: bool, evaluate: fn(&mut Request) -> Option<Text>) -> Builtin {
     Builtin { name, evaluate, volatile, assign: None }

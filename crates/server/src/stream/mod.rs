@@ -3,10 +3,11 @@
 //! common are the same code (docs/decisions/0004). Before: `connection`. After: `pass`, `proxy`, `relay`.
 //!
 //! ```text
-//! PROXY header ─> realip ─> set, limit_conn ─> access ─> content: proxy_pass · return · pass ─> log
+//! PROXY header ─> realip ─> set, limit_conn ─> access ─> preread ─> content: proxy_pass · return · pass ─> log
 //! ```
 
 pub mod pass;
+pub mod preread;
 pub mod proxy;
 pub mod relay;
 pub mod udp;
@@ -49,6 +50,8 @@ pub struct Facts {
     pub proxied: bool,
     /// UDP.
     pub datagrams: bool,
+    /// What `ssl_preread` found.
+    pub hello: Option<wire::preread::Hello>,
     /// Index of the address that it came to among the configuration's.
     pub listen: usize,
 }
@@ -175,6 +178,11 @@ impl Session {
             return End::Status(status);
         }
         if let Err(status) = checks(&mut self.r) {
+            return End::Status(status);
+        }
+        if *self.r.conf().stream_core.ssl_preread
+            && let Err(status) = preread::hello(self).await
+        {
             return End::Status(status);
         }
         let handler = content_handler(&mut self.r);
