@@ -24,4 +24,6 @@ mod recorded_requests;
 mod reload;
 mod rewrite;
 mod static_files;
+mod stream;
+mod stream_udp;
 mod upstream_names;

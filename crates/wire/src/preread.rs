@@ -139,19 +139,25 @@ fn hello(body: &[u8]) -> Option<Hello> {
     while !rest.0.is_empty() {
         let kind = rest.number::<2>()? as u16;
         let len = rest.number::<2>()?;
-        let data = Reader(rest.take(len)?);
+        // As in nginx, lists tell their own length, whatever their extension says.
         match kind {
-            extension::SERVER_NAME if hello.server_name.is_empty() => hello.server_name = server_name(data)?,
-            extension::ALPN if hello.alpn.is_empty() => hello.alpn = protocols(data)?,
-            extension::SUPPORTED_VERSIONS => hello.version = [3, 4],
-            _ => {}
+            extension::SERVER_NAME if hello.server_name.is_empty() => hello.server_name = server_name(&mut rest)?,
+            extension::ALPN if hello.alpn.is_empty() => hello.alpn = protocols(&mut rest)?,
+            extension::SUPPORTED_VERSIONS => {
+                hello.version = [3, 4];
+                let len = rest.number::<1>()?;
+                rest.take(len)?;
+            }
+            _ => {
+                rest.take(len)?;
+            }
         }
     }
     Some(hello)
 }
 
 /// RFC 6066 section 3: the first name, which must be a host's.
-fn server_name(mut data: Reader<'_>) -> Option<Vec<u8>> {
+fn server_name(data: &mut Reader<'_>) -> Option<Vec<u8>> {
     let len = data.number::<2>()?;
     let mut list = Reader(data.take(len)?);
     let kind = list.number::<1>()?;
@@ -161,7 +167,7 @@ fn server_name(mut data: Reader<'_>) -> Option<Vec<u8>> {
 }
 
 /// RFC 7301 section 3.1.
-fn protocols(mut data: Reader<'_>) -> Option<Vec<u8>> {
+fn protocols(data: &mut Reader<'_>) -> Option<Vec<u8>> {
     let len = data.number::<2>()?;
     let mut list = Reader(data.take(len)?);
     let mut all = Vec::with_capacity(len);

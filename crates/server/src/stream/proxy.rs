@@ -169,7 +169,10 @@ async fn open(r: &mut Request, conf: &Conf, chosen: &Chosen, local: Option<Socke
     timer.set(*conf.upstream.connect_timeout);
     match timer.guard(connect::finish(connecting)).await {
         Some(Ok(socket)) => Ok(socket),
-        Some(Err(f)) => Err(failed(r, &f)),
+        Some(Err(f)) => {
+            failed(r, &f);
+            Err(())
+        }
         None => {
             log_error!(r, Error, "upstream timed out (110: Connection timed out)");
             Err(())

@@ -246,10 +246,11 @@ impl Relay {
     /// Whether it is over (`ngx_stream_proxy_test_finalize`): what a side that still listens has coming is sent first.
     fn end(&self) -> Option<End> {
         let (up, down) = (&self.up, &self.down);
-        let over = match self.half_close {
-            true => up.ended && down.ended && !up.is_pending() && !down.is_pending(),
-            false => (up.ended || down.ended) && (up.ended || !down.is_pending()) && (down.ended || !up.is_pending()),
-        };
+        // What goes to a side that has ended itself need not arrive.
+        let up_done = !up.is_pending() || (!self.half_close && down.ended);
+        let down_done = !down.is_pending() || (!self.half_close && up.ended);
+        let ended = if self.half_close { up.ended && down.ended } else { up.ended || down.ended };
+        let over = ended && up_done && down_done;
         over.then_some(End::Closed(if down.ended { "upstream" } else { "client" }))
     }
 }
