@@ -1,6 +1,6 @@
 //! `stream {}`: one session for each client connection, from accept to its log line. A session is a `Request` without
 //! HTTP: it has the same arena, variables, snapshot and upstream tries, so the modules that `http` and `stream` have in
-//! common are the same code (docs/decisions/0004). Before: `connection`. After: `pass`, `proxy`, `relay`.
+//! common are the same code (docs/decisions/0005). Before: `connection`. After: `pass`, `proxy`, `relay`.
 //!
 //! ```text
 //! PROXY header ─> realip ─> set, limit_conn ─> access ─> preread ─> content: proxy_pass · return · pass ─> log
@@ -314,5 +314,17 @@ fn complain(r: &Request, error: ProxyError, bytes: &[u8]) {
         ProxyError::UnknownVersion(n) => log_error!(r, Error, "unknown PROXY protocol version: {n}"),
         ProxyError::TooLarge => log_error!(r, Error, "header is too large"),
         ProxyError::ShortAddresses => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a session is made of beside its sockets and its task.
+    #[test]
+    fn sessions_are_small() {
+        println!("request {}, facts {}, relay {}", size_of::<Request>(), size_of::<Facts>(), size_of::<relay::Relay>());
+        assert!(size_of::<Request>() <= 2048 && size_of::<Facts>() <= 256 && size_of::<relay::Relay>() <= 256);
     }
 }
