@@ -71,6 +71,35 @@ fn bytes_go_both_ways() {
     let writer = std::thread::spawn(move || sending.write_all(&copy).unwrap());
     assert!(client.take(data.len()) == data);
     writer.join().unwrap();
+    // Bulk goes another way than small talk; both follow each other.
+    for text in ["small", "talk"] {
+        echoes(&mut client, text);
+    }
+}
+
+/// A client that takes its time holds the peer back, and gets all of it in the end.
+#[test]
+fn bulk_to_a_slow_client_over_a_unix_socket() {
+    const LEN: usize = 20_000_000;
+    let site = stream("", "proxy_pass unix:@DIR@/logs/peer.sock;");
+    let server = site.start();
+    let path = server.dir().join("logs/peer.sock");
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    std::thread::spawn(move || {
+        let data: Vec<u8> = (0..LEN).map(|n| (n % 251) as u8).collect();
+        // The first may be the harness' look at the port.
+        for mut peer in listener.incoming().flatten() {
+            let _ = peer.write_all(&data);
+        }
+    });
+    let mut client = server.connect();
+    std::thread::sleep(Duration::from_millis(100));
+    let first = client.take(1_000_000);
+    std::thread::sleep(Duration::from_millis(100));
+    let rest = client.rest();
+    assert_eq!(first.len() + rest.len(), LEN);
+    assert!(first.iter().chain(&rest).enumerate().all(|(n, b)| *b == (n % 251) as u8));
 }
 
 #[test]

@@ -112,6 +112,28 @@ impl Socket {
         }
     }
 
+    /// Reads by `step` in place of a buffer; `Ok(0)` is the end of the stream.
+    pub fn poll_read_with(
+        &mut self,
+        _: &mut Context<'_>,
+        mut step: impl FnMut(&Socket) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        if let State::Registered(_, registration) = &self.state {
+            ready!(registration.poll_readable());
+        }
+        if !engine::may_go_on() {
+            return Poll::Pending;
+        }
+        match step(self) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            other => return Poll::Ready(other),
+        }
+        let registration = self.registered()?;
+        registration.clear_readable();
+        // Closed, says the kernel, but a read would wait: it is another end of it that has closed.
+        registration.poll_readable().map(|()| Err(io::ErrorKind::ConnectionReset.into()))
+    }
+
     /// Reads what is there now; `WouldBlock` when nothing is.
     pub fn try_read(&mut self, buf: &mut Vec<u8>) -> io::Result<usize> {
         receive(self.as_fd(), buf)

@@ -7,6 +7,7 @@
 //! ```
 
 pub mod pass;
+pub mod pipe;
 pub mod preread;
 pub mod proxy;
 pub mod relay;

@@ -1,6 +1,7 @@
 //! Copies bytes between a client and a peer until one side ends, or, with `proxy_half_close`, both (nginx's
 //! `ngx_stream_proxy_process`). An idle session holds no buffers. Before: `proxy`. Knows no request.
 
+use super::pipe::{CAPACITY, Pipe};
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;
 use crate::worker::clock;
@@ -10,6 +11,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::task::{Context, Poll};
 use std::time::Duration;
+
+/// A direction whose buffer was full so often in a row goes through a pipe.
+const FULL_READS: u8 = 8;
+/// Less than this at once is no bulk transfer: back to the buffer, which needs one call less.
+const SMALL: usize = CAPACITY / 8;
 
 /// One direction.
 pub struct Flow {
@@ -26,6 +32,9 @@ pub struct Flow {
     /// When the first byte was read, ms of the monotonic clock.
     first_ms: Option<u64>,
     pace: Option<Pace>,
+    /// Reads in a row that filled the buffer.
+    full: u8,
+    pipe: Option<Pipe>,
 }
 
 /// A limit in bytes a second (`proxy_upload_rate`).
@@ -115,12 +124,29 @@ impl Flow {
             sent: 0,
             first_ms: None,
             pace,
+            full: 0,
+            pipe: None,
         }
     }
 
     /// Bytes that were read and not written yet.
     fn is_pending(&self) -> bool {
-        self.at < self.buffer.len()
+        self.at < self.buffer.len() || self.pipe.as_ref().is_some_and(|p| p.held() > 0)
+    }
+
+    /// Writes the next of what was read.
+    fn poll_write(&mut self, cx: &mut Context<'_>, to: &mut Socket) -> Poll<io::Result<usize>> {
+        match &mut self.pipe {
+            Some(pipe) if pipe.held() > 0 => to.poll_write_with(cx, |s| pipe.drain(s.as_fd())),
+            _ => {
+                let rest = &self.buffer[self.at..];
+                let written = to.poll_write_with(cx, |s| s.try_write(rest, false));
+                if let Poll::Ready(Ok(n)) = &written {
+                    self.at += n;
+                }
+                written
+            }
+        }
     }
 
     fn is_delayed(&self) -> bool {
@@ -132,12 +158,9 @@ impl Flow {
         let mut moved = false;
         loop {
             while self.is_pending() {
-                let rest = &self.buffer[self.at..];
-                match to.poll_write_with(cx, |s| s.try_write(rest, false)) {
+                match self.poll_write(cx, to) {
                     Poll::Ready(n) => {
-                        let n = n?;
-                        self.at += n;
-                        self.sent += n as u64;
+                        self.sent += n? as u64;
                         moved = true;
                     }
                     Poll::Pending => return Ok(moved),
@@ -166,6 +189,11 @@ impl Flow {
 
     /// Reads what there is. 0 is the end; a broken connection is one as well.
     fn poll_read(&mut self, cx: &mut Context<'_>, from: &mut Socket) -> Poll<usize> {
+        if self.full >= FULL_READS
+            && let Some(polled) = self.poll_fill(cx, from)
+        {
+            return polled;
+        }
         let mut size = self.size;
         if let Some(pace) = &mut self.pace {
             match pace.poll_room(cx) {
@@ -184,7 +212,9 @@ impl Flow {
             Poll::Ready(Ok(n)) => {
                 if let Some(pace) = &mut self.pace {
                     pace.read(n as u64);
+                    return Poll::Ready(n);
                 }
+                self.full = if n >= size { self.full.saturating_add(1) } else { 0 };
                 Poll::Ready(n)
             }
             Poll::Ready(Err(_)) => Poll::Ready(0),
@@ -192,7 +222,36 @@ impl Flow {
         }
     }
 
+    /// The same through a pipe. None: that is not possible here, or there is no pipe.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, from: &mut Socket) -> Option<Poll<usize>> {
+        if self.pipe.is_none() {
+            buffers::give_buffer(std::mem::take(&mut self.buffer));
+            self.pipe = Pipe::take();
+        }
+        let Some(pipe) = &mut self.pipe else {
+            self.full = 0;
+            return None;
+        };
+        match from.poll_read_with(cx, |s| pipe.fill(s.as_fd())) {
+            Poll::Ready(Ok(n)) => {
+                if n < SMALL {
+                    self.full = 0;
+                }
+                Some(Poll::Ready(n))
+            }
+            Poll::Ready(Err(e)) if e.raw_os_error() == Some(libc::EINVAL) => {
+                self.full = 0;
+                None
+            }
+            Poll::Ready(Err(_)) => Some(Poll::Ready(0)),
+            Poll::Pending => Some(Poll::Pending),
+        }
+    }
+
     fn free(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            pipe.give();
+        }
         buffers::give_buffer(std::mem::take(&mut self.buffer));
     }
 
