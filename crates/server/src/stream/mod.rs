@@ -293,7 +293,9 @@ fn checks(r: &mut Request) -> Result<(), u16> {
 /// Who answers.
 fn content_handler(r: &mut Request) -> Handler {
     facts(r).action = "";
-    *r.conf().stream_core.handler
+    let handler = *r.conf().stream_core.handler;
+    log_error!(r, Debug, "content handler: {handler:?}");
+    handler
 }
 
 /// The log phase.
@@ -326,6 +328,6 @@ mod tests {
     #[test]
     fn sessions_are_small() {
         println!("request {}, facts {}, relay {}", size_of::<Request>(), size_of::<Facts>(), size_of::<relay::Relay>());
-        assert!(size_of::<Request>() <= 2048 && size_of::<Facts>() <= 256 && size_of::<relay::Relay>() <= 256);
+        assert!(size_of::<Request>() <= 2048 && size_of::<Facts>() <= 256 && size_of::<relay::Relay>() <= 384);
     }
 }
