@@ -14,6 +14,7 @@ mod configuration;
 mod demo;
 mod error_log;
 mod error_pages;
+mod fastcgi;
 mod filters;
 mod includes;
 mod keepalive;

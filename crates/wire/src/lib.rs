@@ -6,6 +6,7 @@
 
 pub mod date;
 pub mod encoding;
+pub mod fastcgi;
 pub mod http1;
 pub mod preread;
 pub mod proxy_protocol;

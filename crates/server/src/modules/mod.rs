@@ -11,6 +11,7 @@ pub mod charset_tables;
 pub mod core;
 pub mod disable_symlinks;
 pub mod empty_gif;
+pub mod fastcgi;
 pub mod geo;
 pub mod gzip;
 pub mod gzip_rules;
@@ -88,6 +89,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     proxy::DIRECTIVES,
     proxy_cache::DIRECTIVES,
     proxy_cache::CONVERT_HEAD,
+    fastcgi::DIRECTIVES,
+    fastcgi::CACHE_DIRECTIVES,
     upstream_block::DIRECTIVES,
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
@@ -115,6 +118,7 @@ const VARIABLES: &[&[Builtin]] = &[
     variables::VARIABLES,
     proxy::VARIABLES,
     proxy_cache::VARIABLES,
+    fastcgi::VARIABLES,
     upstream_block::VARIABLES,
     realip::VARIABLES,
     referer::VARIABLES,
@@ -222,6 +226,8 @@ location_confs! {
     log,
     /// `proxy_pass`.
     proxy,
+    /// `fastcgi_pass`.
+    fastcgi,
     /// `add_header`, `expires`.
     headers,
     /// `allow`, `deny`.
@@ -413,6 +419,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
         return stream_proxy::finish_level(build, level);
     }
     proxy::finish_level(build, level, parent);
+    fastcgi::finish_level(build, level, parent);
     referer::finish_level(build, level, parent);
     let _ = parent;
     log::finish_level(build, level);
@@ -455,7 +462,7 @@ pub fn configure_arguments() -> String {
         "--with-stream_ssl_preread_module",
         "--with-debug",
     ];
-    let without = ["memcached", "fastcgi", "uwsgi", "scgi", "grpc", "browser", "upstream_sticky"];
+    let without = ["memcached", "uwsgi", "scgi", "grpc", "browser", "upstream_sticky"];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
     let without_stream = ["--without-stream_upstream_least_time_module".to_owned()];
     with.iter().map(|s| s.to_string()).chain(without).chain(without_stream).collect::<Vec<_>>().join(" ")

@@ -29,12 +29,14 @@ pub struct Connection {
     /// When it was opened, ms of the monotonic clock.
     pub started_ms: u64,
     idle_since_ms: u64,
+    /// How a FastCGI answer is taken apart; none for HTTP.
+    pub records: Option<Box<super::fastcgi::Records>>,
 }
 
 impl Connection {
     /// A connection that was just opened.
     pub fn new(socket: Socket, timer: Timer) -> Connection {
-        Connection { socket, timer, requests: 0, started_ms: clock::monotonic_ms(), idle_since_ms: 0 }
+        Connection { socket, timer, requests: 0, started_ms: clock::monotonic_ms(), idle_since_ms: 0, records: None }
     }
 }
 
