@@ -75,6 +75,10 @@ fn the_first_error_is_nginx_s() {
             println!("nginx is not installed: not compared");
             return;
         };
+        if nginx.contains("unknown directive \"stream\"") {
+            // A module of its own in many packages, and not loaded.
+            continue;
+        }
         if first_error(&nginx) != first_error(&golden.expected) {
             let name = golden.path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             wrong.push(format!(

@@ -16,6 +16,7 @@ pub mod serve;
 pub mod service;
 pub mod settings;
 pub mod snapshot;
+pub mod stream;
 pub mod temp;
 pub mod tls;
 pub mod upstream;

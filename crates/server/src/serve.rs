@@ -99,6 +99,9 @@ fn snapshot(
     error::set_default_log(log);
     snapshot.end = Some(link.reporter());
     crate::upstream::live::follow(&snapshot.groups);
+    if let Some(stream) = &snapshot.stream {
+        crate::upstream::live::follow(&stream.groups);
+    }
     Ok(Arc::new(snapshot))
 }
 

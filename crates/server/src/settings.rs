@@ -166,6 +166,11 @@ pub struct ListenSpec {
 }
 
 impl ListenSpec {
+    /// Whether both ask for the same socket.
+    pub fn is_same_socket(&self, other: &ListenSpec) -> bool {
+        self.address == other.address && self.kind == other.kind
+    }
+
     /// A listener with nginx's defaults.
     pub fn new(address: ListenAddress) -> ListenSpec {
         ListenSpec {

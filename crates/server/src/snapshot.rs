@@ -15,6 +15,7 @@ use crate::settings::{ErrorLogSpec, ErrorLogTarget, ListenSpec, ProcessSettings}
 use conf::Problem;
 use std::cell::RefCell;
 use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Index of a level of the `http` tree: the level itself, a server, a location, an `if`.
@@ -94,16 +95,41 @@ pub struct Snapshot {
     pub uses_request_body: bool,
     /// Groups of upstream peers by index.
     pub groups: Vec<Arc<crate::upstream::group::Group>>,
-    /// What is listened on, and which servers stand behind each.
+    /// What is listened on: first for `http`, then for `stream`.
     pub listens: Vec<ListenSpec>,
-    /// One for each of `listens`.
+    /// Which servers stand behind each of the first `listens`; those of `stream` have theirs in `stream`.
     pub ports: Vec<Port>,
+    /// `stream {}`: variables, groups and servers of its own.
+    pub stream: Option<Arc<Snapshot>>,
 }
 
 impl Snapshot {
     /// Makes a snapshot of what was read, unless there are errors; and says what is wrong with it as a whole.
     /// Opens no file: the logs do nothing until [`Snapshot::open_logs`].
     pub fn build(mut build: Build<'_>, generation: u64) -> (Option<Snapshot>, Vec<Problem>) {
+        let undeclared: Vec<_> = build.main.zones.undeclared().collect();
+        build.problems.extend(undeclared);
+        let stream = build.stream.take().map(|mut stream| {
+            stream.process = build.process.clone();
+            stream.error_logs.clone_from(&build.error_logs);
+            Snapshot::plane(*stream, generation)
+        });
+        let (whole, mut problems) = Snapshot::plane(build, generation);
+        let Some((stream, more)) = stream else { return (whole, problems) };
+        problems.extend(more);
+        let (Some(mut whole), Some(mut stream)) = (whole, stream) else { return (None, problems) };
+        for listen in stream.listens.drain(..) {
+            if whole.listens.iter().any(|l| l.address == listen.address && l.kind == listen.kind) {
+                problems.push(Problem::bare(format!("duplicate listen {} in \"http\" and \"stream\"", listen.address)));
+            }
+            whole.listens.push(listen);
+        }
+        whole.stream = Some(Arc::new(stream));
+        (Some(whole), problems)
+    }
+
+    /// The snapshot of one plane.
+    fn plane(mut build: Build<'_>, generation: u64) -> (Option<Snapshot>, Vec<Problem>) {
         upstream_block::finish(&mut build);
         let tables = http_block::finish(&mut build);
         let variables = match build.variables.finish() {
@@ -131,13 +157,14 @@ impl Snapshot {
             groups: build.groups,
             listens: tables.listens,
             ports: tables.ports,
+            stream: None,
         };
         (Some(snapshot), build.problems)
     }
 
     /// The paths of all log files.
     pub fn log_paths(&self) -> Vec<std::path::PathBuf> {
-        let mut paths: Vec<_> = Vec::new();
+        let mut paths: Vec<_> = self.stream.as_ref().map_or_else(Vec::new, |s| s.log_paths());
         let mut add = |path: &std::path::PathBuf| {
             if !paths.contains(path) {
                 paths.push(path.clone());
@@ -158,6 +185,9 @@ impl Snapshot {
 
     /// Opens all logs, or takes them from what is open. The error names the path.
     pub fn open_logs(&mut self, files: &OpenFiles) -> Result<ErrorLog, (std::path::PathBuf, std::io::Error)> {
+        if let Some(stream) = &mut self.stream {
+            Arc::get_mut(stream).expect("nobody has the snapshot yet").open_logs(files)?;
+        }
         for log in &mut self.main.log.files {
             log.file = Some(files.open(&log.path).map_err(|e| (log.path.clone(), e))?);
         }
@@ -206,6 +236,10 @@ pub struct Shot {
     pub lines: Lines,
     /// What `open_file_cache` keeps.
     pub files: RefCell<crate::files::cache::Caches>,
+    /// The view of `stream {}`.
+    pub stream: Option<Rc<Shot>>,
+    /// What `stream {}` is a part of: it is in use as long as a session of its is.
+    whole: Option<Arc<Snapshot>>,
 }
 
 impl Drop for Shot {
@@ -218,7 +252,18 @@ impl Drop for Shot {
 impl Shot {
     /// A thread's view of a snapshot.
     pub fn new(snapshot: Arc<Snapshot>) -> Shot {
-        Shot { snapshot, scratch: RefCell::default(), lines: Lines::default(), files: RefCell::default() }
+        let stream = snapshot.stream.clone().map(|s| Rc::new(Shot::part(s, None, Some(snapshot.clone()))));
+        Shot::part(snapshot, stream, None)
+    }
+
+    fn part(snapshot: Arc<Snapshot>, stream: Option<Rc<Shot>>, whole: Option<Arc<Snapshot>>) -> Shot {
+        let (scratch, lines, files) = Default::default();
+        Shot { snapshot, scratch, lines, files, stream, whole }
+    }
+
+    /// The generation of the configuration that this is a view of.
+    pub fn whole(&self) -> &Arc<Snapshot> {
+        self.whole.as_ref().unwrap_or(&self.snapshot)
     }
 
     /// The shared part.

@@ -6,8 +6,10 @@
 
 pub mod date;
 pub mod encoding;
+pub mod fastcgi;
 pub mod http1;
 pub mod http2;
+pub mod preread;
 pub mod proxy_protocol;
 pub mod range;
 pub mod span;

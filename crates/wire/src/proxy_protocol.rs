@@ -106,7 +106,7 @@ pub fn parse(buf: &[u8]) -> Result<Parsed, ProxyError> {
     }
     match memchr::memchr(b'\n', &buf[..buf.len().min(MAX_HEADER)]) {
         Some(end) => parse_v1(&buf[..=end]).ok_or(ProxyError::Broken),
-        None if buf.len() >= MAX_HEADER => Err(ProxyError::Broken),
+        None if buf.len() >= MAX_HEADER || !may_be_v1(&buf[6.min(buf.len())..]) => Err(ProxyError::Broken),
         None => Ok(Parsed::Partial),
     }
 }
@@ -115,6 +115,11 @@ pub fn parse(buf: &[u8]) -> Result<Parsed, ProxyError> {
 fn starts_alike(buf: &[u8], start: &[u8]) -> bool {
     let common = buf.len().min(start.len());
     buf[..common] == start[..common]
+}
+
+/// Whether what follows `PROXY ` can become a line.
+fn may_be_v1(rest: &[u8]) -> bool {
+    [&b"UNKNOWN"[..], b"TCP4 ", b"TCP6 "].iter().any(|kind| starts_alike(rest, kind))
 }
 
 /// A version 1 line, its LF included.

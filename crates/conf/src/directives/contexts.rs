@@ -41,6 +41,8 @@ impl Contexts {
         .union(Contexts::LOCATION)
         .union(Contexts::IF_ANY)
         .union(Contexts::LIMIT_EXCEPT);
+    /// `stream {}` and its servers.
+    pub const STREAM_ALL: Contexts = Contexts::STREAM.union(Contexts::STREAM_SERVER);
     /// Everywhere.
     pub const ANY: Contexts = Contexts((1 << 14) - 1);
 

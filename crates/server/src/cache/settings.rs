@@ -248,7 +248,7 @@ macro_rules! cache_directives {
         &[
             http(concat!($prefix, "_cache_path"), |s, n| settings::cache_path(s, n, $prefix)),
             http(concat!($prefix, "_cache"), |s, n| {
-                let conf = &mut s.level.conf.$conf;
+                let conf: &mut $crate::modules::proxy::Conf = &mut s.level.conf.$conf;
                 settings::cache(s.build, &mut conf.cache, &conf.upstream, n)
             }),
             http(concat!($prefix, "_cache_key"), |s, n| settings::key(s.build, &mut s.level.conf.$conf.cache, n)),

@@ -37,9 +37,42 @@ pub const fn http(name: &'static str, set: Setter) -> Directive {
     Directive { name, within: Contexts::HTTP_ALL, set }
 }
 
-/// A directive of an `upstream` block.
+/// A directive of `stream` and the servers in it.
+pub const fn stream(name: &'static str, set: Setter) -> Directive {
+    Directive { name, within: Contexts::STREAM_ALL, set }
+}
+
+/// A directive that means the same in `http` and in `stream`.
+pub const fn both(name: &'static str, set: Setter) -> Directive {
+    Directive { name, within: Contexts::HTTP_ALL.union(Contexts::STREAM_ALL), set }
+}
+
+/// A directive of an `upstream` block in `http`.
 pub const fn upstream(name: &'static str, set: Setter) -> Directive {
     Directive { name, within: Contexts::UPSTREAM, set }
+}
+
+/// A directive of an `upstream` block, in `http` and in `stream`.
+pub const fn upstream_of_both(name: &'static str, set: Setter) -> Directive {
+    Directive { name, within: Contexts::UPSTREAM.union(Contexts::STREAM_UPSTREAM), set }
+}
+
+/// Which of the two worlds a configuration is for. Each has variables, formats, groups and levels of its own; what makes
+/// them is the same code (docs/decisions/0005).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Plane {
+    /// `http {}`
+    #[default]
+    Http,
+    /// `stream {}`
+    Stream,
+}
+
+impl Plane {
+    /// Whether this is `stream {}`.
+    pub fn is_stream(self) -> bool {
+        self == Plane::Stream
+    }
 }
 
 /// A directive of the main level or of `events`.
@@ -98,6 +131,10 @@ pub struct Level {
 
 /// All that is collected while a configuration is read.
 pub struct Build<'f> {
+    /// Which world this is.
+    pub plane: Plane,
+    /// `stream {}`, once its block has been read.
+    pub stream: Option<Box<Build<'f>>>,
     /// Where files are read from.
     pub files: &'f dyn Files,
     /// `-p`
@@ -114,7 +151,7 @@ pub struct Build<'f> {
     pub main: MainConf,
     /// Names and indexes of variables.
     pub variables: Variables,
-    /// The `http` level, once its block has been read.
+    /// The `http` level (in the other plane the `stream` level), once its block has been read.
     pub http: Option<Level>,
     /// Where the `http` block ends: nginx's place for what is wrong between levels.
     pub http_end: Option<conf::Span>,
@@ -141,8 +178,10 @@ pub struct Scope<'a, 'f> {
 
 impl<'f> Build<'f> {
     /// An empty configuration.
-    pub fn new(files: &'f dyn Files, prefix: &Path, conf_prefix: &Path) -> Build<'f> {
+    pub fn new(plane: Plane, files: &'f dyn Files, prefix: &Path, conf_prefix: &Path) -> Build<'f> {
         Build {
+            plane,
+            stream: None,
             files,
             prefix: prefix.to_owned(),
             conf_prefix: conf_prefix.to_owned(),
@@ -150,7 +189,7 @@ impl<'f> Build<'f> {
             process: ProcessSettings::default(),
             error_logs: Vec::new(),
             main: MainConf::default(),
-            variables: Variables::new(),
+            variables: Variables::new(plane),
             http: None,
             http_end: None,
             directories: Vec::new(),

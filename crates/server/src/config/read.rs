@@ -1,6 +1,6 @@
 //! Reads a configuration whole: files, tree, levels, snapshot. What `-t`, the start and a reload have in common.
 
-use super::Build;
+use super::{Build, Plane};
 use crate::modules;
 use crate::snapshot::Snapshot;
 use conf::{Contexts, Files, Problem, Tree};
@@ -33,7 +33,7 @@ pub struct Reading {
 pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     let conf_prefix = which.file.parent().unwrap_or(Path::new("/")).to_owned();
     let (tree, problems) = conf::load_accepting(files, &which.file, &conf_prefix, &which.globals, &modules::accepts);
-    let mut build = Build::new(files, &which.prefix, &conf_prefix);
+    let mut build = Build::new(Plane::Http, files, &which.prefix, &conf_prefix);
     build.process.pid = which.prefix.join("logs/nginx.pid");
     build.problems = problems;
     let mut main = build.level(Contexts::MAIN);

@@ -1,5 +1,6 @@
 //! Names of variables while a configuration is read, and what they became when it is done: a table by index.
 
+use super::Plane;
 use crate::request::Request;
 use crate::request::arena::Text;
 use crate::snapshot::VariableId;
@@ -57,6 +58,7 @@ pub struct Prefix {
 /// The names seen so far.
 #[derive(Default)]
 pub struct Variables {
+    plane: Plane,
     defined: HashMap<Box<str>, Definition>,
     indexes: HashMap<Box<str>, VariableId>,
     names: Vec<Box<str>>,
@@ -64,9 +66,9 @@ pub struct Variables {
 
 impl Variables {
     /// Holds the variables of all modules.
-    pub fn new() -> Variables {
-        let mut v = Variables::default();
-        for b in crate::modules::variables() {
+    pub fn new(plane: Plane) -> Variables {
+        let mut v = Variables { plane, ..Variables::default() };
+        for b in crate::modules::variables(plane) {
             let evaluate: Evaluate = Arc::new(b.evaluate);
             let changeable = b.assign.is_some();
             v.defined.insert(
@@ -105,7 +107,7 @@ impl Variables {
         match self.defined.get(&key) {
             Some(d) if !d.changeable => return Err(format!("the duplicate \"{key}\" variable")),
             Some(_) => {}
-            None if prefix(&key).is_some() && !key.starts_with("arg_") => {}
+            None if self.prefix(&key).is_some() && !key.starts_with("arg_") => {}
             None => {
                 let shown: Box<str> = key.clone();
                 let evaluate: Evaluate =
@@ -148,7 +150,7 @@ impl Variables {
                     volatile: d.volatile,
                     assign: d.assign,
                 },
-                None => match prefix(name) {
+                None => match self.prefix(name) {
                     Some(p) => {
                         let rest: Box<str> = name[p.name.len()..].into();
                         let evaluate = p.evaluate;
@@ -169,8 +171,8 @@ impl Variables {
         }
         if unknown.is_empty() { Ok(table) } else { Err(unknown) }
     }
-}
 
-fn prefix(name: &str) -> Option<&'static Prefix> {
-    crate::modules::prefixes().find(|p| name.starts_with(p.name))
+    fn prefix(&self, name: &str) -> Option<&'static Prefix> {
+        crate::modules::prefixes(self.plane).find(|p| name.starts_with(p.name))
+    }
 }

@@ -104,6 +104,11 @@ impl Http1 {
         })
     }
 
+    /// Takes what was read from the connection before the session began.
+    pub fn push_back(&mut self, early: Vec<u8>) {
+        self.input = early;
+    }
+
     /// Bytes that came and are not used yet.
     pub fn unread(&self) -> &[u8] {
         &self.input[self.at..]

@@ -11,6 +11,7 @@ pub mod socket;
 pub mod tls;
 
 use crate::config::cidr::Plain;
+use crate::listen::datagram::Flow;
 use crate::log::error::Level;
 use crate::request::subrequest::SubSession;
 use crate::worker::counters;
@@ -127,6 +128,16 @@ impl Address {
     }
 }
 
+impl std::fmt::Display for Address {
+    /// With the port: `127.0.0.1:80`, `unix:/path`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Inet(a) => write!(f, "{a}"),
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
 /// Shows an address as nginx does in variables and logs.
 pub struct Host<'a>(&'a Address);
 
@@ -180,6 +191,25 @@ impl Client {
     }
 }
 
+impl Client {
+    /// The same client on another listener: the connection goes on there.
+    pub fn passed_to(&self, listener: usize, local: Address) -> Rc<Client> {
+        Rc::new(Client {
+            number: self.number,
+            remote: self.remote.clone(),
+            local: RefCell::new(Some(local)),
+            listener,
+            started_ms: crate::worker::clock::wall_ms(),
+            requests: Cell::new(0),
+            proxy_protocol: self.proxy_protocol.clone(),
+            tls: OnceCell::new(),
+            debug: self.debug.clone(),
+            doing: self.doing.clone(),
+            socket: self.socket.clone(),
+        })
+    }
+}
+
 /// Counts an open connection as long as it lives.
 struct Counted;
 
@@ -200,28 +230,53 @@ impl Drop for Counted {
 
 /// Begins to serve an accepted socket.
 pub fn start(fd: OwnedFd, remote: Address, listener: usize) {
-    let shot = crate::worker::shot();
-    let limit = shot.process.worker_connections;
-    let open = OPEN.with_borrow(|o| o.as_ref().map_or(0, |n| n.load(Relaxed)));
-    if open >= limit {
-        crate::log::process_line(Level::Alert, format_args!("{limit} worker_connections are not enough"));
+    if !has_room() {
         return;
     }
     let socket = Socket::new(fd);
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, socket.handle());
+    look_closely(&client);
+    let number = client.number;
+    crate::engine::spawn(guarded(number, run(Http1::new(socket), client)));
+}
+
+/// Begins a session of datagrams; false: there is no room for one.
+pub fn start_flow(flow: Rc<Flow>, remote: Address, local: Address, listener: usize) -> bool {
+    if !has_room() {
+        return false;
+    }
+    let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, Weak::new());
+    client.local.replace(Some(local));
+    look_closely(&client);
+    let number = client.number;
+    crate::engine::spawn(guarded(number, crate::stream::udp::serve(flow, client)));
+    true
+}
+
+/// Whether the thread may have one more connection.
+fn has_room() -> bool {
+    let limit = crate::worker::shot().process.worker_connections;
+    let open = OPEN.with_borrow(|o| o.as_ref().map_or(0, |n| n.load(Relaxed)));
+    if open >= limit {
+        crate::log::process_line(Level::Alert, format_args!("{limit} worker_connections are not enough"));
+    }
+    open < limit
+}
+
+/// `debug_connection`
+fn look_closely(client: &Client) {
+    let shot = crate::worker::shot();
     let debugged = &shot.main.debug_connections;
     if !debugged.is_empty() {
         let address = Plain::of(&client.remote.borrow());
         client.debug.set(debugged.iter().any(|network| network.contains(address)));
     }
-    crate::engine::spawn(guarded(Http1::new(socket), client));
 }
 
 /// A panic costs this connection and nothing else.
-async fn guarded(http: Box<Http1>, client: Rc<Client>) {
+async fn guarded(number: u64, work: impl Future<Output = ()>) {
     let _counted = Counted::new();
-    let number = client.number;
-    let mut work = std::pin::pin!(run(http, client));
+    let mut work = std::pin::pin!(work);
     let result =
         poll_fn(|cx| match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.as_mut().poll(cx))) {
             Ok(Poll::Pending) => Poll::Pending,
@@ -237,6 +292,16 @@ async fn guarded(http: Box<Http1>, client: Rc<Client>) {
 }
 
 async fn run(mut http: Box<Http1>, client: Rc<Client>) {
+    if crate::worker::stream_listen_of(&client).is_some() {
+        let socket = std::mem::replace(&mut http.socket, Socket::none());
+        drop(http);
+        return Box::pin(crate::stream::serve(socket, client)).await;
+    }
+    serve_http(http, client).await;
+}
+
+/// Serves a connection of `http`.
+pub async fn serve_http(mut http: Box<Http1>, client: Rc<Client>) {
     let (proxied, encrypted) = comes_first(&client);
     if proxied && !Box::pin(proxy_header::read(&mut http, &client)).await {
         return;
@@ -291,7 +356,7 @@ mod tests {
         let (tx, rx) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
         let socket = Socket::new(tx.into());
         let client = Client::new(1, Address::Unix(PathBuf::new()), 0, socket.handle());
-        let task = std::mem::size_of_val(&guarded(Http1::new(socket), client));
+        let task = std::mem::size_of_val(&guarded(1, run(Http1::new(socket), client)));
         drop(rx);
         let (tx2, _rx2) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
         let socket = Socket::new(tx2.into());

@@ -74,6 +74,19 @@ impl Socket {
         }
     }
 
+    /// The descriptor itself, without its registration. None of a TLS connection, whose bytes it would not be.
+    pub fn into_fd(mut self) -> Option<OwnedFd> {
+        let fd = match std::mem::replace(&mut self.state, State::Gone) {
+            State::Plain(fd) => fd,
+            State::Registered(fd, registration) => {
+                registration.remove(&*fd);
+                fd
+            }
+            State::Tls(_) | State::Gone => return None,
+        };
+        Rc::try_unwrap(fd).ok()
+    }
+
     #[inline]
     fn registered(&mut self) -> io::Result<&Registration> {
         if let State::Plain(fd) = &self.state {
@@ -124,6 +137,28 @@ impl Socket {
             }
             Err(e) => Poll::Ready(Err(e)),
         }
+    }
+
+    /// Reads by `step` in place of a buffer; `Ok(0)` is the end of the stream.
+    pub fn poll_read_with(
+        &mut self,
+        _: &mut Context<'_>,
+        mut step: impl FnMut(&Socket) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        if let State::Registered(_, registration) = &self.state {
+            ready!(registration.poll_readable());
+        }
+        if !engine::may_go_on() {
+            return Poll::Pending;
+        }
+        match step(self) {
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            other => return Poll::Ready(other),
+        }
+        let registration = self.registered()?;
+        registration.clear_readable();
+        // Closed, says the kernel, but a read would wait: it is another end of it that has closed.
+        registration.poll_readable().map(|()| Err(io::ErrorKind::ConnectionReset.into()))
     }
 
     /// Reads what is there now; `WouldBlock` when nothing is.

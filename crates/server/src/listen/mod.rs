@@ -1,12 +1,14 @@
 //! Listening sockets of a thread: accepts in batches and starts a connection for each. After: `connection`.
 
+pub mod datagram;
+pub mod pktinfo;
 pub mod silent;
 pub mod socket;
 
 use crate::connection::{self, Address};
 use crate::engine::io::{Interest, Registration};
 use crate::engine::{self, TaskId};
-use crate::settings::ListenAddress;
+use crate::settings::{ListenAddress, ListenSpec, SocketKind};
 use rustix::net::{SocketAddrAny, SocketFlags};
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -30,6 +32,8 @@ pub struct Listener {
     pub number: usize,
     /// What it listens on.
     pub address: ListenAddress,
+    /// Stream or datagram.
+    pub kind: SocketKind,
     /// The socket's name through reloads.
     pub id: u64,
     fd: Arc<OwnedFd>,
@@ -41,16 +45,20 @@ pub struct Listener {
 
 impl Listener {
     /// Registers a listening socket with the thread.
-    pub fn new(number: usize, id: u64, address: ListenAddress, fd: Arc<OwnedFd>) -> io::Result<Rc<Listener>> {
+    pub fn new(number: usize, id: u64, spec: &ListenSpec, fd: Arc<OwnedFd>) -> io::Result<Rc<Listener>> {
         let registration = Registration::new(fd.as_fd(), Interest::Read)?;
         let (task, started, closed) = (Cell::new(None), Cell::new(false), Cell::new(false));
-        Ok(Rc::new(Listener { number, address, id, fd, registration, task, started, closed }))
+        let (address, kind) = (spec.address.clone(), spec.kind);
+        Ok(Rc::new(Listener { number, address, kind, id, fd, registration, task, started, closed }))
     }
 
     /// Begins to accept; does nothing the second time.
     pub fn start(self: &Rc<Self>) {
         if !self.started.replace(true) {
-            engine::spawn(accept_loop(self.clone()));
+            match self.kind {
+                SocketKind::Stream => engine::spawn(accept_loop(self.clone())),
+                SocketKind::Datagram => engine::spawn(datagram::receive_loop(self.clone())),
+            }
         }
     }
 

@@ -280,6 +280,9 @@ fn configure(spec: &ListenSpec, listener: &Listener) {
             check(format!("SO_SNDBUF, {bytes}"), socket.set_send_buffer_size(bytes));
         }
         if spec.kind == SocketKind::Datagram {
+            if let Some((name, result)) = tell_destination(&socket, &spec.address) {
+                check(name, result);
+            }
             continue;
         }
         if let Some(keepalive) = spec.keepalive {
@@ -299,6 +302,21 @@ fn configure(spec: &ListenSpec, listener: &Listener) {
             let set = sys::set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, seconds);
             check(format!("TCP_DEFER_ACCEPT, {seconds}"), set);
         }
+    }
+}
+
+/// A socket for all addresses has each datagram say which one it was sent to: answers come from there.
+fn tell_destination(socket: &Socket, address: &ListenAddress) -> Option<(String, io::Result<()>)> {
+    let set = |level, option| sys::set_option(socket.as_fd(), level, option, 1);
+    match address {
+        ListenAddress::Inet(a) if !a.ip().is_unspecified() => None,
+        ListenAddress::Inet(SocketAddr::V4(_)) => {
+            Some(("IP_PKTINFO".to_owned(), set(libc::IPPROTO_IP, libc::IP_PKTINFO)))
+        }
+        ListenAddress::Inet(SocketAddr::V6(_)) => {
+            Some(("IPV6_RECVPKTINFO".to_owned(), set(libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO)))
+        }
+        ListenAddress::Unix(_) => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! `allow`, `deny` (nginx's `ngx_http_access_module`): the first rule that fits the client's address decides.
 
 use crate::config::cidr::{Cidr, Plain};
-use crate::config::{Directive, Scope, http};
+use crate::config::{Directive, Scope, both};
 use crate::connection::Address;
 use crate::log_error;
 use crate::request::Request;
@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// What the module understands.
-pub const DIRECTIVES: &[Directive] = &[http("allow", |s, n| rule(s, n, false)), http("deny", |s, n| rule(s, n, true))];
+pub const DIRECTIVES: &[Directive] = &[both("allow", |s, n| rule(s, n, false)), both("deny", |s, n| rule(s, n, true))];
 
 /// The module's values on one level.
 #[derive(Clone, Debug, Default)]

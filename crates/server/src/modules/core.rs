@@ -3,7 +3,7 @@
 
 use crate::config::complex::Complex;
 use crate::config::set::{self, duplicate, invalid};
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, Directive, Level, Scope, both, http};
 use crate::log::error::ErrorLog;
 use crate::request::phases::Content;
 use crate::request::{Method, Request, Text};
@@ -28,10 +28,10 @@ pub const DIRECTIVES: &[Directive] = &[
     http("large_client_header_buffers", large_buffers),
     http("connection_pool_size", accepted),
     http("request_pool_size", accepted),
-    http("server_names_hash_bucket_size", accepted),
-    http("server_names_hash_max_size", accepted),
-    http("variables_hash_bucket_size", accepted),
-    http("variables_hash_max_size", accepted),
+    both("server_names_hash_bucket_size", accepted),
+    both("server_names_hash_max_size", accepted),
+    both("variables_hash_bucket_size", accepted),
+    both("variables_hash_max_size", accepted),
     http("types_hash_bucket_size", accepted),
     http("types_hash_max_size", accepted),
     http("aio", accepted),
@@ -103,14 +103,14 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     http("max_ranges", |s, n| set::number(&mut s.level.conf.core.max_ranges, n)),
     http("error_page", error_page),
-    http("error_log", error_log),
+    both("error_log", error_log),
     http("post_action", |s, n| set::complex(s.build, &mut s.level.conf.core.post_action, n)),
-    http("resolver", |s, n| {
+    both("resolver", |s, n| {
         let words: Vec<&[u8]> = n.args.iter().map(|w| w.text.as_slice()).collect();
         let config = ResolverConfig::parse(&words).map_err(|t| n.problem(t))?;
         set::value(&mut s.level.conf.core.resolver, n, Some(Arc::new(config)))
     }),
-    http("resolver_timeout", |s, n| set::time(&mut s.level.conf.core.resolver_timeout, n)),
+    both("resolver_timeout", |s, n| set::time(&mut s.level.conf.core.resolver_timeout, n)),
     http("early_hints", |s, n| {
         let mut all = Vec::new();
         for word in &n.args {
@@ -656,6 +656,7 @@ pub async fn auth_delay(r: &mut Request) {
 
 /// Defaults of the `http` level that depend on the prefix.
 pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
+    finish_stream(build, level);
     use std::os::unix::ffi::OsStringExt;
     let core = &mut level.conf.core;
     if !core.root.is_set() {
@@ -667,6 +668,11 @@ pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
         build.directories.push(dir.clone());
         core.client_body_temp_path.force(TempPath { dir, levels: Vec::new() });
     }
+}
+
+/// What `stream` needs of it.
+pub fn finish_stream(build: &mut Build<'_>, level: &mut Level) {
+    let core = &mut level.conf.core;
     if !core.error_log_specs.is_set() {
         core.error_log_specs.force(Arc::new(build.error_logs.clone()));
     }

@@ -4,7 +4,7 @@
 use super::map::variable_name;
 use super::realip::{self, Trusted};
 use crate::config::cidr::{Cidr, Plain, mask4, mask6, parse_address};
-use crate::config::{Directive, Scope, http};
+use crate::config::{Directive, Scope, both};
 use crate::connection::Address;
 use crate::request::{Request, Text};
 use crate::snapshot::VariableId;
@@ -15,7 +15,7 @@ use std::ops::{BitOr, Not};
 use std::sync::Arc;
 
 /// What the module understands.
-pub const DIRECTIVES: &[Directive] = &[http("geo", geo)];
+pub const DIRECTIVES: &[Directive] = &[both("geo", geo)];
 
 /// The address that stands for "none" and for unix sockets (nginx's `INADDR_NONE`).
 const NOWHERE: u32 = u32::MAX;

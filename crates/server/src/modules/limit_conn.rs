@@ -5,7 +5,7 @@ use super::limits::{Declared, LOG_LEVELS, Zone, Zones, refusal, without_zone, zo
 use crate::config::complex::Complex;
 use crate::config::set;
 use crate::config::variables::Builtin;
-use crate::config::{Build, Directive, Scope, http};
+use crate::config::{Build, Directive, Scope, both, http};
 use crate::log::error::Level;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text};
@@ -17,8 +17,8 @@ use conf::{Node, Problem, value};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// The module's name in the table of zones.
-const OWNER: &str = "limit_conn";
+/// The module's names in the table of zones: a zone of `http` is none of `stream`.
+const OWNERS: [&str; 2] = ["limit_conn", "stream_limit_conn"];
 /// Bytes of an entry in nginx beside its key.
 const ENTRY: usize = 36;
 /// Longer keys are not limited.
@@ -28,11 +28,11 @@ const MAX_CONNECTIONS: u64 = 65535;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
-    http("limit_conn_zone", limit_conn_zone),
-    http("limit_conn", limit_conn),
-    http("limit_conn_log_level", |s, n| set::one_of(&mut s.level.conf.limit_conn.limit_conn_log_level, n, LOG_LEVELS)),
+    both("limit_conn_zone", limit_conn_zone),
+    both("limit_conn", limit_conn),
+    both("limit_conn_log_level", |s, n| set::one_of(&mut s.level.conf.limit_conn.limit_conn_log_level, n, LOG_LEVELS)),
     http("limit_conn_status", |s, n| refusal(&mut s.level.conf.limit_conn.limit_conn_status, n)),
-    http("limit_conn_dry_run", |s, n| set::flag(&mut s.level.conf.limit_conn.limit_conn_dry_run, n)),
+    both("limit_conn_dry_run", |s, n| set::flag(&mut s.level.conf.limit_conn.limit_conn_dry_run, n)),
 ];
 
 /// The variables of the module.
@@ -167,7 +167,8 @@ fn limit_conn_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem
     if name.is_empty() {
         return Err(without_zone(node));
     }
-    let index = zone_index(scope, node, (name, size), OWNER, zones)?;
+    let owner = OWNERS[scope.build.plane.is_stream() as usize];
+    let index = zone_index(scope, node, (name, size), owner, zones)?;
     zones(scope.build).declare(index, node, key, |key| STORES.open(name, key, size, ENTRY))
 }
 
@@ -176,7 +177,8 @@ fn zones<'b>(build: &'b mut Build<'_>) -> &'b mut Zones<Arc<Store<u32>>> {
 }
 
 fn limit_conn(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let zone = zone_index(scope, node, (&node.args[0].text, 0), OWNER, zones)?;
+    let owner = OWNERS[scope.build.plane.is_stream() as usize];
+    let zone = zone_index(scope, node, (&node.args[0].text, 0), owner, zones)?;
     if scope.level.conf.limit_conn.limits.iter().any(|l| l.zone == zone) {
         return Err(set::duplicate(node));
     }

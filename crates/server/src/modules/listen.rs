@@ -1,9 +1,9 @@
 //! `listen` and `server_name`: which sockets there are and which servers stand behind them.
 
 use crate::config::pattern::Pattern;
-use crate::config::{Build, Level, Scope};
+use crate::config::{Build, Level, Plane, Scope};
 use crate::request::route::{Port, Site};
-use crate::settings::{Keepalive, ListenAddress, ListenSpec};
+use crate::settings::{Keepalive, ListenAddress, ListenSpec, SocketKind};
 use crate::snapshot::ServerId;
 use conf::{Node, Problem, value};
 use hashbrown::HashMap;
@@ -48,11 +48,13 @@ pub enum Name {
 /// `listen address[:port] [parameters]`
 pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let word = node.args[0].as_str();
-    let addresses =
-        parse_address(&word).map_err(|e| node.problem(format!("{e} in \"{word}\" of the \"listen\" directive")))?;
+    let plane = scope.build.plane;
+    let addresses = parse_address(&word, plane)
+        .map_err(|e| node.problem(format!("{e} in \"{word}\" of the \"listen\" directive")))?;
     for address in addresses {
         let mut listen = Listen {
-            spec: ListenSpec { deferred: true, ..ListenSpec::new(address) },
+            // In `stream` the server may be the one that speaks first.
+            spec: ListenSpec { deferred: !plane.is_stream(), ..ListenSpec::new(address) },
             default: false,
             proxy_protocol: false,
             ssl: false,
@@ -66,9 +68,12 @@ pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
                 let text = "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead";
                 scope.build.problems.push(node.warning(text.to_owned()));
             }
-            parameter(&mut listen, node, &word)?;
+            parameter(&mut listen, plane, node, &word)?;
         }
-        if scope.level.listens.iter().any(|l| l.spec.address == listen.spec.address) {
+        if let Some(text) = unfit_for_datagrams(&listen) {
+            return Err(node.problem(text));
+        }
+        if scope.level.listens.iter().any(|l| l.spec.is_same_socket(&listen.spec)) {
             return Err(node.problem(format!("a duplicate listen {}", node.args[0].as_str())));
         }
         scope.level.listens.push(listen);
@@ -76,11 +81,16 @@ pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     Ok(())
 }
 
-fn parameter(listen: &mut Listen, node: &Node, text: &str) -> Result<(), Problem> {
+fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Result<(), Problem> {
     let bad = |what: &str, value: &str| node.problem(format!("invalid {what} \"{value}\""));
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     let spec = &mut listen.spec;
     match (name, value) {
+        ("udp", "") if plane.is_stream() => {
+            spec.kind = SocketKind::Datagram;
+            return Ok(());
+        }
+        ("default", "") if plane.is_stream() => return Err(node.problem(format!("invalid parameter \"{text}\""))),
         ("default_server" | "default", "") => {
             listen.default = true;
             return Ok(());
@@ -88,6 +98,12 @@ fn parameter(listen: &mut Listen, node: &Node, text: &str) -> Result<(), Problem
         ("proxy_protocol", "") => {
             listen.proxy_protocol = true;
             return Ok(());
+        }
+        ("http2" | "quic", "") if plane.is_stream() => {
+            return Err(node.problem(format!("invalid parameter \"{text}\"")));
+        }
+        ("ssl", "") if plane.is_stream() => {
+            return Err(node.problem("the \"ssl\" parameter of \"listen\" is not supported yet".to_owned()));
         }
         ("ssl", "") => {
             listen.ssl = true;
@@ -137,6 +153,23 @@ fn parameter(listen: &mut Listen, node: &Node, text: &str) -> Result<(), Problem
     Ok(())
 }
 
+/// A parameter that has no meaning for datagrams (`ngx_stream_core_listen`).
+fn unfit_for_datagrams(listen: &Listen) -> Option<String> {
+    let spec = &listen.spec;
+    if spec.kind != SocketKind::Datagram {
+        return None;
+    }
+    let name = match () {
+        () if spec.fastopen.is_some() => "fastopen",
+        () if spec.backlog != crate::settings::DEFAULT_BACKLOG => "backlog",
+        () if spec.deferred => "deferred",
+        () if spec.keepalive.is_some() => "so_keepalive",
+        () if listen.proxy_protocol => "proxy_protocol",
+        () => return None,
+    };
+    Some(format!("\"{name}\" parameter is incompatible with \"udp\""))
+}
+
 /// `on`, `off`, or `[idle]:[interval]:[count]`
 fn keepalive(text: &str) -> Option<Keepalive> {
     match text {
@@ -161,7 +194,7 @@ fn keepalive(text: &str) -> Option<Keepalive> {
 }
 
 /// `80`, `*:80`, `1.2.3.4`, `1.2.3.4:80`, `[::]:80`, `name:80`, `unix:/path`.
-fn parse_address(text: &str) -> Result<Vec<ListenAddress>, String> {
+fn parse_address(text: &str, plane: Plane) -> Result<Vec<ListenAddress>, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         if path.is_empty() {
             return Err("no path in the unix domain socket".into());
@@ -178,7 +211,11 @@ fn parse_address(text: &str) -> Result<Vec<ListenAddress>, String> {
     if text.bytes().all(|c| c.is_ascii_digit()) {
         return Err("invalid port".into());
     }
-    Ok(resolve(text, 80)?.into_iter().map(inet).collect())
+    let found = resolve(text, if plane.is_stream() { 0 } else { 80 })?;
+    if found.iter().any(|a| a.port() == 0) {
+        return Err("no port".into());
+    }
+    Ok(found.into_iter().map(inet).collect())
 }
 
 /// Addresses of `host[:port]`; `*` is every IPv4 address. Names are looked up while the configuration is read.
@@ -295,10 +332,10 @@ pub fn collect(build: &mut Build<'_>, servers: &[(ServerId, &Level)]) -> (Vec<Li
         }
     }
     let mut sockets: Vec<(ListenSpec, Port)> = Vec::new();
-    let wildcards: Vec<(SocketAddr, bool)> = all
+    let wildcards: Vec<(SocketAddr, SocketKind)> = all
         .iter()
         .filter_map(|c| match c.spec.address {
-            ListenAddress::Inet(a) if a.ip().is_unspecified() => Some((a, c.spec.ipv6only)),
+            ListenAddress::Inet(a) if a.ip().is_unspecified() => Some((a, c.spec.kind)),
             _ => None,
         })
         .collect();
@@ -309,13 +346,18 @@ pub fn collect(build: &mut Build<'_>, servers: &[(ServerId, &Level)]) -> (Vec<Li
         let site = site(build, &c, servers);
         let under = match c.spec.address {
             ListenAddress::Inet(a) if !a.ip().is_unspecified() && !c.spec.bind => {
-                wildcards.iter().find(|(w, _)| w.port() == a.port() && w.is_ipv4() == a.is_ipv4()).map(|(w, _)| (*w, a))
+                let fits = |(w, kind): &&(SocketAddr, SocketKind)| {
+                    w.port() == a.port() && w.is_ipv4() == a.is_ipv4() && *kind == c.spec.kind
+                };
+                wildcards.iter().find(fits).map(|(w, _)| (*w, a))
             }
             _ => None,
         };
         match under {
             Some((wildcard, address)) => {
-                let socket = sockets.iter_mut().find(|(s, _)| s.address == ListenAddress::Inet(wildcard));
+                let socket = sockets
+                    .iter_mut()
+                    .find(|(s, _)| s.address == ListenAddress::Inet(wildcard) && s.kind == c.spec.kind);
                 let (_, port) = socket.expect("wildcard addresses come first");
                 port.addresses.push((address.ip(), site));
             }
@@ -329,7 +371,7 @@ pub fn collect(build: &mut Build<'_>, servers: &[(ServerId, &Level)]) -> (Vec<Li
 }
 
 fn add(build: &mut Build<'_>, all: &mut Vec<Collected>, id: ServerId, index: usize, listen: &Listen) {
-    let Some(c) = all.iter_mut().find(|c| c.spec.address == listen.spec.address) else {
+    let Some(c) = all.iter_mut().find(|c| c.spec.is_same_socket(&listen.spec)) else {
         all.push(Collected {
             spec: listen.spec.clone(),
             servers: vec![(id, index)],

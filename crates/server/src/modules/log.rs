@@ -4,7 +4,7 @@
 use crate::config::complex::{Complex, variable_name};
 use crate::config::set::duplicate;
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, Directive, Level, Plane, Scope, both};
 use crate::log::lines::{self, Buffering, LineFile};
 use crate::log::opened::CacheSpec;
 use crate::log::syslog::{self, Syslog};
@@ -28,7 +28,7 @@ const GZIP_BUFFER: usize = 64 * 1024;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] =
-    &[http("log_format", log_format), http("access_log", access_log), http("open_log_file_cache", open_log_file_cache)];
+    &[both("log_format", log_format), both("access_log", access_log), both("open_log_file_cache", open_log_file_cache)];
 
 /// What all levels share.
 #[derive(Debug, Default)]
@@ -114,12 +114,13 @@ enum Special {
 }
 
 impl Special {
-    fn named(name: &[u8]) -> Option<Special> {
+    fn named(name: &[u8], plane: Plane) -> Option<Special> {
         Some(match name {
-            b"pipe" => Special::Pipe,
             b"time_local" => Special::TimeLocal,
             b"time_iso8601" => Special::TimeIso8601,
             b"msec" => Special::Msec,
+            _ if plane.is_stream() => return None,
+            b"pipe" => Special::Pipe,
             b"request_time" => Special::RequestTime,
             b"status" => Special::Status,
             b"bytes_sent" => Special::BytesSent,
@@ -133,7 +134,8 @@ impl Special {
 fn log_format(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let name = &node.args[0];
     let formats = &scope.build.main.log.formats;
-    if name.text == b"combined" || formats.iter().any(|(n, _)| *n == name.text) {
+    let reserved = name.text == b"combined" && !scope.build.plane.is_stream();
+    if reserved || formats.iter().any(|(n, _)| *n == name.text) {
         return Err(node.problem(format!("duplicate \"log_format\" name \"{}\"", name.as_str())));
     }
     let mut words = &node.args[1..];
@@ -171,7 +173,7 @@ fn compile(build: &mut Build<'_>, text: &[u8], parts: &mut Vec<Part>) -> Result<
         if name.is_empty() {
             return Err(format!("invalid parameter \"{}\"", String::from_utf8_lossy(&text[dollar..])));
         }
-        parts.push(match Special::named(name) {
+        parts.push(match Special::named(name, build.plane) {
             Some(special) => Part::Special(special),
             None => Part::Variable(build.variables.index(name)),
         });
@@ -198,6 +200,7 @@ fn access_log(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     }
     let target = target(scope.build, node)?;
     let format = match node.args.get(1) {
+        None if scope.build.plane.is_stream() => return Err(node.problem("log format is not specified".to_owned())),
         None => named(scope.build, b"combined"),
         Some(word) => named(scope.build, &word.text),
     };
@@ -302,7 +305,7 @@ fn named(build: &mut Build<'_>, name: &[u8]) -> Option<Arc<Format>> {
     if let Some((_, format)) = formats.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
         return Some(format.clone());
     }
-    if !name.eq_ignore_ascii_case(b"combined") {
+    if build.plane.is_stream() || !name.eq_ignore_ascii_case(b"combined") {
         return None;
     }
     let mut parts = Vec::new();
@@ -402,7 +405,7 @@ pub fn write(r: &mut Request) {
 /// A path with variables could be led anywhere: lines are written only while the request's root is there
 /// (`ngx_http_log_script_write`).
 fn write_to_path(r: &mut Request, shot: &Rc<Shot>, log: &AccessLog, path: &Complex, cache: Option<&CacheSpec>) {
-    if !has_root(r) {
+    if r.ctx.stream.is_none() && !has_root(r) {
         return;
     }
     let path = path.eval(r);

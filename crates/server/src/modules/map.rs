@@ -4,14 +4,14 @@ use super::core::accepted;
 use crate::config::complex::Complex;
 use crate::config::hostnames::HostTable;
 use crate::config::pattern::Pattern;
-use crate::config::{Build, Directive, Scope, http};
+use crate::config::{Build, Directive, Scope, both};
 use crate::request::{Request, Text};
 use conf::{Node, Problem};
 use std::sync::Arc;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] =
-    &[http("map", map), http("map_hash_bucket_size", accepted), http("map_hash_max_size", accepted)];
+    &[both("map", map), both("map_hash_bucket_size", accepted), both("map_hash_max_size", accepted)];
 
 #[derive(Debug, Default)]
 struct Map {

@@ -11,6 +11,7 @@ pub mod charset_tables;
 pub mod core;
 pub mod disable_symlinks;
 pub mod empty_gif;
+pub mod fastcgi;
 pub mod geo;
 pub mod gzip;
 pub mod gzip_rules;
@@ -48,6 +49,10 @@ pub mod ssi_parse;
 pub mod ssl;
 pub mod ssl_variables;
 pub mod static_files;
+pub mod stream_block;
+pub mod stream_core;
+pub mod stream_proxy;
+pub mod stream_variables;
 pub mod stub_status;
 pub mod sub;
 pub mod try_files;
@@ -56,7 +61,7 @@ pub mod userid;
 pub mod variables;
 
 use crate::config::variables::{Builtin, Prefix};
-use crate::config::{Build, Directive, Level};
+use crate::config::{Build, Directive, Level, Plane};
 use crate::request::phases::{Handler, Verdict};
 use crate::request::respond::HeaderFilter;
 use crate::request::{Request, include};
@@ -91,6 +96,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     proxy_cache::DIRECTIVES,
     proxy_cache::CONVERT_HEAD,
     proxy_ssl::DIRECTIVES,
+    fastcgi::DIRECTIVES,
+    fastcgi::CACHE_DIRECTIVES,
     upstream_block::DIRECTIVES,
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
@@ -108,6 +115,9 @@ const DIRECTIVES: &[&[Directive]] = &[
     try_files::DIRECTIVES,
     empty_gif::DIRECTIVES,
     stub_status::DIRECTIVES,
+    stream_block::DIRECTIVES,
+    stream_core::DIRECTIVES,
+    stream_proxy::DIRECTIVES,
 ];
 
 /// The variables of all modules.
@@ -116,6 +126,7 @@ const VARIABLES: &[&[Builtin]] = &[
     http2::VARIABLES,
     proxy::VARIABLES,
     proxy_cache::VARIABLES,
+    fastcgi::VARIABLES,
     upstream_block::VARIABLES,
     realip::VARIABLES,
     referer::VARIABLES,
@@ -128,6 +139,9 @@ const VARIABLES: &[&[Builtin]] = &[
     slice::VARIABLES,
     ssl_variables::VARIABLES,
 ];
+
+/// The variables of all modules in `stream`, beside those of `http` that mean the same there.
+const STREAM_VARIABLES: &[&[Builtin]] = &[stream_variables::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
 
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
@@ -223,6 +237,8 @@ location_confs! {
     log,
     /// `proxy_pass`.
     proxy,
+    /// `fastcgi_pass`.
+    fastcgi,
     /// `add_header`, `expires`.
     headers,
     /// `allow`, `deny`.
@@ -273,6 +289,10 @@ location_confs! {
     gzip_static,
     /// `try_files`.
     try_files,
+    /// The stream core.
+    stream_core,
+    /// `proxy_pass` in `stream`.
+    stream_proxy,
 }
 
 /// The values that modules keep once for all of `http`.
@@ -331,6 +351,8 @@ pub struct RequestContexts {
     pub limit_req: limit_req::Context,
     /// `$date_gmt`, `$date_local`.
     pub ssi: ssi::Context,
+    /// This is no request but a session of `stream`: what is known of it.
+    pub stream: Option<Box<crate::stream::Facts>>,
 }
 
 impl RequestContexts {
@@ -350,6 +372,7 @@ impl RequestContexts {
             limit_conn,
             limit_req,
             ssi,
+            stream,
         } = self;
         *cache = Default::default();
         *cache_update = Default::default();
@@ -364,6 +387,7 @@ impl RequestContexts {
         *limit_conn = Default::default();
         *limit_req = Default::default();
         *ssi = Default::default();
+        *stream = None;
     }
 
     /// What is left of it after an internal redirect.
@@ -398,14 +422,19 @@ pub fn find(name: &str, context: Contexts) -> Option<&'static Directive> {
 
 /// Defaults of the `http` level, before anything inherits them.
 pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
-    core::finish_http(build, level);
-    let undeclared: Vec<_> = build.main.zones.undeclared().collect();
-    build.problems.extend(undeclared);
+    match build.plane {
+        Plane::Http => core::finish_http(build, level),
+        Plane::Stream => core::finish_stream(build, level),
+    }
 }
 
 /// Checks and completes a level after it has been merged with its parent.
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
+    if build.plane.is_stream() {
+        return stream_proxy::finish_level(build, level);
+    }
     proxy::finish_level(build, level, parent);
+    fastcgi::finish_level(build, level, parent);
     referer::finish_level(build, level, parent);
     let _ = parent;
     log::finish_level(build, level);
@@ -414,13 +443,20 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
 }
 
 /// All variables of modules.
-pub fn variables() -> impl Iterator<Item = &'static Builtin> {
-    VARIABLES.iter().copied().flatten()
+pub fn variables(plane: Plane) -> impl Iterator<Item = &'static Builtin> {
+    let (own, shared) = match plane {
+        Plane::Http => (VARIABLES, None),
+        Plane::Stream => (STREAM_VARIABLES, Some(VARIABLES)),
+    };
+    let shared = shared.into_iter().flatten().copied().flatten();
+    let shared = shared.filter(|v| stream_variables::SHARED.contains(&v.name));
+    own.iter().copied().flatten().chain(shared)
 }
 
 /// All prefix rules.
-pub fn prefixes() -> impl Iterator<Item = &'static Prefix> {
-    PREFIXES.iter().copied().flatten()
+pub fn prefixes(plane: Plane) -> impl Iterator<Item = &'static Prefix> {
+    let all = PREFIXES.iter().copied().flatten();
+    all.filter(move |p| !plane.is_stream() || stream_variables::SHARED_PREFIXES.contains(&p.name))
 }
 
 /// What `-V` says: the modules that are there, and those that nginx has by default and Ironweir has not.
@@ -438,9 +474,13 @@ pub fn configure_arguments() -> String {
         "--with-http_secure_link_module",
         "--with-http_slice_module",
         "--with-http_stub_status_module",
+        "--with-stream",
+        "--with-stream_realip_module",
+        "--with-stream_ssl_preread_module",
         "--with-debug",
     ];
-    let without = ["memcached", "fastcgi", "uwsgi", "scgi", "grpc", "browser", "upstream_sticky"];
+    let without = ["memcached", "uwsgi", "scgi", "grpc", "browser", "upstream_sticky"];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
-    with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
+    let without_stream = ["--without-stream_upstream_least_time_module".to_owned()];
+    with.iter().map(|s| s.to_string()).chain(without).chain(without_stream).collect::<Vec<_>>().join(" ")
 }

@@ -107,7 +107,6 @@ pub const DIRECTIVES: &[Directive] = &[
     http("proxy_cookie_path", |s, n| proxy_rewrite::cookie(s, n, true)),
     http("proxy_cookie_flags", proxy_rewrite::cookie_flags),
     // The directories of modules that are not here yet are made, so that one configuration fits both servers.
-    http("fastcgi_temp_path", |s, n| super::core::temp_path(s, n).map(|_| ())),
     http("uwsgi_temp_path", |s, n| super::core::temp_path(s, n).map(|_| ())),
     http("scgi_temp_path", |s, n| super::core::temp_path(s, n).map(|_| ())),
 ];
@@ -297,8 +296,14 @@ fn optional_size(
 }
 
 fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let address = bind_value(scope, node)?;
+    set::value(&mut conf(scope).bind, node, address)
+}
+
+/// The value of `*_bind`.
+pub(super) fn bind_value(scope: &mut Scope<'_, '_>, node: &Node) -> Result<Option<Bind>, Problem> {
     if node.args[0] == "off" {
-        return set::value(&mut conf(scope).bind, node, None);
+        return Ok(None);
     }
     let address = Complex::compile(scope.build, &node.args[0])?;
     if let Some(fixed) = address.as_fixed()
@@ -312,10 +317,11 @@ fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
     };
     scope.build.process.transparent |= transparent;
-    set::value(&mut conf(scope).bind, node, Some(Bind { address, transparent }))
+    Ok(Some(Bind { address, transparent }))
 }
 
-fn parse_local(text: &[u8]) -> Option<SocketAddr> {
+/// The address of `proxy_bind`, with or without a port.
+pub fn parse_local(text: &[u8]) -> Option<SocketAddr> {
     let text = std::str::from_utf8(text).ok()?;
     text.parse::<SocketAddr>().ok().or_else(|| Some(SocketAddr::new(text.trim_matches(['[', ']']).parse().ok()?, 0)))
 }
@@ -325,7 +331,13 @@ fn store(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if !off && scope.level.conf.proxy.cache.cache.is_set() && scope.level.conf.proxy.cache.is_on() {
         return Err(node.problem("\"proxy_store\" is incompatible with \"proxy_cache\"".to_owned()));
     }
-    let store = match &*node.args[0].as_str() {
+    let store = store_value(scope, node)?;
+    set::value(&mut conf(scope).store, node, store)
+}
+
+/// The value of `*_store`.
+pub(super) fn store_value(scope: &mut Scope<'_, '_>, node: &Node) -> Result<Store, Problem> {
+    Ok(match &*node.args[0].as_str() {
         "off" => Store::Off,
         "on" => Store::On,
         _ => {
@@ -334,12 +346,17 @@ fn store(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             let path = Complex::compile_bytes(scope.build, path.as_os_str().as_bytes());
             Store::Path(path.map_err(|t| node.problem(t))?)
         }
-    };
-    set::value(&mut conf(scope).store, node, store)
+    })
 }
 
 /// `user:rw group:r all:r`
 fn store_access(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let mode = store_access_value(node)?;
+    set::value(&mut conf(scope).store_access, node, mode)
+}
+
+/// The value of `*_store_access`.
+pub(super) fn store_access_value(node: &Node) -> Result<u32, Problem> {
     let mut mode = 0o600;
     for word in &node.args {
         let text = word.as_str();
@@ -358,7 +375,7 @@ fn store_access(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         };
         mode |= bits << shift;
     }
-    set::value(&mut conf(scope).store_access, node, mode)
+    Ok(mode)
 }
 
 fn proxy_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -485,14 +502,7 @@ fn ready(conf: &Conf, pass: &Pass) -> Ready {
         }
         ready.replaced.push(lower);
     }
-    let passed = |name: &[u8]| conf.upstream.pass_headers.iter().any(|n| n.eq_ignore_ascii_case(name));
-    for name in HIDDEN.iter().copied().chain(conf.upstream.hide_headers.iter().map(|n| &**n)) {
-        match K::find(name) {
-            _ if passed(name) => {}
-            K::Other => ready.hidden_others.push(name.into()),
-            known => ready.hidden |= known.bit(),
-        }
-    }
+    hide(&mut ready, &conf.upstream, &HIDDEN);
     ready.redirects = match &*conf.redirect {
         Some(list) => Arc::new(
             list.iter()
@@ -505,6 +515,27 @@ fn ready(conf: &Conf, pass: &Pass) -> Ready {
         None => Arc::new(default_redirect(pass).into_iter().collect()),
     };
     ready
+}
+
+/// Notes which headers of answers clients do not get.
+fn hide(ready: &mut Ready, upstream: &UpstreamSettings, hidden: &[&[u8]]) {
+    let passed = |name: &[u8]| upstream.pass_headers.iter().any(|n| n.eq_ignore_ascii_case(name));
+    for name in hidden.iter().copied().chain(upstream.hide_headers.iter().map(|n| &**n)) {
+        match K::find(name) {
+            _ if passed(name) => {}
+            K::Other => ready.hidden_others.push(name.into()),
+            known => ready.hidden |= known.bit(),
+        }
+    }
+}
+
+impl Conf {
+    /// Makes the values ready for answers of another module's peers.
+    pub(super) fn for_answers(&mut self, hidden: &[&[u8]]) {
+        let mut ready = Ready::default();
+        hide(&mut ready, &self.upstream, hidden);
+        self.ready = Arc::new(ready);
+    }
 }
 
 fn default_redirect(pass: &Pass) -> Option<Rewrite> {
@@ -592,7 +623,7 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
         Ok(s) => s,
         Err(v) => return v,
     };
-    let job = Job { group: target.group, head, body, is_head, keepalive, local, secure };
+    let job = Job { group: target.group, head, body, is_head, keepalive, local, secure, fastcgi: None };
     let verdict = match retry::find_answer(r, &job, &conf.upstream).await {
         Ok(answer) => pass_on(r, conf, &job, answer).await,
         Err(v) if r.ctx.cache.is_some() => proxy_cache::failed(r, conf, v),
@@ -636,7 +667,7 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target<'static>, Verdic
 }
 
 /// Reads the client's body, or leaves it to be streamed.
-async fn request_body(r: &mut Request, conf: &Conf) -> Result<JobBody, Verdict> {
+pub(super) async fn request_body(r: &mut Request, conf: &Conf) -> Result<JobBody, Verdict> {
     if r.is_main() && r.body.stored.is_none() {
         body::confirm_expectation(r);
     }
@@ -810,7 +841,7 @@ pub(super) fn write_uri(r: &Request, pass: &Pass, target: &Target<'_>, out: &mut
 }
 
 /// What becomes of an answer (`ngx_http_upstream_process_headers` and on).
-async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Verdict {
+pub(super) async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Verdict {
     let status = r.attempts.head.status;
     let http09 = r.attempts.head.version < Version::HTTP10;
     r.attempts.current().status = if http09 { 200 } else { status };
@@ -842,7 +873,8 @@ async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Ver
     r.headers_out.status = if http09 { 200 } else { status };
     if !http09 {
         let base = r.attempts.head_base;
-        r.headers_out.status_line = Some(relay::text_of(r.attempts.head.status_line, base));
+        let line = r.attempts.head.status_line;
+        r.headers_out.status_line = (line.start < line.end).then(|| relay::text_of(line, base));
     }
     if status == 101 && r.headers_in.find(K::Upgrade).is_some() {
         r.keepalive = false;

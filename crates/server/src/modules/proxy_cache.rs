@@ -52,12 +52,22 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
 
 /// Asks the cache. None: the upstream is to be asked.
 pub(super) async fn look(r: &mut Request, conf: &Conf, pass: &Pass, target: &Target<'_>) -> Option<Verdict> {
+    look_for(r, conf, OWNER, |r| own_key(r, pass, target)).await
+}
+
+/// The same for any module. `own_key` is the key where none is configured.
+pub(super) async fn look_for(
+    r: &mut Request,
+    conf: &Conf,
+    owner: &'static str,
+    own_key: impl FnOnce(&mut Request) -> Text,
+) -> Option<Verdict> {
     if r.ctx.cache.is_some() {
         // An update in the background has been looked up by whom it is for.
         return None;
     }
     r.attempts.cache = None;
-    let outcome = match lookup::look(r, &conf.cache, &conf.upstream, OWNER, |r| own_key(r, pass, target)) {
+    let outcome = match lookup::look(r, &conf.cache, &conf.upstream, owner, own_key) {
         Look::Now(outcome) => outcome,
         Look::Open(caching) => Box::pin(lookup::open(r, &conf.cache, &conf.upstream, caching)).await,
     };
@@ -168,7 +178,8 @@ pub(super) fn resend(r: &mut Request, conf: &Conf, entry: &Entry) -> Verdict {
         r.headers_out.status = 200;
     } else {
         r.headers_out.status = r.attempts.head.status;
-        r.headers_out.status_line = Some(text_of(r.attempts.head.status_line, r.attempts.head_base));
+        let line = r.attempts.head.status_line;
+        r.headers_out.status_line = (line.start < line.end).then(|| text_of(line, r.attempts.head_base));
     }
     proxy::accel_charset(r, conf);
     if *conf.upstream.force_ranges {
@@ -195,6 +206,9 @@ fn load_head(r: &mut Request, entry: &Entry) -> bool {
         // HTTP/0.9 has none.
         (attempts.head.status, attempts.head.version) = (200, Version::HTTP09);
         return true;
+    }
+    if attempts.scheme == crate::upstream::fastcgi::SCHEME {
+        return crate::upstream::fastcgi::parse(&mut attempts.head, bytes);
     }
     matches!(ResponseParser::default().parse(bytes, &mut attempts.head), Ok(Parsed::Complete { .. }))
 }

@@ -7,7 +7,7 @@ use crate::config::cidr::{Cidr, Plain, parse_address};
 use crate::config::set::{self, duplicate};
 use crate::config::setting::Setting;
 use crate::config::variables::Builtin;
-use crate::config::{Directive, Scope, http};
+use crate::config::{Directive, Scope, both, http};
 use crate::connection::{Address, Client};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
-    http("set_real_ip_from", set_real_ip_from),
+    both("set_real_ip_from", set_real_ip_from),
     http("real_ip_header", real_ip_header),
     http("real_ip_recursive", |s, n| set::flag(&mut s.level.conf.realip.real_ip_recursive, n)),
 ];
@@ -149,6 +149,21 @@ pub fn handler(r: &mut Request) -> Verdict {
         r.client = replaced(&r.client, Address::Inet(address));
     }
     Verdict::Decline
+}
+
+/// The same for a session of `stream`, where only a PROXY header can name the address (`ngx_stream_realip_module`).
+pub fn stream_handler(r: &mut Request) {
+    let direct = r.client.remote.borrow().clone();
+    let at = Plain::of(&direct);
+    if !r.conf().realip.from.iter().any(|n| n.contains(at)) {
+        return;
+    }
+    let header = r.client.proxy_protocol.get().cloned();
+    let Some(header) = header else { return };
+    if let Some(address) = parse_address(header.source.to_string().as_bytes()) {
+        r.ctx.realip = Some(Rc::new(direct));
+        r.client = replaced(&r.client, Address::Inet(SocketAddr::new(address.ip(), header.source_port)));
+    }
 }
 
 /// The client as a request sees it whose address was replaced.

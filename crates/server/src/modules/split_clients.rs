@@ -3,13 +3,13 @@
 
 use super::map::variable_name;
 use crate::config::complex::Complex;
-use crate::config::{Directive, Scope, http};
+use crate::config::{Directive, Scope, both};
 use crate::request::{Request, Text};
 use conf::{Node, Problem};
 use std::sync::Arc;
 
 /// What the module understands.
-pub const DIRECTIVES: &[Directive] = &[http("split_clients", split_clients)];
+pub const DIRECTIVES: &[Directive] = &[both("split_clients", split_clients)];
 
 /// All of it, in hundredths of a percent.
 const WHOLE: u64 = 10_000;

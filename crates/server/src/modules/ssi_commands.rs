@@ -2,6 +2,7 @@
 
 use super::ssi::{Conditional, Encoding, State};
 use super::ssi_parse::Command;
+use crate::config::Plane;
 use crate::log_error;
 use crate::modules;
 use crate::request::include::{self, Include};
@@ -384,10 +385,10 @@ fn variable(r: &mut Request, name: &[u8]) -> Option<Vec<u8>> {
     let name = std::str::from_utf8(name).ok()?;
     let value = if r.shot.variables.iter().any(|v| &*v.name == name) {
         r.variable_named(name)?
-    } else if let Some(known) = modules::variables().find(|v| v.name == name) {
+    } else if let Some(known) = modules::variables(Plane::Http).find(|v| v.name == name) {
         (known.evaluate)(r)?
     } else {
-        let prefix = modules::prefixes().find(|p| name.starts_with(p.name))?;
+        let prefix = modules::prefixes(Plane::Http).find(|p| name.starts_with(p.name))?;
         (prefix.evaluate)(r, &name[prefix.name.len()..])?
     };
     Some(r.get(value).to_vec())

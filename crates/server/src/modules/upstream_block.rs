@@ -3,12 +3,14 @@
 use crate::config::complex::Complex;
 use crate::config::set::{duplicate, invalid};
 use crate::config::variables::{Builtin, Prefix};
-use crate::config::{Build, Directive, Scope, http, upstream};
+use crate::config::{Build, Directive, Plane, Scope, both, upstream, upstream_of_both};
 use crate::connection::Address;
 use crate::request::{Request, Text};
 use crate::resolve::{RESOLVER_TIMEOUT, ResolverConfig};
 use crate::upstream::Attempt;
-use crate::upstream::group::{Better, Group, GroupId, Keepalive, Line, Method, Peer, Timing, assemble, number_of};
+use crate::upstream::group::{
+    Better, Group, GroupId, Keepalive, Line, Method, Peer, Timing, assemble, key_of, number_of,
+};
 use crate::upstream::live::{Host, Live};
 use balance::FailurePolicy;
 use conf::{Contexts, Node, Problem, value};
@@ -17,21 +19,21 @@ use std::time::Duration;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("upstream", block),
-    upstream("server", server),
-    upstream("least_conn", |s, n| method(s, n, Method::LeastConn)),
+    both("upstream", block),
+    upstream_of_both("server", server),
+    upstream_of_both("least_conn", |s, n| method(s, n, Method::LeastConn)),
     upstream("ip_hash", |s, n| method(s, n, Method::IpHash)),
-    upstream("hash", hash),
-    upstream("random", random),
+    upstream_of_both("hash", hash),
+    upstream_of_both("random", random),
     upstream("least_time", least_time),
-    upstream("zone", zone),
-    upstream("resolver", |s, n| {
+    upstream_of_both("zone", zone),
+    upstream_of_both("resolver", |s, n| {
         let words: Vec<&[u8]> = n.args.iter().map(|w| w.text.as_slice()).collect();
         let config = ResolverConfig::parse(&words).map_err(|t| n.problem(t))?;
         let block = current(s);
         if block.resolver.replace(Arc::new(config)).is_some() { Err(duplicate(n)) } else { Ok(()) }
     }),
-    upstream("resolver_timeout", |s, n| {
+    upstream_of_both("resolver_timeout", |s, n| {
         let ms = value::milliseconds(&n.args[0].text).ok_or_else(|| invalid(n))?;
         let block = current(s);
         if block.resolver_timeout.replace(Duration::from_millis(ms)).is_some() { Err(duplicate(n)) } else { Ok(()) }
@@ -96,12 +98,12 @@ const fn row(name: &'static str, evaluate: fn(&mut Request) -> Option<Text>) -> 
     Builtin { name, evaluate, volatile: true, assign: None }
 }
 
-fn seconds(ms: Option<u64>) -> String {
+pub(super) fn seconds(ms: Option<u64>) -> String {
     ms.map_or_else(|| "-".into(), |ms| format!("{}.{:03}", ms / 1000, ms % 1000))
 }
 
 /// `a, b : c`: tries at one location are separated by commas, locations by colons.
-fn list(r: &mut Request, show: fn(&Attempt) -> String) -> Option<Text> {
+pub(super) fn list(r: &mut Request, show: fn(&Attempt) -> String) -> Option<Text> {
     if r.attempts.all.is_empty() {
         return None;
     }
@@ -167,7 +169,8 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     }
     let block = Block { name: name.clone(), node: Some(node.clone()), ..Block::default() };
     scope.build.main.upstream.blocks.push(block);
-    let mut level = scope.build.level(Contexts::UPSTREAM);
+    let context = if scope.build.plane.is_stream() { Contexts::STREAM_UPSTREAM } else { Contexts::UPSTREAM };
+    let mut level = scope.build.level(context);
     let before = scope.build.problems.len();
     scope.fill(node, &mut level);
     if current(scope).servers.is_empty() && !scope.build.problems[before..].iter().any(|p| p.level.is_fatal()) {
@@ -331,12 +334,14 @@ impl Parameters {
 fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let word = node.args[0].as_str().into_owned();
     let parameters = Parameters::read(node, current(scope).method.as_ref())?;
-    let group = current(scope).name.clone();
+    let plane = scope.build.plane;
+    let group = key_of(plane, &current(scope).name.clone());
     if let Some(line) = named(&group, &word, &parameters).map_err(|t| node.problem(t))? {
         current(scope).servers.push(line);
         return Ok(());
     }
-    let addresses = resolve(&word, 80).map_err(|e| node.problem(format!("{e} in upstream \"{word}\"")))?;
+    let addresses =
+        resolve(&word, default_port(plane)).map_err(|e| node.problem(format!("{e} in upstream \"{word}\"")))?;
     let block = current(scope);
     let before = |a: &Address| {
         let fixed = block.servers.iter().filter_map(|l| match l {
@@ -400,7 +405,16 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<Address>, String> {
             Ok(vec![Address::Unix(path.into())])
         };
     }
-    Ok(super::listen::resolve(text, default_port)?.into_iter().map(Address::Inet).collect())
+    let found = super::listen::resolve(text, default_port)?;
+    if found.iter().any(|a| a.port() == 0) {
+        return Err("no port".into());
+    }
+    Ok(found.into_iter().map(Address::Inet).collect())
+}
+
+/// The port where none is written; 0: there has to be one.
+fn default_port(plane: Plane) -> u16 {
+    if plane.is_stream() { 0 } else { 80 }
 }
 
 /// Makes groups of the blocks. Call before levels are merged: they look groups up by name.
@@ -438,7 +452,7 @@ fn group_of(build: &Build<'_>, block: Block) -> Result<Group, Problem> {
         live = Some(Live::new(block.servers, resolver, timeout.unwrap_or(RESOLVER_TIMEOUT), tiers.clone()));
     }
     Ok(Group {
-        number: number_of(name),
+        number: number_of(&key_of(build.plane, name)),
         name: name.as_str().into(),
         method,
         tiers,
@@ -462,7 +476,7 @@ pub fn group_for(build: &mut Build<'_>, host: &str, default_port: u16) -> Result
         return Ok(GroupId(i as u32));
     }
     let addresses = resolve(host, default_port).map_err(|e| format!("{e} in upstream \"{host}\""))?;
-    let mut group = Group::implicit(host, addresses);
+    let mut group = Group::implicit(build.plane, host, addresses);
     group.keepalive.connections = None;
     build.groups.push(Arc::new(group));
     Ok(GroupId(build.groups.len() as u32 - 1))

@@ -26,7 +26,11 @@ const fn fixed(name: &'static str, evaluate: Get) -> Builtin {
 /// The variables.
 pub const VARIABLES: &[Builtin] = &[
     fixed("host", host),
-    fixed("content_length", |r| r.headers_in.find(K::ContentLength)),
+    volatile("content_length", |r| match r.headers_in.find(K::ContentLength) {
+        Some(text) => Some(text),
+        // A chunked body that has been read has a length.
+        None => r.headers_in.content_length.map(|n| text!(r, "{n}")),
+    }),
     fixed("content_type", |r| request_header(r, "content_type")),
     fixed("binary_remote_addr", binary_remote_addr),
     volatile("remote_addr", remote_addr),

@@ -305,6 +305,9 @@ pub struct LogFacts<'r>(pub &'r Request);
 impl fmt::Display for LogFacts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let r = self.0;
+        if let Some(facts) = &r.ctx.stream {
+            return facts.log(r, f);
+        }
         let now = r.client.doing.get();
         if !now.is_empty() {
             write!(f, " while {now}")?;

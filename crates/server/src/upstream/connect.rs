@@ -30,14 +30,24 @@ pub struct Failed {
 
 /// Begins to connect. `local` is the address of `proxy_bind`.
 pub fn begin(to: &Address, local: Option<SocketAddr>, conf: &UpstreamSettings) -> Result<Connecting, Failed> {
+    begin_as(SocketType::STREAM, to, local, conf)
+}
+
+/// The same for a socket of another type.
+pub fn begin_as(
+    kind: SocketType,
+    to: &Address,
+    local: Option<SocketAddr>,
+    conf: &UpstreamSettings,
+) -> Result<Connecting, Failed> {
     let family = match to {
         Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
         Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
         Address::Unix(_) => AddressFamily::UNIX,
     };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let fd = rustix::net::socket_with(family, SocketType::STREAM, flags, None).map_err(failed("socket()"))?;
-    options(&fd, to, conf).map_err(failed("setsockopt()"))?;
+    let fd = rustix::net::socket_with(family, kind, flags, None).map_err(failed("socket()"))?;
+    options(&fd, kind, to, conf).map_err(failed("setsockopt()"))?;
     if let Some(local) = local {
         if conf.bind.as_ref().is_some_and(|b| b.transparent) {
             let (level, name) = match local {
@@ -69,12 +79,15 @@ fn failed(call: &'static str) -> impl Fn(Errno) -> Failed {
     move |e| Failed { call, error: e.into(), at_once: true }
 }
 
-fn options(fd: &OwnedFd, to: &Address, conf: &UpstreamSettings) -> Result<(), Errno> {
+fn options(fd: &OwnedFd, kind: SocketType, to: &Address, conf: &UpstreamSettings) -> Result<(), Errno> {
     if *conf.socket_rcvbuf > 0 {
         sockopt::set_socket_recv_buffer_size(fd, *conf.socket_rcvbuf as usize)?;
     }
     if *conf.socket_sndbuf > 0 {
         sockopt::set_socket_send_buffer_size(fd, *conf.socket_sndbuf as usize)?;
+    }
+    if kind != SocketType::STREAM {
+        return Ok(());
     }
     if *conf.socket_keepalive {
         sockopt::set_socket_keepalive(fd, true)?;

@@ -41,6 +41,8 @@ pub struct Job {
     pub local: Option<SocketAddr>,
     /// TLS is spoken to the peers.
     pub secure: Option<Box<Secure>>,
+    /// The peers speak FastCGI.
+    pub fastcgi: Option<FastCgi>,
 }
 
 impl Job {
@@ -48,6 +50,15 @@ impl Job {
     fn identity(&self) -> Option<&Arc<[u8]>> {
         self.secure.as_ref().map(|s| &s.identity)
     }
+}
+
+/// What is different with FastCGI.
+#[derive(Clone, Debug)]
+pub struct FastCgi {
+    /// The application leaves the connection open.
+    pub keep: bool,
+    /// `fastcgi_catch_stderr`
+    pub caught: Arc<Vec<Box<[u8]>>>,
 }
 
 /// The body that goes with a job.
@@ -143,6 +154,7 @@ pub async fn ask(
         },
     };
     connection.requests += 1;
+    connection.records = job.fastcgi.as_ref().map(|_| Box::default());
     r.client.doing.set(doing::SENDING_REQUEST);
     let mut input = Vec::new();
     let sent = match send(r, job, conf, &mut connection, &mut input, reused).await {
@@ -152,7 +164,7 @@ pub async fn ask(
             return Err((f, chosen));
         }
     };
-    match read_head(r, conf, &mut connection, &mut input, reused).await {
+    match read_head(r, job, conf, &mut connection, &mut input, reused).await {
         Ok(at) => {
             r.attempts.current().header_ms = Some(clock::monotonic_ms() - started_ms);
             Ok(Answer { connection, input, at, chosen, request_sent: sent, started_ms, _in_use: in_use })
@@ -270,7 +282,7 @@ async fn send(
         JobBody::Stored(s) if s.file.is_none() => &s.memory,
         JobBody::Stream { chunked, first, complete } => {
             keep_for_variable(r, first, *complete);
-            frame(first, *chunked, *complete, &mut framed);
+            frame(first, Framing::of(job, *chunked), *complete, &mut framed);
             &framed
         }
         _ => b"",
@@ -279,8 +291,13 @@ async fn send(
         return Ok(false);
     }
     match &job.body {
+        JobBody::Stored(s) if s.file.is_some() && job.fastcgi.is_some() => {
+            send_records(r, conf, connection, s, input, reused).await
+        }
         JobBody::Stored(s) if s.file.is_some() => send_file(r, conf, connection, s, input, reused).await,
-        JobBody::Stream { chunked, complete: false, .. } => stream(r, conf, connection, *chunked, input, reused).await,
+        JobBody::Stream { chunked, complete: false, .. } => {
+            stream(r, conf, connection, Framing::of(job, *chunked), input, reused).await
+        }
         _ => Ok(true),
     }
 }
@@ -341,7 +358,7 @@ async fn write_two(
             Event::Done(Ok(Err(e))) => {
                 // A peer may have answered and closed before it had read everything.
                 input.reserve(buffers::BUFFER);
-                if connection.socket.try_read(input).is_ok_and(|n| n > 0) {
+                if connection.try_read(input).is_ok_and(|n| n > 0) {
                     r.attempts.current().received += input.len() as u64;
                     return Ok(false);
                 }
@@ -372,7 +389,7 @@ fn read_answer(connection: &mut Connection, cx: &mut Context<'_>, input: &mut Ve
     if input.capacity() == 0 {
         *input = buffers::take_buffer();
     }
-    connection.socket.poll_read(cx, input)
+    connection.poll_read(cx, input)
 }
 
 async fn send_file(
@@ -426,13 +443,64 @@ async fn send_file(
     Ok(true)
 }
 
+/// How a streamed body is framed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Framing {
+    /// Its length was announced.
+    None,
+    /// In chunks.
+    Chunks,
+    /// In records of FastCGI.
+    Records,
+}
+
+impl Framing {
+    fn of(job: &Job, chunked: bool) -> Framing {
+        match (&job.fastcgi, chunked) {
+            (Some(_), _) => Framing::Records,
+            (None, true) => Framing::Chunks,
+            (None, false) => Framing::None,
+        }
+    }
+}
+
+/// Sends a body that is in a file as records of FastCGI.
+async fn send_records(
+    r: &mut Request,
+    conf: &UpstreamSettings,
+    connection: &mut Connection,
+    stored: &Stored,
+    input: &mut Vec<u8>,
+    reused: bool,
+) -> Result<bool, Failure> {
+    let file = stored.file.as_ref().expect("asked before");
+    let mut piece = vec![0; wire::fastcgi::MAX_CONTENT];
+    let mut framed = Vec::new();
+    let mut offset = 0;
+    loop {
+        let n = rustix::io::pread(&file.fd, &mut piece, offset).unwrap_or(0);
+        framed.clear();
+        wire::fastcgi::stdin(&piece[..n], &mut framed);
+        if n == 0 {
+            wire::fastcgi::end_of_stdin(&mut framed);
+        }
+        if !write_two(r, conf, connection, &framed, b"", input, reused).await? {
+            return Ok(false);
+        }
+        if n == 0 {
+            return Ok(true);
+        }
+        offset += n as u64;
+    }
+}
+
 /// Sends the client's body on as it comes.
 #[allow(clippy::too_many_arguments, reason = "the parts of a try; a struct of them would be used here only")]
 async fn stream(
     r: &mut Request,
     conf: &UpstreamSettings,
     connection: &mut Connection,
-    chunked: bool,
+    framing: Framing,
     input: &mut Vec<u8>,
     reused: bool,
 ) -> Result<bool, Failure> {
@@ -467,7 +535,7 @@ async fn stream(
                 return Err(Failure::of(next::ERROR, true, reused));
             }
         };
-        if !send_piece(r, conf, connection, chunked, &piece, complete, &mut framed, input, reused).await? {
+        if !send_piece(r, conf, connection, framing, &piece, complete, &mut framed, input, reused).await? {
             return Ok(false);
         }
         if complete {
@@ -483,7 +551,7 @@ async fn send_piece(
     r: &mut Request,
     conf: &UpstreamSettings,
     connection: &mut Connection,
-    chunked: bool,
+    framing: Framing,
     piece: &[u8],
     complete: bool,
     framed: &mut Vec<u8>,
@@ -492,10 +560,10 @@ async fn send_piece(
 ) -> Result<bool, Failure> {
     keep_for_variable(r, piece, complete);
     framed.clear();
-    if chunked {
-        frame(piece, chunked, complete, framed);
+    if framing != Framing::None {
+        frame(piece, framing, complete, framed);
     }
-    let out = if chunked { &**framed } else { piece };
+    let out = if matches!(framing, Framing::None) { piece } else { &**framed };
     if out.is_empty() {
         return Ok(true);
     }
@@ -503,18 +571,25 @@ async fn send_piece(
 }
 
 /// Appends a piece of a body as it is sent.
-fn frame(piece: &[u8], chunked: bool, complete: bool, out: &mut Vec<u8>) {
-    if !chunked {
-        out.extend_from_slice(piece);
-        return;
-    }
-    if !piece.is_empty() {
-        wire::http1::chunked::encode_size(piece.len() as u64, out);
-        out.extend_from_slice(piece);
-        out.extend_from_slice(b"\r\n");
-    }
-    if complete {
-        out.extend_from_slice(wire::http1::chunked::LAST_CHUNK);
+fn frame(piece: &[u8], framing: Framing, complete: bool, out: &mut Vec<u8>) {
+    match framing {
+        Framing::None => out.extend_from_slice(piece),
+        Framing::Chunks => {
+            if !piece.is_empty() {
+                wire::http1::chunked::encode_size(piece.len() as u64, out);
+                out.extend_from_slice(piece);
+                out.extend_from_slice(b"\r\n");
+            }
+            if complete {
+                out.extend_from_slice(wire::http1::chunked::LAST_CHUNK);
+            }
+        }
+        Framing::Records => {
+            wire::fastcgi::stdin(piece, out);
+            if complete {
+                wire::fastcgi::end_of_stdin(out);
+            }
+        }
     }
 }
 
@@ -530,6 +605,7 @@ fn keep_for_variable(r: &mut Request, piece: &[u8], complete: bool) {
 /// Reads the head; its texts land in the arena, its lines in `r.attempts.head`. Gives where the body begins.
 async fn read_head(
     r: &mut Request,
+    job: &Job,
     conf: &UpstreamSettings,
     connection: &mut Connection,
     input: &mut Vec<u8>,
@@ -537,8 +613,17 @@ async fn read_head(
 ) -> Result<usize, Failure> {
     let mut parser = ResponseParser::default();
     let mut head = std::mem::take(&mut r.attempts.head);
+    if job.fastcgi.is_some() {
+        parser = ResponseParser::without_status_line();
+        head = ResponseHead::default();
+    }
     let mut start = 0;
     let result = loop {
+        if let Some(f) = &job.fastcgi
+            && super::fastcgi::complain(r, connection, &f.caught)
+        {
+            break Err(super::fastcgi::failure());
+        }
         if input.len() > start {
             r.client.doing.set(doing::READING_HEAD);
             match parser.parse(&input[start..], &mut head) {
@@ -550,10 +635,13 @@ async fn read_head(
                 }
                 Ok(Parsed::Complete { len }) if len as u64 > *conf.buffer_size => break Err(too_big(r)),
                 Ok(Parsed::Complete { len }) => {
+                    let bytes = &input[start..start + len];
+                    let status =
+                        job.fastcgi.as_ref().map_or(Ok(()), |f| super::fastcgi::status(&mut head, bytes, f.keep));
                     if head.version == Version::HTTP09 {
                         log_error!(r, Error, "upstream sent no valid HTTP/1.0 header");
                     }
-                    if let Err(text) = check_head(r, &mut head, &input[start..start + len]) {
+                    if let Err(text) = status.and_then(|()| check_head(r, &mut head, bytes)) {
                         log_error!(r, Error, "{text}");
                         break Err(Failure::of(next::INVALID_HEADER, true, false));
                     }
@@ -578,13 +666,13 @@ async fn read_head(
         let mut armed = false;
         let event = poll_fn(|cx| {
             // Only a peer that speaks gets a buffer: what many requests wait with stays small.
-            if connection.socket.poll_readable(cx).is_ready() {
+            if connection.poll_news(cx).is_ready() {
                 if input.capacity() == 0 {
                     *input = buffers::take_buffer();
                 } else if input.capacity() - input.len() < 1024 {
                     input.reserve(buffers::BUFFER);
                 }
-                if let Poll::Ready(n) = connection.socket.poll_read(cx, input) {
+                if let Poll::Ready(n) = connection.poll_read(cx, input) {
                     return Poll::Ready(Event::Done(n));
                 }
             }
@@ -616,6 +704,15 @@ async fn read_head(
         match event {
             Event::Done(Ok(n)) if n > 0 => r.attempts.current().received += n as u64,
             Event::Done(Ok(_)) => {
+                if let Some(f) = &job.fastcgi
+                    && super::fastcgi::complain(r, connection, &f.caught)
+                {
+                    break Err(super::fastcgi::failure());
+                }
+                if connection.has_ended() {
+                    log_error!(r, Error, "upstream prematurely closed FastCGI stdout");
+                    break Err(super::fastcgi::failure());
+                }
                 if !reused || input.len() > start {
                     log_error!(r, Error, "upstream prematurely closed connection");
                 }

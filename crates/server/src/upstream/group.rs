@@ -2,6 +2,7 @@
 //! outlive reloads: they are found again by group and address.
 
 use super::live::{Host, Live};
+use crate::config::Plane;
 use crate::config::complex::Complex;
 use crate::connection::Address;
 use balance::{FailurePolicy, Failures, Inflight, Ranges, Ring};
@@ -19,7 +20,7 @@ pub struct GroupId(pub u32);
 pub struct Group {
     /// The name of the block, or `host:port`.
     pub name: Arc<str>,
-    /// The name as a number: what threads keep for the group (turns, idle connections) is found by it. The same for
+    /// Its key as a number: what threads keep for the group (turns, idle connections) is found by it. The same for
     /// groups of one name, reload after reload.
     pub number: u32,
     /// How a peer is chosen.
@@ -261,13 +262,19 @@ pub fn number_of(name: &str) -> u32 {
     number as u32
 }
 
+/// What a group's turns and its peers' states are known by: groups of `http` and `stream` may have the same name.
+pub fn key_of(plane: Plane, name: &str) -> String {
+    if plane.is_stream() { format!("stream {name}") } else { name.to_owned() }
+}
+
 impl Group {
     /// A group for addresses that no `upstream` block names.
-    pub fn implicit(name: &str, addresses: Vec<Address>) -> Group {
-        let peers = addresses.into_iter().map(|a| Arc::new(Peer::new(name, name, a, 0))).collect();
+    pub fn implicit(plane: Plane, name: &str, addresses: Vec<Address>) -> Group {
+        let key = key_of(plane, name);
+        let peers = addresses.into_iter().map(|a| Arc::new(Peer::new(&key, name, a, 0))).collect();
         Group {
             name: name.into(),
-            number: number_of(name),
+            number: number_of(&key),
             method: Method::RoundRobin,
             tiers: Arc::new([Tier { peers, alone: true, ..Tier::default() }, Tier::default()]),
             live: None,

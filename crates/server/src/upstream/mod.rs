@@ -5,6 +5,7 @@
 pub mod choose;
 pub mod connect;
 pub mod exchange;
+pub mod fastcgi;
 pub mod group;
 pub mod live;
 pub mod names;

@@ -31,12 +31,22 @@ pub struct Connection {
     idle_since_ms: u64,
     /// With TLS: what it was made for. It is good for nothing else.
     identity: Option<Arc<[u8]>>,
+    /// How a FastCGI answer is taken apart; none for HTTP.
+    pub records: Option<Box<super::fastcgi::Records>>,
 }
 
 impl Connection {
     /// A connection that was just opened.
     pub fn new(socket: Socket, timer: Timer, identity: Option<Arc<[u8]>>) -> Connection {
-        Connection { socket, timer, requests: 0, started_ms: clock::monotonic_ms(), idle_since_ms: 0, identity }
+        Connection {
+            socket,
+            timer,
+            requests: 0,
+            started_ms: clock::monotonic_ms(),
+            idle_since_ms: 0,
+            identity,
+            records: None,
+        }
     }
 }
 

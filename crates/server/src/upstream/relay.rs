@@ -70,11 +70,17 @@ pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answe
         read: 0,
     };
     let verdict = relay.run(r, conf, &mut answer).await;
+    super::fastcgi::complain(r, &mut answer.connection, &[]);
     r.client.doing.set(doing::SENDING_TO_CLIENT);
     let now = clock::monotonic_ms();
     let started = answer.started_ms;
     r.attempts.current().response_ms = Some(now - started);
-    let keep = relay.done && !relay.extra && relay.way.keep && answer.request_sent && answer.at == answer.input.len();
+    let keep = answer.connection.is_complete()
+        && relay.done
+        && !relay.extra
+        && relay.way.keep
+        && answer.request_sent
+        && answer.at == answer.input.len();
     super::choose::succeeded(&answer.chosen, r.attempts.current());
     release(job, answer, keep);
     verdict
@@ -146,7 +152,7 @@ impl Relay {
                     self.read += n as u64;
                     r.attempts.current().received += n as u64;
                 }
-                Step::Read(Ok(_)) => return self.closed(r),
+                Step::Read(Ok(_)) => return self.closed(r, answer),
                 Step::Read(Err(e)) => {
                     // nginx reads into its list of buffers, or into its only one.
                     let call = if self.way.buffering { "readv()" } else { "recv()" };
@@ -216,7 +222,7 @@ impl Relay {
             }
             let room = self.room(r, conf, memory);
             if room && !paused {
-                if let Poll::Ready(n) = connection.socket.poll_read(cx, input) {
+                if let Poll::Ready(n) = connection.poll_read(cx, input) {
                     return Poll::Ready(Step::Read(n));
                 }
                 if !std::mem::replace(&mut armed, true) {
@@ -422,11 +428,12 @@ impl Relay {
     }
 
     /// The peer closed its connection.
-    fn closed(&mut self, r: &mut Request) -> Verdict {
+    fn closed(&mut self, r: &mut Request, answer: &Answer) -> Verdict {
         match self.framing {
             Framing::Close => {
                 self.done = true;
-                self.way.keep = false;
+                // Records tell the end of an answer without the connection's.
+                self.way.keep &= answer.connection.records.is_some();
                 self.end(r)
             }
             _ => {

@@ -16,7 +16,7 @@ use std::rc::Rc;
 thread_local! {
     static SHOT: RefCell<Option<Rc<Shot>>> = const { RefCell::new(None) };
     static DRAINING: Cell<bool> = const { Cell::new(false) };
-    /// For each listener of this thread, the index of its port in the current snapshot.
+    /// For each listener of this thread, the index of its address in the current snapshot's `listens`.
     static PORTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -46,4 +46,16 @@ pub fn local_address(client: &Client) -> Address {
 pub fn port_of(shot: &Shot, listener: usize) -> usize {
     let index = PORTS.with_borrow(|p| p[listener]);
     if index < shot.ports.len() { index } else { 0 }
+}
+
+/// For a client that came to an address of `stream`: the index of the address in the current snapshot's `listens`.
+pub fn stream_listen_of(client: &Client) -> Option<usize> {
+    let index = PORTS.with_borrow(|p| p[client.listener]);
+    let is_stream = SHOT.with_borrow(|s| s.as_ref().is_some_and(|s| (s.ports.len()..s.listens.len()).contains(&index)));
+    is_stream.then_some(index)
+}
+
+/// The number of this thread's listener for an address of the current snapshot.
+pub fn listener_of(listen: usize) -> Option<usize> {
+    PORTS.with_borrow(|p| p.iter().position(|index| *index == listen))
 }

@@ -94,7 +94,9 @@ impl Workers {
 fn share(snapshot: &Snapshot, listeners: &[Listener], thread: usize, threads: usize) -> Vec<Ear> {
     let mut ears = Vec::new();
     for l in listeners {
-        let Some(listen) = snapshot.listens.iter().position(|s| s.address == l.address) else { continue };
+        let Some(listen) = snapshot.listens.iter().position(|s| s.address == l.address && s.kind == l.kind) else {
+            continue;
+        };
         for socket in l.of_thread(thread, threads) {
             ears.push(Ear { listen, id: socket.id, fd: socket.fd.clone() });
         }

@@ -125,7 +125,7 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
             true
         }
         None => {
-            let moved = shot.listens.iter().position(|s| s.address == l.address);
+            let moved = shot.listens.iter().position(|s| s.address == l.address && s.kind == l.kind);
             PORTS.with_borrow_mut(|p| p[l.number] = moved.unwrap_or(usize::MAX));
             l.close();
             false
@@ -139,7 +139,7 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
             p.push(ear.listen);
             p.len() - 1
         });
-        match Listener::new(number, ear.id, shot.listens[ear.listen].address.clone(), ear.fd) {
+        match Listener::new(number, ear.id, &shot.listens[ear.listen], ear.fd) {
             Ok(l) => mine.listeners.push(l),
             Err(e) => crate::log::process_line(
                 crate::log::error::Level::Alert,

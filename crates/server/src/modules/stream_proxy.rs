@@ -1,0 +1,157 @@
+//! `proxy_pass` and its companions in `stream`: directives and their values (nginx's `ngx_stream_proxy_module`). What is
+//! done with them is in `stream::proxy` and `stream::relay`.
+
+use super::proxy::parse_local;
+use super::stream_core::Handler;
+use super::upstream_block::group_for;
+use crate::config::complex::Complex;
+use crate::config::set::{self, duplicate};
+use crate::config::{Build, Directive, Level, Scope, stream};
+use crate::settings;
+use crate::upstream::group::GroupId;
+use crate::upstream::settings::{Bind, UpstreamSettings};
+use conf::{Node, Problem};
+use std::time::Duration;
+
+/// What the module understands.
+pub const DIRECTIVES: &[Directive] = &[
+    stream("proxy_pass", proxy_pass),
+    stream("proxy_bind", bind),
+    stream("proxy_connect_timeout", |s, n| set::time(&mut s.level.conf.stream_proxy.upstream.connect_timeout, n)),
+    stream("proxy_timeout", |s, n| set::time(&mut own(s).timeout, n)),
+    stream("proxy_buffer_size", |s, n| set::size(&mut own(s).buffer_size, n)),
+    // The former names of `proxy_buffer_size`.
+    stream("proxy_downstream_buffer", |s, n| set::size(&mut own(s).buffer_size, n)),
+    stream("proxy_upstream_buffer", |s, n| set::size(&mut own(s).buffer_size, n)),
+    stream("proxy_upload_rate", |s, n| set::complex(s.build, &mut s.level.conf.stream_proxy.own.upload_rate, n)),
+    stream("proxy_download_rate", |s, n| set::complex(s.build, &mut s.level.conf.stream_proxy.own.download_rate, n)),
+    stream("proxy_requests", |s, n| set::number(&mut own(s).requests, n)),
+    stream("proxy_responses", |s, n| set::number(&mut own(s).responses, n)),
+    stream("proxy_next_upstream", |s, n| set::flag(&mut own(s).next_upstream, n)),
+    stream("proxy_next_upstream_tries", |s, n| {
+        set::number(&mut s.level.conf.stream_proxy.upstream.next_upstream_tries, n)
+    }),
+    stream("proxy_next_upstream_timeout", |s, n| {
+        set::time(&mut s.level.conf.stream_proxy.upstream.next_upstream_timeout, n)
+    }),
+    stream("proxy_protocol", |s, n| {
+        let words = [("off", ProxyHeader::Off), ("on", ProxyHeader::V1), ("v2", ProxyHeader::V2)];
+        set::one_of(&mut own(s).proxy_protocol, n, &words)
+    }),
+    stream("proxy_half_close", |s, n| set::flag(&mut own(s).half_close, n)),
+    stream("proxy_socket_keepalive", |s, n| set::flag(&mut s.level.conf.stream_proxy.upstream.socket_keepalive, n)),
+    stream("proxy_socket_rcvbuf", |s, n| set::size(&mut s.level.conf.stream_proxy.upstream.socket_rcvbuf, n)),
+    stream("proxy_socket_sndbuf", |s, n| set::size(&mut s.level.conf.stream_proxy.upstream.socket_sndbuf, n)),
+];
+
+settings! {
+    /// Values that `http` does not have in this form.
+    pub struct Own {
+        /// `proxy_pass`
+        pass: Option<Pass> = None,
+        /// Between two events on either connection.
+        timeout: Duration = Duration::from_secs(600),
+        /// Bytes that may be on the way in one direction.
+        buffer_size: u64 = 16384,
+        /// Bytes a second from the client.
+        upload_rate: Complex = Complex::default(),
+        /// Bytes a second to the client.
+        download_rate: Complex = Complex::default(),
+        /// Datagrams after which a client's next one begins a new session; 0: none.
+        requests: u64 = 0,
+        /// Datagrams that the peer answers each with.
+        responses: u64 = u64::MAX,
+        /// Whether the next peer is asked when one cannot be reached.
+        next_upstream: bool = true,
+        /// The header that the peer gets before anything else.
+        proxy_protocol: ProxyHeader = ProxyHeader::Off,
+        /// Each direction ends on its own.
+        half_close: bool = false,
+    }
+}
+
+/// The module's values on one level.
+#[derive(Clone, Debug, Default)]
+pub struct Conf {
+    /// Those of its own.
+    pub own: Own,
+    /// Those that it has in common with modules of `http`.
+    pub upstream: UpstreamSettings,
+}
+
+impl Conf {
+    /// Takes from the level around what this one does not set.
+    pub fn merge(&mut self, parent: &Conf) {
+        self.own.merge(&parent.own);
+        self.upstream.merge(&parent.upstream);
+    }
+}
+
+/// `proxy_protocol`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProxyHeader {
+    /// None.
+    Off,
+    /// A line of text.
+    V1,
+    /// Binary.
+    V2,
+}
+
+/// Where `proxy_pass` goes.
+#[derive(Clone, Debug)]
+pub enum Pass {
+    /// As written; found when all upstreams are known.
+    Written(Vec<u8>, Node),
+    /// A group.
+    Group(GroupId),
+    /// Known only at run time.
+    Variables(Complex),
+}
+
+fn own<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut Own {
+    &mut scope.level.conf.stream_proxy.own
+}
+
+fn proxy_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    if own(scope).pass.is_set() {
+        return Err(duplicate(node));
+    }
+    let to = Complex::compile(scope.build, &node.args[0])?;
+    let pass = match to.as_fixed() {
+        Some(fixed) => Pass::Written(fixed.to_vec(), node.clone()),
+        None => Pass::Variables(to),
+    };
+    own(scope).pass.force(Some(pass));
+    scope.level.conf.stream_core.handler.force(Handler::Proxy);
+    Ok(())
+}
+
+fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let setting = |s: &mut Scope<'_, '_>, v| set::value(&mut s.level.conf.stream_proxy.upstream.bind, node, v);
+    if node.args[0] == "off" {
+        return setting(scope, None);
+    }
+    let address = Complex::compile(scope.build, &node.args[0])?;
+    if address.as_fixed().is_some_and(|fixed| parse_local(fixed).is_none()) {
+        return Err(node.problem(format!("invalid address \"{}\"", node.args[0].as_str())));
+    }
+    let transparent = match node.args.get(1) {
+        None => false,
+        Some(w) if *w == "transparent" => true,
+        Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
+    };
+    scope.build.process.transparent |= transparent;
+    setting(scope, Some(Bind { address, transparent }))
+}
+
+/// Finds the group that `proxy_pass` names.
+pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+    let pass = &mut level.conf.stream_proxy.own.pass;
+    if let Some(Pass::Written(name, node)) = &**pass {
+        match group_for(build, &String::from_utf8_lossy(name), 0) {
+            Ok(group) => pass.force(Some(Pass::Group(group))),
+            Err(text) => build.problems.push(node.problem(text)),
+        }
+    }
+}

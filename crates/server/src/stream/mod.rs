@@ -1,0 +1,335 @@
+//! `stream {}`: one session for each client connection, from accept to its log line. A session is a `Request` without
+//! HTTP: it has the same arena, variables, snapshot and upstream tries, so the modules that `http` and `stream` have in
+//! common are the same code (docs/decisions/0005). Before: `connection`. After: `pass`, `proxy`, `relay`.
+//!
+//! ```text
+//! PROXY header ─> realip ─> set, limit_conn ─> access ─> preread ─> content: proxy_pass · return · pass ─> log
+//! ```
+
+pub mod pass;
+pub mod pipe;
+pub mod preread;
+pub mod proxy;
+pub mod relay;
+pub mod udp;
+
+use crate::connection::socket::Socket;
+use crate::connection::{Address, Client, Session as Way, pool};
+use crate::log::error::Level;
+use crate::log_error;
+use crate::modules::stream_core::Handler;
+use crate::modules::{access, limit_conn, log, realip, stream_core};
+use crate::request::Request;
+use crate::request::phases::Verdict;
+use crate::worker::timer::Timer;
+use rustix::net::sockopt;
+use std::fmt;
+use std::future::poll_fn;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+use wire::proxy_protocol::{Parsed, ProxyError, quoted_part};
+
+/// How long a client may take to receive the text of `return` (as in nginx).
+const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What a session is over and above a request.
+#[derive(Debug, Default)]
+pub struct Facts {
+    /// `$status`
+    pub status: u16,
+    /// Bytes from the client.
+    pub received: u64,
+    /// Bytes to the client.
+    pub sent: u64,
+    /// Bytes from the peer that is asked now, and to it.
+    pub upstream: (u64, u64),
+    /// What is being done, for the error log: `, while ...`.
+    pub action: &'static str,
+    /// A peer has been looked for.
+    pub proxied: bool,
+    /// UDP.
+    pub datagrams: bool,
+    /// What `ssl_preread` found.
+    pub hello: Option<wire::preread::Hello>,
+    /// Index of the address that it came to among the configuration's.
+    pub listen: usize,
+}
+
+impl Facts {
+    /// What a line of the error log says of the session (`ngx_stream_log_error`, `ngx_stream_proxy_log_error`).
+    pub fn log(&self, r: &Request, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.action.is_empty() {
+            write!(f, " while {}", self.action)?;
+        }
+        let udp = if self.datagrams { "udp " } else { "" };
+        write!(f, ", {udp}client: {}", r.client.remote.borrow().host())?;
+        if let Some(listen) = r.shot.whole().listens.get(self.listen) {
+            write!(f, ", server: {}", listen.address)?;
+        }
+        if !self.proxied {
+            return Ok(());
+        }
+        match r.attempts.all.last().map(|a| (&a.peer, &a.group)) {
+            Some((Some(peer), _)) => write!(f, ", upstream: \"{}\"", peer.name)?,
+            Some((None, Some(group))) => write!(f, ", upstream: \"{group}\"")?,
+            _ => {}
+        }
+        self.totals(f)
+    }
+
+    fn totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = self.upstream;
+        write!(f, ", bytes from/to client:{}/{}, bytes from/to upstream:{from}/{to}", self.received, self.sent)
+    }
+}
+
+/// The sums of a session, as the line of its end shows them.
+pub struct Totals<'f>(pub &'f Facts);
+
+impl fmt::Display for Totals<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.totals(f)
+    }
+}
+
+/// The facts of a session.
+pub fn facts(r: &mut Request) -> &mut Facts {
+    r.ctx.stream.get_or_insert_default()
+}
+
+/// Writes a line that has the connection's number and nothing else of the session.
+pub fn note(r: &Request, level: Level, text: fmt::Arguments<'_>) {
+    if r.error_log().enabled(level) {
+        r.error_log().write(level, Some(r.client.number), text);
+    }
+}
+
+/// One session and its connection to the client.
+pub struct Session {
+    /// Its facts.
+    pub r: Box<Request>,
+    /// The client.
+    pub socket: Socket,
+    /// What the client sent and nobody has passed on yet.
+    pub early: Vec<u8>,
+}
+
+/// Serves an accepted connection.
+pub async fn serve(socket: Socket, client: Rc<Client>) {
+    let Some(r) = begin(client, false) else { return };
+    let mut session = Session { r, socket, early: Vec::new() };
+    let mut passes = 0;
+    let status = loop {
+        match session.run().await {
+            End::Status(status) => break status,
+            End::Passed(client) => {
+                passes += 1;
+                let (socket, early) = (session.socket, session.early);
+                match pass::receive(socket, early, client, passes).await {
+                    Some(next) => session = next,
+                    None => return,
+                }
+            }
+        }
+    };
+    // The socket is closed when the line is written.
+    close(session.r, status);
+}
+
+/// How a session ends.
+pub enum End {
+    /// It is over; with `$status`.
+    Status(u16),
+    /// It goes on as another client's of another listener.
+    Passed(Rc<Client>),
+}
+
+/// Makes the session; none if the listener is gone with a reload.
+fn begin(client: Rc<Client>, datagrams: bool) -> Option<Box<Request>> {
+    let whole = crate::worker::shot();
+    let listen = crate::worker::stream_listen_of(&client)?;
+    let shot = whole.stream.clone()?;
+    let site = shot.ports[listen - whole.ports.len()].site(&client);
+    let (server, started_ms) = (site.default, client.started_ms);
+    let mut r = pool::take_request(shot, client, Way::None);
+    r.server = server;
+    r.location = r.server().root;
+    r.started_ms = started_ms;
+    let facts = Facts { action: "initializing session", listen, datagrams, ..Facts::default() };
+    r.ctx.stream = Some(Box::new(facts));
+    if r.error_log().enabled(Level::Info) {
+        let udp = if datagrams { "udp " } else { "" };
+        let (client, address) = (r.client.remote.borrow(), &whole.listens[listen].address);
+        note(&r, Level::Info, format_args!("{udp}client {client} connected to {address}"));
+    }
+    Some(r)
+}
+
+impl Session {
+    /// All phases but the log.
+    async fn run(&mut self) -> End {
+        let shot = self.r.shot.clone();
+        let listen = facts(&mut self.r).listen;
+        let port = &shot.ports[listen - shot.whole().ports.len()];
+        if port.proxy_protocol
+            && let Err(status) = self.read_proxy_header().await
+        {
+            return End::Status(status);
+        }
+        if let Err(status) = checks(&mut self.r) {
+            return End::Status(status);
+        }
+        if *self.r.conf().stream_core.ssl_preread
+            && let Err(status) = preread::hello(self).await
+        {
+            return End::Status(status);
+        }
+        let handler = content_handler(&mut self.r);
+        let inet = matches!(*self.r.client.remote.borrow(), Address::Inet(_));
+        if inet && *self.r.conf().stream_core.tcp_nodelay {
+            let _ = sockopt::set_tcp_nodelay(self.socket.as_fd(), true);
+        }
+        match handler {
+            Handler::None => End::Status(500),
+            Handler::Return => End::Status(self.return_text().await),
+            Handler::Pass => pass::hand_over(&mut self.r),
+            Handler::Proxy => End::Status(proxy::handle(self).await),
+        }
+    }
+
+    /// Reads the PROXY header. The error is the session's status.
+    async fn read_proxy_header(&mut self) -> Result<(), u16> {
+        let r = &mut self.r;
+        facts(r).action = "reading PROXY protocol";
+        let timer = Timer::new();
+        timer.set(*r.conf().stream_core.proxy_protocol_timeout);
+        loop {
+            match wire::proxy_protocol::parse(&self.early) {
+                _ if self.early.is_empty() => {}
+                Ok(Parsed::Complete { header, len }) => {
+                    self.early.drain(..len);
+                    if let Some(header) = header {
+                        let _ = r.client.proxy_protocol.set(Rc::new(header));
+                    }
+                    return Ok(());
+                }
+                Ok(Parsed::Partial) => {}
+                Err(error) => {
+                    complain(r, error, &self.early);
+                    return Err(400);
+                }
+            }
+            self.early.reserve(wire::proxy_protocol::MAX_HEADER);
+            let (socket, early) = (&mut self.socket, &mut self.early);
+            let got = poll_fn(|cx| match socket.poll_read(cx, early) {
+                Poll::Ready(result) => Poll::Ready(Some(result)),
+                Poll::Pending => timer.poll_expired(cx).map(|()| None),
+            })
+            .await;
+            match got {
+                None => {
+                    log_error!(r, Info, "client timed out (110: Connection timed out)");
+                    return Err(200);
+                }
+                Some(Err(e)) => {
+                    log_error!(r, Info, "recv() failed ({})", crate::log::os_error(&e));
+                    return Err(200);
+                }
+                // Nothing, or less than a header, is none.
+                Some(Ok(0)) => {
+                    complain(r, ProxyError::Broken, &self.early);
+                    return Err(400);
+                }
+                Some(Ok(_)) => {}
+            }
+        }
+    }
+
+    /// `return`
+    async fn return_text(&mut self) -> u16 {
+        let r = &mut self.r;
+        facts(r).action = "returning text";
+        let shot = r.shot.clone();
+        let text = shot.location(r.location).conf.stream_core.text.eval(r);
+        let timer = Timer::new();
+        timer.set(RETURN_TIMEOUT);
+        let mut at = 0;
+        while at < r.get(text).len() {
+            let (socket, rest) = (&mut self.socket, &r.get(text)[at..]);
+            let sent = poll_fn(|cx| match socket.poll_write_with(cx, |s| s.try_write(rest, false)) {
+                Poll::Ready(result) => Poll::Ready(Some(result)),
+                Poll::Pending => timer.poll_expired(cx).map(|()| None),
+            })
+            .await;
+            match sent {
+                Some(Ok(n)) => {
+                    at += n;
+                    facts(r).sent += n as u64;
+                }
+                Some(Err(_)) => return 500,
+                None => {
+                    log_error!(r, Info, "connection timed out (110: Connection timed out)");
+                    return 200;
+                }
+            }
+        }
+        200
+    }
+}
+
+/// The phases before the content. The error is the session's status.
+fn checks(r: &mut Request) -> Result<(), u16> {
+    facts(r).action = "initializing session";
+    realip::stream_handler(r);
+    stream_core::assign(r);
+    for handler in [limit_conn::handler, access::handler] {
+        if let Verdict::Status(status) = handler(r) {
+            return Err(status);
+        }
+    }
+    Ok(())
+}
+
+/// Who answers.
+fn content_handler(r: &mut Request) -> Handler {
+    facts(r).action = "";
+    let handler = *r.conf().stream_core.handler;
+    log_error!(r, Debug, "content handler: {handler:?}");
+    handler
+}
+
+/// The log phase.
+fn close(mut r: Box<Request>, status: u16) {
+    facts(&mut r).status = status;
+    log::write(&mut r);
+    // A configuration that nobody else uses must not live on in the pool.
+    if crate::worker::shot().generation == r.shot.generation {
+        pool::give_request(r);
+    }
+}
+
+/// Says what is wrong with a PROXY header.
+fn complain(r: &Request, error: ProxyError, bytes: &[u8]) {
+    match error {
+        ProxyError::Broken => {
+            log_error!(r, Error, "broken header: \"{}\"", String::from_utf8_lossy(quoted_part(bytes)));
+        }
+        ProxyError::UnknownVersion(n) => log_error!(r, Error, "unknown PROXY protocol version: {n}"),
+        ProxyError::TooLarge => log_error!(r, Error, "header is too large"),
+        ProxyError::ShortAddresses => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a session is made of beside its sockets and its task.
+    #[test]
+    fn sessions_are_small() {
+        println!("request {}, facts {}, relay {}", size_of::<Request>(), size_of::<Facts>(), size_of::<relay::Relay>());
+        assert!(size_of::<Request>() <= 2048 && size_of::<Facts>() <= 256 && size_of::<relay::Relay>() <= 384);
+    }
+}

@@ -1,0 +1,69 @@
+//! `pass`: the connection goes on as if it had come to another listener of the configuration, without a second socket
+//! (nginx's `ngx_stream_pass_module`). Before: the phases of the first session. After: those of the second.
+
+use super::{End, Session, begin};
+use crate::connection::http1::Http1;
+use crate::connection::socket::Socket;
+use crate::connection::{Address, Client};
+use crate::log_error;
+use crate::modules::upstream_block;
+use crate::request::Request;
+use crate::settings::{ListenAddress, SocketKind};
+use std::rc::Rc;
+
+/// How often a connection may be passed on (`NGX_STREAM_PASS_MAX_PASSES`).
+const MAX_PASSES: usize = 10;
+
+/// The address in a `pass`. Errors are nginx's texts.
+pub fn parse(text: &str) -> Result<Address, String> {
+    let all = upstream_block::resolve(text, 0)?;
+    all.into_iter().next().ok_or_else(|| "no addresses".to_owned())
+}
+
+/// Finds the listener.
+pub fn hand_over(r: &mut Request) -> End {
+    let shot = r.shot.clone();
+    let text = shot.location(r.location).conf.stream_core.pass.eval(r);
+    let text = String::from_utf8_lossy(r.get(text)).into_owned();
+    let address = match parse(&text) {
+        Ok(address) => address,
+        Err(e) => {
+            log_error!(r, Error, "{e} in pass \"{text}\"");
+            return End::Status(500);
+        }
+    };
+    let fits = |l: &&crate::settings::ListenSpec| l.kind == SocketKind::Stream && is_for(&l.address, &address);
+    let whole = shot.whole();
+    let listener = whole.listens.iter().position(|l| fits(&l)).and_then(crate::worker::listener_of);
+    let Some(listener) = listener else {
+        log_error!(r, Error, "port not found for \"{text}\"");
+        return End::Status(200);
+    };
+    End::Passed(r.client.passed_to(listener, address))
+}
+
+/// A listener for all addresses takes every address of its family.
+fn is_for(listen: &ListenAddress, address: &Address) -> bool {
+    match (listen, address) {
+        (ListenAddress::Inet(l), Address::Inet(a)) => {
+            l == a || (l.ip().is_unspecified() && l.port() == a.port() && l.is_ipv4() == a.is_ipv4())
+        }
+        (ListenAddress::Unix(l), Address::Unix(a)) => l == a,
+        _ => false,
+    }
+}
+
+/// Goes on with the connection: as a session of `stream`, which is given back, or in `http`.
+pub async fn receive(socket: Socket, early: Vec<u8>, client: Rc<Client>, passes: usize) -> Option<Session> {
+    if passes > MAX_PASSES {
+        crate::log::process_line(crate::log::error::Level::Error, format_args!("*{} stream pass cycle", client.number));
+        return None;
+    }
+    if crate::worker::stream_listen_of(&client).is_some() {
+        return begin(client, false).map(|r| Session { r, socket, early });
+    }
+    let mut http = Http1::new(socket);
+    http.push_back(early);
+    crate::connection::serve_http(http, client).await;
+    None
+}

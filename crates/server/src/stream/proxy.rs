@@ -1,0 +1,244 @@
+//! `proxy_pass` of `stream`: finds a peer, connects, and lets `relay` copy until the end. Before: the phases. Each try
+//! stands in `Request::attempts`, as those of `http` do.
+
+use super::relay::{self, Relay};
+use super::{Session, Totals, facts, note};
+use crate::config::complex::Complex;
+use crate::connection::Address;
+use crate::connection::socket::Socket;
+use crate::log::error::Level;
+use crate::log_error;
+use crate::modules::core::size_of;
+use crate::modules::proxy::parse_local;
+use crate::modules::stream_proxy::{Conf, Pass, ProxyHeader};
+use crate::request::Request;
+use crate::upstream::choose::{self, Chosen, Walk};
+use crate::upstream::group::Group;
+use crate::upstream::{Attempt, connect, names};
+use crate::worker::clock;
+use crate::worker::timer::Timer;
+use rustix::net::{SocketType, sockopt};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+/// A peer that takes the session.
+pub struct Found {
+    /// The peer.
+    pub chosen: Chosen,
+    /// The connection to it.
+    pub socket: Socket,
+    group: Arc<Group>,
+    walk: Walk,
+    tries: usize,
+}
+
+impl Found {
+    /// The peer turned out not to be there.
+    pub fn failed(&mut self, r: &Request) {
+        set_back(r, &self.group, self.tries, &mut self.walk, &self.chosen);
+    }
+}
+
+/// Finds a peer and connects. The error is the session's status.
+pub async fn find(r: &mut Request, conf: &Conf) -> Result<Found, u16> {
+    facts(r).proxied = true;
+    let local = local_address(r, conf);
+    let group = group(r, conf).await?;
+    find_peer(r, conf, group, local).await
+}
+
+/// Serves a session by a peer; gives its status.
+pub async fn handle(session: &mut Session) -> u16 {
+    let shot = session.r.shot.clone();
+    let conf = &shot.location(session.r.location).conf.stream_proxy;
+    let began_ms = clock::wall_ms();
+    let Found { chosen, socket, .. } = match find(&mut session.r, conf).await {
+        Ok(found) => found,
+        Err(status) => return status,
+    };
+    let started_ms = clock::monotonic_ms();
+    let status = relay_with(session, conf, socket, began_ms).await;
+    drop(chosen);
+    let (received, sent) = facts(&mut session.r).upstream;
+    let attempt = session.r.attempts.current();
+    // The session with the peer began with its connection.
+    let connecting_ms = attempt.connect_ms.unwrap_or_default();
+    attempt.response_ms = Some(clock::monotonic_ms() - started_ms + connecting_ms);
+    attempt.header_ms = attempt.header_ms.map(|ms| ms + connecting_ms);
+    (attempt.received, attempt.sent) = (received, sent);
+    status
+}
+
+/// `proxy_bind`
+fn local_address(r: &mut Request, conf: &Conf) -> Option<SocketAddr> {
+    let text = conf.upstream.bind.as_ref()?.address.eval(r);
+    let text = r.get(text);
+    if text.is_empty() {
+        return None;
+    }
+    let local = parse_local(text);
+    if local.is_none() {
+        log_error!(r, Error, "invalid local address \"{}\"", String::from_utf8_lossy(text));
+    }
+    local
+}
+
+/// The peers there are to ask. The error is the session's status.
+async fn group(r: &mut Request, conf: &Conf) -> Result<Arc<Group>, u16> {
+    match &*conf.own.pass {
+        Some(Pass::Group(id)) => Ok(r.shot.groups[id.0 as usize].clone()),
+        Some(Pass::Variables(text)) => evaluated(r, text).await,
+        Some(Pass::Written(..)) | None => Err(500),
+    }
+}
+
+async fn evaluated(r: &mut Request, text: &Complex) -> Result<Arc<Group>, u16> {
+    let text = text.eval(r);
+    let name = String::from_utf8_lossy(r.get(text)).into_owned();
+    if let Some(group) = r.shot.groups.iter().find(|g| g.name.eq_ignore_ascii_case(&name)) {
+        return Ok(group.clone());
+    }
+    if name.is_empty() {
+        log_error!(r, Error, "no host in upstream \"{name}\"");
+        return Err(500);
+    }
+    if !has_port(&name) {
+        log_error!(r, Error, "no port in upstream \"{name}\"");
+        return Err(500);
+    }
+    let addresses = names::addresses(r, &name, 0).await.map_err(|_| 500u16)?;
+    Ok(Arc::new(Group::for_one_request(&name, addresses)))
+}
+
+fn has_port(target: &str) -> bool {
+    let host_end = target.rfind(']').unwrap_or(0);
+    target.starts_with("unix:") || target[host_end..].contains(':')
+}
+
+/// Asks peers until one takes the connection. The error is the session's status.
+async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Option<SocketAddr>) -> Result<Found, u16> {
+    let began = clock::monotonic_ms();
+    if let Some(live) = &group.live {
+        live.first_answer().await;
+    }
+    let (mut walk, tries) = Walk::begin(&group);
+    let mut left = tries;
+    if *conf.upstream.next_upstream_tries > 0 {
+        left = left.min(*conf.upstream.next_upstream_tries as usize);
+    }
+    facts(r).action = "connecting to upstream";
+    loop {
+        let Some(chosen) = choose::choose(r, &group, &mut walk) else {
+            r.attempts.all.push(Attempt { group: Some(group.name.clone()), ..Attempt::default() });
+            log_error!(r, Error, "no live upstreams");
+            return Err(502);
+        };
+        r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
+        let started = clock::monotonic_ms();
+        match open(r, conf, &chosen, local).await {
+            Ok(socket) => {
+                r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started);
+                choose::succeeded(&chosen, r.attempts.current());
+                return Ok(Found { chosen, socket, group, walk, tries });
+            }
+            Err(()) => {
+                r.attempts.current().response_ms = Some(clock::monotonic_ms() - started);
+                set_back(r, &group, tries, &mut walk, &chosen);
+            }
+        }
+        left = left.saturating_sub(1);
+        let limit = &*conf.upstream.next_upstream_timeout;
+        let late = !limit.is_zero() && clock::monotonic_ms() - began >= limit.as_millis() as u64;
+        if left == 0 || late || !*conf.own.next_upstream {
+            return Err(502);
+        }
+    }
+}
+
+fn set_back(r: &Request, group: &Group, tries: usize, walk: &mut Walk, chosen: &Chosen) {
+    if choose::failed(group, walk, chosen) && tries > 1 {
+        log_error!(r, Warn, "upstream server temporarily disabled");
+    }
+}
+
+async fn open(r: &mut Request, conf: &Conf, chosen: &Chosen, local: Option<SocketAddr>) -> Result<Socket, ()> {
+    let kind = if facts(r).datagrams { SocketType::DGRAM } else { SocketType::STREAM };
+    let connecting = connect::begin_as(kind, &chosen.peer.address, local, &conf.upstream).map_err(|f| failed(r, &f))?;
+    let timer = Timer::new();
+    timer.set(*conf.upstream.connect_timeout);
+    match timer.guard(connect::finish(connecting)).await {
+        Some(Ok(socket)) => Ok(socket),
+        Some(Err(f)) => {
+            failed(r, &f);
+            Err(())
+        }
+        None => {
+            log_error!(r, Error, "upstream timed out (110: Connection timed out)");
+            Err(())
+        }
+    }
+}
+
+fn failed(r: &Request, f: &connect::Failed) {
+    log_error!(r, Error, "{} failed ({})", f.call, crate::log::os_error(&f.error));
+}
+
+/// Copies both ways until the end; gives the session's status.
+async fn relay_with(session: &mut Session, conf: &Conf, mut peer: Socket, began_ms: u64) -> u16 {
+    let Session { r, socket, early } = session;
+    if r.error_log().enabled(Level::Info)
+        && let Some(name) = r.attempts.all.last().and_then(|a| a.peer.as_ref()).map(|p| p.name.clone())
+    {
+        let local = crate::listen::local_address(peer.as_fd());
+        note(r, Level::Info, format_args!("proxy {local} connected to {name}"));
+    }
+    if !*r.conf().stream_core.tcp_nodelay {
+        let _ = sockopt::set_tcp_nodelay(peer.as_fd(), false);
+    }
+    let mut first = Vec::new();
+    write_header(r, *conf.own.proxy_protocol, &mut first);
+    let header = first.len() as u64;
+    let early = std::mem::take(early);
+    first.extend_from_slice(&early);
+    facts(r).action = "proxying connection";
+    let mut relay = Relay {
+        timeout: *conf.own.timeout,
+        half_close: *conf.own.half_close,
+        up: relay::Flow::new(*conf.own.buffer_size, size_of(r, &conf.own.upload_rate), began_ms, first),
+        down: relay::Flow::new(*conf.own.buffer_size, size_of(r, &conf.own.download_rate), began_ms, Vec::new()),
+        started_ms: clock::monotonic_ms(),
+    };
+    let end = relay.run(socket, &mut peer).await;
+    facts(r).received = relay.up.received - header;
+    facts(r).sent = relay.down.sent;
+    facts(r).upstream = (relay.down.received, relay.up.sent);
+    r.attempts.current().header_ms = relay.first_byte_ms();
+    match end {
+        relay::End::TimedOut => log_error!(r, Info, "connection timed out (110: Connection timed out)"),
+        relay::End::Closed(who) => {
+            let facts = r.ctx.stream.as_deref().map(Totals);
+            if let Some(totals) = facts {
+                note(r, Level::Info, format_args!("{who} disconnected{totals}"));
+            }
+        }
+        relay::End::Broken(e) => log_error!(r, Info, "send() failed ({})", crate::log::os_error(&e)),
+    }
+    200
+}
+
+/// `proxy_protocol`
+pub fn write_header(r: &Request, kind: ProxyHeader, out: &mut Vec<u8>) {
+    if kind == ProxyHeader::Off {
+        return;
+    }
+    let local = crate::worker::local_address(&r.client);
+    let addresses = match (&*r.client.remote.borrow(), &local) {
+        (Address::Inet(client), Address::Inet(local)) => Some((*client, *local)),
+        _ => None,
+    };
+    match kind {
+        ProxyHeader::V2 => wire::proxy_protocol::write_v2(addresses, &[], None, out),
+        _ => wire::proxy_protocol::write_v1(addresses, out),
+    }
+}

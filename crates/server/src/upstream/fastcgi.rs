@@ -1,0 +1,162 @@
+//! A connection to a FastCGI application, read as if it spoke HTTP without a status line: records are taken apart below
+//! `exchange` and `relay`. What is sent is made by `modules::fastcgi`.
+
+use super::exchange::Failure;
+use super::pool::Connection;
+use super::settings::next;
+use crate::connection::pool as buffers;
+use crate::log_error;
+use crate::request::Request;
+use std::io;
+use std::task::{Context, Poll, ready};
+use wire::fastcgi::{Decoder, RecordError};
+use wire::http1::known::KnownHeader as K;
+use wire::http1::response::{ResponseHead, ResponseParser};
+use wire::http1::{Parsed, Version};
+use wire::span::Span;
+
+/// How the error log names a peer that speaks FastCGI.
+pub const SCHEME: &str = "fastcgi://";
+/// Messages of an application that wait for the log at most, in bytes.
+const MAX_STDERR: usize = 64 * 1024;
+/// One line of the log has at most so much of them.
+const STDERR_LINE: usize = 2000;
+
+/// How far an answer's records were read.
+#[derive(Debug, Default)]
+pub struct Records {
+    decoder: Decoder,
+    raw: Vec<u8>,
+    stderr: Vec<u8>,
+    error: Option<RecordError>,
+}
+
+impl Connection {
+    /// Reads on: output of the application where there are records. `Ok(0)`: it is over, by the connection's end or by what
+    /// the records say.
+    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+        let Connection { socket, records, .. } = self;
+        let Some(records) = records else { return socket.poll_read(cx, buf) };
+        loop {
+            if records.is_over() {
+                return Poll::Ready(Ok(0));
+            }
+            if records.raw.capacity() == 0 {
+                records.raw = buffers::take_buffer();
+            }
+            records.raw.clear();
+            if ready!(socket.poll_read(cx, &mut records.raw))? == 0 {
+                return Poll::Ready(Ok(0));
+            }
+            let n = records.decode(buf);
+            // Messages are to be logged while they are fresh: an empty read is not told from the end otherwise.
+            if n > 0 || records.error.is_some() {
+                return Poll::Ready(Ok(n));
+            }
+        }
+    }
+
+    /// Ready when [`Connection::poll_read`] has something to say.
+    pub fn poll_news(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &self.records {
+            Some(records) if records.is_over() => Poll::Ready(Ok(())),
+            _ => self.socket.poll_readable(cx),
+        }
+    }
+
+    /// Reads what is there now.
+    pub fn try_read(&mut self, buf: &mut Vec<u8>) -> io::Result<usize> {
+        let Connection { socket, records, .. } = self;
+        let Some(records) = records else { return socket.try_read(buf) };
+        records.raw.clear();
+        records.raw.reserve(buffers::BUFFER);
+        socket.try_read(&mut records.raw)?;
+        Ok(records.decode(buf))
+    }
+
+    /// Whether records have told the end, not the connection's.
+    pub fn has_ended(&self) -> bool {
+        self.records.as_ref().is_some_and(|r| r.is_over())
+    }
+
+    /// Whether the next request may be sent on it, as far as records tell.
+    pub fn is_complete(&self) -> bool {
+        self.records.as_ref().is_none_or(|r| r.decoder.ended && r.error.is_none())
+    }
+}
+
+impl Records {
+    fn decode(&mut self, buf: &mut Vec<u8>) -> usize {
+        let before = buf.len();
+        if let Err(e) = self.decoder.decode(&self.raw, buf, &mut self.stderr) {
+            self.error = Some(e);
+        }
+        self.stderr.truncate(MAX_STDERR);
+        buf.len() - before
+    }
+
+    fn is_over(&self) -> bool {
+        // Not with the end of the output: an application that is cut off while it ends the request takes harm.
+        self.error.is_some() || self.decoder.ended
+    }
+}
+
+impl Drop for Records {
+    fn drop(&mut self) {
+        buffers::give_buffer(std::mem::take(&mut self.raw));
+    }
+}
+
+/// Logs what the application said on its error stream, and what is wrong with its records. True: something is, or its
+/// words are those of `fastcgi_catch_stderr`.
+pub fn complain(r: &Request, connection: &mut Connection, caught: &[Box<[u8]>]) -> bool {
+    let Some(records) = &mut connection.records else { return false };
+    let mut bad = false;
+    let said = std::mem::take(&mut records.stderr);
+    let text = said.trim_ascii_end();
+    if !text.is_empty() {
+        let shown = String::from_utf8_lossy(&text[..text.len().min(STDERR_LINE)]);
+        log_error!(r, Error, "FastCGI sent in stderr: \"{shown}\"");
+        bad |= caught.iter().any(|c| memchr::memmem::find(text, c).is_some());
+    }
+    if let Some(error) = records.error {
+        log_error!(r, Error, "{error}");
+        bad = true;
+    }
+    bad
+}
+
+/// Completes a head without a status line: `Status`, or what stands for it. The error is logged by the caller.
+pub fn status(head: &mut ResponseHead, bytes: &[u8], keep: bool) -> Result<(), String> {
+    head.version = if keep { Version::HTTP11 } else { Version::HTTP10 };
+    head.headers.retain(|h| h.known != K::TransferEncoding);
+    head.present &= !K::TransferEncoding.bit();
+    head.status_line = Span::default();
+    let Some(line) = head.header(K::Status).copied() else {
+        head.status = if head.header(K::Location).is_some() { 302 } else { 200 };
+        return Ok(());
+    };
+    let value = line.value.of(bytes);
+    let digits = value.get(..3).filter(|d| d.iter().all(u8::is_ascii_digit));
+    let code = digits.and_then(|d| std::str::from_utf8(d).ok()?.parse().ok());
+    let Some(code) = code else {
+        return Err(format!("upstream sent invalid status \"{}\"", String::from_utf8_lossy(value)));
+    };
+    head.status = code;
+    if value.len() > 3 {
+        head.status_line = line.value;
+    }
+    Ok(())
+}
+
+/// Reads a whole head again that was read before. False: it is none.
+pub fn parse(head: &mut ResponseHead, bytes: &[u8]) -> bool {
+    *head = ResponseHead::default();
+    let parsed = ResponseParser::without_status_line().parse(bytes, head);
+    matches!(parsed, Ok(Parsed::Complete { .. })) && status(head, bytes, false).is_ok()
+}
+
+/// The failure of a try whose records or messages are bad.
+pub fn failure() -> Failure {
+    Failure { kind: next::INVALID_HEADER, request_sent: true, stale: false, client: None }
+}

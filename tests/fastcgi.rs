@@ -1,0 +1,250 @@
+//! `fastcgi_pass`: parameters, bodies, answers in records, kept connections, what an application says on its error stream.
+
+use crate::harness::{Server, Site};
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const STDIN: u8 = 5;
+const STDOUT: u8 = 6;
+const STDERR: u8 = 7;
+
+/// A request as an application sees it.
+struct Asked {
+    params: BTreeMap<String, String>,
+    body: Vec<u8>,
+    /// Which connection it came on, from 1.
+    connection: usize,
+}
+
+fn record(kind: u8, content: &[u8]) -> Vec<u8> {
+    let [high, low] = (content.len() as u16).to_be_bytes();
+    [&[1, kind, 0, 1, high, low, 0, 0], content].concat()
+}
+
+fn read_record(stream: &mut TcpStream) -> Option<(u8, Vec<u8>)> {
+    let mut head = [0; 8];
+    stream.read_exact(&mut head).ok()?;
+    let len = u16::from_be_bytes([head[4], head[5]]) as usize;
+    let mut content = vec![0; len + head[6] as usize];
+    stream.read_exact(&mut content).ok()?;
+    content.truncate(len);
+    Some((head[1], content))
+}
+
+fn length(bytes: &mut &[u8]) -> usize {
+    let first = bytes[0] as usize;
+    let (len, used) = if first < 128 {
+        (first, 1)
+    } else {
+        (u32::from_be_bytes([bytes[0] & 0x7f, bytes[1], bytes[2], bytes[3]]) as usize, 4)
+    };
+    *bytes = &bytes[used..];
+    len
+}
+
+fn read_request(stream: &mut TcpStream, connection: usize) -> Option<Asked> {
+    let (mut content, mut body) = (Vec::new(), Vec::new());
+    loop {
+        match read_record(stream)? {
+            (4, piece) => content.extend(piece),
+            (STDIN, piece) if piece.is_empty() => break,
+            (STDIN, piece) => body.extend(piece),
+            _ => {}
+        }
+    }
+    let (mut params, mut rest) = (BTreeMap::new(), content.as_slice());
+    while !rest.is_empty() {
+        let (name, value) = (length(&mut rest), length(&mut rest));
+        let text = |from, to| String::from_utf8_lossy(&rest[from..to]).into_owned();
+        params.insert(text(0, name), text(name, name + value));
+        rest = &rest[name + value..];
+    }
+    Some(Asked { params, body, connection })
+}
+
+/// An application that answers with the records of `answer`.
+fn application(answer: impl Fn(&Asked) -> Vec<u8> + Send + Sync + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (answer, number) = (Arc::new(answer), AtomicUsize::new(0));
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let (answer, connection) = (answer.clone(), number.fetch_add(1, Ordering::Relaxed) + 1);
+            std::thread::spawn(move || {
+                while let Some(asked) = read_request(&mut stream, connection) {
+                    let mut all = answer(&asked);
+                    all.extend(record(STDOUT, b""));
+                    all.extend(record(3, &[0; 8]));
+                    // In pieces that fit no record.
+                    for piece in all.chunks(1000) {
+                        let _ = stream.write_all(piece);
+                    }
+                }
+            });
+        }
+    });
+    port
+}
+
+fn says(text: impl AsRef<str>) -> Vec<u8> {
+    text.as_ref().as_bytes().chunks(300).flat_map(|piece| record(STDOUT, piece)).collect()
+}
+
+fn start(port: u16, conf: &str) -> Server {
+    Site::http(&format!(
+        "upstream app {{ server 127.0.0.1:{port}; keepalive 4; }}
+         server {{ listen 127.0.0.1:@PORT@; location / {{ fastcgi_pass app; {conf} }} }}"
+    ))
+    .start()
+}
+
+#[test]
+fn parameters_and_headers_arrive() {
+    let port = application(|asked| {
+        let lines: Vec<String> = asked.params.iter().map(|(n, v)| format!("{n}={v}\n")).collect();
+        says(format!("Content-Type: text/plain\r\n\r\n{}", lines.concat()))
+    });
+    let server = start(
+        port,
+        "fastcgi_param SCRIPT_NAME $fastcgi_script_name; fastcgi_param PATH_INFO $fastcgi_path_info;
+         fastcgi_param EMPTY '' if_not_empty; fastcgi_param HTTP_X_OURS ours; fastcgi_param HTTP_X_GONE '';
+         fastcgi_param LONG 0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789;
+         fastcgi_split_path_info ^(.+\\.php)(.*)$; fastcgi_index index.php;",
+    );
+    let mut client = server.connect();
+    client.send(
+        "GET /a.php/info HTTP/1.1\r\nHost: Example.com\r\nX-Ours: theirs\r\nX-Gone: theirs\r\nAccept: a\r\n\
+         Accept: b\r\nCookie: c\r\nCookie: d\r\n\r\n",
+    );
+    let text = client.response().text();
+    let long = "0123456789".repeat(13);
+    assert_eq!(
+        text,
+        format!(
+            "HTTP_ACCEPT=a, b\nHTTP_COOKIE=c; d\nHTTP_HOST=example.com\nHTTP_X_OURS=ours\nLONG={long}\n\
+             PATH_INFO=/info\nSCRIPT_NAME=/a.php\n"
+        )
+    );
+    assert!(server.get("/dir/").text().contains("SCRIPT_NAME=/dir/index.php\n"));
+}
+
+#[test]
+fn answers_have_a_status() {
+    let port = application(|asked| {
+        says(match asked.params["URI"].as_str() {
+            "/status" => "Status: 404 Nothing here\r\nX-A: b\r\n\r\ngone",
+            "/location" => "Location: http://other/\r\n\r\n",
+            "/bad" => "Status: none\r\n\r\n",
+            "/short" => "X-A: b",
+            _ => "X-A: b\n\nbare line ends",
+        })
+    });
+    let server = start(port, "fastcgi_param URI $uri;");
+    let answer = server.get("/status");
+    assert_eq!((answer.status, answer.text().as_str(), answer.header("Status")), (404, "gone", None));
+    assert_eq!(server.get("/location").status, 302);
+    assert_eq!(server.get("/").text(), "bare line ends");
+    assert_eq!(server.get("/bad").status, 502);
+    server.wait_for("logs/error.log", "upstream sent invalid status \"none\" while reading response header");
+    assert_eq!(server.get("/short").status, 502);
+    let line = "upstream prematurely closed FastCGI stdout while reading response header from upstream";
+    server.wait_for("logs/error.log", line);
+    server.wait_for("logs/error.log", "upstream: \"fastcgi://127.0.0.1:");
+}
+
+/// In memory, in a file, as it comes: the application gets the same.
+#[test]
+fn bodies_arrive() {
+    let port = application(|asked| {
+        let sum: u64 = asked.body.iter().map(|b| u64::from(*b)).sum();
+        says(format!("Content-Type: a/b\r\n\r\n{} {sum} {}", asked.body.len(), asked.params["CONTENT_LENGTH"]))
+    });
+    let body: Vec<u8> = (0..200_000u32).map(|n| (n * 7 % 251) as u8).collect();
+    let sum: u64 = body.iter().map(|b| u64::from(*b)).sum();
+    let length = "fastcgi_param CONTENT_LENGTH $content_length; client_max_body_size 1m;";
+    for conf in ["client_body_buffer_size 1m;", "client_body_buffer_size 1k;", "fastcgi_request_buffering off;"] {
+        let server = start(port, &format!("{length} {conf}"));
+        let mut client = server.connect();
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len())).send(&body);
+        assert_eq!(client.response().text(), format!("200000 {sum} 200000"), "{conf}");
+    }
+    let server = start(port, length);
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n");
+    assert_eq!(client.response().text(), "5 495 5");
+}
+
+#[test]
+fn connections_are_kept_when_asked() {
+    let port = application(|asked| says(format!("Content-Type: a/b\r\n\r\n{}", asked.connection)));
+    let kept = start(port, "fastcgi_keep_conn on;");
+    let first = kept.get("/").text();
+    assert_eq!([kept.get("/").text(), kept.get("/").text()], [first.clone(), first]);
+    let fresh = start(port, "");
+    assert_ne!(fresh.get("/").text(), fresh.get("/").text());
+}
+
+#[test]
+fn large_answers_go_through() {
+    let port = application(|_| says(format!("Content-Type: a/b\r\n\r\n{}", "0123456789".repeat(100_000))));
+    let server = start(port, "fastcgi_buffers 4 4k;");
+    assert_eq!(server.get("/").body.len(), 1_000_000);
+}
+
+#[test]
+fn words_on_the_error_stream_are_logged() {
+    let port = application(|_| {
+        let mut all = record(STDERR, b"PHP message: something\n");
+        all.extend(says("Content-Type: a/b\r\n\r\nok"));
+        all.extend(record(STDERR, b"afterthought"));
+        all
+    });
+    let server = start(port, "");
+    assert_eq!(server.get("/").text(), "ok");
+    server.wait_for("logs/error.log", "FastCGI sent in stderr: \"PHP message: something");
+    server.wait_for("logs/error.log", "afterthought\" while reading");
+    let strict = start(port, "fastcgi_catch_stderr 'PHP message';");
+    assert_eq!(strict.get("/").status, 502);
+}
+
+#[test]
+fn what_is_no_fastcgi_is_refused() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+            let _ = stream.read(&mut [0; 4096]);
+        }
+    });
+    let server = start(port, "");
+    assert_eq!(server.get("/").status, 502);
+    server.wait_for("logs/error.log", "upstream sent unsupported FastCGI protocol version: 72");
+}
+
+#[test]
+fn answers_are_cached() {
+    let port = application(|asked| {
+        let conditions = asked.params.keys().filter(|n| n.starts_with("HTTP_IF") || *n == "HTTP_RANGE").count();
+        says(format!("Status: 203 As it is\r\nContent-Type: a/b\r\n\r\n{} {conditions}", asked.connection))
+    });
+    let server = Site::http(&format!(
+        "fastcgi_cache_path @DIR@/cache keys_zone=z:1m;
+         server {{ listen 127.0.0.1:@PORT@;
+           location / {{ fastcgi_pass 127.0.0.1:{port}; fastcgi_cache z; fastcgi_cache_key $uri; fastcgi_cache_valid any 1m;
+                         add_header X-Cache $upstream_cache_status always; }} }}"
+    ))
+    .start();
+    let mut seen = Vec::new();
+    for _ in 0..2 {
+        let mut client = server.connect();
+        client.send("GET /a HTTP/1.1\r\nHost: a\r\nIf-None-Match: x\r\nRange: bytes=0-0\r\n\r\n");
+        let answer = client.response();
+        seen.push((answer.status, answer.text(), answer.header("X-Cache").unwrap_or_default().to_owned()));
+    }
+    assert_eq!(seen[0], (203, "1 0".to_owned(), "MISS".to_owned()));
+    assert_eq!(seen[1], (203, "1 0".to_owned(), "HIT".to_owned()));
+}
