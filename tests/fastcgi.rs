@@ -1,6 +1,6 @@
 //! `fastcgi_pass`: parameters, bodies, answers in records, kept connections, what an application says on its error stream.
 
-use crate::harness::{Server, Site};
+use crate::harness::{Server, Site, find};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -247,4 +247,86 @@ fn answers_are_cached() {
     }
     assert_eq!(seen[0], (203, "1 0".to_owned(), "MISS".to_owned()));
     assert_eq!(seen[1], (203, "1 0".to_owned(), "HIT".to_owned()));
+}
+
+/// An application that begins an answer and goes away.
+fn breaks_off(answer: Vec<u8>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = read_request(&mut stream, 0);
+            let _ = stream.write_all(&answer);
+        }
+    });
+    port
+}
+
+#[test]
+fn what_breaks_off_is_not_taken_for_whole() {
+    let head = says("Content-Type: a/b\r\n\r\nthe first part");
+    let mut inside = record(STDOUT, &[b'x'; 500]);
+    inside.truncate(100);
+    for (answer, conf) in [([head.clone(), inside].concat(), ""), (head, "fastcgi_keep_conn on;")] {
+        let server = start(breaks_off(answer), conf);
+        let mut client = server.connect();
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let all = client.rest();
+        assert!(find(&all, b"the first part").is_some() && !all.ends_with(b"0\r\n\r\n"), "{conf}");
+        server.wait_for("logs/error.log", "upstream prematurely closed connection while reading upstream");
+    }
+}
+
+/// The last record comes after all of the body: it is waited for, or the connection would be lost.
+#[test]
+fn connections_are_kept_when_the_length_is_known() {
+    let port = application(|asked| {
+        let body = format!("{:060000}", asked.connection);
+        says(format!("Content-Type: a/b\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+    });
+    let server = start(port, "fastcgi_keep_conn on;");
+    let first = server.get("/").text();
+    assert!((0..5).all(|_| server.get("/").text() == first));
+}
+
+fn cached(port: u16, more: &str) -> Server {
+    Site::http(&format!(
+        "fastcgi_cache_path @DIR@/cache levels=1:2 keys_zone=one:1m;
+         server {{ listen 127.0.0.1:@PORT@; location / {{
+             fastcgi_pass 127.0.0.1:{port}; fastcgi_cache one; fastcgi_cache_key $request_uri; fastcgi_cache_valid 1m;
+             fastcgi_param URI $request_uri; add_header X-Cache $upstream_cache_status always; {more} }} }}"
+    ))
+    .start()
+}
+
+fn asked_cache(server: &Server, target: &str) -> (u16, String, String) {
+    let answer = server.get(target);
+    (answer.status, answer.header("X-Cache").unwrap_or("-").to_owned(), answer.text())
+}
+
+#[test]
+fn old_answers_are_confirmed() {
+    let port = application(|asked| {
+        says(match asked.params.get("HTTP_IF_NONE_MATCH") {
+            Some(tag) if tag == "\"tag\"" => "Status: 304 Not Modified\r\nX-Accel-Expires: @1\r\n\r\n",
+            _ => "ETag: \"tag\"\r\nX-Accel-Expires: @1\r\nContent-Type: a/b\r\n\r\nthe same",
+        })
+    });
+    let server = cached(port, "fastcgi_cache_revalidate on;");
+    let answer = |cache: &str| (200, cache.to_owned(), "the same".to_owned());
+    assert_eq!(asked_cache(&server, "/"), answer("MISS"));
+    assert_eq!(asked_cache(&server, "/"), answer("REVALIDATED"));
+}
+
+/// A HEAD without a body says nothing about what GET gets.
+#[test]
+fn an_answer_without_its_body_is_not_cached() {
+    let port = application(|asked| {
+        let body = if asked.params["METHOD"] == "HEAD" { "" } else { "whole" };
+        says(format!("Content-Type: a/b\r\nContent-Length: 5\r\n\r\n{body}"))
+    });
+    let server = cached(port, "fastcgi_param METHOD $request_method;");
+    assert_eq!(server.connect().head("/").header("Content-Length"), Some("5"));
+    assert_eq!(asked_cache(&server, "/"), (200, "MISS".to_owned(), "whole".to_owned()));
+    assert_eq!(asked_cache(&server, "/"), (200, "HIT".to_owned(), "whole".to_owned()));
 }

@@ -101,6 +101,8 @@ pub struct Decoder {
     padding: usize,
     /// The request is over: the connection may be used again.
     pub ended: bool,
+    /// More came after that, which was not asked for: it may not.
+    pub extra: bool,
 }
 
 impl Decoder {
@@ -111,6 +113,10 @@ impl Decoder {
     pub fn decode(&mut self, bytes: &[u8], stdout: &mut Vec<u8>, stderr: &mut Vec<u8>) -> Result<(), RecordError> {
         let mut rest = bytes;
         while !rest.is_empty() {
+            if self.ended {
+                self.extra = true;
+                return Ok(());
+            }
             if self.have < HEAD {
                 let (now, after) = rest.split_at(rest.len().min(HEAD - self.have));
                 self.head[self.have..self.have + now.len()].copy_from_slice(now);
@@ -144,6 +150,11 @@ impl Decoder {
             }
         }
         Ok(())
+    }
+
+    /// Whether a record has begun that is not whole.
+    pub fn is_inside(&self) -> bool {
+        self.have > 0
     }
 
     /// A record's head is there.
@@ -215,6 +226,16 @@ mod tests {
             assert!(decoder.ended);
             assert_eq!((out.as_slice(), err.as_slice()), (&b"Status: 200\r\n\r\nbody"[..], &b"oops\n"[..]));
         }
+    }
+
+    #[test]
+    fn what_follows_the_end_is_not_read() {
+        let mut decoder = Decoder::default();
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        decoder.decode(&record(END_REQUEST, &[0; 8], 1), &mut out, &mut err).expect("an answer");
+        assert_eq!((decoder.ended, decoder.extra, decoder.is_inside()), (true, false, false));
+        decoder.decode(&record(STDOUT, b"of another", 0), &mut out, &mut err).expect("it is not looked at");
+        assert!(decoder.extra && out.is_empty());
     }
 
     #[test]

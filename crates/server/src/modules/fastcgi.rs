@@ -52,9 +52,9 @@ pub const DIRECTIVES: &[Directive] = &[
         let size = value::size(&n.args[1].text).filter(|n| *n > 0).ok_or_else(invalid)?;
         set::value(&mut answers(s).buffers, n, (number, size))
     }),
-    http("fastcgi_busy_buffers_size", super::core::accepted),
+    http("fastcgi_busy_buffers_size", |s, n| proxy::optional_size(s, n, |s| &mut answers(s).busy_buffers_size)),
     http("fastcgi_max_temp_file_size", |s, n| set::offset(&mut answers(s).max_temp_file_size, n)),
-    http("fastcgi_temp_file_write_size", super::core::accepted),
+    http("fastcgi_temp_file_write_size", |s, n| proxy::optional_size(s, n, |s| &mut answers(s).temp_file_write_size)),
     http("fastcgi_temp_path", |s, n| {
         let path = super::core::temp_path(s, n)?;
         set::value(&mut answers(s).temp_path, n, path)
@@ -85,6 +85,10 @@ pub const DIRECTIVES: &[Directive] = &[
         Ok(())
     }),
     http("fastcgi_store", |s, n| {
+        let cache = &s.level.conf.fastcgi.answers.cache;
+        if n.args[0] != "off" && cache.cache.is_set() && cache.is_on() {
+            return Err(n.problem("\"fastcgi_store\" is incompatible with \"fastcgi_cache\"".to_owned()));
+        }
         let store = store_value(s, n)?;
         set::value(&mut answers(s).store, n, store)
     }),
@@ -255,6 +259,16 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
         }
     }
     let conf = &mut level.conf.fastcgi;
+    conf.answers.cache.finish_level(build, OWNER);
+    if conf.answers.cache.is_on() && conf.answers.cache.key.is_none() {
+        let text = "no \"fastcgi_cache_key\" for \"fastcgi_cache\"";
+        if !build.problems.iter().any(|p| p.message == text) {
+            build.problems.push(Problem::warn(build.http_end, text));
+        }
+    }
+    if let Err(text) = conf.answers.upstream.check_sizes(OWNER) {
+        build.http_problem(text);
+    }
     let Some(pass) = conf.pass.clone() else { return };
     if conf.answers.upstream.temp_path.dir.as_os_str().is_empty() {
         let dir = build.full_path(b"fastcgi_temp");
@@ -277,12 +291,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
     conf.answers.cache.convert_head = Setting::unset(false);
     conf.ready = Arc::new(ready(build, &conf.own.params, &PARAMS[..1]));
     if conf.answers.cache.is_on() {
-        if !conf.answers.cache.key.is_set() {
-            let text = "no \"fastcgi_cache_key\" for \"fastcgi_cache\"".to_owned();
-            build.problems.push(pass.node.warning_bare(text));
-        }
         conf.ready_for_cache = Arc::new(ready(build, &conf.own.params, &PARAMS));
-        conf.answers.cache.finish_level(build, OWNER);
     }
 }
 

@@ -47,9 +47,9 @@ pub const DIRECTIVES: &[Directive] = &[
         let size = value::size(&n.args[1].text).filter(|n| *n > 0).ok_or_else(invalid)?;
         set::value(&mut conf(s).buffers, n, (number, size))
     }),
-    http("proxy_busy_buffers_size", |s, n| optional_size(s, n, |c| &mut c.busy_buffers_size)),
+    http("proxy_busy_buffers_size", |s, n| optional_size(s, n, |s| &mut conf(s).busy_buffers_size)),
     http("proxy_max_temp_file_size", |s, n| set::offset(&mut conf(s).max_temp_file_size, n)),
-    http("proxy_temp_file_write_size", |s, n| optional_size(s, n, |c| &mut c.temp_file_write_size)),
+    http("proxy_temp_file_write_size", |s, n| optional_size(s, n, |s| &mut conf(s).temp_file_write_size)),
     http("proxy_temp_path", |s, n| {
         let path = super::core::temp_path(s, n)?;
         set::value(&mut conf(s).temp_path, n, path)
@@ -284,13 +284,13 @@ fn noted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 /// A size that is checked and has no other meaning here.
-fn optional_size(
+pub(super) fn optional_size(
     scope: &mut Scope<'_, '_>,
     node: &Node,
-    setting: fn(&mut UpstreamSettings) -> &mut crate::config::setting::Setting<Option<u64>>,
+    setting: for<'s> fn(&'s mut Scope<'_, '_>) -> &'s mut crate::config::setting::Setting<Option<u64>>,
 ) -> Result<(), Problem> {
     let size = value::size(&node.args[0].text).ok_or_else(|| set::invalid(node))?;
-    set::value(setting(conf(scope)), node, Some(size))?;
+    set::value(setting(scope), node, Some(size))?;
     scope.build.note(node);
     Ok(())
 }

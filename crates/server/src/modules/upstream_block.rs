@@ -468,6 +468,9 @@ pub fn group_for(build: &mut Build<'_>, host: &str, default_port: u16) -> Result
     if let Some(i) = build.groups.iter().position(|g| &*g.name == host && g.is_block) {
         return Ok(GroupId(i as u32));
     }
+    if default_port == 0 && !has_port(host) {
+        return Err(format!("no port in upstream \"{host}\""));
+    }
     // One host may stand for two ports.
     let with_port = format!("{host}:{default_port}");
     let bare = default_port != 80 && !has_port(host);

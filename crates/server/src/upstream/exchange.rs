@@ -2,6 +2,7 @@
 
 use super::choose::Chosen;
 use super::connect;
+use super::fastcgi::Records;
 use super::group::Group;
 use super::pool::{self, Connection, InUse};
 use super::settings::{UpstreamSettings, next};
@@ -154,7 +155,7 @@ pub async fn ask(
         },
     };
     connection.requests += 1;
-    connection.records = job.fastcgi.as_ref().map(|_| Box::default());
+    connection.records = job.fastcgi.as_ref().map(|f| Box::new(Records::new(f.keep)));
     r.client.doing.set(doing::SENDING_REQUEST);
     let mut input = Vec::new();
     let sent = match send(r, job, conf, &mut connection, &mut input, reused).await {
@@ -478,7 +479,15 @@ async fn send_records(
     let mut framed = Vec::new();
     let mut offset = 0;
     loop {
-        let n = rustix::io::pread(&file.fd, &mut piece, offset).unwrap_or(0);
+        let n = match rustix::io::pread(&file.fd, &mut piece, offset) {
+            Ok(n) => n,
+            Err(rustix::io::Errno::INTR) => continue,
+            Err(e) => {
+                // Less than all of a body must not look like all of it.
+                log_error!(r, Crit, "pread() of a request body failed ({})", crate::log::os_error(&e.into()));
+                return Err(Failure::of(next::ERROR, true, false));
+            }
+        };
         framed.clear();
         wire::fastcgi::stdin(&piece[..n], &mut framed);
         if n == 0 {

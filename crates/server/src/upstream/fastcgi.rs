@@ -29,6 +29,8 @@ pub struct Records {
     raw: Vec<u8>,
     stderr: Vec<u8>,
     error: Option<RecordError>,
+    /// The connection is to stay open: its end is not the answer's.
+    keep: bool,
 }
 
 impl Connection {
@@ -76,16 +78,39 @@ impl Connection {
 
     /// Whether records have told the end, not the connection's.
     pub fn has_ended(&self) -> bool {
-        self.records.as_ref().is_some_and(|r| r.is_over())
+        self.records.as_ref().is_some_and(|r| r.decoder.ended)
+    }
+
+    /// Whether what came is no records, which [`complain`] logs.
+    pub fn is_garbled(&self) -> bool {
+        self.records.as_ref().is_some_and(|r| r.error.is_some())
+    }
+
+    /// Whether there are records and the last is still to come.
+    pub fn awaits_end(&self) -> bool {
+        self.records.as_ref().is_some_and(|r| !r.is_over())
+    }
+
+    /// Whether the connection's end came too early, as far as records tell.
+    pub fn is_cut(&self) -> bool {
+        let cut = |r: &Records| !r.decoder.ended && (r.keep || r.decoder.is_inside());
+        self.records.as_ref().is_some_and(|r| r.error.is_some() || cut(r))
     }
 
     /// Whether the next request may be sent on it, as far as records tell.
     pub fn is_complete(&self) -> bool {
-        self.records.as_ref().is_none_or(|r| r.decoder.ended && r.error.is_none())
+        self.records.as_ref().is_none_or(|r| r.decoder.ended && !r.decoder.extra && r.error.is_none())
     }
 }
 
 impl Records {
+    /// For one request. `keep`: the application was asked to leave the connection open.
+    pub fn new(keep: bool) -> Records {
+        let mut records = Records::default();
+        records.keep = keep;
+        records
+    }
+
     fn decode(&mut self, buf: &mut Vec<u8>) -> usize {
         let before = buf.len();
         if let Err(e) = self.decoder.decode(&self.raw, buf, &mut self.stderr) {

@@ -10,7 +10,7 @@ use crate::log_error;
 use crate::request::filter::Chunk;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
-use crate::request::{Request, Text, include, respond};
+use crate::request::{Method, Request, Text, include, respond};
 use crate::worker::clock;
 use crate::worker::timer::Timer;
 use std::future::poll_fn;
@@ -277,7 +277,7 @@ impl Relay {
         memory: u64,
     ) -> Result<(), Verdict> {
         loop {
-            let Answer { input, at, .. } = answer;
+            let Answer { input, at, connection, .. } = answer;
             let (start, end) = match &mut self.framing {
                 Framing::None => {
                     self.done = true;
@@ -290,9 +290,10 @@ impl Relay {
                     *at += n as usize;
                     *left -= n;
                     if *left == 0 {
-                        self.done = true;
-                        if *at < input.len() {
-                            self.extra = true;
+                        self.extra = *at < input.len();
+                        // Where there are records, the answer ends with the last of them.
+                        self.done = self.extra || !connection.awaits_end();
+                        if self.extra {
                             log_error!(r, Warn, "upstream sent more data than specified in \"Content-Length\" header");
                         }
                     }
@@ -427,17 +428,33 @@ impl Relay {
         }
     }
 
-    /// The peer closed its connection.
+    /// The peer closed its connection, or said that it is done.
     fn closed(&mut self, r: &mut Request, answer: &Answer) -> Verdict {
+        let connection = &answer.connection;
         match self.framing {
-            Framing::Close => {
+            Framing::Close if !connection.is_cut() => {
                 self.done = true;
                 // Records tell the end of an answer without the connection's.
-                self.way.keep &= answer.connection.records.is_some();
+                self.way.keep &= connection.records.is_some();
                 self.end(r)
             }
+            // Only the last record was waited for.
+            Framing::Length(0) => {
+                self.done = true;
+                self.end(r)
+            }
+            // An answer to HEAD may do without its body. Nothing is kept of it: GET would get nothing.
+            Framing::Length(_)
+                if connection.has_ended() && r.method == Method::Head && r.attempts.current().body_bytes == 0 =>
+            {
+                self.done = true;
+                (r.ctx.store, r.ctx.cache) = (None, None);
+                self.end(r)
+            }
+            _ if connection.is_garbled() => cut_short(r),
             _ => {
-                log_error!(r, Error, "upstream prematurely closed connection");
+                let what = if connection.has_ended() { "FastCGI stdout" } else { "connection" };
+                log_error!(r, Error, "upstream prematurely closed {what}");
                 cut_short(r)
             }
         }
