@@ -1,0 +1,17 @@
+//! `ironweir stress`: puts load on a service, says what it carries, and whether that number can be trusted.
+//!
+//! A run goes `options` -> `plan` -> `run` (`client` threads, `sample`) -> `verdict` -> `report`; `docs/stress.md` has the
+//! whole way. Shares nothing with the server but `wire`, so that each can be checked by others.
+
+mod client;
+pub mod command;
+pub mod machine;
+pub mod options;
+pub mod plan;
+mod probe;
+pub mod report;
+pub mod run;
+pub mod sample;
+pub mod schedule;
+mod system;
+pub mod verdict;
