@@ -1,15 +1,30 @@
 //! The command `ironweir stress`: from its arguments to its exit status.
 
+use crate::condition::{self, Condition};
+use crate::find_max::{self, Found, Step};
 use crate::options::{self, Options};
 use crate::plan::Plan;
-use crate::report::text;
-use crate::run::{Watch, run};
+use crate::preflight;
+use crate::report::json::{Summary, csv};
+use crate::report::live::{Live, Shown};
+use crate::report::{compare, html, text};
+use crate::run::{Record, run};
+use crate::system::Interrupts;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Could not run.
 const FAILED: u8 = 1;
-/// Ran, and nothing was answered.
+/// A condition of `--fail-if` holds.
+const CONDITION: u8 = 3;
+/// Ran, and nothing was answered, or no rate held.
 const UNANSWERED: u8 = 4;
+/// `--find-max`: how long each rate is tried.
+const DEFAULT_STEP: Duration = Duration::from_secs(5);
+/// What must hold if `--slo` says nothing.
+const DEFAULT_SLO: &str = "p99<100ms,errors<0.1%";
 
 /// Runs the command. `arguments` are those behind `stress`.
 pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode {
@@ -31,19 +46,121 @@ fn dispatch(o: &Options, version: &str) -> Result<u8, String> {
         print!("{}", options::man_page(version));
     } else if let Some(shell) = &o.completion {
         print!("{}", options::completion(shell).ok_or("--completion: bash, zsh or fish")?);
+    } else if let Some(old) = &o.compare {
+        let new = o.url.as_deref().ok_or("--compare old.json new.json")?;
+        print!("{}", compare::files(old, Path::new(new))?);
     } else {
-        return once(o);
+        return load(o);
     }
     Ok(0)
 }
 
-fn once(o: &Options) -> Result<u8, String> {
+/// Everything that puts load on a target.
+fn load(o: &Options) -> Result<u8, String> {
+    let fail_if = o.fail_if.as_deref().map(condition::parse).transpose()?.unwrap_or_default();
+    let slo = condition::parse(o.slo.as_deref().unwrap_or(DEFAULT_SLO))?;
     let plan = Plan::new(o)?;
-    print!("{}", text::head(&plan));
-    let record = run(&plan, &mut Quiet)?;
-    print!("{}", text::summary(&plan, &record, o.latency));
-    Ok(if record.sample.answers == 0 { UNANSWERED } else { 0 })
+    let mut out = Printer { is_silent: is_stdout(o.json.as_deref()) };
+    plan.notes.iter().filter(|_| !o.quiet).for_each(|note| out.print(&format!("{note}\n")));
+    let found = if o.no_preflight { Vec::new() } else { preflight::check(&plan) };
+    let findings: Vec<String> = found.into_iter().map(|f| f.0).collect();
+    findings.iter().filter(|_| !o.quiet).for_each(|f| out.print(&format!("note: {f}\n")));
+    let interrupts = Interrupts::open().map_err(|e| format!("signals: {e}"))?;
+    let mut live = Live::new(&plan, shown(o), Some(interrupts));
+    let (record, code) = if o.find_max {
+        let step = o.step.unwrap_or(DEFAULT_STEP);
+        out.print(&format!("Looking for the highest rate @ {}\n", plan.url));
+        let found = find_max::find(&plan, &slo, step, &mut live, |step| out.print(&step_line(step)))?;
+        drop(live);
+        out.print(&found_text(&found));
+        let code = if found.best.is_some() { 0 } else { UNANSWERED };
+        (found.record, code)
+    } else {
+        out.print(&text::head(&plan));
+        let record = run(&plan, &mut live)?;
+        drop(live);
+        let code = if record.sample.answers == 0 { UNANSWERED } else { 0 };
+        (Some(record), code)
+    };
+    let Some(record) = record else { return Ok(code) };
+    out.print(&text::summary(&plan, &record, o.latency));
+    write_files(o, &Summary::new(&plan, &record, &findings))?;
+    Ok(if fails(&fail_if, &record) { CONDITION } else { code })
 }
 
-struct Quiet;
-impl Watch for Quiet {}
+/// The standard output belongs to `--json -` alone.
+struct Printer {
+    is_silent: bool,
+}
+
+impl Printer {
+    fn print(&mut self, text: &str) {
+        if !self.is_silent {
+            // A closed pipe ends nothing: the files are still to be written.
+            let _ = std::io::stdout().write_all(text.as_bytes());
+        }
+    }
+}
+
+fn is_stdout(path: Option<&Path>) -> bool {
+    path.is_some_and(|p| p.as_os_str() == "-")
+}
+
+fn shown(o: &Options) -> Shown {
+    if o.quiet {
+        Shown::Nothing
+    } else if !o.plain && !is_stdout(o.json.as_deref()) && std::io::stdout().is_terminal() {
+        Shown::Page
+    } else {
+        Shown::Lines
+    }
+}
+
+fn write_files(o: &Options, summary: &Summary) -> Result<(), String> {
+    let write = |path: &Path, text: &str| {
+        if is_stdout(Some(path)) {
+            return std::io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string());
+        }
+        std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
+    };
+    if let Some(path) = &o.json {
+        let mut text = serde_json::to_string_pretty(summary).map_err(|e| e.to_string())?;
+        text.push('\n');
+        write(path, &text)?;
+    }
+    if let Some(path) = &o.csv {
+        write(path, &csv(summary))?;
+    }
+    if let Some(path) = &o.html {
+        write(path, &html::page(summary))?;
+    }
+    Ok(())
+}
+
+fn fails(conditions: &[Condition], record: &Record) -> bool {
+    let mut any = false;
+    for condition in conditions.iter().filter(|c| c.holds(record)) {
+        eprintln!("ironweir stress: --fail-if {}", condition.explain(record));
+        any = true;
+    }
+    any
+}
+
+fn step_line(step: &Step) -> String {
+    let word = if step.held { "holds" } else { "fails" };
+    format!("  {:>12.1}/s  {word}  {}\n", step.rate, step.why)
+}
+
+fn found_text(found: &Found) -> String {
+    let mut out = match (found.best, found.safe) {
+        (Some(best), Some(safe)) => {
+            let bound = if found.is_lower_bound { ">= " } else { "" };
+            format!("Best: {bound}{best:.1}/s   Safe: {safe:.1}/s   Steps: {}\n", found.steps.len())
+        }
+        _ => format!("No rate holds; steps: {}\n", found.steps.len()),
+    };
+    if let Some(bound) = &found.bound {
+        out.push_str(&format!("Bound by: {bound}\n"));
+    }
+    out
+}

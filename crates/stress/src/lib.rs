@@ -5,13 +5,17 @@
 
 mod client;
 pub mod command;
+pub mod condition;
+pub mod find_max;
 pub mod machine;
 pub mod options;
 pub mod plan;
+mod preflight;
 mod probe;
 pub mod report;
 pub mod run;
 pub mod sample;
 pub mod schedule;
 mod system;
+mod transport;
 pub mod verdict;

@@ -131,3 +131,36 @@ pub(crate) fn own_descriptors() -> io::Result<()> {
     let result = unsafe { libc::unshare(libc::CLONE_FILES) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
+
+/// Ctrl-C and SIGTERM, taken as facts instead of an end.
+#[derive(Debug)]
+pub struct Interrupts(OwnedFd);
+
+impl Interrupts {
+    /// From now on they are only noted. Call it before other threads are started: they inherit it.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn open() -> io::Result<Interrupts> {
+        // SAFETY: a set of bits, which the calls below fill and only read; the result is checked.
+        let fd = unsafe {
+            let mut set: libc::sigset_t = zeroed();
+            libc::sigemptyset(&mut set);
+            libc::sigaddset(&mut set, libc::SIGINT);
+            libc::sigaddset(&mut set, libc::SIGTERM);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+            libc::signalfd(-1, &set, libc::SFD_NONBLOCK | libc::SFD_CLOEXEC)
+        };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel just gave it to us.
+        Ok(Interrupts(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Whether one has come since the last look.
+    pub fn is_raised(&self) -> bool {
+        let mut one = [0; size_of::<libc::signalfd_siginfo>()];
+        rustix::io::read(&self.0, &mut one).is_ok()
+    }
+}

@@ -159,7 +159,9 @@ fn starvation(sample: &Sample, e: &Evidence) -> Vec<String> {
 
 fn own_cpu(sample: &Sample, e: &Evidence) -> Vec<String> {
     let mut found = Vec::new();
-    for (number, &(busy, delay)) in e.threads.iter().enumerate() {
+    // What was asked for was done: a thread's trouble, if it had any, is seen in its lateness.
+    let threads = if reached(e) { &[][..] } else { &e.threads[..] };
+    for (number, &(busy, delay)) in threads.iter().enumerate() {
         if busy >= BUSY || (busy + delay >= RUNNABLE && delay >= WAITING) || delay >= STARVED {
             found.push(format!(
                 "generator thread {number} ran {} of the time and waited {} of it for a CPU",
@@ -215,12 +217,11 @@ fn path(sample: &Sample, e: &Evidence) -> Vec<String> {
         }
     }
     let median_us = sample.latency.quantile(0.5) as f64 / 1e3;
-    let reached = e.wanted.is_some_and(|w| e.on_time as f64 >= w as f64 * REACHED);
     if let Some((before, during)) = e.way_us
         && during >= WAY_US
         && during >= median_us * WAY_PART
         && median_us > 0.0
-        && !reached
+        && !reached(e)
     {
         found.push(format!(
             "a bare handshake took {} during the run ({} before it), an answer {}: the time goes on the way",
@@ -249,7 +250,7 @@ fn target(sample: &Sample, e: &Evidence) -> Vec<String> {
         found.push(format!("{overloaded} answers had a status of 500 or above"));
     }
     match e.wanted {
-        Some(wanted) if (e.on_time as f64) < wanted as f64 * REACHED => found.push(format!(
+        Some(wanted) if !reached(e) => found.push(format!(
             "of {wanted} requests that were due, {} were answered in time; {} had no answer at the end",
             e.on_time, sample.unanswered
         )),
@@ -280,6 +281,79 @@ fn facts(sample: &Sample, e: &Evidence) -> Vec<String> {
     found
 }
 
+/// Open loop: all that was due was answered in time.
+fn reached(e: &Evidence) -> bool {
+    e.wanted.is_some_and(|wanted| e.on_time as f64 >= wanted as f64 * REACHED)
+}
+
 fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Tally;
+
+    fn sample(answers: u64, latency_ms: u64) -> Sample {
+        let mut tally = Tally::new(1);
+        for _ in 0..answers {
+            tally.answer(200, 0, None, 0);
+            tally.sample.latency.record(latency_ms * 1_000_000);
+        }
+        tally.finish()
+    }
+
+    fn closed() -> Evidence {
+        Evidence { threads: vec![(0.3, 0.01)], seconds: 1.0, connections: 64, on_time: 1000, ..Evidence::default() }
+    }
+
+    fn limit(sample: &Sample, evidence: &Evidence) -> Limit {
+        judge(sample, evidence).limit
+    }
+
+    #[test]
+    fn a_closed_loop_is_the_targets() {
+        assert_eq!(limit(&sample(1000, 50), &closed()), Limit::Target);
+    }
+
+    #[test]
+    fn an_open_loop_that_was_answered_has_no_limit() {
+        let e = Evidence { wanted: Some(1000), threads: vec![(0.95, 0.04)], ..closed() };
+        assert_eq!(limit(&sample(1000, 1), &e), Limit::None);
+        let e = Evidence { on_time: 900, threads: vec![(0.1, 0.0)], ..e };
+        assert_eq!(limit(&sample(900, 1), &e), Limit::Target);
+    }
+
+    #[test]
+    fn a_generator_without_cpu_ports_or_punctuality() {
+        for thread in [(0.97, 0.01), (0.22, 0.77), (0.1, 0.6)] {
+            let e = Evidence { threads: vec![(0.2, 0.0), thread], ..closed() };
+            assert_eq!(limit(&sample(1000, 1), &e), Limit::Generator, "{thread:?}");
+        }
+        let mut s = sample(1000, 1);
+        s.failures[Failure::NoPort as usize] = 700;
+        assert_eq!(limit(&s, &closed()), Limit::Generator);
+        let mut s = sample(1000, 10);
+        (0..1000).for_each(|_| s.lateness.record(9_000_000));
+        assert_eq!(limit(&s, &Evidence { wanted: Some(1000), ..closed() }), Limit::Generator);
+    }
+
+    #[test]
+    fn a_path_that_loses_or_queues() {
+        let counters = Counters { out_segments: 5000, retransmits: 200, ..Counters::default() };
+        assert_eq!(limit(&sample(1000, 1), &Evidence { counters, ..closed() }), Limit::Path);
+        let e = Evidence { way_us: Some((80.0, 42_000.0)), ..closed() };
+        assert_eq!(limit(&sample(1000, 45), &e), Limit::Path);
+        assert_eq!(limit(&sample(1000, 450), &e), Limit::Target, "the way is a tenth of it");
+    }
+
+    #[test]
+    fn a_full_listen_queue_is_the_targets() {
+        let counters = Counters { listen_overflows: 40, retransmits: 90, out_segments: 900, ..Counters::default() };
+        let e = Evidence { counters, is_local: true, ..closed() };
+        assert_eq!(limit(&sample(1000, 1), &e), Limit::Target);
+        let counters = Counters { syn_retransmits: 80, listen_overflows: 0, ..counters };
+        assert_eq!(limit(&sample(1000, 1), &Evidence { counters, ..closed() }), Limit::Target, "far away");
+    }
 }

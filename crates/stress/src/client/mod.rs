@@ -164,9 +164,7 @@ impl<'p> Client<'p> {
             wall_ns,
         };
         self.count_retransmits();
-        self.tally.sample.latency.merge(&self.second.latency);
-        let number = self.second.number;
-        let _ = out.send(Message::Second(std::mem::replace(&mut self.second, Second { number, ..Second::default() })));
+        self.send_second(self.second.number, out);
         let ending = Ending { thread: self.thread, sample: self.tally.finish(), on_time, facts };
         control.done.fetch_add(1, Ordering::Relaxed);
         let _ = out.send(Message::End(Box::new(ending)));
@@ -219,6 +217,7 @@ impl<'p> Client<'p> {
 
     /// After the end: what is out may still be answered; what was due and not sent is counted with its age.
     fn drain(&mut self, control: &Control, end: u64) {
+        self.send_due();
         self.is_draining = true;
         while self.left > 0
             && let Some(due) = self.pace.take_due(end)
@@ -252,14 +251,19 @@ impl<'p> Client<'p> {
         self.answers_at_tick = answers;
         let number = ((self.now - start) / 1_000_000_000) as u32;
         if number != self.second.number {
-            let cpu = thread_cpu_ns();
-            self.second.cpu_ns = cpu - self.cpu_at_second;
-            self.cpu_at_second = cpu;
-            self.second.open = self.open;
-            self.tally.sample.latency.merge(&self.second.latency);
-            let next = Second { number, ..Second::default() };
-            let _ = out.send(Message::Second(std::mem::replace(&mut self.second, next)));
+            self.send_second(number, out);
         }
+    }
+
+    /// Sends the second that is over; `number` is the next one's.
+    fn send_second(&mut self, number: u32, out: &Sender<Message>) {
+        let cpu = thread_cpu_ns();
+        self.second.cpu_ns = cpu - self.cpu_at_second;
+        self.cpu_at_second = cpu;
+        self.second.open = self.open;
+        self.tally.sample.latency.merge(&self.second.latency);
+        let next = Second { number, ..Second::default() };
+        let _ = out.send(Message::Second(std::mem::replace(&mut self.second, next)));
     }
 }
 

@@ -26,6 +26,18 @@ impl Scheme {
         matches!(self, Scheme::Https | Scheme::Wss | Scheme::Mqtts)
     }
 
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scheme::Http => "http",
+            Scheme::Https => "https",
+            Scheme::Ws => "ws",
+            Scheme::Wss => "wss",
+            Scheme::Mqtt => "mqtt",
+            Scheme::Mqtts => "mqtts",
+        }
+    }
+
     fn port(self) -> u16 {
         match self {
             Scheme::Http | Scheme::Ws => 80,
@@ -51,6 +63,14 @@ pub struct Url {
     pub path: String,
 }
 
+impl std::fmt::Display for Url {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}://{}{}", self.scheme.name(), self.authority, self.path)
+    }
+}
+
+/// Takes one apart.
+///
 /// # Errors
 /// A sentence for the user.
 pub fn parse(text: &str) -> Result<Url, String> {

@@ -16,9 +16,7 @@ pub fn head(plan: &Plan) -> String {
         (Some(duration), None) => format!("{} test", short_time(duration.as_nanos() as f64)),
         (None, None) => "test".to_owned(),
     };
-    let url = &plan.url;
-    let scheme = if url.scheme.is_encrypted() { "https" } else { "http" };
-    let mut out = format!("Running {how_long} @ {scheme}://{}{}\n", url.authority, url.path);
+    let mut out = format!("Running {how_long} @ {}\n", plan.url);
     let _ = writeln!(out, "  {} threads and {} connections", plan.threads, plan.connections);
     if let Load::Open(schedule) = &plan.load {
         let seconds = schedule.end_ns() as f64 / 1e9;
