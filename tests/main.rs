@@ -29,3 +29,4 @@ mod static_files;
 mod tls;
 mod tls_upstream;
 mod upstream_names;
+mod stress;

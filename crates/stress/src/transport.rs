@@ -2,7 +2,9 @@
 
 use crate::client::dial::Dialer;
 use crate::plan::Plan;
+use crate::plan::tls::Tls;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustls::{ClientConnection, Stream};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -11,6 +13,7 @@ use std::time::Duration;
 pub(crate) struct Transport {
     /// Also for a unix socket: reading and writing are the same.
     stream: TcpStream,
+    tls: Option<Box<ClientConnection>>,
 }
 
 impl Transport {
@@ -29,22 +32,33 @@ impl Transport {
         let stream = TcpStream::from(socket);
         let set = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(patience)));
         set.map_err(|e| e.to_string())?;
-        Ok(Transport { stream })
+        let session = |tls: &Tls| ClientConnection::new(tls.config.clone(), tls.name.clone()).map(Box::new);
+        let tls = plan.tls.as_ref().map(session).transpose().map_err(|e| e.to_string())?;
+        Ok(Transport { stream, tls })
     }
 }
 
 impl Read for Transport {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.stream.read(buffer)
+        match &mut self.tls {
+            Some(tls) => Stream::new(tls.as_mut(), &mut self.stream).read(buffer),
+            None => self.stream.read(buffer),
+        }
     }
 }
 
 impl Write for Transport {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes)
+        match &mut self.tls {
+            Some(tls) => Stream::new(tls.as_mut(), &mut self.stream).write(bytes),
+            None => self.stream.write(bytes),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
+        match &mut self.tls {
+            Some(tls) => Stream::new(tls.as_mut(), &mut self.stream).flush(),
+            None => self.stream.flush(),
+        }
     }
 }

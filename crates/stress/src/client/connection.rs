@@ -1,6 +1,7 @@
 //! One connection of a client thread: what it carries, and what it is waiting for.
 
 use super::answer::Answer;
+use super::tls::Session;
 use std::os::fd::OwnedFd;
 
 /// ```text
@@ -28,6 +29,7 @@ pub(crate) enum Stage {
 #[derive(Default)]
 pub(crate) struct Connection {
     pub socket: Option<OwnedFd>,
+    pub tls: Option<Box<Session>>,
     pub stage: Stage,
     /// Whether a request is assigned: in `Connecting` and `Handshaking` it may or may not be.
     pub has_request: bool,

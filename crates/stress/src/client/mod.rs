@@ -7,6 +7,7 @@ mod answer;
 mod connection;
 pub(crate) mod dial;
 mod pace;
+mod tls;
 mod turn;
 
 use crate::plan::{Load, Plan};
@@ -94,6 +95,8 @@ pub(crate) struct Client<'p> {
     tally: Tally,
     second: Second,
     buffer: Box<[u8]>,
+    /// Deciphered bytes; empty without TLS.
+    plain: Box<[u8]>,
     /// The time of the last look at the clock.
     now: u64,
     /// Established connections.
@@ -130,6 +133,7 @@ impl<'p> Client<'p> {
             tally: Tally::new(plan.urls.len()),
             second: Second::default(),
             buffer: vec![0; BUFFER].into(),
+            plain: vec![0; if plan.tls.is_some() { BUFFER } else { 0 }].into(),
             now: now_ns(),
             open: 0,
             left: plan.total_of(thread).unwrap_or(u64::MAX),

@@ -2,6 +2,7 @@
 
 use super::answer::Progress;
 use super::connection::{Connection, Stage};
+use super::tls::Session;
 use super::{Client, now_ns};
 use crate::options::Closing;
 use crate::sample::Failure;
@@ -61,6 +62,9 @@ impl Client<'_> {
                 }
             }
             _ => {
+                if flags & WRITABLE != 0 && self.connections[id as usize].tls.is_some() {
+                    self.flush(id);
+                }
                 if flags & (READABLE | HUNG_UP) != 0 {
                     self.read(id, flags);
                 }
@@ -150,7 +154,62 @@ impl Client<'_> {
         let connection = &mut self.connections[id as usize];
         self.tally.sample.connects += 1;
         self.tally.sample.connect.record(self.now - connection.began);
-        self.established(id);
+        match &self.plan.tls {
+            None => self.established(id),
+            Some(tls) => match Session::new(tls) {
+                Ok(session) => {
+                    connection.tls = Some(Box::new(session));
+                    connection.stage = Stage::Handshaking;
+                    connection.began = self.now;
+                    self.flush(id);
+                }
+                Err(_) => self.fail(id, Failure::Tls),
+            },
+        }
+    }
+
+    /// Sends what the TLS session has to send.
+    fn flush(&mut self, id: u32) {
+        let connection = &mut self.connections[id as usize];
+        if let (Some(session), Some(socket)) = (&mut connection.tls, &connection.socket) {
+            match session.flush(socket) {
+                Ok(sent) => self.tally.sample.bytes_written += sent as u64,
+                Err(error) => self.broken(id, Failure::of_read(&error)),
+            }
+        }
+    }
+
+    /// Bytes of a TLS connection: of the handshake, or of answers.
+    fn take_tls(&mut self, id: u32, mut bytes: &[u8]) {
+        let mut plain = std::mem::take(&mut self.plain);
+        let generation = self.connections[id as usize].generation;
+        while self.connections[id as usize].generation == generation {
+            let connection = &mut self.connections[id as usize];
+            let Some(session) = &mut connection.tls else { break };
+            let Ok(taken) = session.take(bytes) else {
+                // What rustls has to say about it is an alert: it goes out before the end.
+                self.flush(id);
+                if self.connections[id as usize].generation == generation {
+                    self.fail(id, Failure::Tls);
+                }
+                break;
+            };
+            bytes = &bytes[taken..];
+            if connection.stage == Stage::Handshaking && !session.is_handshaking() {
+                self.tally.sample.tls.record(self.now - connection.began);
+                self.tally.sample.resumed += u64::from(session.is_resumed());
+                self.established(id);
+                continue;
+            }
+            let count = session.read(&mut plain);
+            if count > 0 {
+                self.take(id, &plain[..count]);
+            } else if taken == 0 {
+                self.flush(id);
+                break;
+            }
+        }
+        self.plain = plain;
     }
 
     /// The connection can carry requests.
@@ -183,6 +242,14 @@ impl Client<'_> {
         let connection = &mut self.connections[id as usize];
         let Some(socket) = &connection.socket else { return };
         let request = &self.plan.requests[connection.request as usize].bytes;
+        if let Some(session) = &mut connection.tls {
+            connection.stage = Stage::Waiting;
+            connection.written = request.len() as u32;
+            if session.write(request).is_err() {
+                return self.fail(id, Failure::Tls);
+            }
+            return self.flush(id);
+        }
         while (connection.written as usize) < request.len() {
             match send(socket, &request[connection.written as usize..], SendFlags::NOSIGNAL) {
                 Ok(sent) => {
@@ -212,7 +279,12 @@ impl Client<'_> {
                 Ok((count, _)) => {
                     self.connections[id as usize].is_ending = flags & HUNG_UP != 0;
                     let generation = self.connections[id as usize].generation;
-                    self.take(id, &buffer[..count]);
+                    self.tally.sample.bytes_read += count as u64;
+                    self.second.bytes += count as u64;
+                    match self.plan.tls {
+                        None => self.take(id, &buffer[..count]),
+                        Some(_) => self.take_tls(id, &buffer[..count]),
+                    }
                     // A short read has emptied the socket, but the end of the connection is still to be read.
                     let is_replaced = self.connections[id as usize].generation != generation;
                     if is_replaced || (count < buffer.len() && flags & HUNG_UP == 0) {
@@ -232,8 +304,6 @@ impl Client<'_> {
 
     /// Bytes of an answer.
     fn take(&mut self, id: u32, bytes: &[u8]) {
-        self.tally.sample.bytes_read += bytes.len() as u64;
-        self.second.bytes += bytes.len() as u64;
         let connection = &mut self.connections[id as usize];
         if !matches!(connection.stage, Stage::Waiting | Stage::Writing) {
             // Bytes that nobody asked for: an answer such as 408 before the target closes, or no HTTP.
@@ -324,6 +394,10 @@ impl Client<'_> {
         let Some(socket) = connection.socket.take() else { return };
         if !matches!(connection.stage, Stage::Connecting | Stage::Down) {
             self.open -= 1;
+        }
+        if let Some(mut session) = connection.tls.take().filter(|_| how != Some(Closing::Reset)) {
+            session.say_goodbye();
+            let _ = session.flush(&socket);
         }
         connection.stage = Stage::Down;
         connection.generation = connection.generation.wrapping_add(1);

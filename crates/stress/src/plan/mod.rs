@@ -3,6 +3,7 @@
 pub mod list;
 pub mod preset;
 pub mod request;
+pub mod tls;
 pub mod url;
 
 use crate::options::{Closing, Options};
@@ -11,6 +12,7 @@ use request::{Common, Request, Wanted, build};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
+use tls::Tls;
 use url::Url;
 
 /// wrk's defaults.
@@ -72,6 +74,8 @@ pub struct Plan {
     pub proxy_header: Option<u8>,
     /// The response header that names the backend.
     pub backend_header: Option<String>,
+    /// How TLS is spoken; `None`: not at all.
+    pub tls: Option<Tls>,
     /// What the user should know about how the plan was made.
     pub notes: Vec<String>,
 }
@@ -120,6 +124,7 @@ impl Plan {
             sources: options.sources.iter().flat_map(|s| s.addresses()).collect(),
             proxy_header: options.proxy_protocol,
             backend_header: options.backend_header.clone(),
+            tls: Tls::new(&url, &options)?,
             notes,
             url,
         })
