@@ -30,3 +30,5 @@ mod tls;
 mod tls_upstream;
 mod upstream_names;
 mod stress;
+mod stress_hold;
+mod stress_script;

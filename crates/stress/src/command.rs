@@ -2,6 +2,7 @@
 
 use crate::condition::{self, Condition};
 use crate::find_max::{self, Found, Step};
+use crate::hold::{self, HoldPlan};
 use crate::options::{self, Options};
 use crate::plan::Plan;
 use crate::preflight;
@@ -10,6 +11,7 @@ use crate::report::live::{Live, Shown};
 use crate::report::{compare, html, text};
 use crate::run::{Record, run};
 use crate::system::Interrupts;
+use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
@@ -55,8 +57,30 @@ fn dispatch(o: &Options, version: &str) -> Result<u8, String> {
     Ok(0)
 }
 
+/// `--hold`
+fn hold(o: &Options, count: usize) -> Result<u8, String> {
+    let plan = HoldPlan::new(o, count)?;
+    let mut out = Printer { is_silent: is_stdout(o.json.as_deref()) };
+    plan.base.notes.iter().filter(|_| !o.quiet).for_each(|note| out.print(&format!("{note}\n")));
+    out.print(&hold::report::head(&plan));
+    let interrupts = Interrupts::open().map_err(|e| format!("signals: {e}"))?;
+    let record = hold::run(&plan, &interrupts, |line| {
+        if !o.quiet {
+            let _ = std::io::stderr().write_all(line.as_bytes());
+        }
+    })?;
+    out.print(&hold::report::summary(&record));
+    if let Some(path) = &o.json {
+        write_json(path, &hold::report::json(&plan, &record))?;
+    }
+    Ok(if record.held == 0 { UNANSWERED } else { 0 })
+}
+
 /// Everything that puts load on a target.
 fn load(o: &Options) -> Result<u8, String> {
+    if let Some(count) = o.hold {
+        return hold(o, count);
+    }
     let fail_if = o.fail_if.as_deref().map(condition::parse).transpose()?.unwrap_or_default();
     let slo = condition::parse(o.slo.as_deref().unwrap_or(DEFAULT_SLO))?;
     let plan = Plan::new(o)?;
@@ -83,7 +107,10 @@ fn load(o: &Options) -> Result<u8, String> {
         (Some(record), code)
     };
     let Some(record) = record else { return Ok(code) };
-    out.print(&text::summary(&plan, &record, o.latency));
+    out.print(&text::summary(&plan, &record, plan.latency));
+    if let Some(script) = &plan.script {
+        script.done(&record).map_err(|e| format!("script: {e}"))?;
+    }
     write_files(o, &Summary::new(&plan, &record, &findings))?;
     Ok(if fails(&fail_if, &record) { CONDITION } else { code })
 }
@@ -117,16 +144,8 @@ fn shown(o: &Options) -> Shown {
 }
 
 fn write_files(o: &Options, summary: &Summary) -> Result<(), String> {
-    let write = |path: &Path, text: &str| {
-        if is_stdout(Some(path)) {
-            return std::io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string());
-        }
-        std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
-    };
     if let Some(path) = &o.json {
-        let mut text = serde_json::to_string_pretty(summary).map_err(|e| e.to_string())?;
-        text.push('\n');
-        write(path, &text)?;
+        write_json(path, summary)?;
     }
     if let Some(path) = &o.csv {
         write(path, &csv(summary))?;
@@ -135,6 +154,19 @@ fn write_files(o: &Options, summary: &Summary) -> Result<(), String> {
         write(path, &html::page(summary))?;
     }
     Ok(())
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> Result<(), String> {
+    let mut text = serde_json::to_string_pretty(value).map_err(|e| e.to_string())?;
+    text.push('\n');
+    write(path, &text)
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    if is_stdout(Some(path)) {
+        return std::io::stdout().write_all(text.as_bytes()).map_err(|e| e.to_string());
+    }
+    std::fs::write(path, text).map_err(|e| format!("{}: {e}", path.display()))
 }
 
 fn fails(conditions: &[Condition], record: &Record) -> bool {

@@ -52,4 +52,10 @@ pub(crate) struct Connection {
     /// When it became free.
     pub free_since: u64,
     pub answer: Answer,
+    /// A script's request, instead of the plan's.
+    pub own: Vec<u8>,
+    /// Answers that are still to come for what was sent: several if a script sends several requests at once.
+    pub pending: u16,
+    /// A script wants to see the answer: all of its bytes so far.
+    pub seen: Vec<u8>,
 }

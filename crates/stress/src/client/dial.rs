@@ -1,5 +1,6 @@
 //! Opens sockets towards the target: addresses, options, and the PROXY header.
 
+use crate::machine;
 use crate::plan::{Address, Plan};
 use crate::system;
 use rustix::io::Errno;
@@ -15,6 +16,8 @@ use std::os::fd::OwnedFd;
 pub(crate) struct Dialer<'p> {
     plan: &'p Plan,
     next_source: usize,
+    /// See [`Dialer::with_own_ports`].
+    ports: Option<Ports>,
     unix: Option<SocketAddrUnix>,
 }
 
@@ -25,7 +28,23 @@ impl<'p> Dialer<'p> {
             Address::Unix(path) => Some(SocketAddrUnix::new(path)?),
             Address::Tcp(_) => None,
         };
-        Ok(Dialer { plan, next_source: thread, unix })
+        Ok(Dialer { plan, next_source: thread, ports: None, unix })
+    }
+
+    /// Chooses local ports itself, one after the other, each thread a part of them. The kernel's own search becomes slow
+    /// (milliseconds a connection) once half of the ports to one target are taken.
+    pub(crate) fn with_own_ports(mut self, thread: usize) -> Dialer<'p> {
+        let (Address::Tcp(target), Some(range)) = (&self.plan.address, machine::local_port_range()) else {
+            return self;
+        };
+        let sources = match self.plan.sources.is_empty() {
+            false => self.plan.sources.clone(),
+            true => machine::source_towards(*target).into_iter().collect(),
+        };
+        if !sources.is_empty() {
+            self.ports = Some(Ports { sources, range, next: thread as u64, stride: self.plan.threads as u64 });
+        }
+        self
     }
 
     /// A socket that is connecting, or connected.
@@ -38,7 +57,10 @@ impl<'p> Dialer<'p> {
                 if self.plan.close.is_none() {
                     sockopt::set_tcp_nodelay(&socket, true)?;
                 }
-                self.bind(&socket)?;
+                match &mut self.ports {
+                    Some(ports) => ports.bind(&socket)?,
+                    None => self.bind(&socket)?,
+                }
                 pending(connect(&socket, address))?;
                 socket
             }
@@ -83,5 +105,31 @@ fn pending(result: rustix::io::Result<()>) -> io::Result<()> {
     match result {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(()),
         Err(e) => Err(e.into()),
+    }
+}
+
+/// Local addresses and ports, one after the other.
+struct Ports {
+    sources: Vec<IpAddr>,
+    /// First port, and how many.
+    range: (u16, u32),
+    next: u64,
+    stride: u64,
+}
+
+impl Ports {
+    fn bind(&mut self, socket: &OwnedFd) -> io::Result<()> {
+        // Ports that others hold are passed over; when all were tried, there is none.
+        let all = u64::from(self.range.1) * self.sources.len() as u64;
+        while self.next < all {
+            let (source, port) = (self.next % self.sources.len() as u64, self.next / self.sources.len() as u64);
+            self.next += self.stride;
+            let address = SocketAddr::new(self.sources[source as usize], self.range.0 + port as u16);
+            match bind(socket, &address) {
+                Err(Errno::ADDRINUSE) => {}
+                other => return Ok(other?),
+            }
+        }
+        Err(Errno::ADDRNOTAVAIL.into())
     }
 }

@@ -3,21 +3,25 @@
 //! A turn waits for events, and answers each with at most one read and one write. Nothing is allocated or shared for a
 //! request; once a second the thread sends what it counted.
 
-mod answer;
+pub(crate) mod answer;
 mod connection;
 pub(crate) mod dial;
 mod pace;
-mod tls;
+mod scripted;
+pub(crate) mod tls;
 mod turn;
 
 use crate::plan::{Load, Plan};
 use crate::sample::{Sample, Second, Tally};
+use crate::script::State;
 use crate::system::{Epoll, sharpen_timers};
 use answer::HeadReader;
 use connection::Connection;
 use dial::Dialer;
 use pace::Pace;
 use rustix::time::{ClockId, clock_gettime};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
@@ -111,6 +115,10 @@ pub(crate) struct Client<'p> {
     resting: Vec<u32>,
     /// No request is sent any more.
     is_draining: bool,
+    script: Option<State>,
+    script_has_failed: bool,
+    /// Connections whose next request a script has put off: when, and which.
+    delayed: BinaryHeap<Reverse<(u64, u32)>>,
     answers_at_tick: u64,
     cpu_at_second: u64,
 }
@@ -141,6 +149,9 @@ impl<'p> Client<'p> {
             next_request: plan.requests.len() * thread / plan.threads,
             resting: Vec::new(),
             is_draining: false,
+            script: plan.script.as_ref().map(|s| s.state(thread)),
+            script_has_failed: false,
+            delayed: BinaryHeap::new(),
             answers_at_tick: 0,
             cpu_at_second: 0,
         })
@@ -201,7 +212,7 @@ impl<'p> Client<'p> {
         let mut next_tick = start + TICK_NS;
         loop {
             self.now = now_ns();
-            if self.now >= end || control.stop.load(Ordering::Relaxed) || self.is_finished() {
+            if self.now >= end || control.stop.load(Ordering::Relaxed) || self.is_finished() || self.is_script_done() {
                 return;
             }
             if self.now >= next_tick {
@@ -209,7 +220,8 @@ impl<'p> Client<'p> {
                 next_tick += TICK_NS * (1 + (self.now - next_tick) / TICK_NS);
             }
             self.send_due();
-            let until = next_tick.min(end).min(self.pace.wake_at());
+            self.send_delayed();
+            let until = next_tick.min(end).min(self.pace.wake_at()).min(self.next_delayed());
             self.events(until.saturating_sub(self.now));
         }
     }

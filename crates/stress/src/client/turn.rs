@@ -88,7 +88,9 @@ impl Client<'_> {
             return;
         }
         if !self.pace.is_open() || self.pace.next_due() <= self.now {
-            self.next(id);
+            if !self.is_delayed(id) {
+                self.next(id);
+            }
         } else {
             self.put_free(id);
         }
@@ -100,12 +102,15 @@ impl Client<'_> {
     }
 
     /// Gives a free connection the next request: closed loop, or one that is due.
-    fn next(&mut self, id: u32) {
+    pub(super) fn next(&mut self, id: u32) {
         let due = match self.pace.is_open() {
             true => self.pace.take_due(self.now),
             false => Some(self.now),
         };
         let Some(due) = due else { return self.put_free(id) };
+        if self.left == 0 {
+            return;
+        }
         self.left -= 1;
         self.in_flight += 1;
         let connection = &mut self.connections[id as usize];
@@ -234,6 +239,10 @@ impl Client<'_> {
         connection.began = self.now;
         connection.has_first_byte = false;
         connection.answer.clear();
+        connection.pending = 1;
+        if self.script.is_some() {
+            self.ask_script(id);
+        }
         self.tally.sample.sent += 1;
         self.write(id);
     }
@@ -241,7 +250,10 @@ impl Client<'_> {
     fn write(&mut self, id: u32) {
         let connection = &mut self.connections[id as usize];
         let Some(socket) = &connection.socket else { return };
-        let request = &self.plan.requests[connection.request as usize].bytes;
+        let request = match connection.own.is_empty() {
+            true => &self.plan.requests[connection.request as usize].bytes,
+            false => &connection.own,
+        };
         if let Some(session) = &mut connection.tls {
             connection.stage = Stage::Waiting;
             connection.written = request.len() as u32;
@@ -314,10 +326,22 @@ impl Client<'_> {
             self.tally.sample.first_byte.record(self.now - connection.counted_from);
         }
         let is_head = self.plan.requests[connection.request as usize].is_head;
-        match connection.answer.feed(bytes, is_head, &mut self.heads, &mut self.tally) {
-            Ok(Progress::More) => {}
-            Ok(Progress::Complete(used)) if used == bytes.len() => self.complete(id),
-            _ => self.fail(id, Failure::Protocol),
+        let mut bytes = bytes;
+        loop {
+            let connection = &mut self.connections[id as usize];
+            match connection.answer.feed(bytes, is_head, &mut self.heads, &mut self.tally) {
+                Ok(Progress::More) => return self.keep_for_script(id, bytes),
+                Ok(Progress::Complete(used)) if used == bytes.len() || connection.pending > 1 => {
+                    self.keep_for_script(id, &bytes[..used]);
+                    let is_last = self.connections[id as usize].pending <= 1;
+                    self.complete(id);
+                    bytes = &bytes[used..];
+                    if is_last || bytes.is_empty() {
+                        return;
+                    }
+                }
+                _ => return self.fail(id, Failure::Protocol),
+            }
         }
     }
 
@@ -328,13 +352,25 @@ impl Client<'_> {
         let latency = self.now - connection.counted_from;
         let url = self.plan.requests[connection.request as usize].url;
         let unfinished = connection.stage == Stage::Writing;
-        connection.has_request = false;
-        connection.stage = Stage::Idle;
-        self.in_flight -= 1;
+        connection.pending = connection.pending.saturating_sub(1);
+        let is_last = connection.pending == 0;
+        if is_last {
+            connection.has_request = false;
+            connection.stage = Stage::Idle;
+            self.in_flight -= 1;
+        } else {
+            connection.answer.clear();
+        }
         self.second.answers += 1;
         self.second.errors += u64::from(facts.status >= 400);
         self.second.latency.record(latency);
         self.tally.answer(facts.status, url, facts.backend, latency);
+        if self.script.is_some() {
+            self.show_answer(id, facts.status);
+        }
+        if !is_last {
+            return;
+        }
         match self.plan.close {
             None if facts.keeps && !unfinished && !self.connections[id as usize].is_ending => self.release(id),
             // The other side closes, and has the TIME_WAIT; until then the place is taken.

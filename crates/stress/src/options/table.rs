@@ -115,7 +115,7 @@ rows! {
     Tls: None, "key" "FILE", "Its key, PEM.", |o, v| path(&mut o.key, v);
     Tls: None, "no-resumption", "A full handshake for each connection.", |o, _| flag(&mut o.no_resumption);
     Hold: None, "hold" "N", "Opens N connections and keeps them.", |o, v| put(&mut o.hold, positive(v));
-    Hold: None, "hold-protocol" "NAME", "http (idle after one answer, or a long-poll), sse, websocket, mqtt. Default: by the URL's scheme (ws, mqtt), else http.", |o, v| text(&mut o.hold_protocol, v);
+    Hold: None, "hold-protocol" "NAME", "http (idle after one answer), longpoll, sse, websocket, mqtt. Default: by the URL's scheme (ws, mqtt), else http.", |o, v| text(&mut o.hold_protocol, v);
     Hold: None, "ramp" "R/s", "New connections a second. Default: 1000.", |o, v| put(&mut o.ramp, rate(v));
     Hold: None, "heartbeat" "T", "Sends something on each connection that often: a request, a ping, a PINGREQ.", |o, v| put(&mut o.heartbeat, duration(v));
     Hold: None, "topic" "NAME", "MQTT: what is subscribed to.", |o, v| text(&mut o.topic, v);

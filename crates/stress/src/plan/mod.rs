@@ -8,9 +8,11 @@ pub mod url;
 
 use crate::options::{Closing, Options};
 use crate::schedule::Schedule;
+use crate::script::Script;
 use request::{Common, Request, Wanted, build};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 use tls::Tls;
 use url::Url;
@@ -74,6 +76,16 @@ pub struct Plan {
     pub proxy_header: Option<u8>,
     /// The response header that names the backend.
     pub backend_header: Option<String>,
+    /// The distribution of latencies is printed.
+    pub latency: bool,
+    /// `-m`, `-H` and `-b`, for scripts.
+    pub method: String,
+    /// See `method`.
+    pub headers: Vec<(String, String)>,
+    /// See `method`.
+    pub body: Option<Vec<u8>>,
+    /// A script's states; `None`: no script.
+    pub script: Option<Arc<Script>>,
     /// How TLS is spoken; `None`: not at all.
     pub tls: Option<Tls>,
     /// What the user should know about how the plan was made.
@@ -110,7 +122,7 @@ impl Plan {
             Some(path) => Address::Unix(path.clone()),
             None => Address::Tcp(resolve(&url)?),
         };
-        Ok(Plan {
+        let mut plan = Plan {
             address,
             urls,
             requests: built,
@@ -124,10 +136,24 @@ impl Plan {
             sources: options.sources.iter().flat_map(|s| s.addresses()).collect(),
             proxy_header: options.proxy_protocol,
             backend_header: options.backend_header.clone(),
+            latency: options.latency,
+            method: options.method.clone().unwrap_or_else(|| "GET".to_owned()),
+            headers: options.headers.clone(),
+            body: options.body.clone(),
+            script: None,
             tls: Tls::new(&url, &options)?,
             notes,
             url,
-        })
+        };
+        if let Some(file) = &options.script {
+            let script = Script::load(file, &options.script_arguments, &plan)?;
+            if let Some(bytes) = script.fixed_request() {
+                let is_head = bytes.starts_with(b"HEAD ");
+                plan.requests = vec![Request { bytes, url: 0, is_head }];
+            }
+            plan.script = Some(Arc::new(script));
+        }
+        Ok(plan)
     }
 
     /// The connections of one thread.
