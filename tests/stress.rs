@@ -397,7 +397,7 @@ fn the_json_has_the_published_schema() {
         names.sort();
         names
     };
-    let properties = schema.split("\"properties\": {").nth(1).unwrap().split("\n  },\n  \"$defs\"").next().unwrap();
+    let properties = schema.split_once("\"properties\": {").unwrap().1.split("\n  },\n  \"$defs\"").next().unwrap();
     assert_eq!(names(&json.0, "  "), names(properties, "    "));
 }
 

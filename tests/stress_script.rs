@@ -108,6 +108,8 @@ fn tls_with_and_without_resumption() {
             "/CN=stress.test",
             "-addext",
             "subjectAltName=DNS:stress.test",
+            "-addext",
+            "basicConstraints=critical,CA:FALSE",
             "-keyout",
             &file("key"),
             "-out",

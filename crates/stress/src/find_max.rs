@@ -42,7 +42,7 @@ impl Search {
     }
 
     /// The next rate; nothing: it is found.
-    pub fn next(&mut self) -> Option<f64> {
+    pub fn next_rate(&mut self) -> Option<f64> {
         match (self.held, self.failed) {
             (None, None) => Some(self.guess * FIRST_BELOW),
             (Some(held), Some(failed)) if failed <= held * CLOSE => None,
@@ -124,7 +124,7 @@ pub fn find(
     note(&mut found, Step { rate: guess, held: true, why });
     let mut search = Search::new(guess);
     while found.steps.len() < MAX_STEPS
-        && let Some(rate) = search.next()
+        && let Some(rate) = search.next_rate()
     {
         if !watch.goes_on() {
             return Err("ended by the user".to_owned());
@@ -184,7 +184,7 @@ mod tests {
     fn search(guess: f64, limit: f64) -> (usize, f64) {
         let (mut search, mut steps) = (Search::new(guess), 1);
         while steps < MAX_STEPS
-            && let Some(rate) = search.next()
+            && let Some(rate) = search.next_rate()
         {
             search.note(rate, rate <= limit);
             steps += 1;

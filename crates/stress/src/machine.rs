@@ -2,7 +2,7 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::read_to_string;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, UdpSocket};
 
 /// Counters of the kernel's network stack (of this network namespace).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -120,14 +120,6 @@ pub(crate) fn local_port_range() -> Option<(u16, u32)> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse::<u16>);
     let (first, last) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
     Some((first, (u32::from(last) + 1).saturating_sub(u32::from(first))))
-}
-
-/// The address that connections to a target come from.
-pub(crate) fn source_towards(target: SocketAddr) -> Option<IpAddr> {
-    let any = if target.is_ipv4() { IpAddr::from([0, 0, 0, 0]) } else { IpAddr::from([0; 16]) };
-    let socket = UdpSocket::bind((any, 0)).ok()?;
-    socket.connect(target).ok()?;
-    socket.local_addr().ok().map(|a| a.ip())
 }
 
 /// `tcp_tw_reuse`: 0 never, 1 always, 2 on loopback.

@@ -70,7 +70,7 @@ fn descriptors(plan: &Plan) -> Option<String> {
     (limit < needed).then(|| {
         format!(
             "{} connections need {needed} descriptors, the limit is {limit}: raise it with ulimit -n {needed} \
-             (LimitNOFILE= in a unit, nofile in /etc/security/limits.conf), or share the load with --agents",
+             (LimitNOFILE= in a unit, nofile in /etc/security/limits.conf)",
             plan.connections
         )
     })

@@ -8,8 +8,7 @@ use crate::probe::Probe;
 use crate::sample::{Sample, Second};
 use crate::verdict::{Evidence, Verdict, judge};
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime};
 
@@ -119,6 +118,7 @@ pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) 
         speed: interface.as_deref().filter(|i| machine::is_physical(i)).and_then(machine::speed),
         way_us: probe.finish(),
         is_local: is_local(plan),
+        is_loopback: interface.as_deref() == Some("lo"),
         ports: machine::local_ports().map(|p| u64::from(p) * plan.sources.len().max(1) as u64),
         time_waits: machine::time_waits(),
         descriptors,
@@ -208,6 +208,3 @@ pub(crate) fn is_local(plan: &Plan) -> bool {
         Address::Unix(_) => true,
     }
 }
-
-/// A flag that Ctrl-C sets.
-pub type Interrupt = Arc<AtomicBool>;

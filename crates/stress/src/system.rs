@@ -119,6 +119,23 @@ pub(crate) fn choose_port_late(fd: &impl AsRawFd) {
     };
 }
 
+/// Lets the kernel choose a socket's local port only from these (Linux 6.3; before it, from all).
+pub(crate) fn limit_ports(fd: &impl AsRawFd, low: u16, high: u16) {
+    /// `IP_LOCAL_PORT_RANGE` of `linux/in.h`, which the libc crate lacks.
+    const IP_LOCAL_PORT_RANGE: libc::c_int = 51;
+    let range = u32::from(high) << 16 | u32::from(low);
+    // SAFETY: `range` lives over the call, its size is given.
+    unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_IP,
+            IP_LOCAL_PORT_RANGE,
+            (&raw const range).cast(),
+            size_of::<u32>() as libc::socklen_t,
+        )
+    };
+}
+
 /// Lets this thread's waits end when they were asked to, not up to 50 microseconds later.
 pub(crate) fn sharpen_timers() {
     // SAFETY: no pointers. A kernel that refuses keeps its slack.

@@ -12,6 +12,10 @@ const RUNNABLE: f64 = 0.95;
 const WAITING: f64 = 0.20;
 /// A thread that waits for its turn more than half of the time measures its neighbours.
 const STARVED: f64 = 0.50;
+/// A shorter run has not shown how its threads fare.
+const LEAST_SECONDS: f64 = 0.3;
+/// A lost SYN is sent again after a second: handshakes that took this long were.
+const SYN_LOST_NS: u64 = 900_000_000;
 /// Open loop: the latest percent of requests was sent so late, nanoseconds, and that is so much of their latency.
 const LATE_NS: u64 = 2_000_000;
 const LATE_PART: f64 = 0.25;
@@ -91,6 +95,8 @@ pub struct Evidence {
     pub way_us: Option<(f64, f64)>,
     /// The target is on this machine.
     pub is_local: bool,
+    /// It is reached by the loopback interface.
+    pub is_loopback: bool,
     /// Local ports to one target address, over all sources.
     pub ports: Option<u64>,
     /// TIME_WAITs at the end.
@@ -116,7 +122,7 @@ pub fn judge(sample: &Sample, evidence: &Evidence) -> Verdict {
     let sources: [(Limit, Vec<String>); 4] = [
         (Limit::Generator, starvation(sample, evidence)),
         (Limit::Generator, own_cpu(sample, evidence)),
-        (Limit::Target, listen_queue(evidence)),
+        (Limit::Target, listen_queue(sample, evidence)),
         (Limit::Path, path(sample, evidence)),
     ];
     for (which, found) in sources {
@@ -160,7 +166,8 @@ fn starvation(sample: &Sample, e: &Evidence) -> Vec<String> {
 fn own_cpu(sample: &Sample, e: &Evidence) -> Vec<String> {
     let mut found = Vec::new();
     // What was asked for was done: a thread's trouble, if it had any, is seen in its lateness.
-    let threads = if reached(e) { &[][..] } else { &e.threads[..] };
+    let is_judged = !reached(e) && e.seconds >= LEAST_SECONDS;
+    let threads = if is_judged { &e.threads[..] } else { &[][..] };
     for (number, &(busy, delay)) in threads.iter().enumerate() {
         if busy >= BUSY || (busy + delay >= RUNNABLE && delay >= WAITING) || delay >= STARVED {
             found.push(format!(
@@ -185,9 +192,14 @@ fn own_cpu(sample: &Sample, e: &Evidence) -> Vec<String> {
     found
 }
 
-fn listen_queue(e: &Evidence) -> Vec<String> {
+fn listen_queue(sample: &Sample, e: &Evidence) -> Vec<String> {
     let c = &e.counters;
     let mut found = Vec::new();
+    // The counters are those of the whole machine: they count if this run felt it.
+    let late = sample.connect.max() >= SYN_LOST_NS;
+    if !late && sample.failures_of(Failure::ConnectTimeout) + sample.failures_of(Failure::Refused) == 0 {
+        return found;
+    }
     if e.is_local && c.listen_overflows > 0 {
         found.push(format!(
             "a listen queue on this machine overflowed {} times: raise the target's backlog",
@@ -205,10 +217,18 @@ fn listen_queue(e: &Evidence) -> Vec<String> {
 fn path(sample: &Sample, e: &Evidence) -> Vec<String> {
     let mut found = Vec::new();
     let c = &e.counters;
-    let data = c.retransmits.saturating_sub(c.syn_retransmits);
-    let loss = data as f64 / c.out_segments.max(1) as f64;
-    if data >= LOSS_LEAST && loss >= LOSS {
-        found.push(format!("{data} of {} segments had to be sent again ({})", c.out_segments, percent(loss)));
+    // Loopback loses and delays nothing.
+    if e.is_loopback {
+        return found;
+    }
+    let segments = sample.sent + sample.connects;
+    let loss = sample.retransmits as f64 / segments.max(1) as f64;
+    if sample.retransmits >= LOSS_LEAST && loss >= LOSS {
+        found.push(format!(
+            "{} of about {segments} segments had to be sent again ({})",
+            sample.retransmits,
+            percent(loss)
+        ));
     }
     if let Some(speed) = e.speed.filter(|_| !e.is_local) {
         let bits = c.interface.rx_bytes.max(c.interface.tx_bytes) as f64 * 8.0 / e.seconds.max(1e-9);
@@ -341,8 +361,8 @@ mod tests {
 
     #[test]
     fn a_path_that_loses_or_queues() {
-        let counters = Counters { out_segments: 5000, retransmits: 200, ..Counters::default() };
-        assert_eq!(limit(&sample(1000, 1), &Evidence { counters, ..closed() }), Limit::Path);
+        let lossy = Sample { sent: 1000, retransmits: 40, ..sample(1000, 1) };
+        assert_eq!(limit(&lossy, &closed()), Limit::Path);
         let e = Evidence { way_us: Some((80.0, 42_000.0)), ..closed() };
         assert_eq!(limit(&sample(1000, 45), &e), Limit::Path);
         assert_eq!(limit(&sample(1000, 450), &e), Limit::Target, "the way is a tenth of it");
@@ -352,8 +372,11 @@ mod tests {
     fn a_full_listen_queue_is_the_targets() {
         let counters = Counters { listen_overflows: 40, retransmits: 90, out_segments: 900, ..Counters::default() };
         let e = Evidence { counters, is_local: true, ..closed() };
-        assert_eq!(limit(&sample(1000, 1), &e), Limit::Target);
+        let mut s = sample(1000, 1);
+        s.connect.record(1_020_000_000);
+        let text = judge(&s, &e).evidence.join("\n");
+        assert!(judge(&s, &e).limit == Limit::Target && text.contains("overflowed 40 times"), "{text}");
         let counters = Counters { syn_retransmits: 80, listen_overflows: 0, ..counters };
-        assert_eq!(limit(&sample(1000, 1), &Evidence { counters, ..closed() }), Limit::Target, "far away");
+        assert_eq!(limit(&s, &Evidence { counters, ..closed() }), Limit::Target, "far away");
     }
 }

@@ -9,15 +9,15 @@ use rustix::net::{
     socket_with, sockopt,
 };
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 
 /// Makes sockets for one thread, its source addresses in turn.
 pub(crate) struct Dialer<'p> {
     plan: &'p Plan,
     next_source: usize,
-    /// See [`Dialer::with_own_ports`].
-    ports: Option<Ports>,
+    /// See [`Dialer::in_windows`].
+    windows: Option<Windows>,
     unix: Option<SocketAddrUnix>,
 }
 
@@ -28,21 +28,17 @@ impl<'p> Dialer<'p> {
             Address::Unix(path) => Some(SocketAddrUnix::new(path)?),
             Address::Tcp(_) => None,
         };
-        Ok(Dialer { plan, next_source: thread, ports: None, unix })
+        Ok(Dialer { plan, next_source: thread, windows: None, unix })
     }
 
-    /// Chooses local ports itself, one after the other, each thread a part of them. The kernel's own search becomes slow
-    /// (milliseconds a connection) once half of the ports to one target are taken.
-    pub(crate) fn with_own_ports(mut self, thread: usize) -> Dialer<'p> {
-        let (Address::Tcp(target), Some(range)) = (&self.plan.address, machine::local_port_range()) else {
-            return self;
-        };
-        let sources = match self.plan.sources.is_empty() {
-            false => self.plan.sources.clone(),
-            true => machine::source_towards(*target).into_iter().collect(),
-        };
-        if !sources.is_empty() {
-            self.ports = Some(Ports { sources, range, next: thread as u64, stride: self.plan.threads as u64 });
+    /// Lets the kernel look for a local port in a small part of the range at a time, each thread beginning at another. Its
+    /// search through all of it becomes slow (milliseconds a connection) once half of the ports to one target are taken.
+    pub(crate) fn in_windows(mut self, thread: usize) -> Dialer<'p> {
+        if let (Address::Tcp(_), Some((first, count))) = (&self.plan.address, machine::local_port_range()) {
+            let windows = count.div_ceil(WINDOW);
+            let begin = thread as u32 * windows / self.plan.threads as u32;
+            let sources = self.plan.sources.len().max(1);
+            self.windows = Some(Windows { first, count, current: vec![begin; sources], begin });
         }
         self
     }
@@ -57,11 +53,11 @@ impl<'p> Dialer<'p> {
                 if self.plan.close.is_none() {
                     sockopt::set_tcp_nodelay(&socket, true)?;
                 }
-                match &mut self.ports {
-                    Some(ports) => ports.bind(&socket)?,
-                    None => self.bind(&socket)?,
+                let source = self.bind(&socket)?;
+                match &mut self.windows {
+                    Some(windows) => windows.connect(&socket, source, address)?,
+                    None => pending(connect(&socket, address))?,
                 }
-                pending(connect(&socket, address))?;
                 socket
             }
             (Address::Unix(_), Some(path)) => {
@@ -74,15 +70,17 @@ impl<'p> Dialer<'p> {
         Ok(socket)
     }
 
-    fn bind(&mut self, socket: &OwnedFd) -> io::Result<()> {
+    /// Binds to the next source address; which one.
+    fn bind(&mut self, socket: &OwnedFd) -> io::Result<usize> {
         let sources = &self.plan.sources;
         if sources.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
-        let source: IpAddr = sources[self.next_source % sources.len()];
+        let number = self.next_source % sources.len();
         self.next_source += 1;
         system::choose_port_late(socket);
-        Ok(bind(socket, &SocketAddr::new(source, 0))?)
+        bind(socket, &SocketAddr::new(sources[number], 0))?;
+        Ok(number)
     }
 
     /// Sends the PROXY header, if there is to be one. It fits any socket's buffer; the kernel holds it back for the request.
@@ -108,26 +106,30 @@ fn pending(result: rustix::io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Local addresses and ports, one after the other.
-struct Ports {
-    sources: Vec<IpAddr>,
-    /// First port, and how many.
-    range: (u16, u32),
-    next: u64,
-    stride: u64,
+/// Ports looked through at once.
+const WINDOW: u32 = 64;
+
+/// The part of the local ports that connections come from now, for each source address.
+struct Windows {
+    /// First port of all, and how many.
+    first: u16,
+    count: u32,
+    /// Windows from the first one on; they go round.
+    current: Vec<u32>,
+    begin: u32,
 }
 
-impl Ports {
-    fn bind(&mut self, socket: &OwnedFd) -> io::Result<()> {
-        // Ports that others hold are passed over; when all were tried, there is none.
-        let all = u64::from(self.range.1) * self.sources.len() as u64;
-        while self.next < all {
-            let (source, port) = (self.next % self.sources.len() as u64, self.next / self.sources.len() as u64);
-            self.next += self.stride;
-            let address = SocketAddr::new(self.sources[source as usize], self.range.0 + port as u16);
-            match bind(socket, &address) {
-                Err(Errno::ADDRINUSE) => {}
-                other => return Ok(other?),
+impl Windows {
+    /// Connects from the current window, or from the next that has a port.
+    fn connect(&mut self, socket: &OwnedFd, source: usize, target: &SocketAddr) -> io::Result<()> {
+        let windows = self.count.div_ceil(WINDOW);
+        while self.current[source] < self.begin + windows {
+            let at = self.current[source] % windows * WINDOW;
+            let (low, high) = (self.first + at as u16, self.first + (at + WINDOW).min(self.count) as u16 - 1);
+            system::limit_ports(socket, low, high);
+            match connect(socket, target) {
+                Err(Errno::ADDRNOTAVAIL) => self.current[source] += 1,
+                other => return pending(other),
             }
         }
         Err(Errno::ADDRNOTAVAIL.into())

@@ -105,6 +105,8 @@ pub(crate) struct Client<'p> {
     now: u64,
     /// Established connections.
     open: u64,
+    /// Connections that were closed.
+    closed: u64,
     /// Requests that may still be sent (`-n`).
     left: u64,
     /// Requests that are out, or wait for a connection.
@@ -144,6 +146,7 @@ impl<'p> Client<'p> {
             plain: vec![0; if plan.tls.is_some() { BUFFER } else { 0 }].into(),
             now: now_ns(),
             open: 0,
+            closed: 0,
             left: plan.total_of(thread).unwrap_or(u64::MAX),
             in_flight: 0,
             next_request: plan.requests.len() * thread / plan.threads,
@@ -169,6 +172,9 @@ impl<'p> Client<'p> {
         self.drive(control, start, end, out);
         let on_time = self.tally.sample.answers;
         let wall_ns = now_ns().saturating_sub(start);
+        if self.tally.sample.rates.is_empty() {
+            self.tally.sample.rates.push(on_time as f64 * 1e9 / wall_ns.max(1) as f64);
+        }
         if self.pace.is_open() {
             self.drain(control, end.min(self.now));
         }

@@ -33,7 +33,7 @@ enum Stage {
     Held,
 }
 
-/// One connection; times are milliseconds after the start.
+/// One connection; times are nanoseconds of the monotonic clock.
 #[derive(Default)]
 struct Held {
     socket: Option<OwnedFd>,
@@ -42,8 +42,8 @@ struct Held {
     stage: Stage,
     /// A heartbeat is out.
     is_beating: bool,
-    began_ms: u32,
-    beat_ms: u32,
+    began: u64,
+    beat: u64,
 }
 
 /// What all threads share.
@@ -104,7 +104,7 @@ impl<'p> Holder<'p> {
             shared,
             thread,
             epoll: Epoll::new()?,
-            dialer: Dialer::new(&plan.base, thread)?.with_own_ports(thread),
+            dialer: Dialer::new(&plan.base, thread)?.in_windows(thread),
             heads: HeadReader::new(None),
             list: Vec::with_capacity(plan.share(thread)),
             beats: VecDeque::new(),
@@ -150,7 +150,7 @@ impl<'p> Holder<'p> {
 
     fn open(&mut self) {
         let id = self.list.len() as u32;
-        let mut held = Held { began_ms: self.ms(), ..Held::default() };
+        let mut held = Held { began: self.now, ..Held::default() };
         self.shared.tried.fetch_add(1, Ordering::Relaxed);
         let opened = self.dialer.dial().and_then(|s| self.epoll.add(s.as_raw_fd(), u64::from(id)).map(|()| s));
         match opened {
@@ -190,10 +190,9 @@ impl<'p> Holder<'p> {
         if let Err(error) = outcome {
             return self.end(id, Failure::of_connect(&error));
         }
-        let ms = (self.now.saturating_sub(self.start) / 1_000_000) as u32;
         self.out.tally.sample.connects += 1;
-        self.out.tally.sample.connect.record(u64::from(ms - held.began_ms) * 1_000_000);
-        held.began_ms = ms;
+        self.out.tally.sample.connect.record(self.now - held.began);
+        held.began = self.now;
         match &self.plan.base.tls {
             None => self.greet(id),
             Some(tls) => match Session::new(tls) {
@@ -228,10 +227,9 @@ impl<'p> Holder<'p> {
     }
 
     fn ready(&mut self, id: u32) {
-        let ms = self.ms();
         let held = &mut self.list[id as usize];
         held.stage = Stage::Held;
-        self.out.ready.record(u64::from(ms - held.began_ms) * 1_000_000);
+        self.out.ready.record(self.now - held.began);
         self.out.opened += 1;
         self.shared.held.fetch_add(1, Ordering::Relaxed);
         self.await_beat(id);
@@ -261,7 +259,7 @@ impl<'p> Holder<'p> {
                 _ => {}
             }
             if !bytes.is_empty() {
-                self.list[id as usize].beat_ms = ms;
+                self.list[id as usize].beat = self.now;
                 self.send(id, &bytes);
             }
             bytes.clear();
@@ -354,14 +352,13 @@ impl<'p> Holder<'p> {
     }
 
     fn heard(&mut self, id: u32, heard: Heard, reply: &mut Vec<u8>) {
-        let ms = self.ms();
         if heard.messages > 0 {
             self.out.messages += u64::from(heard.messages);
             self.shared.messages.fetch_add(u64::from(heard.messages), Ordering::Relaxed);
         }
         let held = &mut self.list[id as usize];
         if heard.beats > 0 && std::mem::take(&mut held.is_beating) {
-            self.out.beat.record(u64::from(ms - held.beat_ms) * 1_000_000);
+            self.out.beat.record(self.now - held.beat);
         }
         if heard.asks_again {
             reply.extend_from_slice(&self.plan.opening);

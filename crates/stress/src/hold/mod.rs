@@ -16,6 +16,7 @@ use crate::sample::{Failure, Latencies, Sample};
 use crate::system::Interrupts;
 use crate::verdict::{Limit, Verdict};
 use client::{Holder, Outcome, Shared};
+use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use talk::Protocol;
@@ -175,17 +176,24 @@ pub struct HoldRecord {
 /// If it could not begin.
 pub fn run(plan: &HoldPlan, interrupts: &Interrupts, mut told: impl FnMut(&str)) -> Result<HoldRecord, String> {
     let shared = Shared::default();
-    let memory_before = machine::resident_bytes();
-    let start = now_ns();
-    let began = Instant::now();
+    // Threads and their buffers are there before the first connection, and no connection's memory.
+    let ready = Barrier::new(plan.base.threads + 1);
     let end = Duration::from_secs_f64(plan.count as f64 / plan.ramp) + plan.keep;
-    let (mut series, mut most, mut held, mut memory) = (Vec::new(), 0, 0, memory_before);
+    let (mut series, mut most, mut held) = (Vec::new(), 0, 0);
+    let mut seconds = 0.0;
+    let mut memory = 0;
     let outcomes = std::thread::scope(|scope| {
         let holder = |thread: usize| {
-            let shared = &shared;
-            move || Holder::new(plan, shared, thread).map(|holder| holder.run(start))
+            let (shared, ready) = (&shared, &ready);
+            move || {
+                let holder = Holder::new(plan, shared, thread);
+                ready.wait();
+                holder.map(|h| h.run(now_ns()))
+            }
         };
         let threads: Vec<_> = (0..plan.base.threads).map(|t| scope.spawn(holder(t))).collect();
+        ready.wait();
+        let (began, memory_before) = (Instant::now(), machine::resident_bytes());
         while began.elapsed() < end && !threads.iter().any(|t| t.is_finished()) {
             std::thread::sleep(LOOK);
             held = shared.held.load(Ordering::Relaxed);
@@ -198,14 +206,15 @@ pub fn run(plan: &HoldPlan, interrupts: &Interrupts, mut told: impl FnMut(&str))
                 break;
             }
         }
-        memory = machine::resident_bytes();
+        memory = machine::resident_bytes().saturating_sub(memory_before);
+        seconds = began.elapsed().as_secs_f64();
         shared.stop.store(true, Ordering::Relaxed);
         let joined = threads.into_iter().map(|t| t.join().expect("a holder does not panic"));
         joined.collect::<Result<Vec<Outcome>, _>>().map_err(|e| format!("a thread: {e}"))
     })?;
     let tried = shared.tried.load(Ordering::Relaxed);
     let mut record = HoldRecord {
-        seconds: began.elapsed().as_secs_f64(),
+        seconds,
         tried,
         opened: 0,
         most,
@@ -215,7 +224,7 @@ pub fn run(plan: &HoldPlan, interrupts: &Interrupts, mut told: impl FnMut(&str))
         sample: Sample::new(1),
         ready: Latencies::default(),
         beat: Latencies::default(),
-        memory_each: memory.saturating_sub(memory_before) as f64 / (held.max(1)) as f64,
+        memory_each: memory as f64 / held.max(1) as f64,
         series,
         verdict: Verdict { limit: Limit::None, evidence: Vec::new() },
     };
@@ -266,7 +275,7 @@ fn judge(plan: &HoldPlan, r: &HoldRecord) -> Verdict {
     if of(Failure::NoDescriptor) > 0 {
         limit = Limit::Generator;
         evidence.push(format!(
-            "{} connections found no descriptor: raise the limit with ulimit -n {}, or share the load with --agents",
+            "{} connections found no descriptor: raise the limit with ulimit -n {}",
             of(Failure::NoDescriptor),
             plan.count as u64 + OTHER_DESCRIPTORS
         ));

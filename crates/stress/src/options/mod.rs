@@ -17,8 +17,6 @@ use value::{Cidr, Stage};
 pub struct Options {
     /// The target; `None` with `--har`, or where the command needs none.
     pub url: Option<String>,
-    /// Everything as it came, for agents.
-    pub arguments: Vec<String>,
     /// `-t`
     pub threads: Option<usize>,
     /// `-c`
@@ -97,14 +95,6 @@ pub struct Options {
     pub slo: Option<String>,
     /// `--step`
     pub step: Option<Duration>,
-    /// `--agents`
-    pub agents: Option<String>,
-    /// `--token-file`
-    pub token_file: Option<PathBuf>,
-    /// `--etcd`
-    pub etcd: Option<String>,
-    /// `--cluster`
-    pub cluster: Option<String>,
     /// `--json`
     pub json: Option<PathBuf>,
     /// `--csv`
@@ -147,8 +137,8 @@ pub enum Closing {
 /// # Errors
 /// A sentence for the user.
 pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-    let mut options = Options { arguments: arguments.collect(), ..Options::default() };
-    let all = options.arguments.clone();
+    let mut options = Options::default();
+    let all: Vec<String> = arguments.collect();
     let mut rest = all.iter().map(String::as_str);
     while let Some(argument) = rest.next() {
         if argument == "--" {

@@ -19,22 +19,19 @@ pub enum Section {
     Hold,
     /// The highest rate that holds.
     Search,
-    /// More machines.
-    Agents,
     /// What is printed and written.
     Output,
 }
 
 impl Section {
     /// All of them, in order.
-    pub const ALL: [Section; 8] = [
+    pub const ALL: [Section; 7] = [
         Section::Load,
         Section::Requests,
         Section::Connections,
         Section::Tls,
         Section::Hold,
         Section::Search,
-        Section::Agents,
         Section::Output,
     ];
 
@@ -47,7 +44,6 @@ impl Section {
             Section::Tls => "TLS",
             Section::Hold => "Held connections",
             Section::Search => "The highest rate",
-            Section::Agents => "Many machines",
             Section::Output => "Output",
         }
     }
@@ -124,10 +120,6 @@ rows! {
     Search: None, "find-max", "Looks for the highest rate that meets --slo, in at most 12 steps.", |o, _| flag(&mut o.find_max);
     Search: None, "slo" "LIST", "What must hold, as in 'p99<50ms,errors<0.1%'.", |o, v| text(&mut o.slo, v);
     Search: None, "step" "T", "How long each rate is tried. Default: 5s.", |o, v| put(&mut o.step, duration(v));
-    Agents: None, "agents" "H:P,...", "Runs on these agents and merges what they measured.", |o, v| text(&mut o.agents, v);
-    Agents: None, "token-file" "FILE", "What the agents ask for.", |o, v| path(&mut o.token_file, v);
-    Agents: None, "etcd" "URL", "Finds the agents in etcd.", |o, v| text(&mut o.etcd, v);
-    Agents: None, "cluster" "NAME", "Which agents there.", |o, v| text(&mut o.cluster, v);
     Output: Some('L'), "latency", "Prints the latency's distribution.", |o, _| flag(&mut o.latency);
     Output: None, "json" "FILE", "Writes the results as JSON; - is the standard output, and nothing else is printed there.", |o, v| path(&mut o.json, v);
     Output: None, "csv" "FILE", "Writes one line a second.", |o, v| path(&mut o.csv, v);

@@ -74,8 +74,9 @@ fn unit(text: &str, width: usize) -> String {
 /// Mean, standard deviation, maximum, and the part within one deviation.
 fn spread(values: &[f64]) -> (f64, f64, f64, f64) {
     let count = values.len().max(1) as f64;
-    let mean = values.iter().sum::<f64>() / count;
-    let stdev = (values.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count).sqrt();
+    // The sum of nothing is -0.
+    let mean = values.iter().fold(0.0, |a, v| a + v) / count;
+    let stdev = (values.iter().fold(0.0, |a, v| a + (v - mean).powi(2)) / count).sqrt();
     let within = values.iter().filter(|v| (*v - mean).abs() <= stdev).count() as f64 / count;
     (mean, stdev, values.iter().copied().fold(0.0, f64::max), within)
 }

@@ -4,7 +4,7 @@
 use crate::plan::Plan;
 use crate::run::Record;
 use crate::sample::{Failure, Latencies};
-use mlua::{Function, Lua, Table, UserData, UserDataMethods, Value, Variadic};
+use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value, Variadic};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -114,11 +114,11 @@ impl Script {
         let call = || -> mlua::Result<()> {
             let lua = &self.states[0].lua;
             let Some(done) = hook(lua, "done")? else { return Ok(()) };
-            let latency = statistics(lua, &record.sample.latency, 1e-3)?;
+            let latency = Statistics::new(record.sample.latency.clone(), 1e-3);
             // Rates are whole requests a second; as "nanoseconds" they fit the same histogram.
             let mut rates = Latencies::default();
             record.sample.rates.iter().for_each(|&rate| rates.record(rate as u64));
-            done.call((summary(lua, record)?, latency, statistics(lua, &rates, 1.0)?))
+            done.call((summary(lua, record)?, latency, Statistics::new(rates, 1.0)))
         };
         call().map_err(|e| e.to_string())
     }
@@ -181,22 +181,36 @@ fn summary(lua: &Lua, record: &Record) -> mlua::Result<Table> {
     Ok(summary)
 }
 
-/// Numbers of a histogram; `scale` turns its unit into the script's.
-fn statistics(lua: &Lua, numbers: &Latencies, scale: f64) -> mlua::Result<Table> {
-    let fields = lua.create_table()?;
-    fields.set("min", numbers.min() as f64 * scale)?;
-    fields.set("max", numbers.max() as f64 * scale)?;
-    fields.set("mean", numbers.mean() * scale)?;
-    fields.set("stdev", numbers.stdev() * scale)?;
-    let pairs: Vec<(u64, u64)> = numbers.pairs().collect();
-    fields.set("count", pairs.len())?;
-    let numbers = numbers.clone();
-    let percentile = lua.create_function(move |_, p: f64| Ok(numbers.quantile(p / 100.0) as f64 * scale))?;
-    let pair = lua.create_function(move |lua, index: usize| {
-        let (value, count) = index.checked_sub(1).and_then(|i| pairs.get(i)).copied().unwrap_or_default();
-        lua.create_sequence_from([value as f64 * scale, count as f64])
-    })?;
-    lua.globals().get::<Function>("__stats")?.call((fields, percentile, pair))
+/// Statistics as `done` gets them: fields, percentiles by call, and each value that occurred with its count.
+struct Statistics {
+    numbers: Latencies,
+    pairs: Vec<(u64, u64)>,
+    /// Turns the histogram's unit into the script's.
+    scale: f64,
+}
+
+impl Statistics {
+    fn new(numbers: Latencies, scale: f64) -> Statistics {
+        Statistics { pairs: numbers.pairs().collect(), numbers, scale }
+    }
+}
+
+impl UserData for Statistics {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_field_method_get("min", |_, s| Ok(s.numbers.min() as f64 * s.scale));
+        fields.add_field_method_get("max", |_, s| Ok(s.numbers.max() as f64 * s.scale));
+        fields.add_field_method_get("mean", |_, s| Ok(s.numbers.mean() * s.scale));
+        fields.add_field_method_get("stdev", |_, s| Ok(s.numbers.stdev() * s.scale));
+    }
+
+    fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
+        methods.add_method("percentile", |_, s, p: f64| Ok(s.numbers.quantile(p / 100.0) as f64 * s.scale));
+        methods.add_meta_method(MetaMethod::Len, |_, s, ()| Ok(s.pairs.len()));
+        methods.add_meta_method(MetaMethod::Call, |_, s, index: usize| {
+            let (value, count) = index.checked_sub(1).and_then(|i| s.pairs.get(i)).copied().unwrap_or_default();
+            Ok((value as f64 * s.scale, count))
+        });
+    }
 }
 
 impl State {

@@ -27,12 +27,3 @@ function __begin(args)
   if type(init) == "function" then init(args) end
   return wrk.format()
 end
-
--- Statistics as `done` gets them: fields, percentiles by call.
-function __stats(fields, percentile, pairs_of)
-  fields.percentile = function(self, p) return percentile(p) end
-  return setmetatable(fields, {
-    __call = function(self, index) return unpack(pairs_of(index)) end,
-    __len = function() return fields.count end,
-  })
-end
