@@ -10,14 +10,15 @@ const BUSY: f64 = 0.90;
 /// A thread that runs or wants to run nearly always, and waits for its turn this much, is short of CPU.
 const RUNNABLE: f64 = 0.95;
 const WAITING: f64 = 0.20;
-/// A thread that waits for its turn more than half of the time measures its neighbours.
-const STARVED: f64 = 0.50;
+/// A thread that waits for its turn for longer than it runs, and for more than a trifle, measures its neighbours.
+const STARVED: f64 = 0.15;
+const STARVED_TIMES: f64 = 1.5;
 /// A shorter run has not shown how its threads fare.
 const LEAST_SECONDS: f64 = 0.3;
 /// A lost SYN is sent again after a second: handshakes that took this long were.
 const SYN_LOST_NS: u64 = 900_000_000;
 /// Open loop: the latest percent of requests was sent so late, nanoseconds, and that is so much of their latency.
-const LATE_NS: u64 = 2_000_000;
+const LATE_NS: u64 = 1_000_000;
 const LATE_PART: f64 = 0.25;
 /// So many requests failed for want of ports or descriptors that the rate is not the target's.
 const STARVED_REQUESTS: f64 = 0.001;
@@ -121,9 +122,10 @@ pub fn judge(sample: &Sample, evidence: &Evidence) -> Verdict {
     let mut limit = None;
     let sources: [(Limit, Vec<String>); 4] = [
         (Limit::Generator, starvation(sample, evidence)),
-        (Limit::Generator, own_cpu(sample, evidence)),
         (Limit::Target, listen_queue(sample, evidence)),
+        // A handshake is the kernel's: it takes no longer when this process lacks CPU, so it decides first.
         (Limit::Path, path(sample, evidence)),
+        (Limit::Generator, own_cpu(sample, evidence)),
     ];
     for (which, found) in sources {
         if !found.is_empty() {
@@ -169,7 +171,10 @@ fn own_cpu(sample: &Sample, e: &Evidence) -> Vec<String> {
     let is_judged = !reached(e) && e.seconds >= LEAST_SECONDS;
     let threads = if is_judged { &e.threads[..] } else { &[][..] };
     for (number, &(busy, delay)) in threads.iter().enumerate() {
-        if busy >= BUSY || (busy + delay >= RUNNABLE && delay >= WAITING) || delay >= STARVED {
+        if busy >= BUSY
+            || (busy + delay >= RUNNABLE && delay >= WAITING)
+            || (delay >= STARVED && delay >= busy * STARVED_TIMES)
+        {
             found.push(format!(
                 "generator thread {number} ran {} of the time and waited {} of it for a CPU",
                 percent(busy),
@@ -236,7 +241,8 @@ fn path(sample: &Sample, e: &Evidence) -> Vec<String> {
             found.push(format!("the interface is full: {:.0} of {:.0} Mbit/s", bits / 1e6, speed as f64 / 1e6));
         }
     }
-    let median_us = sample.latency.quantile(0.5) as f64 / 1e3;
+    let times = if e.wanted.is_some() { &sample.service } else { &sample.latency };
+    let median_us = times.quantile(0.5) as f64 / 1e3;
     if let Some((before, during)) = e.way_us
         && during >= WAY_US
         && during >= median_us * WAY_PART
@@ -276,9 +282,11 @@ fn target(sample: &Sample, e: &Evidence) -> Vec<String> {
         )),
         Some(_) => {}
         None if sample.answers > 0 => found.push(format!(
-            "all {} connections waited for answers, and the generator for them: it ran {} of the time",
+            "all {} connections waited for answers, and the generator for them: it ran {} of the time, and waited {} of it for \
+             a CPU",
             e.connections,
-            percent(e.threads.iter().map(|t| t.0).sum::<f64>() / e.threads.len().max(1) as f64)
+            percent(mean(e, |t| t.0)),
+            percent(mean(e, |t| t.1))
         )),
         None => {}
     }
@@ -304,6 +312,11 @@ fn facts(sample: &Sample, e: &Evidence) -> Vec<String> {
 /// Open loop: all that was due was answered in time.
 fn reached(e: &Evidence) -> bool {
     e.wanted.is_some_and(|wanted| e.on_time as f64 >= wanted as f64 * REACHED)
+}
+
+/// Over all threads.
+fn mean(e: &Evidence, pick: fn(&(f64, f64)) -> f64) -> f64 {
+    e.threads.iter().map(pick).fold(0.0, |a, v| a + v) / e.threads.len().max(1) as f64
 }
 
 fn percent(part: f64) -> String {

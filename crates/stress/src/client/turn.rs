@@ -352,6 +352,9 @@ impl Client<'_> {
         let connection = &mut self.connections[id as usize];
         let facts = connection.answer.facts.expect("an answer ends after its head");
         let latency = self.now - connection.counted_from;
+        if self.pace.is_open() {
+            self.tally.sample.service.record(self.now - connection.began);
+        }
         let url = self.plan.requests[connection.request as usize].url;
         let unfinished = connection.stage == Stage::Writing;
         connection.pending = connection.pending.saturating_sub(1);

@@ -40,6 +40,8 @@ pub struct Summary {
     pub errors: BTreeMap<String, u64>,
     /// From sending (closed loop) or from when it was due (open loop).
     pub latency_us: Times,
+    /// Open loop: from sending, without the waiting for a connection.
+    pub service_us: Times,
     /// To the first byte.
     pub first_byte_us: Times,
     /// Connecting.
@@ -181,6 +183,7 @@ impl Summary {
             bytes_written: s.bytes_written,
             errors,
             latency_us: Times::of(&s.latency),
+            service_us: Times::of(&s.service),
             first_byte_us: Times::of(&s.first_byte),
             connect_us: Times::of(&s.connect),
             tls_us: Times::of(&s.tls),

@@ -132,7 +132,7 @@ fn details(out: &mut String, plan: &Plan, record: &Record) {
         list(out, &format!("Backends (the busiest has {:.2} times its even share)", largest / even.max(1.0)), backends);
     }
     urls(out, plan, record);
-    let parts = [("Connect", &s.connect), ("TLS", &s.tls), ("First byte", &s.first_byte)];
+    let parts = [("Connect", &s.connect), ("TLS", &s.tls), ("First byte", &s.first_byte), ("From sending", &s.service)];
     for (name, times) in parts.into_iter().filter(|(_, t)| t.count() > 0) {
         let [a, b, c] = [0.5, 0.99, 1.0].map(|q| time(times.quantile(q) as f64));
         let _ = writeln!(out, "  {name:<12} p50 {a}, p99 {b}, max {c} ({} times)", times.count());

@@ -41,7 +41,9 @@ pub struct Sample {
     pub failures: [u64; Failure::ALL.len()],
     /// From the start (closed loop) or due time (open loop) to the last byte; of all statuses, time-outs included.
     pub latency: Latencies,
-    /// To the first byte, from the same time.
+    /// Open loop: from sending to the last byte, for comparison; what waiting for a connection cost is not in it.
+    pub service: Latencies,
+    /// To the first byte, from the same time as `latency`.
     pub first_byte: Latencies,
     /// From `connect` to an established connection.
     pub connect: Latencies,
@@ -87,6 +89,7 @@ impl Sample {
             retransmits: 0,
             failures: [0; Failure::ALL.len()],
             latency: Latencies::default(),
+            service: Latencies::default(),
             first_byte: Latencies::default(),
             connect: Latencies::default(),
             tls: Latencies::default(),
@@ -111,6 +114,7 @@ impl Sample {
         self.retransmits += other.retransmits;
         self.failures.iter_mut().zip(other.failures).for_each(|(a, b)| *a += b);
         self.latency.merge(&other.latency);
+        self.service.merge(&other.service);
         self.first_byte.merge(&other.first_byte);
         self.connect.merge(&other.connect);
         self.tls.merge(&other.tls);
