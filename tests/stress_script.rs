@@ -90,6 +90,25 @@ fn several_requests_at_once_and_an_own_end() {
 }
 
 #[test]
+fn threads_have_addresses_of_their_own() {
+    let (one, two) = (Backend::ok("1"), Backend::ok("2"));
+    let script = format!(
+        r#"
+        local ports, n = {{ "{}", "{}" }}, 0
+        function setup(thread)
+            n = n + 1
+            local all = wrk.lookup("127.0.0.1", ports[n])
+            if wrk.connect(all[1]) then thread.addr = all[1] end
+        end
+    "#,
+        one.port, two.port
+    );
+    let out = scripted(&script, "-t2 -c2 -n20", &one);
+    assert!(text(&out).contains("20 requests in"), "{out:?}");
+    assert_eq!((one.seen().len(), two.seen().len()), (10, 10));
+}
+
+#[test]
 fn a_script_with_a_mistake_says_where() {
     let backend = Backend::ok("x");
     let out = scripted("wrk.method = \nfoo(", "-n1", &backend);

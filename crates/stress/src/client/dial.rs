@@ -16,6 +16,8 @@ use std::os::fd::OwnedFd;
 pub(crate) struct Dialer<'p> {
     plan: &'p Plan,
     next_source: usize,
+    /// A script's choice for this thread, instead of the plan's address.
+    target: Option<SocketAddr>,
     /// See [`Dialer::in_windows`].
     windows: Option<Windows>,
     unix: Option<SocketAddrUnix>,
@@ -28,7 +30,8 @@ impl<'p> Dialer<'p> {
             Address::Unix(path) => Some(SocketAddrUnix::new(path)?),
             Address::Tcp(_) => None,
         };
-        Ok(Dialer { plan, next_source: thread, windows: None, unix })
+        let target = plan.script.as_ref().and_then(|s| s.state(thread).address());
+        Ok(Dialer { plan, next_source: thread, target, windows: None, unix })
     }
 
     /// Lets the kernel look for a local port in a small part of the range at a time, each thread beginning at another. Its
@@ -48,6 +51,7 @@ impl<'p> Dialer<'p> {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = match (&self.plan.address, &self.unix) {
             (Address::Tcp(address), _) => {
+                let address = &self.target.unwrap_or(*address);
                 let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
                 let socket = socket_with(family, SocketType::STREAM, flags, None)?;
                 if self.plan.close.is_none() {

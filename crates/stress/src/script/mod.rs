@@ -5,11 +5,15 @@ use crate::plan::Plan;
 use crate::run::Record;
 use crate::sample::{Failure, Latencies};
 use mlua::{Function, Lua, MetaMethod, Table, UserData, UserDataFields, UserDataMethods, Value, Variadic};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 const PRELUDE: &str = include_str!("prelude.lua");
+/// How long `wrk.connect` tries.
+const CONNECT: Duration = Duration::from_secs(1);
 /// Tables within tables that `thread:set` copies.
 const MAX_DEPTH: u32 = 16;
 
@@ -32,15 +36,26 @@ pub(crate) struct State {
     response: Option<Function>,
     delay: Option<Function>,
     stopped: Arc<AtomicBool>,
+    address: Arc<Mutex<Option<SocketAddr>>>,
 }
 
 /// What scripts know as `thread`.
 struct Thread {
     lua: Lua,
     stopped: Arc<AtomicBool>,
+    address: Arc<Mutex<Option<SocketAddr>>>,
 }
 
 impl UserData for Thread {
+    fn add_fields<F: UserDataFields<Self>>(fields: &mut F) {
+        fields.add_field_method_get("addr", |_, this| Ok(address(&this.address).map(|a| a.to_string())));
+        fields.add_field_method_set("addr", |_, this, text: String| {
+            let parsed = text.parse().map_err(|_| mlua::Error::runtime(format!("\"{text}\" is not of wrk.lookup")))?;
+            *this.address.lock().unwrap_or_else(PoisonError::into_inner) = Some(parsed);
+            Ok(())
+        });
+    }
+
     fn add_methods<M: UserDataMethods<Self>>(methods: &mut M) {
         methods.add_method("get", |lua, this, name: mlua::LuaString| {
             copy(&this.lua.globals().get::<Value>(name.to_string_lossy())?, lua, MAX_DEPTH)
@@ -53,6 +68,29 @@ impl UserData for Thread {
             Ok(())
         });
     }
+}
+
+fn address(place: &Mutex<Option<SocketAddr>>) -> Option<SocketAddr> {
+    *place.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `wrk.lookup` and `wrk.connect`: addresses are texts such as `127.0.0.1:80`.
+fn add_network(lua: &Lua, wrk: &Table) -> mlua::Result<()> {
+    let lookup = |_: &Lua, (host, service): (String, Option<String>)| {
+        let port = match service.as_deref() {
+            None | Some("http") => 80,
+            Some("https") => 443,
+            Some(port) => port.parse().map_err(|_| mlua::Error::runtime(format!("\"{port}\" is not a port")))?,
+        };
+        let found = (host.as_str(), port).to_socket_addrs().map_err(mlua::Error::external)?;
+        Ok(found.map(|a| a.to_string()).collect::<Vec<_>>())
+    };
+    let connect = |_: &Lua, text: String| {
+        let address = text.parse::<SocketAddr>().ok();
+        Ok(address.is_some_and(|a| TcpStream::connect_timeout(&a, CONNECT).is_ok()))
+    };
+    wrk.set("lookup", lua.create_function(lookup)?)?;
+    wrk.set("connect", lua.create_function(connect)?)
 }
 
 /// The same value in another state; functions and the like become nil.
@@ -87,7 +125,7 @@ impl Script {
             let first = &states[0].lua;
             if let Some(setup) = hook(first, "setup")? {
                 for state in &states {
-                    let thread = Thread { lua: state.lua.clone(), stopped: state.stopped.clone() };
+                    let thread = state.thread();
                     setup.call::<()>(first.create_userdata(thread)?)?;
                 }
             }
@@ -144,11 +182,13 @@ fn state(text: &[u8], name: &str, plan: &Plan) -> mlua::Result<State> {
     globals.set("__headers", headers)?;
     globals.set("__body", plan.body.as_ref().map(|b| lua.create_string(b)).transpose()?)?;
     lua.load(PRELUDE).set_name("=wrk").exec()?;
-    let stopped = Arc::new(AtomicBool::new(false));
-    let thread = lua.create_userdata(Thread { lua: lua.clone(), stopped: stopped.clone() })?;
-    globals.get::<Table>("wrk")?.set("thread", thread)?;
+    let (stopped, address) = (Arc::default(), Arc::default());
+    let state = State { lua: lua.clone(), request: None, response: None, delay: None, stopped, address };
+    let wrk: Table = globals.get("wrk")?;
+    wrk.set("thread", lua.create_userdata(state.thread())?)?;
+    add_network(&lua, &wrk)?;
     lua.load(text).set_name(name).exec()?;
-    Ok(State { lua, request: None, response: None, delay: None, stopped })
+    Ok(state)
 }
 
 /// Calls `init`, and then looks which hooks there are: `init` may have made them.
@@ -214,6 +254,15 @@ impl UserData for Statistics {
 }
 
 impl State {
+    fn thread(&self) -> Thread {
+        Thread { lua: self.lua.clone(), stopped: self.stopped.clone(), address: self.address.clone() }
+    }
+
+    /// Where the script sends this thread, if not to the URL's host.
+    pub(crate) fn address(&self) -> Option<SocketAddr> {
+        address(&self.address)
+    }
+
     pub(crate) fn has_request(&self) -> bool {
         self.request.is_some()
     }
