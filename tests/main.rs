@@ -30,5 +30,6 @@ mod tls;
 mod tls_upstream;
 mod upstream_names;
 mod stress;
+mod stress_agents;
 mod stress_hold;
 mod stress_script;

@@ -1,5 +1,6 @@
 //! The command `ironweir stress`: from its arguments to its exit status.
 
+use crate::agent::control;
 use crate::condition::{self, Condition};
 use crate::find_max::{self, Found, Step};
 use crate::hold::{self, HoldPlan};
@@ -78,6 +79,9 @@ fn hold(o: &Options, count: usize) -> Result<u8, String> {
 
 /// Everything that puts load on a target.
 fn load(o: &Options) -> Result<u8, String> {
+    if o.agents.is_some() && (o.hold.is_some() || o.find_max || o.script.is_some()) {
+        return Err("--agents goes with a plain run: not yet with --hold, --find-max or a script".to_owned());
+    }
     if let Some(count) = o.hold {
         return hold(o, count);
     }
@@ -101,7 +105,10 @@ fn load(o: &Options) -> Result<u8, String> {
         (found.record, code)
     } else {
         out.print(&text::head(&plan));
-        let record = run(&plan, &mut live)?;
+        let record = match &o.agents {
+            Some(list) => control::run(&plan, o, list, &mut live)?,
+            None => run(&plan, &mut live)?,
+        };
         drop(live);
         let code = if record.sample.answers == 0 { UNANSWERED } else { 0 };
         (Some(record), code)

@@ -3,6 +3,7 @@
 //! A run goes `options` -> `plan` -> `run` (`client` threads, `sample`) -> `verdict` -> `report`; `docs/stress.md` has the
 //! whole way. Shares nothing with the server but `wire`, so that each can be checked by others.
 
+pub mod agent;
 mod client;
 pub mod command;
 pub mod condition;

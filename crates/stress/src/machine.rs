@@ -1,11 +1,12 @@
 //! What this machine says of itself, from `/proc` and `/sys`. A file that is not there is a fact that is not known.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
 use std::fs::read_to_string;
 use std::net::{IpAddr, UdpSocket};
 
 /// Counters of the kernel's network stack (of this network namespace).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
     /// Segments sent.
     pub out_segments: u64,
@@ -20,7 +21,7 @@ pub struct Counters {
 }
 
 /// See [`Counters`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceCounters {
     /// Bytes received.
     pub rx_bytes: u64,

@@ -40,6 +40,8 @@ pub struct Record {
     pub verdict: Verdict,
     /// If it is not whole: why, and what it carried all the same.
     pub partial: Option<String>,
+    /// How long after the common start the last thread began, nanoseconds.
+    pub start_lag_ns: u64,
 }
 
 impl Record {
@@ -109,8 +111,9 @@ pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) 
     let mut sample = Sample::new(plan.urls.len());
     collected.endings.iter().for_each(|e| sample.merge(&e.sample));
     let on_time = collected.endings.iter().map(|e| e.on_time).sum();
+    let start_lag_ns = collected.endings.iter().map(|e| e.facts.lag_ns).max().unwrap_or(0);
     let evidence = Evidence {
-        wanted: wanted(plan, seconds),
+        wanted: wanted(plan, seconds).map(|w| w / plan.part.of as u64),
         on_time,
         threads: collected.endings.iter().map(|e| e.facts.parts()).collect(),
         counters,
@@ -126,11 +129,11 @@ pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) 
     };
     let verdict = judge(&sample, &evidence);
     let series = collected.series.into_values().collect();
-    Ok(Record { began, seconds, sample, on_time, series, evidence, verdict, partial: None })
+    Ok(Record { began, seconds, sample, on_time, series, evidence, verdict, partial: None, start_lag_ns })
 }
 
 /// Requests that the schedule had by the end.
-fn wanted(plan: &Plan, seconds: f64) -> Option<u64> {
+pub(crate) fn wanted(plan: &Plan, seconds: f64) -> Option<u64> {
     let Load::Open(schedule) = &plan.load else { return None };
     let end_ns = (seconds * 1e9) as u64;
     let (mut low, mut high) = (0, schedule.count());

@@ -11,7 +11,7 @@ mod scripted;
 pub(crate) mod tls;
 mod turn;
 
-use crate::plan::{Load, Plan};
+use crate::plan::{Load, Part, Plan};
 use crate::sample::{Sample, Second, Tally};
 use crate::script::State;
 use crate::system::{Epoll, sharpen_timers};
@@ -85,6 +85,8 @@ pub(crate) struct ThreadFacts {
     pub delay_ns: u64,
     /// From the common start to its end.
     pub wall_ns: u64,
+    /// From the common start to its first turn.
+    pub lag_ns: u64,
 }
 
 /// A thread's state.
@@ -130,7 +132,10 @@ impl<'p> Client<'p> {
         let connections = plan.share(thread);
         let pace = match &plan.load {
             Load::Closed => Pace::closed(),
-            Load::Open(schedule) => Pace::open(schedule.clone(), thread as u64, plan.threads as u64),
+            Load::Open(schedule) => {
+                let Part { index, of } = plan.part;
+                Pace::open(schedule.clone(), (thread * of + index) as u64, (plan.threads * of) as u64)
+            }
         };
         Ok(Client {
             plan,
@@ -168,6 +173,7 @@ impl<'p> Client<'p> {
         let before = thread_facts();
         self.cpu_at_second = before.cpu_ns;
         self.pace.begin(start);
+        let lag_ns = now_ns().saturating_sub(start);
         self.begin();
         self.drive(control, start, end, out);
         let on_time = self.tally.sample.answers;
@@ -183,6 +189,7 @@ impl<'p> Client<'p> {
             cpu_ns: after.cpu_ns - before.cpu_ns,
             delay_ns: after.delay_ns.saturating_sub(before.delay_ns),
             wall_ns,
+            lag_ns,
         };
         self.count_retransmits();
         self.send_second(self.second.number, out);
@@ -293,5 +300,5 @@ impl<'p> Client<'p> {
 fn thread_facts() -> ThreadFacts {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let delay_ns = text.split_ascii_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
-    ThreadFacts { cpu_ns: thread_cpu_ns(), delay_ns, wall_ns: 0 }
+    ThreadFacts { cpu_ns: thread_cpu_ns(), delay_ns, wall_ns: 0, lag_ns: 0 }
 }

@@ -95,6 +95,12 @@ pub struct Options {
     pub slo: Option<String>,
     /// `--step`
     pub step: Option<Duration>,
+    /// `--agents`
+    pub agents: Option<String>,
+    /// `--token-file`
+    pub token_file: Option<PathBuf>,
+    /// Everything as it came, for agents.
+    pub arguments: Vec<String>,
     /// `--json`
     pub json: Option<PathBuf>,
     /// `--csv`
@@ -137,8 +143,8 @@ pub enum Closing {
 /// # Errors
 /// A sentence for the user.
 pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
-    let mut options = Options::default();
     let all: Vec<String> = arguments.collect();
+    let mut options = Options { arguments: all.clone(), ..Options::default() };
     let mut rest = all.iter().map(String::as_str);
     while let Some(argument) = rest.next() {
         if argument == "--" {

@@ -19,19 +19,22 @@ pub enum Section {
     Hold,
     /// The highest rate that holds.
     Search,
+    /// More machines.
+    Agents,
     /// What is printed and written.
     Output,
 }
 
 impl Section {
     /// All of them, in order.
-    pub const ALL: [Section; 7] = [
+    pub const ALL: [Section; 8] = [
         Section::Load,
         Section::Requests,
         Section::Connections,
         Section::Tls,
         Section::Hold,
         Section::Search,
+        Section::Agents,
         Section::Output,
     ];
 
@@ -44,6 +47,7 @@ impl Section {
             Section::Tls => "TLS",
             Section::Hold => "Held connections",
             Section::Search => "The highest rate",
+            Section::Agents => "Many machines",
             Section::Output => "Output",
         }
     }
@@ -120,6 +124,8 @@ rows! {
     Search: None, "find-max", "Looks for the highest rate that meets --slo, in at most 12 steps.", |o, _| flag(&mut o.find_max);
     Search: None, "slo" "LIST", "What must hold, as in 'p99<50ms,errors<0.1%'.", |o, v| text(&mut o.slo, v);
     Search: None, "step" "T", "How long each rate is tried. Default: 5s.", |o, v| put(&mut o.step, duration(v));
+    Agents: None, "agents" "H:P,...", "Runs on these agents (ironweir agent --listen :7070 --token-file F), a part on each, and merges what they measured. Files are read on the agents.", |o, v| text(&mut o.agents, v);
+    Agents: None, "token-file" "FILE", "What the agents ask for.", |o, v| path(&mut o.token_file, v);
     Output: Some('L'), "latency", "Prints the latency's distribution.", |o, _| flag(&mut o.latency);
     Output: None, "json" "FILE", "Writes the results as JSON; - is the standard output, and nothing else is printed there.", |o, v| path(&mut o.json, v);
     Output: None, "csv" "FILE", "Writes one line a second.", |o, v| path(&mut o.csv, v);

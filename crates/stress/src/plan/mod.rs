@@ -45,6 +45,15 @@ pub enum Load {
     Open(Schedule),
 }
 
+/// Which part of a load this is: one of several machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// From 0.
+    pub index: usize,
+    /// Of how many.
+    pub of: usize,
+}
+
 /// Everything about a run; the same for all threads.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -76,6 +85,8 @@ pub struct Plan {
     pub proxy_header: Option<u8>,
     /// The response header that names the backend.
     pub backend_header: Option<String>,
+    /// The machine's part of the schedule.
+    pub part: Part,
     /// The distribution of latencies is printed.
     pub latency: bool,
     /// `-m`, `-H` and `-b`, for scripts.
@@ -136,6 +147,7 @@ impl Plan {
             sources: options.sources.iter().flat_map(|s| s.addresses()).collect(),
             proxy_header: options.proxy_protocol,
             backend_header: options.backend_header.clone(),
+            part: Part { index: 0, of: 1 },
             latency: options.latency,
             method: options.method.clone().unwrap_or_else(|| "GET".to_owned()),
             headers: options.headers.clone(),
@@ -154,6 +166,19 @@ impl Plan {
             plan.script = Some(Arc::new(script));
         }
         Ok(plan)
+    }
+
+    /// What one of several machines does of it: its part of connections, of `-n`, and every n-th request of the schedule.
+    ///
+    /// # Errors
+    /// If there are too few connections for all.
+    pub fn part(mut self, part: Part) -> Result<Plan, String> {
+        let share = |n: usize| n / part.of + usize::from(part.index < n % part.of);
+        self.connections = share(self.connections);
+        self.threads = self.threads.min(self.connections);
+        self.total = self.total.map(|n| n / part.of as u64 + u64::from((part.index as u64) < n % part.of as u64));
+        self.part = part;
+        if self.threads == 0 { Err("more agents than connections".to_owned()) } else { Ok(self) }
     }
 
     /// The connections of one thread.
