@@ -173,10 +173,11 @@ impl Plan {
     /// # Errors
     /// If there are too few connections for all.
     pub fn part(mut self, part: Part) -> Result<Plan, String> {
-        let share = |n: usize| n / part.of + usize::from(part.index < n % part.of);
-        self.connections = share(self.connections);
+        let (index, of) = (part.index as u64, part.of as u64);
+        let share = |n: u64| n / of + u64::from(index < n % of);
+        self.connections = share(self.connections as u64) as usize;
         self.threads = self.threads.min(self.connections);
-        self.total = self.total.map(|n| n / part.of as u64 + u64::from((part.index as u64) < n % part.of as u64));
+        self.total = self.total.map(share);
         self.part = part;
         if self.threads == 0 { Err("more agents than connections".to_owned()) } else { Ok(self) }
     }
