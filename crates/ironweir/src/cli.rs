@@ -100,6 +100,8 @@ fn signal(value: &[u8]) -> Result<String, String> {
 pub(crate) const HELP: &str = "Usage: ironweir [-?hvVtTq] [-s signal] [-p prefix]
                 [-e filename] [-c filename] [-g directives]
        ironweir demo [--port 8080]
+       ironweir stress --help
+       ironweir agent --help
 
 Options:
   -?,-h         : this help

@@ -15,6 +15,13 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == "demo") {
         return demo::run(std::env::args_os().skip(2));
     }
+    if std::env::args_os().nth(1).is_some_and(|a| a == "stress") {
+        let arguments = std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned());
+        return stress::command::main(arguments, env!("CARGO_PKG_VERSION"));
+    }
+    if std::env::args_os().nth(1).is_some_and(|a| a == "agent") {
+        return stress::agent::serve::main(std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()));
+    }
     let options = match cli::parse(std::env::args_os().skip(1)) {
         Ok(o) => o,
         Err(text) => {

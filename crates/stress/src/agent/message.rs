@@ -1,0 +1,46 @@
+//! The messages between controller and agents (gRPC, protobuf).
+
+/// Asks for the agent's clock.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ClockRequest {}
+
+/// The agent's monotonic clock.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct ClockReply {
+    /// Nanoseconds.
+    #[prost(uint64, tag = "1")]
+    pub now_ns: u64,
+}
+
+/// A part of a run.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RunRequest {
+    /// The command line behind `stress`; what is about output is ignored. Files are the agent's own.
+    #[prost(string, repeated, tag = "1")]
+    pub arguments: Vec<String>,
+    /// Which part, from 0.
+    #[prost(uint32, tag = "2")]
+    pub index: u32,
+    /// Of how many.
+    #[prost(uint32, tag = "3")]
+    pub of: u32,
+    /// When it begins, by the agent's monotonic clock, nanoseconds.
+    #[prost(uint64, tag = "4")]
+    pub start_ns: u64,
+}
+
+/// Something of a run: an `Event` as JSON.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RunEvent {
+    /// UTF-8.
+    #[prost(bytes = "vec", tag = "1")]
+    pub json: Vec<u8>,
+}
+
+/// Ends the run; what it carried still comes.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StopRequest {}
+
+/// It will end.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StopReply {}

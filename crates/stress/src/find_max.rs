@@ -1,0 +1,207 @@
+//! `--find-max`: the highest rate at which the objectives hold. The search is pure; a caller tries the rates.
+
+use crate::condition::Condition;
+use crate::plan::{Load, Plan};
+use crate::report::time;
+use crate::run::{Record, Watch, run};
+use crate::schedule::Schedule;
+use std::time::Duration;
+
+/// Steps, the first look included.
+pub const MAX_STEPS: usize = 12;
+/// Done when the lowest rate that failed is so close to the highest that held.
+const CLOSE: f64 = 1.03;
+/// What `safe` keeps free below `best`: a peak above the mean, a peer that fails.
+const SAFE_PART: f64 = 0.85;
+/// Around the rate of the first look, which is a good guess but not more.
+const FIRST_BELOW: f64 = 0.97;
+/// How far the search leaps while it knows no rate that fails, or none that holds.
+const LEAPS: [f64; 4] = [1.06, 1.2, 1.6, 3.0];
+/// A rate below this is not looked for.
+const LEAST_RATE: f64 = 1.0;
+/// Of each step this part only warms up.
+const WARM_UP: f64 = 0.25;
+/// Less than this part of the wanted rate answered: the rate does not hold, whatever the objectives say.
+const REACHED: f64 = 0.985;
+
+/// Where the search is. Rates are requests a second.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Search {
+    /// The highest that held.
+    pub held: Option<f64>,
+    /// The lowest that failed.
+    pub failed: Option<f64>,
+    guess: f64,
+    leaps: usize,
+}
+
+impl Search {
+    /// Begins near what a closed loop carried.
+    pub fn new(guess: f64) -> Search {
+        Search { guess: guess.max(LEAST_RATE), ..Search::default() }
+    }
+
+    /// The next rate; nothing: it is found.
+    pub fn next_rate(&mut self) -> Option<f64> {
+        match (self.held, self.failed) {
+            (None, None) => Some(self.guess * FIRST_BELOW),
+            (Some(held), Some(failed)) if failed <= held * CLOSE => None,
+            (Some(held), Some(failed)) => Some((held * failed).sqrt()),
+            (Some(held), None) => Some(held * self.leap()),
+            (None, Some(failed)) if failed <= LEAST_RATE => None,
+            (None, Some(failed)) => Some((failed / self.leap()).max(LEAST_RATE)),
+        }
+    }
+
+    fn leap(&mut self) -> f64 {
+        let leap = LEAPS[self.leaps.min(LEAPS.len() - 1)];
+        self.leaps += 1;
+        leap
+    }
+
+    /// What came of a rate.
+    pub fn note(&mut self, rate: f64, held: bool) {
+        if held {
+            self.held = Some(self.held.map_or(rate, |h| h.max(rate)));
+        } else {
+            self.failed = Some(self.failed.map_or(rate, |f| f.min(rate)));
+        }
+    }
+}
+
+/// One rate that was tried.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// Requests a second; what was reached in the first look, which has no schedule.
+    pub rate: f64,
+    /// Whether all objectives held.
+    pub held: bool,
+    /// What it came to, in words.
+    pub why: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    /// The highest rate that held.
+    pub best: Option<f64>,
+    /// With room above it.
+    pub safe: Option<f64>,
+    /// The objective that failed at the lowest rate that did not hold.
+    pub bound: Option<String>,
+    /// Some rate failed because of the generator or the way: `best` is a lower bound.
+    pub is_lower_bound: bool,
+    /// All steps.
+    pub steps: Vec<Step>,
+    /// The run at the best rate.
+    pub record: Option<Record>,
+}
+
+/// Searches. `step` is the length of one try. `told` hears of each as it is done.
+///
+/// # Errors
+/// If a run could not begin, or the user ended it.
+pub fn find(
+    plan: &Plan,
+    slo: &[Condition],
+    step: Duration,
+    watch: &mut dyn Watch,
+    mut told: impl FnMut(&Step),
+) -> Result<Found, String> {
+    let mut found = Found::default();
+    let mut plan = plan.clone();
+    plan.total = None;
+    plan.duration = Some(step);
+    plan.load = Load::Closed;
+    let first = run(&plan, watch)?;
+    let good = first.sample.answers.saturating_sub(first.sample.bad_statuses());
+    let guess = good as f64 / first.seconds.max(1e-9);
+    let mut note = |found: &mut Found, step: Step| {
+        told(&step);
+        found.steps.push(step);
+    };
+    let why = format!("first look: as fast as {} connections go", plan.connections);
+    note(&mut found, Step { rate: guess, held: true, why });
+    let mut search = Search::new(guess);
+    while found.steps.len() < MAX_STEPS
+        && let Some(rate) = search.next_rate()
+    {
+        if !watch.goes_on() {
+            return Err("ended by the user".to_owned());
+        }
+        plan.load = Load::Open(Schedule::constant(rate, step));
+        let record = settled(run(&plan, watch)?);
+        let failed = failure(&record, slo, rate);
+        search.note(rate, failed.is_none());
+        let p99 = time(record.sample.latency.quantile(0.99) as f64);
+        let why =
+            failed.clone().unwrap_or_else(|| format!("p99 {p99}, errors {:.3}%", record.sample.error_part() * 100.0));
+        note(&mut found, Step { rate, held: failed.is_none(), why });
+        match failed {
+            None => found.record = Some(record),
+            Some(failed) if search.failed == Some(rate) => {
+                found.is_lower_bound = !record.verdict.limit.is_valid();
+                found.bound = Some(failed);
+            }
+            Some(_) => {}
+        }
+    }
+    found.best = search.held;
+    found.safe = search.held.map(|b| b * SAFE_PART);
+    Ok(found)
+}
+
+/// Leaves the warm-up out of the latencies, where there are enough seconds to do so.
+fn settled(mut record: Record) -> Record {
+    let skip = (record.series.len() as f64 * WARM_UP) as usize;
+    let Some(rest) = record.series.get(skip..).filter(|r| skip > 0 && r.iter().any(|s| s.answers > 0)) else {
+        return record;
+    };
+    record.sample.latency.clear();
+    for second in rest {
+        record.sample.latency.merge(&second.latency);
+    }
+    record
+}
+
+/// What did not hold. A rate that holds does so however the generator fared.
+fn failure(record: &Record, slo: &[Condition], rate: f64) -> Option<String> {
+    let reached = record.rate();
+    let failed = match slo.iter().find(|c| !c.holds(record)) {
+        Some(condition) => condition.explain(record),
+        None if reached < rate * REACHED => format!("the rate was not reached (it is {reached:.0}/s)"),
+        None => return None,
+    };
+    let limit = record.verdict.limit;
+    Some(if limit.is_valid() { failed } else { format!("{failed}; limited by the {}", limit.name()) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Steps and result of a search against a target with a sharp limit.
+    fn search(guess: f64, limit: f64) -> (usize, f64) {
+        let (mut search, mut steps) = (Search::new(guess), 1);
+        while steps < MAX_STEPS
+            && let Some(rate) = search.next_rate()
+        {
+            search.note(rate, rate <= limit);
+            steps += 1;
+        }
+        (steps, search.held.unwrap_or(0.0))
+    }
+
+    #[test]
+    fn within_five_percent_in_twelve_steps() {
+        for off in [0.3, 0.5, 0.8, 0.95, 1.0, 1.02, 1.1, 1.3, 2.0, 4.0] {
+            let (steps, best) = search(1000.0 * off, 1000.0);
+            assert!(steps <= MAX_STEPS && (950.0..=1000.0).contains(&best), "{off}: {best} after {steps}");
+        }
+    }
+
+    #[test]
+    fn nothing_holds() {
+        assert_eq!(search(10.0, 0.0).1, 0.0);
+    }
+}

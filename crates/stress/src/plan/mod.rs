@@ -1,0 +1,273 @@
+//! What a run will do, decided before it. Before: options. After: the clients, which only read it.
+
+pub mod list;
+pub mod preset;
+pub mod request;
+pub mod tls;
+pub mod url;
+
+use crate::options::{Closing, Options};
+use crate::schedule::Schedule;
+use crate::script::Script;
+use request::{Common, Request, Wanted, build};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tls::Tls;
+use url::Url;
+
+/// wrk's defaults.
+const DEFAULT_THREADS: usize = 2;
+const DEFAULT_CONNECTIONS: usize = 10;
+const DEFAULT_DURATION: Duration = Duration::from_secs(10);
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Threads: more than any machine's CPUs.
+const MAX_THREADS: usize = 1024;
+/// The longest run: histograms and schedules hold more, patience does not.
+const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// Where the target is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// An address and a port.
+    Tcp(SocketAddr),
+    /// A path.
+    Unix(PathBuf),
+}
+
+/// How requests are paced.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Load {
+    /// A connection sends when it has its answer.
+    Closed,
+    /// A request is sent when it is due.
+    Open(Schedule),
+}
+
+/// Which part of a load this is: one of several machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// From 0.
+    pub index: usize,
+    /// Of how many.
+    pub of: usize,
+}
+
+/// Everything about a run; the same for all threads.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The target as it was written.
+    pub url: Url,
+    /// Where it is.
+    pub address: Address,
+    /// The names that per-URL numbers stand under.
+    pub urls: Vec<String>,
+    /// What is sent, in turn.
+    pub requests: Vec<Request>,
+    /// How many threads share the connections.
+    pub threads: usize,
+    /// Connections over all threads.
+    pub connections: usize,
+    /// How requests are paced.
+    pub load: Load,
+    /// The planned end; `None`: after `total` requests.
+    pub duration: Option<Duration>,
+    /// The number of requests.
+    pub total: Option<u64>,
+    /// How long an answer may take.
+    pub timeout: Duration,
+    /// Who ends each connection after one request; `None`: they are kept.
+    pub close: Option<Closing>,
+    /// Local addresses, in turn.
+    pub sources: Vec<IpAddr>,
+    /// The version of the PROXY header sent first.
+    pub proxy_header: Option<u8>,
+    /// The response header that names the backend.
+    pub backend_header: Option<String>,
+    /// The machine's part of the schedule.
+    pub part: Part,
+    /// The distribution of latencies is printed.
+    pub latency: bool,
+    /// `-m`, `-H` and `-b`, for scripts.
+    pub method: String,
+    /// See `method`.
+    pub headers: Vec<(String, String)>,
+    /// See `method`.
+    pub body: Option<Vec<u8>>,
+    /// A script's states; `None`: no script.
+    pub script: Option<Arc<Script>>,
+    /// How TLS is spoken; `None`: not at all.
+    pub tls: Option<Tls>,
+    /// What the user should know about how the plan was made.
+    pub notes: Vec<String>,
+}
+
+impl Plan {
+    /// Decides what options mean together.
+    ///
+    /// # Errors
+    /// A sentence for the user.
+    pub fn new(options: &Options) -> Result<Plan, String> {
+        let mut notes = Vec::new();
+        let mut options = options.clone();
+        preset::apply(&mut options, &mut notes)?;
+        refuse_contradictions(&options)?;
+        let (url, wanted) = requests(&options, &mut notes)?;
+        let close = options.close.or(options.no_keepalive.then_some(Closing::Server));
+        let common = Common {
+            method: options.method.clone(),
+            headers: options.headers.clone(),
+            body: options.body.clone(),
+            asks_to_close: close == Some(Closing::Server),
+        };
+        let (urls, numbers) = names(&wanted);
+        let built = wanted.iter().zip(numbers).map(|(w, n)| build(&url, w, &common, n)).collect();
+        let threads = options.threads.unwrap_or(DEFAULT_THREADS.min(cpus()));
+        let connections = options.connections.unwrap_or(DEFAULT_CONNECTIONS.max(threads));
+        if connections < threads || threads > MAX_THREADS {
+            return Err(format!("{threads} threads need at least as many connections, and there may be {MAX_THREADS}"));
+        }
+        let (load, duration) = load(&options)?;
+        let address = match &options.unix {
+            Some(path) => Address::Unix(path.clone()),
+            None => Address::Tcp(resolve(&url)?),
+        };
+        let mut plan = Plan {
+            address,
+            urls,
+            requests: built,
+            threads,
+            connections,
+            load,
+            duration,
+            total: options.requests,
+            timeout: options.timeout.unwrap_or(DEFAULT_TIMEOUT),
+            close,
+            sources: options.sources.iter().flat_map(|s| s.addresses()).collect(),
+            proxy_header: options.proxy_protocol,
+            backend_header: options.backend_header.clone(),
+            part: Part { index: 0, of: 1 },
+            latency: options.latency,
+            method: options.method.clone().unwrap_or_else(|| "GET".to_owned()),
+            headers: options.headers.clone(),
+            body: options.body.clone(),
+            script: None,
+            tls: Tls::new(&url, &options)?,
+            notes,
+            url,
+        };
+        if let Some(file) = &options.script {
+            let script = Script::load(file, &options.script_arguments, &plan)?;
+            if let Some(bytes) = script.fixed_request() {
+                let is_head = bytes.starts_with(b"HEAD ");
+                plan.requests = vec![Request { bytes, url: 0, is_head }];
+            }
+            plan.script = Some(Arc::new(script));
+        }
+        Ok(plan)
+    }
+
+    /// What one of several machines does of it: its part of connections, of `-n`, and every n-th request of the schedule.
+    ///
+    /// # Errors
+    /// If there are too few connections for all.
+    pub fn part(mut self, part: Part) -> Result<Plan, String> {
+        let (index, of) = (part.index as u64, part.of as u64);
+        let share = |n: u64| n / of + u64::from(index < n % of);
+        self.connections = share(self.connections as u64) as usize;
+        self.threads = self.threads.min(self.connections);
+        self.total = self.total.map(share);
+        self.part = part;
+        if self.threads == 0 { Err("more agents than connections".to_owned()) } else { Ok(self) }
+    }
+
+    /// The connections of one thread.
+    pub fn share(&self, thread: usize) -> usize {
+        self.connections / self.threads + usize::from(thread < self.connections % self.threads)
+    }
+
+    /// The requests of one thread, with `-n`.
+    pub fn total_of(&self, thread: usize) -> Option<u64> {
+        let (thread, threads) = (thread as u64, self.threads as u64);
+        self.total.map(|n| n / threads + u64::from(thread < n % threads))
+    }
+}
+
+fn refuse_contradictions(o: &Options) -> Result<(), String> {
+    if o.rate.is_some() && !o.stages.is_empty() {
+        return Err("--rate and --stages both say the rate".to_owned());
+    }
+    match o.http.as_deref() {
+        None | Some("1.1") => {}
+        Some("2" | "3") => return Err("--http 2 and 3 are not built yet".to_owned()),
+        Some(other) => return Err(format!("--http {other}: 1.1 is what there is")),
+    }
+    if o.no_keepalive && o.close.is_none() || o.close.is_some() || o.proxy_protocol.is_none() || o.unix.is_none() {
+        return Ok(());
+    }
+    Err("--proxy-protocol names addresses, which a unix socket has not".to_owned())
+}
+
+fn requests(o: &Options, notes: &mut Vec<String>) -> Result<(Url, Vec<Wanted>), String> {
+    let url = o.url.as_deref().map(url::parse).transpose()?;
+    if let Some(file) = &o.url_file {
+        return list::url_file(file, url.as_ref());
+    }
+    if let Some(file) = &o.har {
+        let (url, wanted, elsewhere) = list::har(file, url.as_ref())?;
+        notes.push(format!("{}: {} requests to {}", file.display(), wanted.len(), url.authority));
+        if elsewhere > 0 {
+            notes.push(format!("{}: {elsewhere} requests went elsewhere and are left out", file.display()));
+        }
+        return Ok((url, wanted));
+    }
+    let url = url.ok_or("no URL; examples: ironweir stress --help")?;
+    let wanted = vec![Wanted { path: url.path.clone(), ..Wanted::default() }];
+    Ok((url, wanted))
+}
+
+/// The names for per-URL numbers, and which of them each request has.
+fn names(wanted: &[Wanted]) -> (Vec<String>, Vec<u32>) {
+    let mut known = std::collections::HashMap::new();
+    let mut names = Vec::new();
+    let numbers = wanted.iter().map(|w| {
+        let name = w.method.as_ref().map_or_else(|| w.path.clone(), |m| format!("{m} {}", w.path));
+        *known.entry(name.clone()).or_insert_with(|| {
+            names.push(name);
+            (names.len() - 1) as u32
+        })
+    });
+    let numbers = numbers.collect();
+    (names, numbers)
+}
+
+fn load(o: &Options) -> Result<(Load, Option<Duration>), String> {
+    if !o.stages.is_empty() {
+        let schedule = Schedule::stages(&o.stages)?;
+        let end = Duration::from_nanos(schedule.end_ns());
+        return Ok((Load::Open(schedule), Some(end)));
+    }
+    let duration = match (o.duration, o.requests) {
+        (None, Some(_)) => None,
+        (given, _) => Some(given.unwrap_or(DEFAULT_DURATION)),
+    };
+    if duration.is_some_and(|d| d.is_zero() || d > MAX_DURATION) {
+        return Err("a run lasts from 1us to a week".to_owned());
+    }
+    let load = match o.rate {
+        Some(rate) => Load::Open(Schedule::constant(rate, duration.unwrap_or(MAX_DURATION))),
+        None => Load::Closed,
+    };
+    Ok((load, duration))
+}
+
+fn resolve(url: &Url) -> Result<SocketAddr, String> {
+    let mut found = (url.host.as_str(), url.port).to_socket_addrs().map_err(|e| format!("{}: {e}", url.host))?;
+    found.next().ok_or_else(|| format!("{}: no address", url.host))
+}
+
+/// CPUs that this process may use.
+pub(crate) fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
