@@ -1,6 +1,6 @@
 //! The TLS handshake with a client: reads what it asks for, finds the server by that name, lets the library do the rest.
 //! After: `proxy_header`. Before: the session, which reads and writes plain bytes. The private-key work of many handshakes
-//! is done one by one with a look at everybody else in between (docs/decisions/0010-tls.md).
+//! is done one by one with a look at everybody else in between (docs/decisions/0007-tls.md).
 
 use super::http1::Http1;
 use super::socket::Socket;
