@@ -2,7 +2,6 @@
 //! the way of `proxy_pass`'s answers; records are taken apart in `upstream::fastcgi`.
 
 use super::proxy::{self, bind_value, store_access_value, store_value};
-use super::proxy_cache;
 use super::upstream_block::group_for;
 use crate::cache::settings;
 use crate::cache_directives;
@@ -360,7 +359,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     };
     let body = proxy::request_body(r, &conf.answers).await?;
     if conf.answers.cache.is_on()
-        && let Some(verdict) = proxy_cache::look_for(r, &conf.answers, OWNER, |_| Text::EMPTY).await
+        && let Some(verdict) = proxy::cache::look_for(r, &conf.answers, OWNER, |_| Text::EMPTY).await
     {
         return Ok(verdict);
     }
@@ -375,7 +374,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     let job = Job { group, head, body, is_head: false, keepalive, local, secure: None, fastcgi };
     Ok(match retry::find_answer(r, &job, &conf.answers.upstream).await {
         Ok(answer) => proxy::pass_on(r, &conf.answers, &job, answer).await,
-        Err(v) if r.ctx.cache.is_some() => proxy_cache::failed(r, &conf.answers, v),
+        Err(v) if r.ctx.cache.is_some() => proxy::cache::failed(r, &conf.answers, v),
         Err(v) => v,
     })
 }

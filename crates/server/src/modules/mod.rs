@@ -31,9 +31,6 @@ pub mod not_modified;
 pub mod open_file_cache;
 pub mod process;
 pub mod proxy;
-pub mod proxy_cache;
-pub mod proxy_rewrite;
-pub mod proxy_ssl;
 pub mod random_index;
 pub mod range;
 pub mod realip;
@@ -93,9 +90,9 @@ const DIRECTIVES: &[&[Directive]] = &[
     secure_link::DIRECTIVES,
     mirror::DIRECTIVES,
     proxy::DIRECTIVES,
-    proxy_cache::DIRECTIVES,
-    proxy_cache::CONVERT_HEAD,
-    proxy_ssl::DIRECTIVES,
+    proxy::cache::DIRECTIVES,
+    proxy::cache::CONVERT_HEAD,
+    proxy::ssl::DIRECTIVES,
     fastcgi::DIRECTIVES,
     fastcgi::CACHE_DIRECTIVES,
     upstream_block::DIRECTIVES,
@@ -125,7 +122,7 @@ const VARIABLES: &[&[Builtin]] = &[
     variables::VARIABLES,
     http2::VARIABLES,
     proxy::VARIABLES,
-    proxy_cache::VARIABLES,
+    proxy::cache::VARIABLES,
     fastcgi::VARIABLES,
     upstream_block::VARIABLES,
     realip::VARIABLES,
@@ -305,7 +302,7 @@ pub struct MainConf {
     /// `ssl_*`
     pub ssl: ssl::Main,
     /// `proxy_ssl_*`
-    pub proxy_ssl: proxy_ssl::Main,
+    pub proxy_ssl: proxy::ssl::Main,
     /// `open_file_cache`.
     pub open_file_cache: open_file_cache::Main,
     /// `charset_map`, and the names of charsets.

@@ -1,5 +1,5 @@
 //! TLS beside the connections that speak it: certificates and keys, ciphers by OpenSSL's names, sessions, verification.
-//! Made while a configuration is read (`modules::ssl`, `modules::proxy_ssl`); used by `connection::handshake` and
+//! Made while a configuration is read (`modules::ssl`, `modules::proxy::ssl`); used by `connection::handshake` and
 //! `upstream`. Private keys and passwords are never logged.
 
 pub mod certificate;

@@ -1,6 +1,6 @@
 //! Rewriting of an upstream's answer headers: `proxy_redirect`, `proxy_cookie_domain`, `_path`, `_flags`.
 
-use super::proxy::Conf;
+use super::Conf;
 use crate::config::Scope;
 use crate::config::complex::Complex;
 use crate::config::pattern::Pattern;
@@ -49,7 +49,7 @@ enum Flag {
 }
 
 /// `proxy_redirect off | default | from to`
-pub fn redirect(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+pub(super) fn redirect(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let setting = &scope.level.conf.proxy.redirect;
     let mut list = match &**setting {
         Some(list) if setting.is_set() => (**list).clone(),
@@ -86,7 +86,7 @@ fn rule(scope: &mut Scope<'_, '_>, node: &Node, from: &[u8], to: &[u8]) -> Resul
 }
 
 /// `proxy_cookie_domain` and `proxy_cookie_path`
-pub fn cookie(scope: &mut Scope<'_, '_>, node: &Node, path: bool) -> Result<(), Problem> {
+pub(super) fn cookie(scope: &mut Scope<'_, '_>, node: &Node, path: bool) -> Result<(), Problem> {
     let proxy = &scope.level.conf.proxy;
     let setting = if path { &proxy.cookie_path } else { &proxy.cookie_domain };
     let mut list = if setting.is_set() { (***setting).clone() } else { Vec::new() };
@@ -115,7 +115,7 @@ pub fn cookie(scope: &mut Scope<'_, '_>, node: &Node, path: bool) -> Result<(), 
 }
 
 /// `proxy_cookie_flags name flag...`
-pub fn cookie_flags(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+pub(super) fn cookie_flags(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let setting = &scope.level.conf.proxy.cookie_flags;
     let mut list = if setting.is_set() { (***setting).clone() } else { Vec::new() };
     if node.args.len() == 1 {
@@ -161,7 +161,7 @@ fn flag_word(word: &str) -> Option<&'static str> {
 }
 
 /// The value that the first fitting rule makes.
-pub fn apply(r: &mut Request, rules: &[Rewrite], value: Text) -> Option<Text> {
+pub(super) fn apply(r: &mut Request, rules: &[Rewrite], value: Text) -> Option<Text> {
     for rule in rules {
         match rule {
             Rewrite::Default => {}
@@ -186,7 +186,7 @@ pub fn apply(r: &mut Request, rules: &[Rewrite], value: Text) -> Option<Text> {
 }
 
 /// `Refresh: 5; url=...`
-pub fn refresh(r: &mut Request, rules: &[Rewrite], value: Text) -> Text {
+pub(super) fn refresh(r: &mut Request, rules: &[Rewrite], value: Text) -> Text {
     let bytes = r.get(value).to_vec();
     let lower = bytes.to_ascii_lowercase();
     let Some(at) = memchr::memmem::find(&lower, b"url=") else { return value };
@@ -202,7 +202,7 @@ pub fn refresh(r: &mut Request, rules: &[Rewrite], value: Text) -> Text {
 }
 
 /// A cookie with its domain, path and flags rewritten.
-pub fn set_cookie(r: &mut Request, conf: &Conf, value: Text) -> Text {
+pub(super) fn set_cookie(r: &mut Request, conf: &Conf, value: Text) -> Text {
     if conf.cookie_domain.is_empty() && conf.cookie_path.is_empty() && conf.cookie_flags.is_empty() {
         return value;
     }

@@ -1,10 +1,10 @@
 //! `proxy_ssl_*`: TLS towards peers (the part of nginx's `ngx_http_proxy_module` that other protocols have under their own
 //! prefix). What a request needs of it is made in `tls::client`; the handshake is `upstream::secure`'s.
 
-use super::ssl::{Protocols, cache_limits, read_passwords, warn_once};
 use crate::config::complex::Complex;
 use crate::config::setting::Setting;
 use crate::config::{Build, Directive, Scope, http, set};
+use crate::modules::ssl::{Protocols, cache_limits, read_passwords, warn_once};
 use crate::tls::client::{self, Context};
 use crate::tls::dynamic::Dynamic;
 use crate::tls::server::Source;
@@ -66,7 +66,7 @@ pub struct Main {
 
 /// Makes what a level with a pass to TLS needs (`ngx_http_proxy_set_ssl`). `prefix`: of the directives.
 pub fn finish(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str) -> Option<Arc<Context>> {
-    let key = super::ssl::key(prefix, conf);
+    let key = crate::modules::ssl::key(prefix, conf);
     if let Some((_, made)) = build.main.proxy_ssl.made.iter().find(|(k, _)| *k == key) {
         return made.clone();
     }

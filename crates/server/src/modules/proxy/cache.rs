@@ -1,7 +1,8 @@
 //! `proxy_cache` and its like (the cache part of nginx's `ngx_http_proxy_module` and `ngx_http_upstream`). What the words
 //! mean and what is done is in `cache`; here is what `proxy_pass` asks it, and how it sends what comes of it.
 
-use super::proxy::{self, Conf, Parts, Pass, Target};
+use super::answer::{self, Parts};
+use super::{Conf, Pass, Target, request};
 use crate::cache::caching;
 use crate::cache::entry::Entry;
 use crate::cache::lookup::{self, Look, Outcome};
@@ -56,7 +57,7 @@ pub(super) async fn look(r: &mut Request, conf: &Conf, pass: &Pass, target: &Tar
 }
 
 /// The same for any module. `own_key` is the key where none is configured.
-pub(super) async fn look_for(
+pub(in crate::modules) async fn look_for(
     r: &mut Request,
     conf: &Conf,
     owner: &'static str,
@@ -82,8 +83,8 @@ pub(super) async fn look_for(
 fn own_key(r: &mut Request, pass: &Pass, target: &Target<'_>) -> Text {
     let mut key = std::mem::take(&mut r.scratch);
     key.clear();
-    proxy::write_origin(r, target, &mut key);
-    proxy::write_uri(r, pass, target, &mut key);
+    request::write_origin(r, target, &mut key);
+    request::write_uri(r, pass, target, &mut key);
     let text = r.text(&key);
     r.scratch = key;
     text
@@ -100,17 +101,17 @@ pub(super) fn write_conditions(r: &mut Request, replaced: &[Box<[u8]>], out: &mu
     if !is_set(b"if-modified-since")
         && let Some(date) = caching::known_last_modified(r)
     {
-        proxy::write_line(out, b"If-Modified-Since", r.get(date));
+        request::write_line(out, b"If-Modified-Since", r.get(date));
     }
     if !is_set(b"if-none-match")
         && let Some(etag) = caching::known_etag(r)
     {
-        proxy::write_line(out, b"If-None-Match", r.get(etag));
+        request::write_line(out, b"If-None-Match", r.get(etag));
     }
 }
 
 /// There is no answer: an old one may do.
-pub(super) fn failed(r: &mut Request, conf: &Conf, verdict: Verdict) -> Verdict {
+pub(in crate::modules) fn failed(r: &mut Request, conf: &Conf, verdict: Verdict) -> Verdict {
     let kinds = std::mem::take(&mut r.attempts.failed);
     let Some(caching) = &mut r.ctx.cache else { return verdict };
     let expired = r.attempts.cache == Some(Status::Expired);
@@ -167,13 +168,13 @@ pub(super) fn resend(r: &mut Request, conf: &Conf, entry: &Entry) -> Verdict {
         caching::confirm(r, &caching, &conf.cache, ignored);
     }
     r.disable_not_modified = !caching::judge(r, ignored).allows();
-    proxy::accel_limit_rate(r, conf);
-    if let Some(verdict) = proxy::accel_redirect(r, conf) {
+    answer::accel_limit_rate(r, conf);
+    if let Some(verdict) = answer::accel_redirect(r, conf) {
         return verdict;
     }
     let chunked = r.attempts.head.header(K::TransferEncoding).is_some();
-    let length = proxy::content_length(r).filter(|_| !chunked);
-    proxy::copy_headers(r, conf, length, Parts::Any);
+    let length = answer::content_length(r).filter(|_| !chunked);
+    answer::copy_headers(r, conf, length, Parts::Any);
     if r.attempts.head.version < Version::HTTP10 {
         r.headers_out.status = 200;
     } else {
@@ -181,7 +182,7 @@ pub(super) fn resend(r: &mut Request, conf: &Conf, entry: &Entry) -> Verdict {
         let line = r.attempts.head.status_line;
         r.headers_out.status_line = (line.start < line.end).then(|| text_of(line, r.attempts.head_base));
     }
-    proxy::accel_charset(r, conf);
+    answer::accel_charset(r, conf);
     if *conf.upstream.force_ranges {
         r.allow_ranges = true;
     }

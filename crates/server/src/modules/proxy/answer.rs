@@ -1,0 +1,327 @@
+//! What becomes of an upstream's answer: which of its headers the client gets, what the peer may ask of us (`X-Accel-*`), and
+//! where the body goes. FastCGI's answers come this way too.
+
+use super::{Conf, cache, rewrite};
+use crate::cache::caching;
+use crate::log_error;
+use crate::modules::core;
+use crate::request::headers::{HeaderOut, KnownHeader as K};
+use crate::request::phases::Verdict;
+use crate::request::{Method, Request, Text, Version, finish};
+use crate::upstream::exchange::{Answer, Job};
+use crate::upstream::relay;
+use crate::upstream::settings::{Store, ignore};
+use conf::value;
+
+/// What becomes of an answer (`ngx_http_upstream_process_headers` and on).
+pub(in crate::modules) async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Verdict {
+    let status = r.attempts.head.status;
+    let http09 = r.attempts.head.version < Version::HTTP10;
+    r.attempts.current().status = if http09 { 200 } else { status };
+    let keep = keeps_connection(r);
+    let length = content_length(r);
+    if r.ctx.cache.is_some()
+        && let Some(entry) = cache::instead(r, conf, status)
+    {
+        done_early(r, job, answer, keep, length);
+        return cache::resend(r, conf, &entry);
+    }
+    if status >= 300
+        && let Some(verdict) = intercept(r, conf, status)
+    {
+        if let Some(caching) = &mut r.ctx.cache {
+            caching.note_error(&conf.cache, status);
+        }
+        done_early(r, job, answer, keep, length);
+        return verdict;
+    }
+    accel_limit_rate(r, conf);
+    if let Some(verdict) = accel_redirect(r, conf) {
+        done_early(r, job, answer, keep, length);
+        return verdict;
+    }
+    let chunked = r.attempts.head.header(K::TransferEncoding).is_some();
+    let cacheable = r.ctx.cache.as_ref().is_some_and(|c| c.cacheable);
+    copy_headers(r, conf, length.filter(|_| !chunked), if cacheable { Parts::One } else { Parts::AsSaid });
+    r.headers_out.status = if http09 { 200 } else { status };
+    if !http09 {
+        let base = r.attempts.head_base;
+        let line = r.attempts.head.status_line;
+        r.headers_out.status_line = (line.start < line.end).then(|| relay::text_of(line, base));
+    }
+    if status == 101 && r.headers_in.find(K::Upgrade).is_some() {
+        r.keepalive = false;
+        if let Err(v) = r.send_header() {
+            return v;
+        }
+        r.ctx.cache = None;
+        return relay::upgrade(r, job, &conf.upstream, answer).await;
+    }
+    let buffering = accel_buffering(r, conf);
+    r.unbuffered = !buffering;
+    accel_charset(r, conf);
+    let rate = core::size_of(r, &conf.upstream.limit_rate);
+    open_store(r, conf);
+    if *conf.upstream.force_ranges {
+        r.allow_ranges = true;
+        r.single_range = true;
+    }
+    // The peer has judged the client's conditions.
+    r.disable_not_modified = !cacheable;
+    if let Err(v) = r.send_header() {
+        return v;
+    }
+    if r.ctx.cache.is_some() {
+        caching::decide(r, &conf.cache, &conf.upstream, buffering.then_some(status));
+    }
+    let wanted = r.ctx.store.is_some() || r.ctx.cache.is_some();
+    if r.header_only && !job.is_head && !matches!(status, 204 | 304) && !wanted {
+        // The client wants no body: what the peer sends of it is not waited for.
+        r.response_done = true;
+        done_early(r, job, answer, keep, length);
+        return Verdict::Answered;
+    }
+    let way = relay::Way {
+        buffering,
+        rate,
+        keep,
+        length: length.filter(|_| !chunked),
+        trailers: *conf.upstream.pass_trailers,
+    };
+    relay::body(r, job, &conf.upstream, answer, way).await
+}
+
+/// The answer's body is not wanted; its connection is kept if there is none.
+fn done_early(r: &mut Request, job: &Job, answer: Answer, keep: bool, length: Option<u64>) {
+    let empty = crate::upstream::exchange::is_bodiless(&r.attempts.head, job.is_head)
+        || (length == Some(0) && r.attempts.head.header(K::TransferEncoding).is_none());
+    let ms = crate::worker::clock::monotonic_ms() - answer.started_ms;
+    r.attempts.current().response_ms = Some(ms);
+    crate::upstream::choose::succeeded(&answer.chosen, r.attempts.current());
+    let clean = answer.at == answer.input.len() && answer.request_sent;
+    crate::upstream::exchange::release(job, answer, keep && empty && clean);
+}
+
+fn keeps_connection(r: &Request) -> bool {
+    let head = &r.attempts.head;
+    let close = head.headers.iter().any(|h| {
+        h.known == K::Connection
+            && wire::http1::values::contains_ignoring_case(
+                r.get(relay::text_of(h.value, r.attempts.head_base)),
+                b"close",
+            )
+    });
+    head.version >= Version::HTTP11 && !close && head.status != 101
+}
+
+pub(super) fn content_length(r: &Request) -> Option<u64> {
+    let h = r.attempts.head.header(K::ContentLength)?;
+    wire::http1::values::parse_content_length(r.get(relay::text_of(h.value, r.attempts.head_base)))
+}
+
+/// `proxy_intercept_errors`: an `error_page` of the location stands in for the answer.
+fn intercept(r: &mut Request, conf: &Conf, status: u16) -> Option<Verdict> {
+    let shot = r.shot.clone();
+    let core = &shot.location(r.location).conf.core;
+    if !*conf.upstream.intercept_errors || r.error_page {
+        return None;
+    }
+    core.error_pages.iter().any(|p| p.status == status).then(|| {
+        if status == 401 {
+            copy_known(r, K::WwwAuthenticate, "WWW-Authenticate");
+        }
+        Verdict::Status(status)
+    })
+}
+
+fn copy_known(r: &mut Request, known: K, name: &'static str) {
+    let base = r.attempts.head_base;
+    for i in 0..r.attempts.head.headers.len() {
+        let h = r.attempts.head.headers[i];
+        if h.known == known {
+            r.headers_out.add(known, name, relay::text_of(h.value, base));
+        }
+    }
+}
+
+/// `X-Accel-Redirect`
+pub(super) fn accel_redirect(r: &mut Request, conf: &Conf) -> Option<Verdict> {
+    if *conf.upstream.ignore_headers & ignore::REDIRECT != 0 {
+        return None;
+    }
+    let base = r.attempts.head_base;
+    let line = *r.attempts.head.header(K::XAccelRedirect)?;
+    let to = relay::text_of(line.value, base);
+    // Only these of the answer's headers survive the redirect.
+    for i in 0..r.attempts.head.headers.len() {
+        let h = r.attempts.head.headers[i];
+        let value = relay::text_of(h.value, base);
+        match h.known {
+            K::ContentType => r.headers_out.content_type = Some(value),
+            K::SetCookie | K::ContentDisposition | K::CacheControl | K::Expires | K::AcceptRanges => {
+                let name = relay::text_of(h.name, base);
+                r.headers_out.lines.push(HeaderOut { name, value, known: h.known });
+            }
+            _ => {}
+        }
+    }
+    r.error_status = 0;
+    if r.get(to).first() == Some(&b'@') {
+        let name = r.get(to)[1..].to_vec();
+        return Some(finish::named_location(r, &name));
+    }
+    let mut path = Vec::new();
+    let raw = r.get(to).to_vec();
+    let Ok(parts) = wire::http1::target::parse_unsafe_uri(&raw, &mut path) else {
+        log_error!(r, Error, "unsafe URI \"{}\" was detected", String::from_utf8_lossy(&raw));
+        return Some(Verdict::Status(404));
+    };
+    let uri = r.text(&path[parts.path.range()]);
+    let args = parts.args.map_or(Text::EMPTY, |a| r.text(&raw[a.range()]));
+    if r.method != Method::Head {
+        r.method = Method::Get;
+        r.method_name = Text::from("GET");
+    }
+    Some(finish::internal_redirect(r, uri, args))
+}
+
+/// `X-Accel-Limit-Rate`: holds for this answer, and for the one it redirects to.
+pub(super) fn accel_limit_rate(r: &mut Request, conf: &Conf) {
+    let base = r.attempts.head_base;
+    if *conf.upstream.ignore_headers & ignore::LIMIT_RATE == 0
+        && let Some(h) = r.attempts.head.header(K::XAccelLimitRate)
+    {
+        let text = relay::text_of(h.value, base);
+        r.limit_rate = match r.get(text) {
+            b"off" => Some(0),
+            digits => value::number(digits).or(r.limit_rate),
+        };
+    }
+}
+
+fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
+    let base = r.attempts.head_base;
+    if *conf.upstream.ignore_headers & ignore::BUFFERING == 0
+        && let Some(h) = r.attempts.head.header(K::XAccelBuffering)
+    {
+        let text = r.get(relay::text_of(h.value, base));
+        if text.eq_ignore_ascii_case(b"no") {
+            return false;
+        }
+        if text.eq_ignore_ascii_case(b"yes") {
+            return true;
+        }
+    }
+    *conf.upstream.buffering
+}
+
+/// `X-Accel-Charset`
+pub(super) fn accel_charset(r: &mut Request, conf: &Conf) {
+    if *conf.upstream.ignore_headers & ignore::CHARSET == 0
+        && let Some(h) = r.attempts.head.header(K::XAccelCharset)
+    {
+        r.headers_out.override_charset = Some(relay::text_of(h.value, r.attempts.head_base));
+    }
+}
+
+fn is_hidden(conf: &Conf, name: &[u8], known: K) -> bool {
+    let ready = &conf.ready;
+    known.bit() & ready.hidden != 0
+        || (known == K::Other && ready.hidden_others.iter().any(|n| n.eq_ignore_ascii_case(name)))
+}
+
+/// What becomes of `Accept-Ranges`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Parts {
+    /// It is passed on: parts are the upstream's business.
+    AsSaid,
+    /// Parts are cut here, out of a body that comes in pieces: one at a time.
+    One,
+    /// Parts are cut here.
+    Any,
+}
+
+/// Copies an answer's headers into the client's.
+pub(super) fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>, parts: Parts) {
+    let base = r.attempts.head_base;
+    r.headers_out.content_length = length;
+    for i in 0..r.attempts.head.headers.len() {
+        let h = r.attempts.head.headers[i];
+        let (name, value) = (relay::text_of(h.name, base), relay::text_of(h.value, base));
+        if is_hidden(conf, r.get(name), h.known) {
+            continue;
+        }
+        match h.known {
+            K::ContentLength | K::Connection | K::KeepAlive | K::TransferEncoding => {}
+            K::ContentType => set_content_type(r, value),
+            K::LastModified => {
+                r.headers_out.last_modified = wire::date::parse_http(r.get(value));
+                if r.headers_out.last_modified.is_none() {
+                    r.headers_out.lines.push(HeaderOut { name, value, known: K::Other });
+                }
+            }
+            K::Location => {
+                let value = rewrite::apply(r, &conf.ready.redirects, value).unwrap_or(value);
+                r.headers_out.lines.push(HeaderOut { name, value, known: K::Location });
+            }
+            K::Refresh => {
+                let value = rewrite::refresh(r, &conf.ready.redirects, value);
+                r.headers_out.lines.push(HeaderOut { name, value, known: K::Refresh });
+            }
+            K::SetCookie => {
+                let value = rewrite::set_cookie(r, conf, value);
+                r.headers_out.lines.push(HeaderOut { name, value, known: K::SetCookie });
+            }
+            K::Upgrade if r.version >= Version::HTTP20 => {}
+            K::AcceptRanges if *conf.upstream.force_ranges => {}
+            K::AcceptRanges if parts != Parts::AsSaid => {
+                r.allow_ranges = true;
+                r.single_range = parts == Parts::One;
+            }
+            known => r.headers_out.lines.push(HeaderOut { name, value, known }),
+        }
+    }
+    // What the upstream is trusted with and does not send is not made up.
+    for (name, known) in [("Date", K::Date), ("Server", K::Server)] {
+        let passed = || conf.upstream.pass_headers.iter().any(|n| name.as_bytes().eq_ignore_ascii_case(n));
+        if !conf.upstream.pass_headers.is_empty() && !r.headers_out.has(known) && passed() {
+            r.headers_out.add(known, name, Text::EMPTY);
+        }
+    }
+}
+
+/// `text/html; charset=x` is taken apart as filters want it.
+fn set_content_type(r: &mut Request, value: Text) {
+    let bytes = r.get(value);
+    let Some(at) = memchr::memchr(b';', bytes) else {
+        r.headers_out.content_type = Some(value);
+        return;
+    };
+    let rest = bytes[at + 1..].trim_ascii_start();
+    let charset = rest.get(..8).filter(|p| p.eq_ignore_ascii_case(b"charset=")).map(|_| &rest[8..]);
+    match charset {
+        Some(c) => {
+            let c = c.strip_prefix(b"\"").unwrap_or(c);
+            let c = c.strip_suffix(b"\"").unwrap_or(c).to_vec();
+            let kind = bytes[..at].to_vec();
+            r.headers_out.content_type = Some(r.text(&kind));
+            r.headers_out.charset = Some(r.text(&c));
+        }
+        None => r.headers_out.content_type = Some(value),
+    }
+}
+
+fn open_store(r: &mut Request, conf: &Conf) {
+    let path = match &*conf.upstream.store {
+        Store::Off => return,
+        Store::On => core::path_of(r),
+        Store::Path(p) => {
+            let text = p.eval(r);
+            r.get(text).to_vec()
+        }
+    };
+    if r.attempts.head.status != 200 {
+        return;
+    }
+    r.ctx.store = crate::upstream::store::Store::open(&conf.upstream.temp_path, path, *conf.upstream.store_access);
+}

@@ -1,0 +1,403 @@
+//! `proxy_pass`: what is sent to an HTTP upstream and what becomes of its answer (nginx's `ngx_http_proxy_module`). Here: the
+//! values of a level, and the way of a request. The way to the peer is `upstream`'s.
+
+mod answer;
+pub mod cache;
+mod directives;
+mod request;
+mod rewrite;
+pub mod ssl;
+mod url;
+
+pub(super) use answer::pass_on;
+pub use directives::DIRECTIVES;
+pub(super) use directives::{bind_value, optional_size, store_access_value, store_value};
+pub(super) use request::request_body;
+pub use url::parse_local;
+
+use crate::cache::settings::CacheSettings;
+use crate::config::complex::Complex;
+use crate::config::variables::Builtin;
+use crate::config::{Build, Level, Matching};
+use crate::log_error;
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::{Content, Verdict};
+use crate::request::{Request, Text, Version};
+use crate::snapshot::Shot;
+use crate::text;
+use crate::tls::client::Secure;
+use crate::upstream::exchange::Job;
+use crate::upstream::group::{Group, GroupId};
+use crate::upstream::retry;
+use crate::upstream::settings::{SslSettings, UpstreamSettings};
+use crate::{reads_as_settings, settings};
+use conf::{Contexts, Node};
+use request::build_head;
+use rewrite::{CookieFlags, Rewrite};
+use std::borrow::Cow;
+use std::sync::Arc;
+use url::{Url, parse_url};
+
+/// The variables.
+pub const VARIABLES: &[Builtin] = &[
+    Builtin { name: "proxy_host", evaluate: |r| r.ctx.proxy.host, volatile: true, assign: None },
+    Builtin { name: "proxy_port", evaluate: |r| r.ctx.proxy.port, volatile: true, assign: None },
+    Builtin { name: "proxy_add_x_forwarded_for", evaluate: add_x_forwarded_for, volatile: true, assign: None },
+    Builtin { name: "proxy_add_via", evaluate: add_via, volatile: true, assign: None },
+    Builtin {
+        name: "proxy_internal_body_length",
+        evaluate: |r| r.ctx.proxy.body_length.map(|n| text!(r, "{n}")),
+        volatile: true,
+        assign: None,
+    },
+    Builtin {
+        name: "proxy_internal_chunked",
+        evaluate: |r| r.ctx.proxy.chunked.then_some(Text::from("chunked")),
+        volatile: true,
+        assign: None,
+    },
+];
+
+/// Headers of answers that clients do not get unless `proxy_pass_header` says so.
+const HIDDEN: [&[u8]; 8] = [
+    b"date",
+    b"server",
+    b"x-pad",
+    b"x-accel-expires",
+    b"x-accel-redirect",
+    b"x-accel-limit-rate",
+    b"x-accel-buffering",
+    b"x-accel-charset",
+];
+
+settings! {
+    /// Values that merge.
+    pub struct Settings {
+        /// `proxy_http_version`
+        http_version: Version = Version::HTTP11,
+        /// `proxy_method`
+        method: Complex = Complex::default(),
+        /// `proxy_set_body`
+        set_body: Option<Complex> = None,
+        /// `proxy_set_header`, inherited only where none is set.
+        set_header: Arc<Vec<(Arc<[u8]>, Complex)>> = Arc::default(),
+        /// `proxy_redirect`; none: `default`.
+        redirect: Option<Arc<Vec<Rewrite>>> = None,
+        /// `proxy_cookie_domain`
+        cookie_domain: Arc<Vec<Rewrite>> = Arc::default(),
+        /// `proxy_cookie_path`
+        cookie_path: Arc<Vec<Rewrite>> = Arc::default(),
+        /// `proxy_cookie_flags`
+        cookie_flags: Arc<Vec<CookieFlags>> = Arc::default(),
+    }
+}
+
+/// The module's values on one level.
+#[derive(Clone, Debug, Default)]
+pub struct Conf {
+    settings: Settings,
+    /// What all modules with upstreams have.
+    pub upstream: UpstreamSettings,
+    /// `proxy_cache` and its like.
+    pub cache: CacheSettings,
+    /// `proxy_ssl_*`
+    pub ssl: SslSettings,
+    /// `proxy_pass`
+    pub pass: Option<Arc<Pass>>,
+    /// What is ready for requests.
+    ready: Arc<Ready>,
+}
+
+/// Where `proxy_pass` leads.
+#[derive(Debug)]
+pub struct Pass {
+    /// The url as written, or with variables.
+    url: Complex,
+    /// What a url without variables comes to.
+    fixed: Option<Url>,
+    node: Node,
+    /// The group, found when levels are merged.
+    group: std::sync::OnceLock<GroupId>,
+    /// The length of the location's name, which the url's path replaces.
+    location: Vec<u8>,
+}
+
+/// Lists made once for a level.
+#[derive(Debug, Default)]
+struct Ready {
+    /// `Host`, if set.
+    host: Option<Complex>,
+    /// Set headers, without `Host`.
+    headers: Vec<(Arc<[u8]>, Complex)>,
+    /// Lower-case names of set headers: the client's own are not passed.
+    replaced: Vec<Box<[u8]>>,
+    /// Content-Length and Transfer-Encoding are the configuration's business.
+    own_length: bool,
+    own_coding: bool,
+    redirects: Arc<Vec<Rewrite>>,
+    /// TLS, where the pass may lead to it.
+    ssl: Option<Arc<crate::tls::client::Context>>,
+    /// Headers of answers that clients do not get: known ones as a set of bits, others by name.
+    hidden: u64,
+    hidden_others: Vec<Box<[u8]>>,
+}
+
+/// What a request keeps for this module.
+#[derive(Debug, Default)]
+pub struct Context {
+    host: Option<Text>,
+    port: Option<Text>,
+    body_length: Option<u64>,
+    chunked: bool,
+}
+
+impl Conf {
+    /// Takes from the level around what this one does not set.
+    pub fn merge(&mut self, parent: &Conf) {
+        self.settings.merge(&parent.settings);
+        self.upstream.merge(&parent.upstream);
+        self.cache.merge(&parent.cache);
+        self.ssl.merge(&parent.ssl);
+    }
+}
+
+reads_as_settings!(Conf);
+
+/// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_proxy_merge_loc_conf`).
+pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+    let nameless = matches!(level.matching, Matching::Nameless) && level.context != Contexts::SERVER;
+    let conf = &mut level.conf.proxy;
+    if conf.pass.is_none() && nameless {
+        conf.pass.clone_from(&parent.proxy.pass);
+        if conf.pass.is_some() && level.context.intersects(Contexts::LIMIT_EXCEPT) && level.conf.core.handler.is_none()
+        {
+            level.conf.core.handler = Some(Content::Proxy);
+        }
+    }
+    cache::finish_level(build, level);
+    let conf = &mut level.conf.proxy;
+    if conf.upstream.temp_path.dir.as_os_str().is_empty() {
+        let dir = build.full_path(b"proxy_temp");
+        conf.upstream.temp_path.force(crate::temp::TempPath { dir, levels: vec![1, 2] });
+    }
+    if let Err(text) = conf.upstream.check_sizes("proxy") {
+        build.http_problem(text);
+    }
+    let Some(pass) = conf.pass.clone() else { return };
+    build.directories.push(conf.upstream.temp_path.dir.clone());
+    if let Some(url) = &pass.fixed
+        && pass.group.get().is_none()
+    {
+        match super::upstream_block::group_for(build, &url.target, url.default_port()) {
+            Ok(id) => {
+                let _ = pass.group.set(id);
+            }
+            Err(e) => build.problems.push(pass.node.problem(e)),
+        }
+    }
+    let mut ready = ready(conf, &pass);
+    if pass.fixed.as_ref().is_none_or(|url| url.secure) {
+        ready.ssl = ssl::finish(build, &conf.ssl, "proxy");
+    }
+    conf.ready = Arc::new(ready);
+}
+
+fn ready(conf: &Conf, pass: &Pass) -> Ready {
+    let mut ready = Ready::default();
+    for (name, value) in conf.set_header.iter() {
+        let lower: Box<[u8]> = name.to_ascii_lowercase().into();
+        match &*lower {
+            b"host" => ready.host = Some(value.clone()),
+            b"content-length" => ready.own_length = true,
+            b"transfer-encoding" => ready.own_coding = true,
+            _ => {}
+        }
+        if &*lower != b"host" && !value.is_empty() {
+            ready.headers.push((name.clone(), value.clone()));
+        }
+        ready.replaced.push(lower);
+    }
+    hide(&mut ready, &conf.upstream, &HIDDEN);
+    ready.redirects = match &*conf.redirect {
+        Some(list) => Arc::new(
+            list.iter()
+                .flat_map(|r| match r {
+                    Rewrite::Default => default_redirect(pass),
+                    other => Some(other.clone()),
+                })
+                .collect(),
+        ),
+        None => Arc::new(default_redirect(pass).into_iter().collect()),
+    };
+    ready
+}
+
+/// Notes which headers of answers clients do not get.
+fn hide(ready: &mut Ready, upstream: &UpstreamSettings, hidden: &[&[u8]]) {
+    let passed = |name: &[u8]| upstream.pass_headers.iter().any(|n| n.eq_ignore_ascii_case(name));
+    for name in hidden.iter().copied().chain(upstream.hide_headers.iter().map(|n| &**n)) {
+        match K::find(name) {
+            _ if passed(name) => {}
+            K::Other => ready.hidden_others.push(name.into()),
+            known => ready.hidden |= known.bit(),
+        }
+    }
+}
+
+impl Conf {
+    /// Makes the values ready for answers of another module's peers.
+    pub(super) fn for_answers(&mut self, hidden: &[&[u8]]) {
+        let mut ready = Ready::default();
+        hide(&mut ready, &self.upstream, hidden);
+        self.ready = Arc::new(ready);
+    }
+}
+
+fn default_redirect(pass: &Pass) -> Option<Rewrite> {
+    let url = pass.fixed.as_ref()?;
+    if url.uri.is_empty() {
+        let pattern = Complex::fixed(format!("{}/", url.full).as_bytes());
+        return Some(Rewrite::Prefix { pattern, replacement: Complex::fixed(b"/") });
+    }
+    let pattern = Complex::fixed(url.full.as_bytes());
+    Some(Rewrite::Prefix { pattern, replacement: Complex::fixed(&pass.location) })
+}
+
+/// Where a request goes.
+pub(super) struct Target<'u> {
+    group: Arc<Group>,
+    /// Path and arguments that replace the location's name; with variables, all of it.
+    uri: Cow<'u, [u8]>,
+    whole: bool,
+    /// TLS is spoken.
+    secure: bool,
+}
+
+/// The content handler.
+pub async fn run(r: &mut Request) -> Verdict {
+    let shot = r.shot.clone();
+    let conf = &shot.location(r.location).conf.proxy;
+    let Some(pass) = conf.pass.as_deref() else { return Verdict::Status(500) };
+    let verdict = answer(r, &shot, conf, pass).await;
+    // What the cache has to do with it ends here.
+    r.ctx.cache = None;
+    verdict
+}
+
+async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdict {
+    if !r.attempts.all.is_empty() {
+        r.attempts.all.push(crate::upstream::Attempt { gap: true, ..Default::default() });
+    }
+    r.attempts.scheme = "http://";
+    let target = match &pass.fixed {
+        Some(url) => {
+            let id = *pass.group.get().expect("a url without variables has its group since the configuration was read");
+            r.ctx.proxy.host = Some(r.text(url.host.as_bytes()));
+            r.ctx.proxy.port = Some(r.text(url.port.as_bytes()));
+            Target {
+                group: shot.groups[id.0 as usize].clone(),
+                uri: Cow::Borrowed(&url.uri),
+                whole: false,
+                secure: url.secure,
+            }
+        }
+        None => match dynamic(r, pass).await {
+            Ok(t) => t,
+            Err(v) => return v,
+        },
+    };
+    if target.secure {
+        r.attempts.scheme = "https://";
+    }
+    let body = match request_body(r, conf).await {
+        Ok(b) => b,
+        Err(v) => return v,
+    };
+    if conf.cache.is_on()
+        && let Some(verdict) = cache::look(r, conf, pass, &target).await
+    {
+        return verdict;
+    }
+    let (head, is_head) = match build_head(r, conf, pass, &target) {
+        Ok(h) => h,
+        Err(v) => return v,
+    };
+    let local = match &*conf.upstream.bind {
+        Some(bind) => {
+            let text = bind.address.eval(r);
+            let local = parse_local(r.get(text));
+            if local.is_none() && !r.get(text).is_empty() {
+                log_error!(r, Error, "invalid local address \"{}\"", String::from_utf8_lossy(r.get(text)));
+            }
+            local
+        }
+        None => None,
+    };
+    let keepalive = target.group.keepalive.connections.is_some() && local.is_none();
+    let secure = match secure(r, conf, &target) {
+        Ok(s) => s,
+        Err(v) => return v,
+    };
+    let job = Job { group: target.group, head, body, is_head, keepalive, local, secure, fastcgi: None };
+    let verdict = match retry::find_answer(r, &job, &conf.upstream).await {
+        Ok(answer) => pass_on(r, conf, &job, answer).await,
+        Err(v) if r.ctx.cache.is_some() => cache::failed(r, conf, v),
+        Err(v) => v,
+    };
+    r.scratch = job.head;
+    verdict
+}
+
+/// What the connection must be for a pass to https.
+fn secure(r: &mut Request, conf: &Conf, target: &Target<'_>) -> Result<Option<Box<Secure>>, Verdict> {
+    let Some(ssl) = conf.ready.ssl.as_ref().filter(|_| target.secure) else { return Ok(None) };
+    let host = r.ctx.proxy.host.map_or(Vec::new(), |h| r.get(h).to_vec());
+    let secure = ssl.secure(r, &host).map_err(|text| {
+        log_error!(r, Error, "{text}");
+        Verdict::Status(500)
+    });
+    secure.map(|s| Some(Box::new(s)))
+}
+
+/// `proxy_pass` with variables.
+async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target<'static>, Verdict> {
+    let text = pass.url.eval(r);
+    let url = match parse_url(r.get(text)) {
+        Ok(u) => u,
+        Err(e) => {
+            log_error!(r, Error, "{e}");
+            return Err(Verdict::Status(500));
+        }
+    };
+    r.ctx.proxy.host = Some(r.text(url.host.as_bytes()));
+    r.ctx.proxy.port = Some(r.text(url.port.as_bytes()));
+    let shot = r.shot.clone();
+    let whole = !url.uri.is_empty();
+    if let Some(group) = shot.groups.iter().find(|g| *g.name == *url.target) {
+        return Ok(Target { group: group.clone(), uri: Cow::Owned(url.uri), whole, secure: url.secure });
+    }
+    let addresses = crate::upstream::names::addresses(r, &url.target, url.default_port()).await?;
+    let group = Group::for_one_request(&url.target, addresses);
+    Ok(Target { group: Arc::new(group), uri: Cow::Owned(url.uri), whole, secure: url.secure })
+}
+
+fn add_x_forwarded_for(r: &mut Request) -> Option<Text> {
+    let mut out = Vec::new();
+    for line in r.headers_in.lines().iter().filter(|l| l.known == K::XForwardedFor) {
+        out.extend_from_slice(r.arena.span(line.value));
+        out.extend_from_slice(b", ");
+    }
+    r.client.remote.borrow().write_host(&mut out);
+    Some(r.text(&out))
+}
+
+fn add_via(r: &mut Request) -> Option<Text> {
+    let mut out = Vec::new();
+    for line in r.headers_in.lines().iter().filter(|l| l.known == K::Via) {
+        out.extend_from_slice(r.arena.span(line.value));
+        out.extend_from_slice(b", ");
+    }
+    let version = if r.version >= Version::HTTP11 { "1.1" } else { "1.0" };
+    out.extend_from_slice(format!("{version} ironweir").as_bytes());
+    Some(r.text(&out))
+}

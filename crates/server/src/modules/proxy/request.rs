@@ -1,0 +1,204 @@
+//! What is sent to an HTTP upstream: the head and the body of a request (`ngx_http_proxy_create_request`).
+
+use super::{Conf, Pass, Ready, Target, cache};
+use crate::log_error;
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::Verdict;
+use crate::request::{Method, Request, Text, Version, body};
+use crate::upstream::exchange::JobBody;
+use wire::http1::escape::{Escape, escape_uri};
+
+/// Room for a usual request head.
+const HEAD_ROOM: usize = 1024;
+
+/// Headers that are never passed on, whatever is set.
+const NOT_PASSED: [&[u8]; 9] = [
+    b"host",
+    b"connection",
+    b"proxy-connection",
+    b"content-length",
+    b"transfer-encoding",
+    b"te",
+    b"keep-alive",
+    b"expect",
+    b"upgrade",
+];
+
+/// Reads the client's body, or leaves it to be streamed.
+pub(in crate::modules) async fn request_body(r: &mut Request, conf: &Conf) -> Result<JobBody, Verdict> {
+    if r.is_main() && r.body.stored.is_none() {
+        body::confirm_expectation(r);
+    }
+    let ctx = &mut r.ctx.proxy;
+    (ctx.body_length, ctx.chunked) = (r.headers_in.content_length, false);
+    let wanted = *conf.upstream.pass_request_body && conf.set_body.is_none();
+    let streamable = *conf.http_version >= Version::HTTP11 || !r.headers_in.chunked;
+    if !*conf.upstream.request_buffering && wanted && streamable && r.is_main() && r.body.stored.is_none() {
+        if !r.body.is_present() {
+            return Ok(JobBody::None);
+        }
+        r.body.streamed = true;
+        let chunked = r.headers_in.chunked;
+        r.ctx.proxy.chunked = chunked;
+        let mut first = Vec::new();
+        let complete = body::take_preread(r, &mut first).map_err(Verdict::from)?;
+        return Ok(JobBody::Stream { chunked, first, complete });
+    }
+    if !r.is_main() && r.body.stored.is_none() {
+        r.ctx.proxy.body_length = None;
+        return Ok(JobBody::None);
+    }
+    if r.body.stored.is_none() && !r.body.is_present() {
+        return Ok(JobBody::None);
+    }
+    let stored = body::read_all(r).await.map_err(Verdict::from)?;
+    if r.headers_in.chunked {
+        r.headers_in.content_length = Some(stored.len);
+    }
+    r.ctx.proxy.body_length = r.headers_in.content_length;
+    Ok(if wanted { JobBody::Stored(stored) } else { JobBody::None })
+}
+
+/// The request's head (`ngx_http_proxy_create_request`). Also whether it is a HEAD.
+pub(super) fn build_head(
+    r: &mut Request,
+    conf: &Conf,
+    pass: &Pass,
+    target: &Target<'_>,
+) -> Result<(Vec<u8>, bool), Verdict> {
+    // The request's own room: what needs it meanwhile makes its own.
+    let mut out = std::mem::take(&mut r.scratch);
+    out.clear();
+    out.reserve(HEAD_ROOM);
+    let cacheable = r.ctx.cache.as_ref().is_some_and(|c| c.cacheable);
+    let method = match &*conf.method {
+        _ if r.method == Method::Head && r.ctx.cache.is_some() && *conf.cache.convert_head => Text::from("GET"),
+        own if own.is_empty() => r.method_name,
+        own => own.eval(r),
+    };
+    let is_head = r.get(method).eq_ignore_ascii_case(b"HEAD");
+    out.extend_from_slice(r.get(method));
+    out.push(b' ');
+    let uri_start = out.len();
+    write_uri(r, pass, target, &mut out);
+    if out.len() == uri_start {
+        log_error!(r, Error, "zero length URI to proxy");
+        return Err(Verdict::Status(500));
+    }
+    let uri = r.text(&out[uri_start..]);
+    r.attempts.uri = Some(uri);
+    let own_body = conf.set_body.as_ref().map(|b| b.eval(r));
+    if let Some(b) = own_body {
+        r.ctx.proxy.body_length = Some(r.get(b).len() as u64);
+    }
+    let v11 = *conf.http_version >= Version::HTTP11;
+    out.extend_from_slice(if v11 { b" HTTP/1.1\r\n" } else { b" HTTP/1.0\r\n" });
+    let ready = &conf.ready;
+    let mut host = ready.host.as_ref().map(|h| h.eval(r));
+    if host.is_none_or(|h| v11 && r.get(h).is_empty()) {
+        host = r.ctx.proxy.host;
+    }
+    if let Some(host) = host.filter(|h| !r.get(*h).is_empty()) {
+        write_line(&mut out, b"Host", r.get(host));
+    }
+    for (name, value) in &ready.headers {
+        let value = value.eval(r);
+        if !r.get(value).is_empty() {
+            write_line(&mut out, name, r.get(value));
+        }
+    }
+    if let Some(n) = r.ctx.proxy.body_length.filter(|_| !ready.own_length) {
+        out.extend_from_slice(b"Content-Length: ");
+        crate::request::respond::write_decimal(n, &mut out);
+        out.extend_from_slice(b"\r\n");
+    }
+    if r.ctx.proxy.chunked && !ready.own_coding {
+        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    }
+    if cacheable {
+        cache::write_conditions(r, &ready.replaced, &mut out);
+    }
+    if *conf.upstream.pass_request_headers {
+        pass_headers(r, ready, cacheable, &mut out);
+    }
+    out.extend_from_slice(b"\r\n");
+    if let Some(b) = own_body {
+        out.extend_from_slice(r.get(b));
+    }
+    Ok((out, is_head))
+}
+
+fn pass_headers(r: &Request, ready: &Ready, cacheable: bool, out: &mut Vec<u8>) {
+    for line in r.headers_in.lines() {
+        if matches!(
+            line.known,
+            K::Host
+                | K::Connection
+                | K::ProxyConnection
+                | K::ContentLength
+                | K::TransferEncoding
+                | K::Te
+                | K::KeepAlive
+                | K::Expect
+                | K::Upgrade
+        ) || (cacheable && cache::is_for_client(line.known))
+        {
+            continue;
+        }
+        let name = r.arena.span(line.name);
+        debug_assert!(line.known != K::Other || !NOT_PASSED.iter().any(|n| n.eq_ignore_ascii_case(name)));
+        if !ready.replaced.iter().any(|n| n.eq_ignore_ascii_case(name)) {
+            write_line(out, name, r.arena.span(line.value));
+        }
+    }
+}
+
+pub(super) fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
+    out.extend_from_slice(name);
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Scheme and host as they stand in the key of a cache.
+pub(super) fn write_origin(r: &Request, target: &Target<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(if target.secure { &b"https://"[..] } else { b"http://" });
+    if target.group.name.starts_with("unix:") {
+        out.extend_from_slice(target.group.name.as_bytes());
+        out.push(b':');
+    } else if let Some(host) = r.ctx.proxy.host {
+        out.extend_from_slice(r.get(host));
+    }
+}
+
+pub(super) fn write_uri(r: &Request, pass: &Pass, target: &Target<'_>, out: &mut Vec<u8>) {
+    if target.whole {
+        out.extend_from_slice(&target.uri);
+        return;
+    }
+    if target.uri.is_empty() && r.valid_target {
+        let raw = r.get(r.target);
+        if raw.first() == Some(&b'?') {
+            out.push(b'/');
+        }
+        out.extend_from_slice(raw);
+        return;
+    }
+    let uri = r.get(r.uri);
+    let mut skip = 0;
+    if r.valid_location && !target.uri.is_empty() {
+        skip = pass.location.len().min(uri.len());
+    }
+    if r.valid_location {
+        out.extend_from_slice(&target.uri);
+    }
+    if r.headers_in.head.quoted || r.internal || !r.plain_uri {
+        escape_uri(&uri[skip..], Escape::Uri, out);
+    } else {
+        out.extend_from_slice(&uri[skip..]);
+    }
+    if !r.get(r.args).is_empty() {
+        out.push(b'?');
+        out.extend_from_slice(r.get(r.args));
+    }
+}
