@@ -9,6 +9,7 @@
 //! ```
 
 use super::format::Digest;
+use crate::zone::by_age::ByAge;
 use crate::zone::store::PAGE;
 use hashbrown::HashTable;
 use std::hash::{BuildHasher, RandomState};
@@ -29,8 +30,6 @@ const MAX_PASSED: usize = 20;
 /// Entries that wait for the manager to unlink their files after room was made for others. More are not taken out: a
 /// manager that is so far behind will not catch up by being given more.
 const MAX_GRAVES: usize = 4096;
-/// No entry.
-const NONE: u32 = u32::MAX;
 
 /// The entries of a zone.
 #[derive(Debug)]
@@ -120,20 +119,15 @@ pub enum Taken {
     Nothing(Option<i64>),
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shard {
     table: HashTable<u32>,
-    nodes: Vec<Node>,
-    free: Vec<u32>,
-    newest: u32,
-    oldest: u32,
+    nodes: ByAge<Node>,
 }
 
 #[derive(Debug, Default)]
 struct Node {
     key: Digest,
-    newer: u32,
-    older: u32,
     uses: u32,
     /// Requests that hold it.
     count: u32,
@@ -191,14 +185,14 @@ impl Index {
         let (hash, number) = self.place(key);
         let mut shard = self.lock(number);
         let Some(index) = shard.find(hash, key) else { return false };
-        let node = &mut shard.nodes[index as usize];
+        let node = &mut shard.nodes[index];
         if !node.exists || node.deleting || node.error != 0 {
             return false;
         }
         // Entries touched within a second need no other order.
         if node.expire / 1000 != expire / 1000 {
             node.expire = expire;
-            shard.touch(index);
+            shard.nodes.touch(index);
         }
         true
     }
@@ -223,12 +217,12 @@ impl Index {
             Some(index) => (index, false),
             None => (shard.insert(hash, key, &self.hasher), true),
         };
-        let node = &mut shard.nodes[index as usize];
+        let node = &mut shard.nodes[index];
         if node.deleting {
             return Err(Refused::Deleting);
         }
         let known = node.enter(ask, new);
-        shard.touch(index);
+        shard.nodes.touch(index);
         Ok((Slot { shard: number as u32, index }, known))
     }
 
@@ -333,16 +327,16 @@ impl Index {
                     return false;
                 }
                 let index = shard.insert(hash, key, &self.hasher);
-                let node = &mut shard.nodes[index as usize];
+                let node = &mut shard.nodes[index];
                 (node.uses, node.exists, node.blocks) = (1, true, blocks);
                 self.blocks.fetch_add(blocks, Relaxed);
                 index
             }
         };
-        let node = &mut shard.nodes[index as usize];
+        let node = &mut shard.nodes[index];
         if !node.deleting {
             node.expire = expire;
-            shard.touch(index);
+            shard.nodes.touch(index);
         }
         true
     }
@@ -356,8 +350,8 @@ impl Index {
         let mut next: Option<i64> = None;
         for number in 0..self.shards.len() {
             let mut shard = self.lock(number);
-            while let Some(index) = shard.oldest() {
-                let node = &mut shard.nodes[index as usize];
+            while let Some(index) = shard.nodes.oldest() {
+                let node = &mut shard.nodes[index];
                 if node.expire > now {
                     next = Some(next.map_or(node.expire, |n| n.min(node.expire)));
                     break;
@@ -367,7 +361,7 @@ impl Index {
                 }
                 // A request that has lasted as long as entries may be idle: later, then.
                 node.expire = again;
-                shard.touch(index);
+                shard.nodes.touch(index);
             }
         }
         Taken::Nothing(next)
@@ -380,7 +374,7 @@ impl Index {
             let oldest = (0..self.shards.len())
                 .filter_map(|n| {
                     let shard = self.lock(n);
-                    shard.oldest_unused().map(|i| (shard.nodes[i as usize].expire, n))
+                    shard.oldest_unused().map(|i| (shard.nodes[i].expire, n))
                 })
                 .min();
             let Some((_, number)) = oldest else { break };
@@ -412,8 +406,8 @@ impl Index {
         self.shards[number].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn at_index(&self, slot: Slot) -> (MutexGuard<'_, Shard>, usize) {
-        (self.lock(slot.shard as usize), slot.index as usize)
+    fn at_index(&self, slot: Slot) -> (MutexGuard<'_, Shard>, u32) {
+        (self.lock(slot.shard as usize), slot.index)
     }
 
     fn reserve(&self) -> bool {
@@ -441,7 +435,7 @@ impl Index {
     /// Takes an entry that nobody holds out of the queue; it stays in the table while its file is there.
     fn take(&self, shard: &mut Shard, number: usize, index: u32) -> Taken {
         self.count.fetch_sub(1, Relaxed);
-        let node = &mut shard.nodes[index as usize];
+        let node = &mut shard.nodes[index];
         self.blocks.fetch_sub(node.blocks, Relaxed);
         node.blocks = 0;
         if !node.exists && !node.outdated {
@@ -450,20 +444,20 @@ impl Index {
         }
         node.deleting = true;
         let key = node.key;
-        shard.unlink(index);
+        shard.nodes.detach(index);
         Taken::Unlink(Grave { slot: Slot { shard: number as u32, index }, key })
     }
 
     fn remove(&self, shard: &mut Shard, index: u32) {
-        let key = shard.nodes[index as usize].key;
-        if !shard.nodes[index as usize].deleting {
-            shard.unlink(index);
+        let key = shard.nodes[index].key;
+        if !shard.nodes[index].deleting {
+            shard.nodes.detach(index);
         }
-        shard.nodes[index as usize] = Node::default();
+        shard.nodes[index] = Node::default();
         if let Ok(place) = shard.table.find_entry(self.hasher.hash_one(key), |i| *i == index) {
             place.remove();
         }
-        shard.free.push(index);
+        shard.nodes.free(index);
     }
 }
 
@@ -487,73 +481,21 @@ impl Node {
     }
 }
 
-impl Default for Shard {
-    fn default() -> Self {
-        Shard { table: HashTable::new(), nodes: Vec::new(), free: Vec::new(), newest: NONE, oldest: NONE }
-    }
-}
-
 impl Shard {
     fn find(&self, hash: u64, key: &Digest) -> Option<u32> {
-        self.table.find(hash, |i| self.nodes[*i as usize].key == *key).copied()
-    }
-
-    fn oldest(&self) -> Option<u32> {
-        (self.oldest != NONE).then_some(self.oldest)
+        self.table.find(hash, |i| self.nodes[*i].key == *key).copied()
     }
 
     /// The oldest that nobody uses now, among the first ones.
     fn oldest_unused(&self) -> Option<u32> {
-        let next = |at: u32| (at != NONE).then(|| self.nodes[at as usize].newer);
-        let mut queue = std::iter::successors(Some(self.oldest), |at| next(*at)).take_while(|at| *at != NONE);
-        queue.by_ref().take(MAX_PASSED).find(|at| self.nodes[*at as usize].count == 0)
+        self.nodes.from_oldest().take(MAX_PASSED).find(|at| self.nodes[*at].count == 0)
     }
 
     fn insert(&mut self, hash: u64, key: &Digest, hasher: &RandomState) -> u32 {
-        let node = Node { key: *key, newer: NONE, older: NONE, ..Node::default() };
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.nodes[index as usize] = node;
-                index
-            }
-            None => {
-                self.nodes.push(node);
-                (self.nodes.len() - 1) as u32
-            }
-        };
-        let Shard { table, nodes, .. } = self;
-        table.insert_unique(hash, index, |i| hasher.hash_one(nodes[*i as usize].key));
-        self.link(index);
+        let Shard { table, nodes } = self;
+        let index = nodes.insert(Node { key: *key, ..Node::default() });
+        table.insert_unique(hash, index, |i| hasher.hash_one(nodes[*i].key));
         index
-    }
-
-    fn touch(&mut self, index: u32) {
-        if index != self.newest {
-            self.unlink(index);
-            self.link(index);
-        }
-    }
-
-    fn link(&mut self, index: u32) {
-        let before = std::mem::replace(&mut self.newest, index);
-        let node = &mut self.nodes[index as usize];
-        (node.newer, node.older) = (NONE, before);
-        match before {
-            NONE => self.oldest = index,
-            before => self.nodes[before as usize].newer = index,
-        }
-    }
-
-    fn unlink(&mut self, index: u32) {
-        let (newer, older) = (self.nodes[index as usize].newer, self.nodes[index as usize].older);
-        match newer {
-            NONE => self.newest = older,
-            newer => self.nodes[newer as usize].older = older,
-        }
-        match older {
-            NONE => self.oldest = newer,
-            older => self.nodes[older as usize].newer = newer,
-        }
     }
 }
 

@@ -126,17 +126,17 @@ impl Socket {
                 }
                 Poll::Ready(Ok(n))
             }
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
-                let registration = self.registered()?;
-                registration.clear_readable();
-                match registration.poll_readable() {
-                    Poll::Pending => Poll::Pending,
-                    // Closed, says the kernel, but a read would wait: it is another end of it that has closed.
-                    Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
-                }
-            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.nothing_to_read(),
             Err(e) => Poll::Ready(Err(e)),
         }
+    }
+
+    /// A read would have to wait, for an event that has perhaps come meanwhile.
+    fn nothing_to_read(&mut self) -> Poll<io::Result<usize>> {
+        let registration = self.registered()?;
+        registration.clear_readable();
+        // Closed, says the kernel, but a read would wait: it is another end of it that has closed.
+        registration.poll_readable().map(|()| Err(io::ErrorKind::ConnectionReset.into()))
     }
 
     /// Reads by `step` in place of a buffer; `Ok(0)` is the end of the stream.
@@ -152,13 +152,9 @@ impl Socket {
             return Poll::Pending;
         }
         match step(self) {
-            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
-            other => return Poll::Ready(other),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => self.nothing_to_read(),
+            other => Poll::Ready(other),
         }
-        let registration = self.registered()?;
-        registration.clear_readable();
-        // Closed, says the kernel, but a read would wait: it is another end of it that has closed.
-        registration.poll_readable().map(|()| Err(io::ErrorKind::ConnectionReset.into()))
     }
 
     /// Reads what is there now; `WouldBlock` when nothing is.

@@ -1,6 +1,7 @@
 //! Zones: what all threads of the process share by name, and what outlives a reload (nginx's shared memory zones).
-//! `store` holds the states; here stand their names, sizes and who keeps them. Knows no request.
+//! `store` holds the states, `by_age` is their order; here stand their names, sizes and who keeps them. Knows no request.
 
+pub mod by_age;
 pub mod store;
 
 use conf::{Node, Problem, Word, value};

@@ -2,6 +2,7 @@
 //! held for one look-up. Bounded by the size that the configuration gives: entries are counted as nginx's slab
 //! allocator would, so that a zone holds as many as it does there; the oldest make room.
 
+use super::by_age::ByAge;
 use hashbrown::HashTable;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -21,8 +22,6 @@ const SHARDS: usize = 16;
 const SHARDED_FROM: usize = 1 << 20;
 /// Entries of a shard that are dropped for one new one at most: a request must not pay for a long key with a long wait.
 const MAX_EVICTIONS: usize = 16;
-/// No entry.
-const NONE: u32 = u32::MAX;
 
 /// When entries may go.
 pub trait Policy<S> {
@@ -53,18 +52,13 @@ pub struct Slot {
 #[derive(Debug)]
 struct Shard<S> {
     table: HashTable<u32>,
-    entries: Vec<Entry<S>>,
-    free: Vec<u32>,
-    newest: u32,
-    oldest: u32,
+    entries: ByAge<Entry<S>>,
 }
 
 #[derive(Debug)]
 struct Entry<S> {
     hash: u64,
     key: Box<[u8]>,
-    newer: u32,
-    older: u32,
     state: S,
 }
 
@@ -113,25 +107,25 @@ impl<S: Default> Store<S> {
         }
         let index = match found {
             Some(index) => {
-                shard.touch(index);
+                shard.entries.touch(index);
                 index
             }
             None => shard.insert(hash, key),
         };
-        let done = work(&mut shard.entries[index as usize].state, new && found.is_none());
+        let done = work(&mut shard.entries[index].state, new && found.is_none());
         Some((Slot { shard: number as u32, index }, done))
     }
 
     /// Works on a state that is pinned.
     pub fn at<T>(&self, slot: Slot, work: impl FnOnce(&mut S) -> T) -> T {
         let mut shard = self.lock(slot.shard as usize);
-        work(&mut shard.entries[slot.index as usize].state)
+        work(&mut shard.entries[slot.index].state)
     }
 
     /// Works on a state that is pinned, and drops it if `work` says so.
     pub fn leave(&self, slot: Slot, work: impl FnOnce(&mut S) -> bool) {
         let mut shard = self.lock(slot.shard as usize);
-        if work(&mut shard.entries[slot.index as usize].state) {
+        if work(&mut shard.entries[slot.index].state) {
             self.remove(&mut shard, slot.index);
         }
     }
@@ -182,78 +176,38 @@ impl<S: Default> Store<S> {
     }
 
     fn remove(&self, shard: &mut Shard<S>, index: u32) {
-        shard.unlink(index);
-        let entry = &mut shard.entries[index as usize];
+        shard.entries.detach(index);
+        let entry = &mut shard.entries[index];
         let key = std::mem::take(&mut entry.key);
         entry.state = S::default();
         if let Ok(place) = shard.table.find_entry(entry.hash, |i| *i == index) {
             place.remove();
         }
-        shard.free.push(index);
+        shard.entries.free(index);
         self.used.fetch_sub(self.cost(key.len()), Relaxed);
     }
 }
 
 impl<S> Default for Shard<S> {
     fn default() -> Self {
-        Shard { table: HashTable::new(), entries: Vec::new(), free: Vec::new(), newest: NONE, oldest: NONE }
+        Shard { table: HashTable::new(), entries: ByAge::default() }
     }
 }
 
 impl<S: Default> Shard<S> {
     fn find(&self, hash: u64, key: &[u8]) -> Option<u32> {
-        self.table.find(hash, |i| *self.entries[*i as usize].key == *key).copied()
+        self.table.find(hash, |i| *self.entries[*i].key == *key).copied()
     }
 
     fn oldest(&self) -> Option<(u32, &S)> {
-        (self.oldest != NONE).then(|| (self.oldest, &self.entries[self.oldest as usize].state))
+        self.entries.oldest().map(|i| (i, &self.entries[i].state))
     }
 
     fn insert(&mut self, hash: u64, key: &[u8]) -> u32 {
-        let entry = Entry { hash, key: key.into(), newer: NONE, older: NONE, state: S::default() };
-        let index = match self.free.pop() {
-            Some(index) => {
-                self.entries[index as usize] = entry;
-                index
-            }
-            None => {
-                self.entries.push(entry);
-                (self.entries.len() - 1) as u32
-            }
-        };
-        let Shard { table, entries, .. } = self;
-        table.insert_unique(hash, index, |i| entries[*i as usize].hash);
-        self.link(index);
+        let Shard { table, entries } = self;
+        let index = entries.insert(Entry { hash, key: key.into(), state: S::default() });
+        table.insert_unique(hash, index, |i| entries[*i].hash);
         index
-    }
-
-    fn touch(&mut self, index: u32) {
-        if index != self.newest {
-            self.unlink(index);
-            self.link(index);
-        }
-    }
-
-    fn link(&mut self, index: u32) {
-        let before = std::mem::replace(&mut self.newest, index);
-        let entry = &mut self.entries[index as usize];
-        (entry.newer, entry.older) = (NONE, before);
-        match before {
-            NONE => self.oldest = index,
-            before => self.entries[before as usize].newer = index,
-        }
-    }
-
-    fn unlink(&mut self, index: u32) {
-        let (newer, older) = (self.entries[index as usize].newer, self.entries[index as usize].older);
-        match newer {
-            NONE => self.newest = older,
-            newer => self.entries[newer as usize].older = older,
-        }
-        match older {
-            NONE => self.oldest = newer,
-            older => self.entries[older as usize].newer = newer,
-        }
     }
 }
 
