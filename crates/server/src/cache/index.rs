@@ -308,7 +308,7 @@ impl Index {
         if let Some((status, until)) = leave.error {
             (node.error, node.valid) = (status, until);
         } else if leave.forget && !node.exists && !node.outdated && node.count == 0 && node.error == 0 {
-            self.remove(&mut shard, index as u32);
+            self.remove(&mut shard, index);
             self.count.fetch_sub(1, Relaxed);
         }
         drop(shard);
@@ -389,7 +389,7 @@ impl Index {
     /// The file of an entry that was taken is unlinked.
     pub fn removed(&self, grave: Grave) {
         let (mut shard, index) = self.at_index(grave.slot);
-        self.remove(&mut shard, index as u32);
+        self.remove(&mut shard, index);
     }
 
     /// Whether files wait to be unlinked.
