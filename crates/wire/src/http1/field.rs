@@ -271,27 +271,30 @@ impl LineReader {
     }
 }
 
+/// The longest name that is read the quick way: no line without a colon costs the search of a whole buffer.
+const QUICK_NAME: usize = 64;
+
 /// The usual line, whole in the buffer: a plain name, a colon, a value without control characters, CR LF. Gives the line
 /// and the offset after it; nothing if the line is in any way different, for [`LineReader::step`] to decide.
 #[inline]
 fn whole_line(buf: &[u8], start: usize) -> Option<(HeaderLine, usize)> {
-    let line = buf.get(start..)?;
-    let name_len = line.iter().position(|&b| !scan::is(b, scan::NAME))?;
-    let (name, rest) = line.split_at(name_len);
+    let colon = scan::colon(&buf[..buf.len().min(start + QUICK_NAME)], start);
+    let (name, rest) = (buf.get(start..colon)?, &buf[colon..]);
     let (space, first) = match rest {
         [b':', b' ', first, ..] => (2, *first),
         [b':', first, ..] => (1, *first),
         _ => return None,
     };
-    if first <= b' ' || name_len == 0 {
+    let known = KnownHeader::find(name);
+    let is_plain = known != KnownHeader::Other || name.iter().all(|&b| scan::is(b, scan::NAME));
+    if first <= b' ' || name.is_empty() || !is_plain {
         return None;
     }
-    let at = start + name_len + space;
+    let at = colon + space;
     let stop = scan::control(buf, at);
     let [b'\r', b'\n', ..] = buf.get(stop..)? else { return None };
     let value = Span::new(at, trimmed_end(buf, at, stop));
-    let known = KnownHeader::find(name);
-    Some((HeaderLine { name: Span::new(start, start + name_len), value, known }, stop + 2))
+    Some((HeaderLine { name: Span::new(start, colon), value, known }, stop + 2))
 }
 
 /// Where `start..end` ends without its trailing spaces. Tabs stay, as in nginx.

@@ -85,7 +85,7 @@ known_headers! {
 const _: () = assert!(TABLE.len() < 64, "known headers are counted in bits of 64");
 
 impl KnownHeader {
-    /// The header called `name`, in any case. `name` has no control characters, as no header name has.
+    /// The header called `name`, in any case.
     #[inline]
     pub fn find(name: &[u8]) -> Self {
         if name.is_empty() {
@@ -114,22 +114,36 @@ impl KnownHeader {
     }
 }
 
-/// Compares without case, eight bytes a step: known names are of letters, digits and hyphens, which the case bit only
-/// makes equal to control characters. Measured: half the cost of `eq_ignore_ascii_case`.
+/// Compares without case, eight bytes a step, the last ones together with some that were compared before. Measured: a
+/// quarter of the cost of `eq_ignore_ascii_case`.
 #[inline]
 fn is_same(name: &[u8], known: &[u8]) -> bool {
     if name.len() != known.len() {
         return false;
     }
-    let (name_words, name_rest) = name.as_chunks::<8>();
-    let (known_words, known_rest) = known.as_chunks::<8>();
-    let words = name_words.iter().zip(known_words);
-    let differs = |(a, b): (&[u8; 8], &[u8; 8])| (u64::from_ne_bytes(*a) ^ u64::from_ne_bytes(*b)) & !CASE_BITS != 0;
-    !words.into_iter().any(differs) && name_rest.iter().zip(known_rest).all(|(a, b)| (a ^ b) & !0x20 == 0)
+    if let (Some(name_end), Some(known_end)) = (name.last_chunk::<8>(), known.last_chunk::<8>()) {
+        let mut words = name.as_chunks::<8>().0.iter().zip(known.as_chunks::<8>().0);
+        return words.all(|(a, b)| is_same_word(*a, *b)) && is_same_word(*name_end, *known_end);
+    }
+    match (name.first_chunk::<4>(), known.first_chunk::<4>(), name.last_chunk::<4>(), known.last_chunk::<4>()) {
+        (Some(a), Some(b), Some(c), Some(d)) => is_same_word(join(*a, *c), join(*b, *d)),
+        _ => name.eq_ignore_ascii_case(known),
+    }
 }
 
-/// The bit that tells upper from lower case, in eight bytes.
-const CASE_BITS: u64 = 0x2020_2020_2020_2020;
+fn join([a, b, c, d]: [u8; 4], [e, f, g, h]: [u8; 4]) -> [u8; 8] {
+    [a, b, c, d, e, f, g, h]
+}
+
+/// `known` has letters, digits and hyphens only. They differ from others of the same kind in more than the bit of case, but
+/// digits and hyphens differ in it alone from control characters, which have neither of two bits.
+#[inline(always)]
+fn is_same_word(name: [u8; 8], known: [u8; 8]) -> bool {
+    const CASE: u64 = 0x2020_2020_2020_2020;
+    const NO_CONTROL: u64 = 0x4040_4040_4040_4040;
+    let (name, known) = (u64::from_ne_bytes(name), u64::from_ne_bytes(known));
+    (name ^ known) & !CASE == 0 && (name | (name << 1)) & NO_CONTROL == NO_CONTROL
+}
 
 /// Slots of the hash table: large enough that no two names of the list share one (checked when it is compiled).
 const SLOT_COUNT: usize = 512;

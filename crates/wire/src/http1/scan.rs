@@ -81,19 +81,36 @@ pub(super) const fn contains(set: &[u8], byte: u8) -> bool {
 /// Offset of the first byte below 0x20 at or after `from`, or the length of `buf`. Eight bytes a step.
 #[inline]
 pub(super) fn control(buf: &[u8], from: usize) -> usize {
-    const SPACES: u64 = 0x2020_2020_2020_2020;
-    const TOPS: u64 = 0x8080_8080_8080_8080;
+    // The subtraction borrows out of a byte only where it is below 0x20; the lowest such byte is found exactly.
+    first(buf, from, |word| word.wrapping_sub(repeat(0x20)) & !word & repeat(0x80), |byte| byte < 0x20)
+}
+
+/// Offset of the first colon at or after `from`, or the length of `buf`. Eight bytes a step.
+#[inline]
+pub(super) fn colon(buf: &[u8], from: usize) -> usize {
+    let zero_where_colon = |word| word ^ repeat(b':');
+    let is_zero = |word: u64| word.wrapping_sub(repeat(1)) & !word & repeat(0x80);
+    first(buf, from, |word| is_zero(zero_where_colon(word)), |byte| byte == b':')
+}
+
+/// A byte, eight times.
+const fn repeat(byte: u8) -> u64 {
+    u64::from_ne_bytes([byte; 8])
+}
+
+/// Offset of the first byte at or after `from` that `stops`, or the length of `buf`. `found` says it of eight bytes: the lowest
+/// bit that is set is the highest one of the first such byte.
+#[inline(always)]
+fn first(buf: &[u8], from: usize, found: impl Fn(u64) -> u64, stops: impl Fn(u8) -> bool) -> usize {
     let mut at = from;
     while let Some(chunk) = buf.get(at..).and_then(|rest| rest.first_chunk::<8>()) {
-        let word = u64::from_le_bytes(*chunk);
-        // The subtraction borrows out of a byte only where it is below 0x20; the lowest such byte is found exactly.
-        let found = word.wrapping_sub(SPACES) & !word & TOPS;
+        let found = found(u64::from_le_bytes(*chunk));
         if found != 0 {
             return at + (found.trailing_zeros() / 8) as usize;
         }
         at += 8;
     }
-    while at < buf.len() && buf[at] >= 0x20 {
+    while at < buf.len() && !stops(buf[at]) {
         at += 1;
     }
     at
@@ -131,5 +148,18 @@ mod tests {
             }
         }
         assert_eq!(control(b"    \x7f\xff ~", 0), 8);
+    }
+
+    #[test]
+    fn colon_finds_the_first() {
+        for len in 0..40 {
+            for at in 0..=len {
+                let mut text = vec![b';'; len];
+                text.iter_mut().skip(at).step_by(2).for_each(|b| *b = b':');
+                for from in 0..=at {
+                    assert_eq!(colon(&text, from), at, "{len} {at} {from}");
+                }
+            }
+        }
     }
 }

@@ -30,18 +30,13 @@ pub fn validate_host(host: &[u8], out: &mut Vec<u8>) -> Result<HostParts, BadHos
         _ => return Err(BadHost),
     };
     let name = &host[..name_end];
-    let mut previous = 0;
-    for &byte in name {
-        if byte == b'.' && previous == b'.' {
-            return Err(BadHost);
-        }
-        previous = byte;
-    }
     let name = name.strip_suffix(b".").unwrap_or(name);
     if name.is_empty() {
         return Err(BadHost);
     }
-    out.extend(name.iter().map(u8::to_ascii_lowercase));
+    let start = out.len();
+    out.extend_from_slice(name);
+    out[start..].make_ascii_lowercase();
     Ok(HostParts { name_len: name.len(), port })
 }
 
@@ -64,18 +59,30 @@ const fn letters_and(others: &[u8]) -> [bool; 256] {
 /// Offset after the closing bracket.
 fn literal_end(host: &[u8]) -> Result<usize, BadHost> {
     const INSIDE: [bool; 256] = letters_and(b":-._~!$&'()*+,;=");
-    let end = 1 + host[1..].iter().position(|&byte| !INSIDE[byte as usize]).ok_or(BadHost)?;
-    if host[end] == b']' { Ok(end + 1) } else { Err(BadHost) }
+    let end = 1 + inside(&host[1..], &INSIDE)?;
+    if host.get(end) == Some(&b']') { Ok(end + 1) } else { Err(BadHost) }
 }
 
 /// Offset of the colon, or the length.
 fn name_end(host: &[u8]) -> Result<usize, BadHost> {
     const INSIDE: [bool; 256] = letters_and(b"-._~!$&'()*+,;=%");
-    match host.iter().position(|&byte| !INSIDE[byte as usize]) {
-        Some(end) if host[end] != b':' => Err(BadHost),
-        Some(end) => Ok(end),
-        None => Ok(host.len()),
+    let end = inside(host, &INSIDE)?;
+    if host.get(end).is_none_or(|b| *b == b':') { Ok(end) } else { Err(BadHost) }
+}
+
+/// How many bytes at the beginning are of the table. Two dots in a row are an error.
+fn inside(text: &[u8], table: &[bool; 256]) -> Result<usize, BadHost> {
+    let mut previous = 0;
+    for (at, &byte) in text.iter().enumerate() {
+        if !table[byte as usize] {
+            return Ok(at);
+        }
+        if byte == b'.' && previous == b'.' {
+            return Err(BadHost);
+        }
+        previous = byte;
     }
+    Ok(text.len())
 }
 
 fn parse_port(digits: &[u8]) -> Result<u16, BadHost> {
