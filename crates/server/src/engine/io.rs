@@ -79,9 +79,16 @@ pub(super) fn start(bell: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Waits for news, `None`: as long as it takes. Marks what has happened and wakes who asked for it. True when another
-/// thread has rung.
-pub(super) fn wait(ms: Option<u64>) -> bool {
+/// What a wait brought.
+pub(super) struct News {
+    /// So many events.
+    pub(super) count: usize,
+    /// Another thread has rung.
+    pub(super) called: bool,
+}
+
+/// Waits for news, `None`: as long as it takes. Marks what has happened and wakes who asked for it.
+pub(super) fn wait(ms: Option<u64>) -> News {
     let timeout = ms.map(|ms| Timespec { tv_sec: (ms / 1000) as i64, tv_nsec: (ms % 1000 * 1_000_000) as i64 });
     let mut batch = BATCH.take();
     batch.clear();
@@ -91,19 +98,20 @@ pub(super) fn wait(ms: Option<u64>) -> bool {
         let set = e.get().expect("the loop has its set");
         epoll::wait(set, rustix::buffer::spare_capacity(&mut batch), timeout.as_ref())
     });
-    let mut rung = false;
+    let mut called = false;
     SOURCES.with_borrow_mut(|sources| {
         for event in &batch {
             let data = event.data.u64();
             if data == BELL {
-                rung = true;
+                called = true;
             } else {
                 sources.mark(data, event.flags);
             }
         }
     });
+    let count = batch.len();
     BATCH.set(batch);
-    rung
+    News { count, called }
 }
 
 impl Sources {

@@ -12,6 +12,7 @@
 pub mod io;
 
 use crate::log::error::Level;
+use crate::log::lines::{self, Pending};
 use crate::worker::{clock, timer};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -211,19 +212,34 @@ impl Engine {
     fn turn(&self, done: &Cell<bool>) {
         let finished = self.run(&self.urgent, TASKS_A_TURN, done);
         let most = if finished > 0 { BEGUN_A_TURN } else { TASKS_A_TURN };
-        self.run(&self.ready, most, done);
+        let begun = self.run(&self.ready, most, done);
         if done.get() {
             return;
         }
-        crate::log::lines::end_of_turn();
-        let idle = self.ready.borrow().is_empty() && self.urgent.borrow().is_empty();
-        let wait = if idle { timer::until_next() } else { Some(0) };
-        let called = io::wait(wait);
+        let called = self.wait(finished + begun > 1);
         clock::refresh();
         timer::fire_passed();
         if called {
             self.answer_calls();
         }
+    }
+
+    /// Sees what is new, and waits for it if there is nothing else to do. True when another thread has called. `several`: more
+    /// than one task ran, so that there may be news without waiting.
+    fn wait(&self, several: bool) -> bool {
+        let idle = self.ready.borrow().is_empty() && self.urgent.borrow().is_empty();
+        let lines = lines::pending();
+        // Lines leave before the thread sleeps. As long as it does not, they gather for fewer and larger writes.
+        if lines == Pending::CanWait && (several || !idle) {
+            let news = io::wait(Some(0));
+            if news.count > 0 || !idle {
+                return news.called;
+            }
+        }
+        if lines != Pending::Nothing {
+            lines::write_pending();
+        }
+        io::wait(if idle { timer::until_next() } else { Some(0) }).called
     }
 
     /// Runs tasks of a queue, those that are in it now and at most so many. How many it were.

@@ -1,5 +1,6 @@
-//! Lines of access logs on their way to files. Each thread collects its lines for a file: they leave together at the end
-//! of the loop turn, or, with `buffer=`, when the buffer is full or `flush=` has passed. Before: `modules::log`.
+//! Lines of access logs on their way to files. Each thread collects its lines for a file: they leave together when the thread
+//! has nothing else to do, after a millisecond at the latest, or, with `buffer=`, when the buffer is full or `flush=` has
+//! passed. Before: `modules::log`.
 //! Never waits, and allocates only while buffers grow.
 
 use super::error::Level;
@@ -8,14 +9,16 @@ use super::opened::Opened;
 use crate::connection::socket::Socket;
 use crate::snapshot::{Shot, Snapshot};
 use crate::worker::{clock, timer};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A thread's lines for one file are written when they reach this size, or at the end of the loop turn.
-const TURN_BUFFER: usize = 64 * 1024;
+/// A thread's lines for one file are written when they reach this size, if not before.
+const GATHERED: usize = 64 * 1024;
+/// So long a busy thread gathers lines, ms.
+const GATHER_MS: u64 = 1;
 /// A log that cannot be written is complained about this often, in seconds (as in nginx's `ngx_http_log_write`).
 const COMPLAIN_EVERY: i64 = 60;
 
@@ -52,7 +55,7 @@ pub struct Lines {
 #[derive(Default)]
 struct Slot {
     bytes: Vec<u8>,
-    /// Stands in the list of what is to be written at the end of the turn.
+    /// Stands in the list of what is to be written soon.
     listed: bool,
     /// When `flush=` passes, ms of the monotonic clock.
     deadline: u64,
@@ -65,11 +68,13 @@ struct Slot {
 const CLOSE_AT_ONCE: usize = 64;
 
 thread_local! {
-    /// What is to be written at the end of this turn.
-    static TURN: RefCell<Vec<(Rc<Shot>, usize)>> = const { RefCell::new(Vec::new()) };
+    /// What is to be written soon.
+    static PENDING: RefCell<Vec<(Rc<Shot>, usize)>> = const { RefCell::new(Vec::new()) };
+    /// Since when, ms of the wall clock.
+    static SINCE: Cell<u64> = const { Cell::new(0) };
     /// The snapshots whose buffers may hold something, for `flush_thread`.
     static HELD: RefCell<Vec<Weak<Shot>>> = const { RefCell::new(Vec::new()) };
-    /// Connections that are closed when the turn's lines are written.
+    /// Connections that are closed when their lines are written.
     static CLOSING: RefCell<Vec<Socket>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -91,10 +96,15 @@ pub fn add(shot: &Rc<Shot>, index: usize, bytes: Vec<u8>, start: usize) {
     let slot = &mut slots[index];
     slot.bytes = bytes;
     match &spec.buffering {
-        None if slot.bytes.len() >= TURN_BUFFER => slot.write(spec, usize::MAX),
+        None if slot.bytes.len() >= GATHERED => slot.write(spec, usize::MAX),
         None => {
             if !std::mem::replace(&mut slot.listed, true) {
-                TURN.with_borrow_mut(|t| t.push((shot.clone(), index)));
+                PENDING.with_borrow_mut(|list| {
+                    if list.is_empty() {
+                        SINCE.set(clock::wall_ms());
+                    }
+                    list.push((shot.clone(), index));
+                });
             }
         }
         Some(buffering) => hold(shot, slot, spec, buffering, start, index),
@@ -187,28 +197,44 @@ fn compress(bytes: &[u8], level: u32) -> std::io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// Writes what the thread collected in this loop turn. Called before the thread sleeps.
-pub fn end_of_turn() {
-    let _ = TURN.try_with(|turn| {
-        if turn.borrow().is_empty() {
-            return;
-        }
-        let mut list = std::mem::take(&mut *turn.borrow_mut());
+/// What waits to be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// No line.
+    Nothing,
+    /// Lines that may wait for more of them.
+    CanWait,
+    /// Lines that have waited, or that a connection waits for.
+    Due,
+}
+
+/// What the thread has gathered.
+pub fn pending() -> Pending {
+    if PENDING.try_with(|list| list.borrow().is_empty()).unwrap_or(true) {
+        return Pending::Nothing;
+    }
+    let waiting = CLOSING.try_with(|c| !c.borrow().is_empty()).unwrap_or(false);
+    if waiting || clock::wall_ms().abs_diff(SINCE.get()) > GATHER_MS { Pending::Due } else { Pending::CanWait }
+}
+
+/// Writes what the thread has gathered. Called before the thread sleeps.
+pub fn write_pending() {
+    let _ = PENDING.try_with(|pending| {
+        let mut list = std::mem::take(&mut *pending.borrow_mut());
         for (shot, index) in list.drain(..) {
             let mut slots = shot.lines.slots.borrow_mut();
             slots[index].listed = false;
             slots[index].write(&shot.main.log.files[index], usize::MAX);
         }
-        *turn.borrow_mut() = list;
+        *pending.borrow_mut() = list;
     });
     let closing = CLOSING.try_with(|c| std::mem::take(&mut *c.borrow_mut()));
     drop(closing);
 }
 
-/// Closes a connection once the lines of this turn are written: who sees the end of it finds them in the log.
+/// Closes a connection once the lines gathered so far are written: who sees the end of it finds them in the log.
 pub fn close_after_lines(socket: Socket) {
-    let pending = TURN.try_with(|t| !t.borrow().is_empty()).unwrap_or(false);
-    if !pending {
+    if pending() == Pending::Nothing {
         return;
     }
     let full = CLOSING.with_borrow_mut(|c| {
@@ -216,13 +242,13 @@ pub fn close_after_lines(socket: Socket) {
         c.len() >= CLOSE_AT_ONCE
     });
     if full {
-        end_of_turn();
+        write_pending();
     }
 }
 
 /// Writes everything that the thread holds back: before logs are reopened, and at the thread's end.
 pub fn flush_thread() {
-    end_of_turn();
+    write_pending();
     let held: Vec<Rc<Shot>> = HELD.with_borrow(|h| h.iter().filter_map(Weak::upgrade).collect());
     for shot in held {
         shot.lines.flush(shot.snapshot());
