@@ -32,6 +32,7 @@ mod stream_udp;
 mod stress;
 mod stress_agents;
 mod stress_hold;
+mod stress_http2;
 mod stress_script;
 mod tls;
 mod tls_upstream;

@@ -1,49 +1,11 @@
 //! `ironweir stress` against small servers whose behaviour is known.
 
-use crate::harness::{Backend, Folder, Program, Reply};
+use crate::harness::{Backend, Folder, Json, Reply, run_stress as stress, text};
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-
-/// Runs the command with a line of arguments.
-fn stress(arguments: &str) -> Output {
-    let mut command = Command::new(Program::Ironweir.path().unwrap());
-    command.arg("stress").args(arguments.split_ascii_whitespace());
-    command.stdin(Stdio::null()).output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Runs it with `--json -` and reads a number by its path, such as `latency_us.p99`.
-struct Json(String);
-
-impl Json {
-    fn of(arguments: &str) -> Json {
-        let output = stress(&format!("{arguments} --quiet --json -"));
-        let json = Json(text(&output));
-        assert!(json.0.starts_with('{'), "{arguments}: {output:?}");
-        json
-    }
-
-    /// The text behind the last of some names, each looked for behind the one before.
-    fn raw(&self, path: &str) -> &str {
-        let mut rest = self.0.as_str();
-        for name in path.split('.') {
-            let key = format!("\"{name}\":");
-            let at = rest.find(&key).unwrap_or_else(|| panic!("{path} in {}", self.0));
-            rest = &rest[at + key.len()..];
-        }
-        rest.split([',', '\n', '}']).next().unwrap().trim()
-    }
-
-    fn number(&self, path: &str) -> f64 {
-        self.raw(path).parse().unwrap_or_else(|_| panic!("{path}: {}", self.raw(path)))
-    }
-}
 
 fn url(backend: &Backend) -> String {
     format!("http://127.0.0.1:{}/", backend.port)

@@ -1,9 +1,9 @@
 //! `ironweir agent` and `ironweir stress --agents`: five agents on loopback.
 
-use crate::harness::{Backend, Folder, Program, wait};
+use crate::harness::{Backend, Folder, Json, Program, stress, text, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A running agent; killed when dropped.
@@ -40,31 +40,15 @@ fn agents(count: usize) -> (Folder, Vec<Agent>, String) {
     (folder, agents, format!("--agents {list} --token-file {token}"))
 }
 
-fn stress(arguments: &str) -> Command {
-    let mut command = Command::new(Program::Ironweir.path().unwrap());
-    command.arg("stress").args(arguments.split_ascii_whitespace());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
 #[test]
 fn five_agents_share_a_schedule_and_their_histograms_merge() {
     let backend = Backend::ok("x");
     let (_folder, agents, list) = agents(5);
     let url = format!("http://127.0.0.1:{}/", backend.port);
-    let out = stress(&format!("{list} -t1 -c11 -R 500 -d2s -q --no-preflight --json - {url}")).output().unwrap();
-    let json = text(&out);
-    let number = |name: &str| -> f64 {
-        let rest = json.split(&format!("\"{name}\": ")).nth(1).unwrap_or_else(|| panic!("{name}: {out:?}"));
-        rest.split([',', '\n']).next().unwrap().parse().unwrap()
-    };
-    assert_eq!((number("requests"), number("total"), number("connects")), (1000.0, 0.0, 11.0), "{json}");
-    assert_eq!((number("count"), backend.seen().len()), (1000.0, 1000));
-    assert!(json.contains("5 agents began within ") && json.contains("\"partial\": null"), "{json}");
+    let json = Json::of(&format!("{list} -t1 -c11 -R 500 -d2s --no-preflight {url}"));
+    let numbers = ["requests", "errors.total", "connects", "latency_us.count"].map(|name| json.number(name));
+    assert_eq!((numbers, backend.seen().len()), ([1000.0, 0.0, 11.0, 1000.0], 1000), "{}", json.0);
+    assert!(json.0.contains("5 agents began within ") && json.raw("partial") == "null", "{}", json.0);
     drop(agents);
 }
 

@@ -4,12 +4,14 @@ mod backend;
 mod client;
 mod folder;
 mod server;
+mod stress;
 mod tls;
 
 pub use backend::{Backend, Reply};
 pub use client::{Client, Response, find};
 pub use folder::{Folder, Port};
 pub use server::{Program, Server, Site, wait};
+pub use stress::{Json, run_stress, stress, text};
 pub use tls::{Setup, curl, has_tools, openssl};
 
 /// A file of `../shared` beside the repository; nothing, said aloud, where that is not there.

@@ -45,6 +45,8 @@ pub struct Options {
     pub har: Option<PathBuf>,
     /// `--http`
     pub http: Option<String>,
+    /// `--streams`
+    pub streams: Option<usize>,
     /// `--latency`
     pub latency: bool,
     /// `--timeout`

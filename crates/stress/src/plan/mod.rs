@@ -45,6 +45,35 @@ pub enum Load {
     Open(Schedule),
 }
 
+/// What is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Http {
+    /// HTTP/1.1
+    #[default]
+    One,
+    /// HTTP/2
+    Two,
+}
+
+impl Http {
+    fn read(text: Option<&str>) -> Result<Http, String> {
+        match text {
+            None | Some("1.1") => Ok(Http::One),
+            Some("2") => Ok(Http::Two),
+            Some("3") => Err("--http 3 is not built yet: 1.1 or 2".to_owned()),
+            Some(other) => Err(format!("--http {other}: 1.1 or 2")),
+        }
+    }
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Http::One => "1.1",
+            Http::Two => "2",
+        }
+    }
+}
+
 /// Which part of a load this is: one of several machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -65,6 +94,10 @@ pub struct Plan {
     pub urls: Vec<String>,
     /// What is sent, in turn.
     pub requests: Vec<Request>,
+    /// What is spoken.
+    pub http: Http,
+    /// Requests that a connection carries at a time: 1, but for HTTP/2.
+    pub streams: usize,
     /// How many threads share the connections.
     pub threads: usize,
     /// Connections over all threads.
@@ -112,13 +145,17 @@ impl Plan {
         let mut notes = Vec::new();
         let mut options = options.clone();
         preset::apply(&mut options, &mut notes)?;
-        refuse_contradictions(&options)?;
+        let http = Http::read(options.http.as_deref())?;
+        refuse_contradictions(&options, http)?;
         let (url, wanted) = requests(&options, &mut notes)?;
-        let close = options.close.or(options.no_keepalive.then_some(Closing::Server));
+        // HTTP/2 has no word to ask the target to close.
+        let asked = if http == Http::Two { Closing::Client } else { Closing::Server };
+        let close = options.close.or(options.no_keepalive.then_some(asked));
         let common = Common {
             method: options.method.clone(),
             headers: options.headers.clone(),
             body: options.body.clone(),
+            http,
             asks_to_close: close == Some(Closing::Server),
         };
         let (urls, numbers) = names(&wanted);
@@ -137,6 +174,8 @@ impl Plan {
             address,
             urls,
             requests: built,
+            http,
+            streams: options.streams.unwrap_or(1),
             threads,
             connections,
             load,
@@ -153,7 +192,7 @@ impl Plan {
             headers: options.headers.clone(),
             body: options.body.clone(),
             script: None,
-            tls: Tls::new(&url, &options)?,
+            tls: Tls::new(&url, &options, http)?,
             notes,
             url,
         };
@@ -161,7 +200,7 @@ impl Plan {
             let script = Script::load(file, &options.script_arguments, &plan)?;
             if let Some(bytes) = script.fixed_request() {
                 let is_head = bytes.starts_with(b"HEAD ");
-                plan.requests = vec![Request { bytes, url: 0, is_head }];
+                plan.requests = vec![Request { body_at: bytes.len(), fields: Vec::new(), bytes, url: 0, is_head }];
             }
             plan.script = Some(Arc::new(script));
         }
@@ -194,19 +233,25 @@ impl Plan {
     }
 }
 
-fn refuse_contradictions(o: &Options) -> Result<(), String> {
-    if o.rate.is_some() && !o.stages.is_empty() {
-        return Err("--rate and --stages both say the rate".to_owned());
-    }
-    match o.http.as_deref() {
-        None | Some("1.1") => {}
-        Some("2" | "3") => return Err("--http 2 and 3 are not built yet".to_owned()),
-        Some(other) => return Err(format!("--http {other}: 1.1 is what there is")),
-    }
-    if o.no_keepalive && o.close.is_none() || o.close.is_some() || o.proxy_protocol.is_none() || o.unix.is_none() {
-        return Ok(());
-    }
-    Err("--proxy-protocol names addresses, which a unix socket has not".to_owned())
+fn refuse_contradictions(o: &Options, http: Http) -> Result<(), String> {
+    let closes = o.no_keepalive || o.close.is_some();
+    let is_two = http == Http::Two;
+    let rules = [
+        (o.rate.is_some() && !o.stages.is_empty(), "--rate and --stages both say the rate"),
+        (!is_two && o.streams.is_some_and(|s| s > 1), "--streams goes with --http 2"),
+        (is_two && o.script.is_some(), "--script writes HTTP/1.1: not with --http 2"),
+        (is_two && o.hold.is_some(), "--hold speaks HTTP/1.1, WebSocket or MQTT: not with --http 2"),
+        (
+            is_two && o.close == Some(Closing::Server),
+            "--close server asks as HTTP/1.1 does: with --http 2, client or rst",
+        ),
+        (closes && o.streams.is_some_and(|s| s > 1), "a connection that ends after one request has one stream"),
+        (
+            o.proxy_protocol.is_some() && o.unix.is_some(),
+            "--proxy-protocol names addresses, which a unix socket has not",
+        ),
+    ];
+    rules.iter().find(|rule| rule.0).map_or(Ok(()), |rule| Err(rule.1.to_owned()))
 }
 
 fn requests(o: &Options, notes: &mut Vec<String>) -> Result<(Url, Vec<Wanted>), String> {

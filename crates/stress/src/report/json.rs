@@ -24,6 +24,12 @@ pub struct Summary {
     pub threads: usize,
     /// Connections.
     pub connections: usize,
+    /// What was spoken: 1.1 or 2.
+    #[serde(default)]
+    pub http: String,
+    /// Requests that a connection carried at a time.
+    #[serde(default)]
+    pub streams: usize,
     /// Open loop: the mean rate that was wanted.
     pub wanted_rps: Option<f64>,
     /// Answers.
@@ -175,6 +181,8 @@ impl Summary {
             began_unix: record.began.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
             threads: plan.threads,
             connections: plan.connections,
+            http: plan.http.name().to_owned(),
+            streams: plan.streams,
             wanted_rps,
             requests: s.answers,
             duration_s: record.seconds,
