@@ -31,6 +31,7 @@ mod stream;
 mod stream_udp;
 mod stress;
 mod stress_agents;
+mod stress_cluster;
 mod stress_hold;
 mod stress_http2;
 mod stress_script;

@@ -81,27 +81,10 @@ fn what_is_unanswered_at_the_end_is_counted_with_its_age() {
     assert_eq!(json.raw("verdict.limit"), "\"target\"");
 }
 
-/// Lets `rate` requests a second through, and refuses the others.
-fn token_bucket(rate: f64) -> Backend {
-    let burst = rate / 20.0;
-    let state = Mutex::new((Instant::now(), burst));
-    Backend::start(move |_| {
-        let mut state = state.lock().unwrap();
-        let now = Instant::now();
-        let tokens = (state.1 + now.duration_since(state.0).as_secs_f64() * rate).min(burst);
-        *state = (now, tokens);
-        if tokens < 1.0 {
-            return Reply::Keep(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".to_vec());
-        }
-        state.1 -= 1.0;
-        Reply::ok("x")
-    })
-}
-
 #[test]
 fn find_max_finds_a_token_bucket() {
     const RATE: f64 = 600.0;
-    let backend = token_bucket(RATE);
+    let backend = Backend::token_bucket(RATE);
     let output = stress(&format!("-t1 -c8 --find-max --step 2s --slo errors<0.5% --quiet {}", url(&backend)));
     let text = text(&output);
     let best = text.lines().find_map(|l| l.strip_prefix("Best: ")).unwrap_or_else(|| panic!("{output:?}"));

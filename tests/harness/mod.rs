@@ -1,5 +1,6 @@
 //! What the tests stand on: a server in a directory of its own, a client and a backend that see every byte.
 
+mod agents;
 mod backend;
 mod client;
 mod folder;
@@ -7,6 +8,7 @@ mod server;
 mod stress;
 mod tls;
 
+pub use agents::{Agent, agents};
 pub use backend::{Backend, Reply};
 pub use client::{Client, Response, find};
 pub use folder::{Folder, Port};

@@ -8,17 +8,13 @@ use crate::run::is_local;
 /// How long a closed connection keeps its port (TIME_WAIT), seconds. Fixed in Linux.
 const TIME_WAIT_S: f64 = 60.0;
 
-/// Something that may spoil the run, and what helps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding(pub(crate) String);
-
-/// Looks at the machine and asks the target once.
-pub(crate) fn check(plan: &Plan) -> Vec<Finding> {
+/// Looks at the machine and asks the target once: what may spoil the run, and what helps.
+pub(crate) fn check(plan: &Plan) -> Vec<String> {
     let mut found = ports(plan);
     found.extend(descriptors(plan));
     found.extend(shared_cpus(plan));
     found.extend(target(plan));
-    found.into_iter().map(Finding).collect()
+    found
 }
 
 fn ports(plan: &Plan) -> Vec<String> {
@@ -75,7 +71,7 @@ fn shared_cpus(plan: &Plan) -> Option<String> {
 }
 
 /// Asks once, and says what of the answer is not what a load test wants.
-fn target(plan: &Plan) -> Vec<String> {
+pub(crate) fn target(plan: &Plan) -> Vec<String> {
     let answer = match ask(plan) {
         Ok(answer) => answer,
         Err(text) => return vec![format!("one request before the run failed: {text}")],

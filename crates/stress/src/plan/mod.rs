@@ -24,6 +24,8 @@ const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Threads: more than any machine's CPUs.
 const MAX_THREADS: usize = 1024;
+/// Every machine needs a connection.
+pub(crate) const TOO_FEW: &str = "more agents than connections";
 /// The longest run: histograms and schedules hold more, patience does not.
 const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -81,6 +83,17 @@ pub struct Part {
     pub index: usize,
     /// Of how many.
     pub of: usize,
+}
+
+impl Part {
+    /// All of it: one machine.
+    pub const WHOLE: Part = Part { index: 0, of: 1 };
+
+    /// Its part of a number; the parts of all add up to it.
+    pub fn share(self, n: u64) -> u64 {
+        let (index, of) = (self.index as u64, self.of as u64);
+        n / of + u64::from(index < n % of)
+    }
 }
 
 /// Everything about a run; the same for all threads.
@@ -145,6 +158,9 @@ impl Plan {
         let mut notes = Vec::new();
         let mut options = options.clone();
         preset::apply(&mut options, &mut notes)?;
+        if let Some(file) = &options.body_file {
+            options.body = Some(options.files.read(file)?);
+        }
         let http = Http::read(options.http.as_deref())?;
         refuse_contradictions(&options, http)?;
         let (url, wanted) = requests(&options, &mut notes)?;
@@ -186,7 +202,7 @@ impl Plan {
             sources: options.sources.iter().flat_map(|s| s.addresses()).collect(),
             proxy_header: options.proxy_protocol,
             backend_header: options.backend_header.clone(),
-            part: Part { index: 0, of: 1 },
+            part: Part::WHOLE,
             latency: options.latency,
             method: options.method.clone().unwrap_or_else(|| "GET".to_owned()),
             headers: options.headers.clone(),
@@ -197,7 +213,8 @@ impl Plan {
             url,
         };
         if let Some(file) = &options.script {
-            let script = Script::load(file, &options.script_arguments, &plan)?;
+            let text = options.files.read(file)?;
+            let script = Script::load(file, &text, &options.script_arguments, &plan)?;
             if let Some(bytes) = script.fixed_request() {
                 let is_head = bytes.starts_with(b"HEAD ");
                 plan.requests = vec![Request { body_at: bytes.len(), fields: Vec::new(), bytes, url: 0, is_head }];
@@ -212,13 +229,11 @@ impl Plan {
     /// # Errors
     /// If there are too few connections for all.
     pub fn part(mut self, part: Part) -> Result<Plan, String> {
-        let (index, of) = (part.index as u64, part.of as u64);
-        let share = |n: u64| n / of + u64::from(index < n % of);
-        self.connections = share(self.connections as u64) as usize;
+        self.connections = part.share(self.connections as u64) as usize;
         self.threads = self.threads.min(self.connections);
-        self.total = self.total.map(share);
+        self.total = self.total.map(|n| part.share(n));
         self.part = part;
-        if self.threads == 0 { Err("more agents than connections".to_owned()) } else { Ok(self) }
+        if self.threads == 0 { Err(TOO_FEW.to_owned()) } else { Ok(self) }
     }
 
     /// The connections of one thread.
@@ -257,10 +272,10 @@ fn refuse_contradictions(o: &Options, http: Http) -> Result<(), String> {
 fn requests(o: &Options, notes: &mut Vec<String>) -> Result<(Url, Vec<Wanted>), String> {
     let url = o.url.as_deref().map(url::parse).transpose()?;
     if let Some(file) = &o.url_file {
-        return list::url_file(file, url.as_ref());
+        return list::url_file(&o.files, file, url.as_ref());
     }
     if let Some(file) = &o.har {
-        let (url, wanted, elsewhere) = list::har(file, url.as_ref())?;
+        let (url, wanted, elsewhere) = list::har(&o.files, file, url.as_ref())?;
         notes.push(format!("{}: {} requests to {}", file.display(), wanted.len(), url.authority));
         if elsewhere > 0 {
             notes.push(format!("{}: {elsewhere} requests went elsewhere and are left out", file.display()));

@@ -76,6 +76,12 @@ pub struct Summary {
     pub series: Vec<SecondSummary>,
     /// What was noticed before the run.
     pub preflight: Vec<String>,
+    /// How many agents it ran on; 0: on one machine.
+    #[serde(default)]
+    pub agents: usize,
+    /// How far apart they began at most, microseconds.
+    #[serde(default)]
+    pub start_spread_us: f64,
     /// Why the result is not whole; null if it is.
     pub partial: Option<String>,
 }
@@ -210,6 +216,8 @@ impl Summary {
             },
             series: series(plan, record),
             preflight: preflight.to_vec(),
+            agents: record.agents,
+            start_spread_us: record.start_lag_ns as f64 / 1e3,
             partial: record.partial.clone(),
         }
     }
@@ -232,7 +240,7 @@ fn urls(plan: &Plan, record: &Record) -> Vec<UrlSummary> {
 
 /// The last second may be a part of one: its rate counts for the part.
 fn series(plan: &Plan, record: &Record) -> Vec<SecondSummary> {
-    let threads = (plan.threads.max(1)) as f64;
+    let threads = record.evidence.threads.len().max(plan.threads).max(1) as f64;
     let row = |s: &crate::sample::Second| {
         let length = (record.seconds - f64::from(s.number)).min(1.0);
         let us = |q: f64| s.latency.quantile(q) as f64 / 1e3;
