@@ -1,10 +1,8 @@
 //! Hold mode: opens N connections at a steady rate and keeps them, idle or with a heartbeat. Before: options. After: its own summary.
 
 mod client;
-pub mod mqtt;
 pub mod report;
 pub mod talk;
-mod websocket;
 
 use crate::client::now_ns;
 use crate::machine;
@@ -20,6 +18,7 @@ use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use talk::Protocol;
+use wire::{mqtt, websocket};
 
 /// New connections a second unless `--ramp` says otherwise: fast, but below what fills a listen queue of 511.
 const DEFAULT_RAMP: f64 = 1000.0;
