@@ -85,13 +85,11 @@ fn what_is_unanswered_at_the_end_is_counted_with_its_age() {
 fn find_max_finds_a_token_bucket() {
     const RATE: f64 = 600.0;
     let backend = Backend::token_bucket(RATE);
-    let output = stress(&format!("-t1 -c8 --find-max --step 2s --slo errors<0.5% --quiet {}", url(&backend)));
-    let text = text(&output);
-    let best = text.lines().find_map(|l| l.strip_prefix("Best: ")).unwrap_or_else(|| panic!("{output:?}"));
-    let rate: f64 = best.trim_start_matches(">= ").split("/s").next().unwrap().parse().unwrap();
-    let steps: usize = best.rsplit("Steps: ").next().unwrap().trim().parse().unwrap();
-    assert!((RATE * 0.95..=RATE * 1.05).contains(&rate) && steps <= 12, "{text}");
-    assert!(text.contains("Bound by: errors<0.5%") && text.contains("Safe: "), "{text}");
+    let json = Json::of(&format!("-t1 -c8 --find-max --step 2s --slo errors<0.5% {}", url(&backend)));
+    let (best, safe) = (json.number("find_max.best_rps"), json.number("find_max.safe_rps"));
+    let steps = json.0.matches("\"held\": ").count();
+    assert!((RATE * 0.95..=RATE * 1.05).contains(&best) && safe < best && steps <= 12, "{}", json.0);
+    assert!(json.raw("find_max.bound").starts_with("\"errors<0.5%"), "{}", json.0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::hold::{self, HoldPlan, HoldSecond, HoldWatch};
 use crate::options::{self, Options, STRESS};
 use crate::plan::{Part, Plan};
 use crate::preflight;
-use crate::report::json::{Summary, csv};
+use crate::report::json::{FoundSummary, Summary, csv};
 use crate::report::live::{Live, Shown};
 use crate::report::{compare, html, text};
 use crate::run::{Record, run};
@@ -120,28 +120,28 @@ fn measure(o: &Options, mut fleet: Option<&mut Fleet>, interrupts: Interrupts) -
         Some(fleet) => fleet.run(&plan, o, trial, &mut live),
         None => run(trial.map(|t| t.of(&plan)).as_ref().unwrap_or(&plan), &mut live),
     };
-    let (record, code) = if o.find_max {
+    let (record, found, code) = if o.find_max {
         out.print(&format!("Looking for the highest rate @ {}\n", plan.url));
         let step = o.step.unwrap_or(DEFAULT_STEP);
         let trial = |trial| go(Some(trial)).and_then(whole);
-        let found = find_max::find(plan.connections, &slo, step, trial, |step| out.print(&step_line(step)))?;
+        let mut found = find_max::find(plan.connections, &slo, step, trial, |step| out.print(&step_line(step)))?;
         drop(live);
         out.print(&found_text(&found));
         let code = if found.best.is_some() { 0 } else { UNANSWERED };
-        (found.record, code)
+        (found.record.take(), Some(FoundSummary::new(&found)), code)
     } else {
         out.print(&text::head(&plan));
         let record = go(None)?;
         drop(live);
         let code = if record.sample.answers == 0 { UNANSWERED } else { 0 };
-        (Some(record), code)
+        (Some(record), None, code)
     };
     let Some(record) = record else { return Ok(code) };
     out.print(&text::summary(&plan, &record, plan.latency));
     if let Some(script) = &plan.script {
         script.done(&record).map_err(|e| format!("script: {e}"))?;
     }
-    write_files(o, &Summary::new(&plan, &record, &findings))?;
+    write_files(o, &Summary { find_max: found, ..Summary::new(&plan, &record, &findings) })?;
     Ok(if fails(&fail_if, &record) { CONDITION } else { code })
 }
 

@@ -1,5 +1,6 @@
 //! The results for programs. Published as `docs/stress.schema.json`; names are added, never changed.
 
+use crate::find_max::{Found, Step};
 use crate::plan::{Load, Plan};
 use crate::run::Record;
 use crate::sample::{Failure, Latencies};
@@ -72,6 +73,9 @@ pub struct Summary {
     pub generator: Vec<ThreadSummary>,
     /// What limited the run.
     pub verdict: VerdictSummary,
+    /// `--find-max`: what was found; the other numbers are those of its best step.
+    #[serde(default)]
+    pub find_max: Option<FoundSummary>,
     /// Each second.
     pub series: Vec<SecondSummary>,
     /// What was noticed before the run.
@@ -130,6 +134,41 @@ pub struct VerdictSummary {
     pub limit: Limit,
     pub valid: bool,
     pub evidence: Vec<String>,
+}
+
+/// A search.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct FoundSummary {
+    pub best_rps: Option<f64>,
+    pub safe_rps: Option<f64>,
+    /// Something else than the target failed at the next higher rate.
+    pub is_lower_bound: bool,
+    pub bound: Option<String>,
+    pub steps: Vec<StepSummary>,
+}
+
+/// One rate that was tried.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct StepSummary {
+    pub rps: f64,
+    pub held: bool,
+    pub why: String,
+}
+
+impl FoundSummary {
+    /// Puts a search into the published form.
+    pub fn new(found: &Found) -> FoundSummary {
+        let step = |s: &Step| StepSummary { rps: s.rate, held: s.held, why: s.why.clone() };
+        FoundSummary {
+            best_rps: found.best,
+            safe_rps: found.safe,
+            is_lower_bound: found.is_lower_bound,
+            bound: found.bound.clone(),
+            steps: found.steps.iter().map(step).collect(),
+        }
+    }
 }
 
 /// One second.
@@ -214,6 +253,7 @@ impl Summary {
                 valid: record.verdict.limit.is_valid(),
                 evidence: record.verdict.evidence.clone(),
             },
+            find_max: None,
             series: series(plan, record),
             preflight: preflight.to_vec(),
             agents: record.agents,
