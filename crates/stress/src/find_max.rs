@@ -5,6 +5,7 @@ use crate::plan::{Load, Plan};
 use crate::report::time;
 use crate::run::Record;
 use crate::schedule::Schedule;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Steps, the first look included.
@@ -70,7 +71,7 @@ impl Search {
 }
 
 /// One rate that was tried.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
     /// Requests a second; what was reached in the first look, which has no schedule.
     pub rate: f64,

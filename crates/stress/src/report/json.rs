@@ -145,28 +145,18 @@ pub struct FoundSummary {
     /// Something else than the target failed at the next higher rate.
     pub is_lower_bound: bool,
     pub bound: Option<String>,
-    pub steps: Vec<StepSummary>,
-}
-
-/// One rate that was tried.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct StepSummary {
-    pub rps: f64,
-    pub held: bool,
-    pub why: String,
+    pub steps: Vec<Step>,
 }
 
 impl FoundSummary {
     /// Puts a search into the published form.
     pub fn new(found: &Found) -> FoundSummary {
-        let step = |s: &Step| StepSummary { rps: s.rate, held: s.held, why: s.why.clone() };
         FoundSummary {
             best_rps: found.best,
             safe_rps: found.safe,
             is_lower_bound: found.is_lower_bound,
             bound: found.bound.clone(),
-            steps: found.steps.iter().map(step).collect(),
+            steps: found.steps.clone(),
         }
     }
 }
