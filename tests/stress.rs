@@ -1,49 +1,11 @@
 //! `ironweir stress` against small servers whose behaviour is known.
 
-use crate::harness::{Backend, Folder, Program, Reply};
+use crate::harness::{Backend, Folder, Json, Reply, run_stress as stress, text};
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
-
-/// Runs the command with a line of arguments.
-fn stress(arguments: &str) -> Output {
-    let mut command = Command::new(Program::Ironweir.path().unwrap());
-    command.arg("stress").args(arguments.split_ascii_whitespace());
-    command.stdin(Stdio::null()).output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-/// Runs it with `--json -` and reads a number by its path, such as `latency_us.p99`.
-struct Json(String);
-
-impl Json {
-    fn of(arguments: &str) -> Json {
-        let output = stress(&format!("{arguments} --quiet --json -"));
-        let json = Json(text(&output));
-        assert!(json.0.starts_with('{'), "{arguments}: {output:?}");
-        json
-    }
-
-    /// The text behind the last of some names, each looked for behind the one before.
-    fn raw(&self, path: &str) -> &str {
-        let mut rest = self.0.as_str();
-        for name in path.split('.') {
-            let key = format!("\"{name}\":");
-            let at = rest.find(&key).unwrap_or_else(|| panic!("{path} in {}", self.0));
-            rest = &rest[at + key.len()..];
-        }
-        rest.split([',', '\n', '}']).next().unwrap().trim()
-    }
-
-    fn number(&self, path: &str) -> f64 {
-        self.raw(path).parse().unwrap_or_else(|_| panic!("{path}: {}", self.raw(path)))
-    }
-}
 
 fn url(backend: &Backend) -> String {
     format!("http://127.0.0.1:{}/", backend.port)
@@ -119,34 +81,15 @@ fn what_is_unanswered_at_the_end_is_counted_with_its_age() {
     assert_eq!(json.raw("verdict.limit"), "\"target\"");
 }
 
-/// Lets `rate` requests a second through, and refuses the others.
-fn token_bucket(rate: f64) -> Backend {
-    let burst = rate / 20.0;
-    let state = Mutex::new((Instant::now(), burst));
-    Backend::start(move |_| {
-        let mut state = state.lock().unwrap();
-        let now = Instant::now();
-        let tokens = (state.1 + now.duration_since(state.0).as_secs_f64() * rate).min(burst);
-        *state = (now, tokens);
-        if tokens < 1.0 {
-            return Reply::Keep(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".to_vec());
-        }
-        state.1 -= 1.0;
-        Reply::ok("x")
-    })
-}
-
 #[test]
 fn find_max_finds_a_token_bucket() {
     const RATE: f64 = 600.0;
-    let backend = token_bucket(RATE);
-    let output = stress(&format!("-t1 -c8 --find-max --step 2s --slo errors<0.5% --quiet {}", url(&backend)));
-    let text = text(&output);
-    let best = text.lines().find_map(|l| l.strip_prefix("Best: ")).unwrap_or_else(|| panic!("{output:?}"));
-    let rate: f64 = best.trim_start_matches(">= ").split("/s").next().unwrap().parse().unwrap();
-    let steps: usize = best.rsplit("Steps: ").next().unwrap().trim().parse().unwrap();
-    assert!((RATE * 0.95..=RATE * 1.05).contains(&rate) && steps <= 12, "{text}");
-    assert!(text.contains("Bound by: errors<0.5%") && text.contains("Safe: "), "{text}");
+    let backend = Backend::token_bucket(RATE);
+    let json = Json::of(&format!("-t1 -c8 --find-max --step 2s --slo errors<0.5% {}", url(&backend)));
+    let (best, safe) = (json.number("find_max.best_rps"), json.number("find_max.safe_rps"));
+    let steps = json.0.matches("\"held\": ").count();
+    assert!((RATE * 0.95..=RATE * 1.05).contains(&best) && safe < best && steps <= 12, "{}", json.0);
+    assert!(json.raw("find_max.bound").starts_with("\"errors<0.5%"), "{}", json.0);
 }
 
 #[test]
@@ -383,13 +326,9 @@ fn reports_are_written_and_compared() {
     assert!(csv.starts_with("second,rps,errors,") && csv.lines().count() >= 2, "{csv}");
 }
 
-/// The published schema names every field of the output, and no other.
+/// The published schemas name every field of the output, and no other.
 #[test]
 fn the_json_has_the_published_schema() {
-    let backend = Backend::ok("x");
-    let json = Json::of(&format!("-t1 -c1 -n3 --no-preflight {}", url(&backend)));
-    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/stress.schema.json");
-    let schema = std::fs::read_to_string(root).unwrap();
     let names = |text: &str, indent: &str| -> Vec<String> {
         let start = format!("{indent}\"");
         let lines = text.lines().filter_map(|l| l.strip_prefix(&start)?.split_once("\":"));
@@ -397,8 +336,14 @@ fn the_json_has_the_published_schema() {
         names.sort();
         names
     };
-    let properties = schema.split_once("\"properties\": {").unwrap().1.split("\n  },\n  \"$defs\"").next().unwrap();
-    assert_eq!(names(&json.0, "  "), names(properties, "    "));
+    let backend = Backend::ok("x");
+    for (file, line) in [("stress", "-n3"), ("stress-hold", "--hold 1 -d 100ms")] {
+        let json = Json::of(&format!("-t1 -c1 {line} --no-preflight {}", url(&backend)));
+        let path = format!("../../docs/{file}.schema.json");
+        let schema = std::fs::read_to_string(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
+        let properties = schema.split_once("\"properties\": {").unwrap().1.split("\n  },\n  \"$defs\"").next().unwrap();
+        assert_eq!(names(&json.0, "  "), names(properties, "    "), "{file}");
+    }
 }
 
 #[test]

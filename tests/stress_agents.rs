@@ -1,70 +1,29 @@
 //! `ironweir agent` and `ironweir stress --agents`: five agents on loopback.
 
-use crate::harness::{Backend, Folder, Program, wait};
+use crate::harness::{Agent, Backend, Json, Program, Site, agents, has_tools, stress, text, wait};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
-
-/// A running agent; killed when dropped.
-struct Agent {
-    child: Child,
-    address: String,
-}
-
-impl Agent {
-    fn start(token: &str) -> Agent {
-        let mut command = Command::new(Program::Ironweir.path().unwrap());
-        command.args(["agent", "--listen", "127.0.0.1:0", "--token-file", token]);
-        let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("ironweir agent listens on ").unwrap_or_else(|| panic!("{line}"));
-        Agent { address: address.to_owned(), child }
-    }
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn agents(count: usize) -> (Folder, Vec<Agent>, String) {
-    let folder = Folder::new();
-    folder.write("token", "s3cret\n");
-    let token = folder.path().join("token").display().to_string();
-    let agents: Vec<Agent> = (0..count).map(|_| Agent::start(&token)).collect();
-    let list = agents.iter().map(|a| a.address.clone()).collect::<Vec<_>>().join(",");
-    (folder, agents, format!("--agents {list} --token-file {token}"))
-}
-
-fn stress(arguments: &str) -> Command {
-    let mut command = Command::new(Program::Ironweir.path().unwrap());
-    command.arg("stress").args(arguments.split_ascii_whitespace());
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
 
 #[test]
 fn five_agents_share_a_schedule_and_their_histograms_merge() {
-    let backend = Backend::ok("x");
     let (_folder, agents, list) = agents(5);
-    let url = format!("http://127.0.0.1:{}/", backend.port);
-    let out = stress(&format!("{list} -t1 -c11 -R 500 -d2s -q --no-preflight --json - {url}")).output().unwrap();
-    let json = text(&out);
-    let number = |name: &str| -> f64 {
-        let rest = json.split(&format!("\"{name}\": ")).nth(1).unwrap_or_else(|| panic!("{name}: {out:?}"));
-        rest.split([',', '\n']).next().unwrap().parse().unwrap()
-    };
-    assert_eq!((number("requests"), number("total"), number("connects")), (1000.0, 0.0, 11.0), "{json}");
-    assert_eq!((number("count"), backend.seen().len()), (1000.0, 1000));
-    assert!(json.contains("5 agents began within ") && json.contains("\"partial\": null"), "{json}");
+    let mut spreads = Vec::new();
+    // Five processes on two cores: one run of three may find a neighbour in its way.
+    for _ in 0..3 {
+        let backend = Backend::ok("x");
+        let url = format!("http://127.0.0.1:{}/", backend.port);
+        let json = Json::of(&format!("{list} -t1 -c11 -R 500 -d1s --no-preflight {url}"));
+        let numbers = ["requests", "errors.total", "connects", "latency_us.count"].map(|name| json.number(name));
+        assert_eq!((numbers, backend.seen().len()), ([500.0, 0.0, 11.0, 500.0], 500), "{}", json.0);
+        assert_eq!((json.number("agents"), json.raw("partial")), (5.0, "null"), "{}", json.0);
+        assert!(json.0.contains("5 agents began within "), "{}", json.0);
+        spreads.push(json.number("start_spread_us"));
+        if spreads.last().is_some_and(|us| *us < 5_000.0) {
+            break;
+        }
+    }
+    assert!(spreads.iter().any(|us| *us < 5_000.0), "microseconds between the first and the last: {spreads:?}");
     drop(agents);
 }
 
@@ -77,7 +36,7 @@ fn the_wrong_token_is_refused_and_so_is_none_off_loopback() {
     let mut command = Command::new(Program::Ironweir.path().unwrap());
     let out = command.args(["agent", "--listen", ":0"]).output().unwrap();
     assert!(
-        !out.status.success() && String::from_utf8_lossy(&out.stderr).contains("--token-file is needed"),
+        !out.status.success() && String::from_utf8_lossy(&out.stderr).contains("--token-file is needed, or --tls-cert"),
         "{out:?}"
     );
     drop(agents);
@@ -107,7 +66,9 @@ fn ctrl_c_stops_all_agents_and_a_vanished_controller_too() {
     let began = Instant::now();
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let out = text(&child.wait_with_output().unwrap());
-    assert!(out.contains("Requests/sec") && began.elapsed() < Duration::from_secs(3), "{:?}: {out}", began.elapsed());
+    let took = began.elapsed();
+    assert!(out.contains("Requests/sec") && !out.contains("PARTIAL"), "{out}");
+    assert!(took < Duration::from_secs(1), "{took:?}");
 
     let before = backend.seen().len();
     let mut child = stress(&line).spawn().unwrap();
@@ -123,5 +84,114 @@ fn ctrl_c_stops_all_agents_and_a_vanished_controller_too() {
         last.1.elapsed() > Duration::from_millis(500)
     });
     assert!(is_quiet, "the load stops without its controller");
+    drop(agents);
+}
+
+/// An agent that says nothing any more does not hold up the others' end.
+#[test]
+fn ctrl_c_does_not_wait_for_an_agent_that_hangs() {
+    let backend = Backend::ok("x");
+    let (_folder, agents, list) = agents(2);
+    let url = format!("http://127.0.0.1:{}/", backend.port);
+    let child = stress(&format!("{list} -t1 -c4 -R 200 -d60s -q --no-preflight {url}")).spawn().unwrap();
+    assert!(wait(|| backend.seen().len() > 300));
+    kill_process(Pid::from_child(&agents[1].child), Signal::STOP).unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let began = Instant::now();
+    let out = text(&child.wait_with_output().unwrap());
+    assert!(out.contains("PARTIAL: agent ") && out.contains("after it was told to stop"), "{out}");
+    assert!(began.elapsed() < Duration::from_millis(1500), "{:?}", began.elapsed());
+}
+
+#[test]
+fn mutual_tls() {
+    if !has_tools() {
+        return;
+    }
+    let ip = "subjectAltName=IP:127.0.0.1";
+    let site = Site::server("").certificate("ca").issued_with("agent", "ca", "9", ip).issued("controller", "ca", "9");
+    let site = site.certificate("other");
+    let file = |name: &str| site.path().join(name).display().to_string();
+    let pair =
+        |name: &str| format!("--tls-cert {} --tls-key {}", file(&format!("{name}.crt")), file(&format!("{name}.key")));
+    let ca = format!("--tls-ca {}", file("ca.crt"));
+    let agent = Agent::start(&format!("{} {ca}", pair("agent")));
+    let backend = Backend::ok("x");
+    let run = |security: &str| {
+        let line = format!("--agents {} {security} -t1 -c2 -n 20 -q --no-preflight", agent.address);
+        stress(&format!("{line} http://127.0.0.1:{}/", backend.port)).output().unwrap()
+    };
+    let out = run(&format!("{} {ca}", pair("controller")));
+    assert!(text(&out).contains("20 requests in") && !text(&out).contains("PARTIAL"), "{out:?}");
+    for wrong in [
+        String::new(),
+        ca.clone(),
+        format!("{} {ca}", pair("other")),
+        format!("{} --tls-ca {}", pair("controller"), file("other.crt")),
+    ] {
+        let out = run(&wrong);
+        assert_eq!(out.status.code(), Some(1), "{wrong}: {out:?}");
+        assert!(
+            String::from_utf8_lossy(&out.stderr).starts_with("ironweir stress: agent 127.0.0.1:"),
+            "{wrong}: {out:?}"
+        );
+    }
+    assert_eq!(backend.seen().len(), 20);
+    // Mutual TLS is enough off loopback; TLS that asks the controller for nothing is not.
+    let mut command = Command::new(Program::Ironweir.path().unwrap());
+    let line = format!("agent --listen :0 {}", pair("agent"));
+    let out = command.args(line.split(' ')).output().unwrap();
+    assert!(String::from_utf8_lossy(&out.stderr).contains("is not loopback"), "{out:?}");
+}
+
+#[test]
+fn scripts_and_lists_come_from_the_controller() {
+    let backend = Backend::ok("x");
+    let (folder, agents, list) = agents(2);
+    let url = format!("http://127.0.0.1:{}/", backend.port);
+    folder.write(
+        "s.lua",
+        r#"function request() return wrk.format("GET", "/scripted") end
+           function done(summary) io.write("done " .. summary.requests .. "\n") end"#,
+    );
+    folder.write("urls", "/one\n/two\n");
+    // The names are the controller's: agents run elsewhere.
+    let run = |line: &str| stress(&format!("{line} {url}")).current_dir(folder.path()).output().unwrap();
+    let out = run(&format!("{list} -t1 -c2 -n 20 -q --no-preflight -s s.lua"));
+    assert!(text(&out).contains("done 20\n"), "{out:?}");
+    assert!(backend.seen().iter().all(|s| s.line() == "GET /scripted HTTP/1.1"));
+    let out = run(&format!("{list} -t1 -c2 -n 20 -q --no-preflight --url-file urls"));
+    assert!(text(&out).contains("20 requests in"), "{out:?}");
+    assert_eq!(backend.seen().iter().filter(|s| s.line().contains("/two")).count(), 10);
+    // Whoever reaches an agent that asks for nothing must not run programs as its user.
+    let open = Agent::start("");
+    let out = run(&format!("--agents {} -t1 -c2 -n 2 -q --no-preflight -s s.lua", open.address));
+    assert!(String::from_utf8_lossy(&out.stderr).contains("runs no scripts"), "{out:?}");
+    drop(agents);
+}
+
+#[test]
+fn connections_are_held_by_all_agents() {
+    let backend = Backend::ok("x");
+    let (_folder, agents, list) = agents(3);
+    let url = format!("http://127.0.0.1:{}/", backend.port);
+    let json = Json::of(&format!("{list} -t1 --hold 31 --ramp 100 --heartbeat 300ms -d 1s {url}"));
+    let numbers = ["held", "opened", "wanted", "lost"].map(|name| json.number(name));
+    assert_eq!((numbers, json.raw("partial")), ([31.0, 31.0, 31.0, 0.0], "null"), "{}", json.0);
+    assert!(json.number("heartbeat_us.count") >= 31.0 && json.0.contains("on 3 agents"), "{}", json.0);
+    drop(agents);
+}
+
+#[test]
+fn the_highest_rate_of_all_agents_together() {
+    const RATE: f64 = 600.0;
+    let backend = Backend::token_bucket(RATE);
+    let (_folder, agents, list) = agents(2);
+    let url = format!("http://127.0.0.1:{}/", backend.port);
+    let out = stress(&format!("{list} -t1 -c8 --find-max --step 1s --slo errors<1% --quiet {url}")).output().unwrap();
+    let text = text(&out);
+    let best = text.lines().find_map(|l| l.strip_prefix("Best: ")).unwrap_or_else(|| panic!("{out:?}"));
+    let rate: f64 = best.trim_start_matches(">= ").split("/s").next().unwrap().parse().unwrap();
+    assert!((RATE * 0.85..=RATE * 1.1).contains(&rate), "{text}");
     drop(agents);
 }

@@ -1,6 +1,6 @@
 //! `ironweir stress --hold`: connections that stay, in each protocol, against small servers.
 
-use crate::harness::Program;
+use crate::harness::{Json, Program, run_stress, text};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
@@ -8,19 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Runs it; the standard output, with the exit status checked.
-fn hold(arguments: &str) -> String {
-    let mut command = Command::new(Program::Ironweir.path().unwrap());
-    command.arg("stress").args(arguments.split_ascii_whitespace());
-    let output = command.stdin(Stdio::null()).output().unwrap();
+/// Runs it; its results, with the exit status checked.
+fn hold(arguments: &str) -> Json {
+    let output = run_stress(&format!("{arguments} --json -"));
     assert!(output.status.success(), "{arguments}: {output:?}");
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn number(json: &str, name: &str) -> f64 {
-    let key = format!("\"{name}\": ");
-    let rest = json.split(&key).nth(1).unwrap_or_else(|| panic!("{name} in {json}"));
-    rest.split([',', '\n']).next().unwrap().parse().unwrap()
+    Json(text(&output))
 }
 
 /// Serves each connection on a thread of its own; counts what `serve` returns.
@@ -65,11 +57,11 @@ fn http_with_a_heartbeat() {
         }
         0
     });
-    let json = hold(&format!("--hold 40 --ramp 400 --heartbeat 300ms -d 1s -t2 --json - http://127.0.0.1:{port}/"));
-    assert_eq!((number(&json, "held"), number(&json, "lost"), number(&json, "wanted")), (40.0, 0.0, 40.0), "{json}");
-    let beats = number(json.split("\"heartbeat_us\"").nth(1).unwrap(), "count");
+    let json = hold(&format!("--hold 40 --ramp 400 --heartbeat 300ms -d 1s -t2 http://127.0.0.1:{port}/"));
+    assert_eq!((json.number("held"), json.number("lost"), json.number("wanted")), (40.0, 0.0, 40.0), "{}", json.0);
+    let beats = json.number("heartbeat_us.count");
     assert!((80.0..=160.0).contains(&beats), "two to four heartbeats each: {beats}");
-    assert!(json.contains("\"limit\": \"none\""), "{json}");
+    assert!(json.raw("verdict.limit") == "\"none\"", "{}", json.0);
 }
 
 #[test]
@@ -84,8 +76,8 @@ fn server_sent_events() {
         let _ = until(stream, b"never");
         0
     });
-    let json = hold(&format!("--hold 10 --hold-protocol sse -d 500ms --json - http://127.0.0.1:{port}/events"));
-    assert_eq!((number(&json, "held"), number(&json, "messages")), (10.0, 30.0), "{json}");
+    let json = hold(&format!("--hold 10 --hold-protocol sse -d 500ms http://127.0.0.1:{port}/events"));
+    assert_eq!((json.number("held"), json.number("messages")), (10.0, 30.0), "{}", json.0);
 }
 
 #[test]
@@ -104,10 +96,10 @@ fn websocket_with_pings() {
         }
         pings
     });
-    let json = hold(&format!("--hold 8 --heartbeat 200ms -d 900ms --json - ws://127.0.0.1:{port}/chat"));
-    assert_eq!((number(&json, "held"), number(&json, "messages")), (8.0, 8.0), "{json}");
-    let beats = number(json.split("\"heartbeat_us\"").nth(1).unwrap(), "count");
-    assert!(beats >= 16.0 && json.contains("\"protocol\": \"websocket\""), "{json}");
+    let json = hold(&format!("--hold 8 --heartbeat 200ms -d 900ms ws://127.0.0.1:{port}/chat"));
+    assert_eq!((json.number("held"), json.number("messages")), (8.0, 8.0), "{}", json.0);
+    let beats = json.number("heartbeat_us.count");
+    assert!(beats >= 16.0 && json.0.contains("\"protocol\": \"websocket\""), "{}", json.0);
     drop(pings);
 }
 
@@ -137,9 +129,9 @@ fn mqtt_clients_subscribe_and_acknowledge() {
         let acknowledged = packet(0x40) == Some(vec![0, 9]);
         ended(stream, acknowledged)
     });
-    let arguments = "--mqtt 3.1.1 --topic t --qos 1 -d 500ms --json -";
+    let arguments = "--mqtt 3.1.1 --topic t --qos 1 -d 500ms";
     let json = hold(&format!("--hold 12 {arguments} mqtt://127.0.0.1:{port}"));
-    assert_eq!((number(&json, "held"), number(&json, "messages")), (12.0, 12.0), "{json}");
+    assert_eq!((json.number("held"), json.number("messages")), (12.0, 12.0), "{}", json.0);
     assert!(crate::harness::wait(|| acknowledged.load(Ordering::Relaxed) == 12));
 }
 
@@ -151,11 +143,8 @@ fn a_target_that_drops_them_is_the_limit() {
         std::thread::sleep(Duration::from_millis(200));
         0
     });
-    let mut command = Command::new(Program::Ironweir.path().unwrap());
-    let url = format!("http://127.0.0.1:{port}/");
-    command.args(["stress", "--hold", "20", "-d", "1s", "--quiet", &url]);
-    let output = command.stdin(Stdio::null()).output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
+    let output = run_stress(&format!("--hold 20 -d 1s --quiet http://127.0.0.1:{port}/"));
+    let text = text(&output);
     assert_eq!(output.status.code(), Some(4), "nothing is held: {text}");
     assert!(text.contains("Verdict: target") && text.contains("20 lost") && text.contains("20 closed"), "{text}");
 }
@@ -182,7 +171,7 @@ fn ten_thousand_in_little_memory_past_the_descriptor_limit() {
     );
     // As root a process may lift its own limit; as somebody else it cannot, and takes more tables.
     let output = Command::new("sh").args(["-c", &line]).stdin(Stdio::null()).output().unwrap();
-    let json = String::from_utf8_lossy(&output.stdout);
-    let (held, memory) = (number(&json, "held"), number(&json, "memory_bytes_each"));
+    let json = Json(text(&output));
+    let (held, memory) = (json.number("held"), json.number("memory_bytes_each"));
     assert!(held >= 9990.0 && memory <= 1024.0, "{held} held, {memory} bytes each: {output:?}");
 }

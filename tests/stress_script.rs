@@ -1,19 +1,9 @@
 //! wrk's Lua scripts in `ironweir stress`; TLS; Ctrl-C.
 
-use crate::harness::{Backend, Folder, Program, Reply, Site, wait};
+use crate::harness::{Backend, Folder, Json, Program, Reply, Site, run_stress as run, stress, text, wait};
 use rustix::process::{Pid, Signal, kill_process};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Output};
 use std::time::Duration;
-
-fn run(arguments: &str) -> Output {
-    let mut command = Command::new(Program::Ironweir.path().unwrap());
-    command.arg("stress").args(arguments.split_ascii_whitespace()).stdin(Stdio::null());
-    command.output().unwrap()
-}
-
-fn text(output: &Output) -> String {
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
 
 fn scripted(script: &str, arguments: &str, backend: &Backend) -> Output {
     let folder = Folder::new();
@@ -147,34 +137,27 @@ fn tls_with_and_without_resumption() {
     ));
     let server = site.start_as(Program::Nginx).unwrap();
     let url = format!("https://127.0.0.1:{}/", server.port);
-    let count = |out: &str, name: &str| -> f64 {
-        let rest = out.split(&format!("\"{name}\": ")).nth(1).unwrap_or_else(|| panic!("{name} in {out}"));
-        rest.split([',', '\n']).next().unwrap().parse().unwrap()
-    };
-    let common = format!("-t1 -c2 --json - --no-preflight --sni stress.test {url}");
-    let kept = text(&run(&format!("-n50 --cacert {} {common}", file("crt"))));
-    assert_eq!((count(&kept, "requests"), count(&kept, "connects"), count(&kept, "total")), (50.0, 2.0, 0.0), "{kept}");
-    let short = text(&run(&format!("-n20 --close client {common}")));
-    assert_eq!((count(&short, "requests"), count(&short, "connects")), (20.0, 20.0), "{short}");
-    assert!(count(&short, "resumed") >= 15.0, "{short}");
-    let full = text(&run(&format!("-n20 --close client --no-resumption {common}")));
-    assert_eq!((count(&full, "requests"), count(&full, "resumed")), (20.0, 0.0), "{full}");
-    let wrong =
-        text(&run(&format!("-n2 --cacert {} -t1 -c1 --json - --no-preflight --sni other.test {url}", file("crt"))));
-    assert_eq!((count(&wrong, "requests"), count(&wrong, "tls")), (0.0, 2.0), "{wrong}");
+    let common = format!("-t1 -c2 --no-preflight --sni stress.test {url}");
+    let kept = Json::of(&format!("-n50 --cacert {} {common}", file("crt")));
+    let numbers = |json: &Json, names: [&str; 3]| names.map(|name| json.number(name));
+    assert_eq!(numbers(&kept, ["requests", "connects", "errors.total"]), [50.0, 2.0, 0.0], "{}", kept.0);
+    let short = Json::of(&format!("-n20 --close client {common}"));
+    let [requests, connects, resumed] = numbers(&short, ["requests", "connects", "resumed"]);
+    assert!((requests, connects) == (20.0, 20.0) && resumed >= 15.0, "{}", short.0);
+    let full = Json::of(&format!("-n20 --close client --no-resumption {common}"));
+    assert_eq!(numbers(&full, ["requests", "connects", "resumed"]), [20.0, 20.0, 0.0], "{}", full.0);
+    let wrong = Json::of(&format!("-n2 --cacert {} -t1 -c1 --no-preflight --sni other.test {url}", file("crt")));
+    assert_eq!((wrong.number("requests"), wrong.number("errors.tls")), (0.0, 2.0), "{}", wrong.0);
 }
 
 #[test]
 fn ctrl_c_ends_the_run_with_its_summary() {
     let backend = Backend::ok("x");
-    let mut command = Command::new(Program::Ironweir.path().unwrap());
-    let url = format!("http://127.0.0.1:{}/", backend.port);
-    command.args(["stress", "-t1", "-c2", "-d60s", "--no-preflight", &url]);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = stress(&format!("-t1 -c2 -d60s --no-preflight http://127.0.0.1:{}/", backend.port)).spawn().unwrap();
     assert!(wait(|| backend.seen().len() > 10));
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let began = std::time::Instant::now();
     let out = child.wait_with_output().unwrap();
-    assert!(out.status.success() && began.elapsed() < Duration::from_secs(5), "{out:?}");
+    assert!(out.status.success() && began.elapsed() < Duration::from_secs(1), "{:?}: {out:?}", began.elapsed());
     assert!(text(&out).contains("Requests/sec:") && text(&out).contains("Verdict:"), "{out:?}");
 }

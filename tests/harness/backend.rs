@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A connection without a request for so long is given up.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -80,6 +80,23 @@ impl Backend {
     /// Answers everything with a plain 200.
     pub fn ok(body: &'static str) -> Backend {
         Backend::start(move |_| Reply::ok(body))
+    }
+
+    /// Lets `rate` requests a second through, and refuses the others.
+    pub fn token_bucket(rate: f64) -> Backend {
+        let burst = rate / 20.0;
+        let state = Mutex::new((Instant::now(), burst));
+        Backend::start(move |_| {
+            let mut state = state.lock().expect("no test panics here");
+            let now = Instant::now();
+            let tokens = (state.1 + now.duration_since(state.0).as_secs_f64() * rate).min(burst);
+            *state = (now, tokens);
+            if tokens < 1.0 {
+                return Reply::Keep(b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".to_vec());
+            }
+            state.1 -= 1.0;
+            Reply::ok("x")
+        })
     }
 
     /// What arrived so far.

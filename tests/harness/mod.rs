@@ -1,15 +1,19 @@
 //! What the tests stand on: a server in a directory of its own, a client and a backend that see every byte.
 
+mod agents;
 mod backend;
 mod client;
 mod folder;
 mod server;
+mod stress;
 mod tls;
 
+pub use agents::{Agent, agents};
 pub use backend::{Backend, Reply};
 pub use client::{Client, Response, find};
 pub use folder::{Folder, Port};
 pub use server::{Program, Server, Site, wait};
+pub use stress::{Json, run_stress, stress, text};
 pub use tls::{Setup, curl, has_tools, openssl};
 
 /// A file of `../shared` beside the repository; nothing, said aloud, where that is not there.

@@ -20,7 +20,10 @@ fn main() -> ExitCode {
         return stress::command::main(arguments, env!("CARGO_PKG_VERSION"));
     }
     if std::env::args_os().nth(1).is_some_and(|a| a == "agent") {
-        return stress::agent::serve::main(std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()));
+        return stress::agent::serve::main(
+            std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()),
+            env!("CARGO_PKG_VERSION"),
+        );
     }
     let options = match cli::parse(std::env::args_os().skip(1)) {
         Ok(o) => o,

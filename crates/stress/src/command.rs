@@ -1,13 +1,13 @@
 //! The command `ironweir stress`: from its arguments to its exit status.
 
-use crate::agent::control;
+use crate::agent::Fleet;
 use crate::condition::{self, Condition};
-use crate::find_max::{self, Found, Step};
-use crate::hold::{self, HoldPlan};
-use crate::options::{self, Options};
-use crate::plan::Plan;
+use crate::find_max::{self, Found, Step, Trial};
+use crate::hold::{self, HoldPlan, HoldSecond, HoldWatch};
+use crate::options::{self, Options, STRESS};
+use crate::plan::{Part, Plan};
 use crate::preflight;
-use crate::report::json::{Summary, csv};
+use crate::report::json::{FoundSummary, Summary, csv};
 use crate::report::live::{Live, Shown};
 use crate::report::{compare, html, text};
 use crate::run::{Record, run};
@@ -31,7 +31,7 @@ const DEFAULT_SLO: &str = "p99<100ms,errors<0.1%";
 
 /// Runs the command. `arguments` are those behind `stress`.
 pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode {
-    match options::parse(arguments).and_then(|o| dispatch(&o, version)) {
+    match options::parse(&STRESS, arguments).and_then(|o| dispatch(&o, version)) {
         Ok(code) => ExitCode::from(code),
         Err(text) => {
             eprintln!("ironweir stress: {text}");
@@ -41,14 +41,8 @@ pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode 
 }
 
 fn dispatch(o: &Options, version: &str) -> Result<u8, String> {
-    if o.help {
-        print!("{}", options::help());
-    } else if o.version {
-        println!("ironweir stress {version}");
-    } else if o.man {
-        print!("{}", options::man_page(version));
-    } else if let Some(shell) = &o.completion {
-        print!("{}", options::completion(shell).ok_or("--completion: bash, zsh or fish")?);
+    if let Some(text) = STRESS.about(o, version)? {
+        print!("{text}");
     } else if let Some(old) = &o.compare {
         let new = o.url.as_deref().ok_or("--compare old.json new.json")?;
         print!("{}", compare::files(old, Path::new(new))?);
@@ -58,18 +52,28 @@ fn dispatch(o: &Options, version: &str) -> Result<u8, String> {
     Ok(0)
 }
 
-/// `--hold`
-fn hold(o: &Options, count: usize) -> Result<u8, String> {
-    let plan = HoldPlan::new(o, count)?;
-    let mut out = Printer { is_silent: is_stdout(o.json.as_deref()) };
-    plan.base.notes.iter().filter(|_| !o.quiet).for_each(|note| out.print(&format!("{note}\n")));
-    out.print(&hold::report::head(&plan));
+/// Everything that puts load on a target.
+fn load(o: &Options) -> Result<u8, String> {
+    // Before any thread is started: they inherit it.
     let interrupts = Interrupts::open().map_err(|e| format!("signals: {e}"))?;
-    let record = hold::run(&plan, &interrupts, |line| {
-        if !o.quiet {
-            let _ = std::io::stderr().write_all(line.as_bytes());
-        }
-    })?;
+    let mut fleet = Fleet::gather(o)?;
+    match o.hold {
+        Some(count) => hold(o, count, fleet.as_mut(), interrupts),
+        None => measure(o, fleet.as_mut(), interrupts),
+    }
+}
+
+/// `--hold`
+fn hold(o: &Options, count: usize, fleet: Option<&mut Fleet>, interrupts: Interrupts) -> Result<u8, String> {
+    let plan = HoldPlan::new(o, count, Part::WHOLE)?;
+    let mut out = Printer { is_silent: is_stdout(o.json.as_deref()) };
+    plan.base.notes.iter().filter(|_| !o.quiet && fleet.is_none()).for_each(|note| out.print(&format!("{note}\n")));
+    out.print(&hold::report::head(&plan));
+    let mut lines = HoldLines { count, is_quiet: o.quiet, interrupts };
+    let record = match fleet {
+        Some(fleet) => fleet.hold(&plan, o, &mut lines)?,
+        None => hold::run(&plan, &mut lines, None)?,
+    };
     out.print(&hold::report::summary(&record));
     if let Some(path) = &o.json {
         write_json(path, &hold::report::json(&plan, &record))?;
@@ -77,49 +81,77 @@ fn hold(o: &Options, count: usize) -> Result<u8, String> {
     Ok(if record.held == 0 { UNANSWERED } else { 0 })
 }
 
-/// Everything that puts load on a target.
-fn load(o: &Options) -> Result<u8, String> {
-    if o.agents.is_some() && (o.hold.is_some() || o.find_max || o.script.is_some()) {
-        return Err("--agents goes with a plain run: not yet with --hold, --find-max or a script".to_owned());
+/// A line a second on the standard error.
+struct HoldLines {
+    count: usize,
+    is_quiet: bool,
+    interrupts: Interrupts,
+}
+
+impl HoldWatch for HoldLines {
+    fn second(&mut self, second: &HoldSecond) {
+        if !self.is_quiet {
+            let _ = std::io::stderr().write_all(hold::report::line(self.count, second).as_bytes());
+        }
     }
-    if let Some(count) = o.hold {
-        return hold(o, count);
+
+    fn goes_on(&mut self) -> bool {
+        !self.interrupts.is_raised()
     }
+}
+
+/// A run, or a search by runs.
+fn measure(o: &Options, mut fleet: Option<&mut Fleet>, interrupts: Interrupts) -> Result<u8, String> {
     let fail_if = o.fail_if.as_deref().map(condition::parse).transpose()?.unwrap_or_default();
     let slo = condition::parse(o.slo.as_deref().unwrap_or(DEFAULT_SLO))?;
     let plan = Plan::new(o)?;
     let mut out = Printer { is_silent: is_stdout(o.json.as_deref()) };
     plan.notes.iter().filter(|_| !o.quiet).for_each(|note| out.print(&format!("{note}\n")));
-    let found = if o.no_preflight { Vec::new() } else { preflight::check(&plan) };
-    let findings: Vec<String> = found.into_iter().map(|f| f.0).collect();
+    let findings = match &fleet {
+        _ if o.no_preflight => Vec::new(),
+        // What the agents' machines lack, they say themselves.
+        Some(_) => preflight::target(&plan),
+        None => preflight::check(&plan),
+    };
     findings.iter().filter(|_| !o.quiet).for_each(|f| out.print(&format!("note: {f}\n")));
-    let interrupts = Interrupts::open().map_err(|e| format!("signals: {e}"))?;
-    let mut live = Live::new(&plan, shown(o), Some(interrupts));
-    let (record, code) = if o.find_max {
-        let step = o.step.unwrap_or(DEFAULT_STEP);
+    let machines = fleet.as_ref().map_or(1, |f| f.len());
+    let mut live = Live::new(&plan, shown(o), Some(interrupts), machines);
+    let mut go = |trial: Option<Trial>| match &mut fleet {
+        Some(fleet) => fleet.run(&plan, o, trial, &mut live),
+        None => run(trial.map(|t| t.of(&plan)).as_ref().unwrap_or(&plan), &mut live),
+    };
+    let (record, found, code) = if o.find_max {
         out.print(&format!("Looking for the highest rate @ {}\n", plan.url));
-        let found = find_max::find(&plan, &slo, step, &mut live, |step| out.print(&step_line(step)))?;
+        let step = o.step.unwrap_or(DEFAULT_STEP);
+        let trial = |trial| go(Some(trial)).and_then(whole);
+        let mut found = find_max::find(plan.connections, &slo, step, trial, |step| out.print(&step_line(step)))?;
         drop(live);
         out.print(&found_text(&found));
         let code = if found.best.is_some() { 0 } else { UNANSWERED };
-        (found.record, code)
+        (found.record.take(), Some(FoundSummary::new(&found)), code)
     } else {
         out.print(&text::head(&plan));
-        let record = match &o.agents {
-            Some(list) => control::run(&plan, o, list, &mut live)?,
-            None => run(&plan, &mut live)?,
-        };
+        let record = go(None)?;
         drop(live);
         let code = if record.sample.answers == 0 { UNANSWERED } else { 0 };
-        (Some(record), code)
+        (Some(record), None, code)
     };
     let Some(record) = record else { return Ok(code) };
     out.print(&text::summary(&plan, &record, plan.latency));
     if let Some(script) = &plan.script {
         script.done(&record).map_err(|e| format!("script: {e}"))?;
     }
-    write_files(o, &Summary::new(&plan, &record, &findings))?;
+    write_files(o, &Summary { find_max: found, ..Summary::new(&plan, &record, &findings) })?;
     Ok(if fails(&fail_if, &record) { CONDITION } else { code })
+}
+
+/// A step of a search has to be whole: by half of one no rate is judged.
+fn whole(record: Record) -> Result<Record, String> {
+    match (&record.partial, record.was_ended) {
+        (Some(partial), _) => Err(partial.clone()),
+        (None, true) => Err("ended by the user".to_owned()),
+        (None, false) => Ok(record),
+    }
 }
 
 /// The standard output belongs to `--json -` alone.

@@ -3,8 +3,9 @@
 use crate::condition::Condition;
 use crate::plan::{Load, Plan};
 use crate::report::time;
-use crate::run::{Record, Watch, run};
+use crate::run::Record;
 use crate::schedule::Schedule;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// Steps, the first look included.
@@ -70,7 +71,7 @@ impl Search {
 }
 
 /// One rate that was tried.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Step {
     /// Requests a second; what was reached in the first look, which has no schedule.
     pub rate: f64,
@@ -97,40 +98,50 @@ pub struct Found {
     pub record: Option<Record>,
 }
 
-/// Searches. `step` is the length of one try. `told` hears of each as it is done.
+/// One try: what it replaces of the plan.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Trial {
+    /// Requests a second; `None`: as fast as it goes.
+    pub rate: Option<f64>,
+    /// How long.
+    pub length: Duration,
+}
+
+impl Trial {
+    /// The plan of the try.
+    pub fn of(self, plan: &Plan) -> Plan {
+        let load = self.rate.map_or(Load::Closed, |rate| Load::Open(Schedule::constant(rate, self.length)));
+        Plan { total: None, duration: Some(self.length), load, ..plan.clone() }
+    }
+}
+
+/// Searches. `step` is the length of one try, `connections` what the first look, without a rate, goes as fast as. `run` makes a
+/// try, `told` hears of each as it is done.
 ///
 /// # Errors
-/// If a run could not begin, or the user ended it.
+/// Those of `run`.
 pub fn find(
-    plan: &Plan,
+    connections: usize,
     slo: &[Condition],
     step: Duration,
-    watch: &mut dyn Watch,
+    mut run: impl FnMut(Trial) -> Result<Record, String>,
     mut told: impl FnMut(&Step),
 ) -> Result<Found, String> {
     let mut found = Found::default();
-    let mut plan = plan.clone();
-    plan.total = None;
-    plan.duration = Some(step);
-    plan.load = Load::Closed;
-    let first = run(&plan, watch)?;
+    let first = run(Trial { rate: None, length: step })?;
     let good = first.sample.answers.saturating_sub(first.sample.bad_statuses());
     let guess = good as f64 / first.seconds.max(1e-9);
     let mut note = |found: &mut Found, step: Step| {
         told(&step);
         found.steps.push(step);
     };
-    let why = format!("first look: as fast as {} connections go", plan.connections);
+    let why = format!("first look: as fast as {connections} connections go");
     note(&mut found, Step { rate: guess, held: true, why });
     let mut search = Search::new(guess);
     while found.steps.len() < MAX_STEPS
         && let Some(rate) = search.next_rate()
     {
-        if !watch.goes_on() {
-            return Err("ended by the user".to_owned());
-        }
-        plan.load = Load::Open(Schedule::constant(rate, step));
-        let record = settled(run(&plan, watch)?);
+        let record = settled(run(Trial { rate: Some(rate), length: step })?);
         let failed = failure(&record, slo, rate);
         search.note(rate, failed.is_none());
         let p99 = time(record.sample.latency.quantile(0.99) as f64);

@@ -4,6 +4,7 @@
 //! whole way. Shares nothing with the server but `wire`, so that each can be checked by others.
 
 pub mod agent;
+mod ask;
 mod client;
 pub mod command;
 pub mod condition;

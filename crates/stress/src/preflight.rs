@@ -1,33 +1,20 @@
 //! What usually spoils a run, looked at before it: this machine's limits, and one request to the target.
 
+use crate::ask::ask;
 use crate::machine;
 use crate::plan::{Address, Load, Plan};
 use crate::run::is_local;
-use crate::transport::Transport;
-use std::io::{Read, Write};
-use std::time::Duration;
-use wire::http1::Parsed;
-use wire::http1::known::KnownHeader;
-use wire::http1::response::{ResponseHead, ResponseParser};
 
 /// How long a closed connection keeps its port (TIME_WAIT), seconds. Fixed in Linux.
 const TIME_WAIT_S: f64 = 60.0;
-/// How long the one request may take.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Its answer's head.
-const MAX_HEAD: usize = 64 * 1024;
 
-/// Something that may spoil the run, and what helps.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding(pub(crate) String);
-
-/// Looks at the machine and asks the target once.
-pub(crate) fn check(plan: &Plan) -> Vec<Finding> {
+/// Looks at the machine and asks the target once: what may spoil the run, and what helps.
+pub(crate) fn check(plan: &Plan) -> Vec<String> {
     let mut found = ports(plan);
     found.extend(descriptors(plan));
     found.extend(shared_cpus(plan));
     found.extend(target(plan));
-    found.into_iter().map(Finding).collect()
+    found
 }
 
 fn ports(plan: &Plan) -> Vec<String> {
@@ -84,34 +71,25 @@ fn shared_cpus(plan: &Plan) -> Option<String> {
 }
 
 /// Asks once, and says what of the answer is not what a load test wants.
-fn target(plan: &Plan) -> Vec<String> {
-    let head = match ask(plan) {
-        Ok(head) => head,
+pub(crate) fn target(plan: &Plan) -> Vec<String> {
+    let answer = match ask(plan) {
+        Ok(answer) => answer,
         Err(text) => return vec![format!("one request before the run failed: {text}")],
     };
-    let text = String::from_utf8_lossy(&head);
-    let mut parsed = ResponseHead::default();
-    if !matches!(ResponseParser::default().parse(&head, &mut parsed), Ok(Parsed::Complete { len }) if len > 0) {
-        return vec!["the target's answer is no HTTP/1.1".to_owned()];
-    }
-    let value = |known| parsed.header(known).map(|l| String::from_utf8_lossy(l.value.of(&head)).into_owned());
-    let named = |name: &str| parsed.headers.iter().any(|l| l.name.of(&head).eq_ignore_ascii_case(name.as_bytes()));
     let mut found = Vec::new();
-    match parsed.status {
+    match answer.status {
         300..=399 => found.push(format!(
             "the target redirects ({}{}): the redirect is measured, not the page",
-            parsed.status,
-            value(KnownHeader::Location).map(|l| format!(" to {l}")).unwrap_or_default()
+            answer.status,
+            answer.location.map(|l| format!(" to {l}")).unwrap_or_default()
         )),
-        400.. => found.push(format!("the target answers with status {}: an error page is measured", parsed.status)),
+        400.. => found.push(format!("the target answers with status {}: an error page is measured", answer.status)),
         _ => {}
     }
-    let closes = value(KnownHeader::Connection).is_some_and(|v| v.to_ascii_lowercase().contains("close"))
-        || (text.starts_with("HTTP/1.0") && !named("connection"));
-    if closes && plan.close.is_none() {
+    if answer.closes && plan.close.is_none() {
         found.push("the target closes the connection after its answer: handshakes are measured too".to_owned());
     }
-    if named("set-cookie") {
+    if answer.sets_cookie {
         found.push(
             "the target sets a cookie, which is not sent back: a balancer with session persistence takes each request for \
              a new client (send one with -H 'Cookie: ...')"
@@ -119,24 +97,4 @@ fn target(plan: &Plan) -> Vec<String> {
         );
     }
     found
-}
-
-/// The head of the answer to the first request.
-fn ask(plan: &Plan) -> Result<Vec<u8>, String> {
-    let mut stream = Transport::connect(plan, PATIENCE)?;
-    let request = plan.requests.first().ok_or("there is no request")?;
-    stream.write_all(&request.bytes).map_err(|e| format!("writing: {e}"))?;
-    let mut head = Vec::new();
-    let mut buffer = [0; 8192];
-    loop {
-        let count = stream.read(&mut buffer).map_err(|e| match e.kind() {
-            std::io::ErrorKind::WouldBlock => format!("no answer within {PATIENCE:?}"),
-            _ => format!("reading: {e}"),
-        })?;
-        head.extend_from_slice(&buffer[..count]);
-        if count == 0 || head.len() > MAX_HEAD || memchr::memmem::find(&head, b"\r\n\r\n").is_some() {
-            break;
-        }
-    }
-    if head.is_empty() { Err("the connection was closed without an answer".to_owned()) } else { Ok(head) }
 }

@@ -40,6 +40,10 @@ pub struct Record {
     pub verdict: Verdict,
     /// If it is not whole: why, and what it carried all the same.
     pub partial: Option<String>,
+    /// Its user ended it.
+    pub was_ended: bool,
+    /// How many agents it ran on; 0: on this machine.
+    pub agents: usize,
     /// How long after the common start the last thread began, nanoseconds.
     pub start_lag_ns: u64,
 }
@@ -129,7 +133,20 @@ pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) 
     };
     let verdict = judge(&sample, &evidence);
     let series = collected.series.into_values().collect();
-    Ok(Record { began, seconds, sample, on_time, series, evidence, verdict, partial: None, start_lag_ns })
+    let was_ended = !watch.goes_on();
+    Ok(Record {
+        began,
+        seconds,
+        sample,
+        on_time,
+        series,
+        evidence,
+        verdict,
+        partial: None,
+        was_ended,
+        agents: 0,
+        start_lag_ns,
+    })
 }
 
 /// Requests that the schedule had by the end.

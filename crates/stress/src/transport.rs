@@ -38,6 +38,13 @@ impl Transport {
     }
 }
 
+impl Transport {
+    /// By ALPN, once the handshake is over; nothing without TLS.
+    pub(crate) fn agreed_on_http2(&self) -> Option<bool> {
+        self.tls.as_ref().map(|tls| tls.alpn_protocol() == Some(b"h2"))
+    }
+}
+
 impl Read for Transport {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         match &mut self.tls {

@@ -15,7 +15,7 @@ pub struct ClockReply {
 /// A part of a run.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct RunRequest {
-    /// The command line behind `stress`; what is about output is ignored. Files are the agent's own.
+    /// The command line behind `stress`; what is about output is ignored.
     #[prost(string, repeated, tag = "1")]
     pub arguments: Vec<String>,
     /// Which part, from 0.
@@ -27,6 +27,34 @@ pub struct RunRequest {
     /// When it begins, by the agent's monotonic clock, nanoseconds.
     #[prost(uint64, tag = "4")]
     pub start_ns: u64,
+    /// A try of `--find-max`.
+    #[prost(message, optional, tag = "5")]
+    pub trial: Option<TrialRequest>,
+    /// The files that the command line names.
+    #[prost(message, repeated, tag = "6")]
+    pub files: Vec<SentFile>,
+}
+
+/// What a try replaces of the command line.
+#[derive(Clone, Copy, PartialEq, prost::Message)]
+pub struct TrialRequest {
+    /// Requests a second over all agents; none: as fast as it goes.
+    #[prost(double, optional, tag = "1")]
+    pub rate: Option<f64>,
+    /// Nanoseconds.
+    #[prost(uint64, tag = "2")]
+    pub length_ns: u64,
+}
+
+/// A file of the controller's.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct SentFile {
+    /// As the command line has it.
+    #[prost(string, tag = "1")]
+    pub path: String,
+    /// Its content.
+    #[prost(bytes = "vec", tag = "2")]
+    pub content: Vec<u8>,
 }
 
 /// Something of a run: an `Event` as JSON.

@@ -1,10 +1,17 @@
 //! Many machines: agents that run a part of a load each, and a controller that starts them together and merges what they measured.
-//! gRPC; the controller's side is `control`, the agent's `serve`.
+//! gRPC. The controller's side is `fleet` and `merge`, the agent's `serve`; who may talk to whom is `security`, how they find each
+//! other without being told `etcd`.
 
-pub mod control;
+mod etcd;
+mod fleet;
+mod merge;
 pub mod message;
+mod security;
 pub mod serve;
 
+pub use fleet::Fleet;
+
+use crate::hold::HoldSecond;
 use crate::run::Record;
 use crate::sample::{Sample, Second};
 use crate::verdict::Evidence;
@@ -16,20 +23,44 @@ mod wire_service {
 }
 use wire_service::{agent_client, agent_server};
 
-/// The largest message: histograms of a long run as pairs.
+/// The largest message: histograms of a long run as pairs, or the files of a command line.
 const MAX_MESSAGE: usize = 64 << 20;
-/// The header that carries the token.
-const TOKEN_HEADER: &str = "authorization";
 
-/// What an agent tells of its run.
+/// What an agent tells of a load: seconds, and at its end its part of the result.
 #[derive(Debug, Serialize, Deserialize)]
-enum Event {
+enum Event<S, P> {
     /// A second is over.
-    Second(Second),
+    Second(S),
     /// It is over.
-    End(Box<Part>),
+    End(Box<P>),
     /// It could not begin, or broke.
     Failed(String),
+}
+
+/// A second of a load; those of all agents with one number are merged.
+trait Slice: Clone {
+    fn number(&self) -> u32;
+    fn merge(&mut self, other: &Self);
+}
+
+impl Slice for Second {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn merge(&mut self, other: &Second) {
+        Second::merge(self, other);
+    }
+}
+
+impl Slice for HoldSecond {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn merge(&mut self, other: &HoldSecond) {
+        HoldSecond::merge(self, other);
+    }
 }
 
 /// An agent's part of a run.
@@ -48,12 +79,4 @@ impl Part {
         let Record { sample, on_time, seconds, evidence, start_lag_ns, .. } = record;
         Part { sample, on_time, seconds, evidence, start_lag_ns }
     }
-}
-
-/// The token in a file: its first line.
-fn read_token(path: &std::path::Path) -> Result<String, String> {
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
-    let token = text.lines().next().unwrap_or_default().trim().to_owned();
-    let is_plain = !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic());
-    if is_plain { Ok(token) } else { Err(format!("{}: a token is one line of visible ASCII", path.display())) }
 }

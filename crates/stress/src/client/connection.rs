@@ -1,6 +1,7 @@
 //! One connection of a client thread: what it carries, and what it is waiting for.
 
 use super::answer::Answer;
+use super::http2::Multiplex;
 use super::tls::Session;
 use std::os::fd::OwnedFd;
 
@@ -8,6 +9,7 @@ use std::os::fd::OwnedFd;
 /// Down -> Connecting -> [Handshaking] -> Idle -> Writing -> Waiting -> Idle ...
 ///   ^---------- closed, by whichever side, or failed ---------'
 /// ```
+/// `Writing` and `Waiting` are HTTP/1.1's; an HTTP/2 connection that stands is `Idle`, whatever its streams do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// No socket.
@@ -25,32 +27,29 @@ pub(crate) enum Stage {
     Waiting,
 }
 
+impl Stage {
+    pub(crate) fn is_opening(self) -> bool {
+        matches!(self, Stage::Connecting | Stage::Handshaking)
+    }
+}
+
 /// All times are nanoseconds of the monotonic clock.
 #[derive(Default)]
 pub(crate) struct Connection {
     pub socket: Option<OwnedFd>,
     pub tls: Option<Box<Session>>,
     pub stage: Stage,
-    /// Whether a request is assigned: in `Connecting` and `Handshaking` it may or may not be.
-    pub has_request: bool,
-    /// It is in the list of free connections.
-    pub is_listed: bool,
     /// The target has closed its side; what it sent before is still to be read.
     pub is_ending: bool,
-    /// Something of the answer has arrived.
-    pub has_first_byte: bool,
     /// Which use of this place it is; events of former ones are dropped.
     pub generation: u32,
-    /// Index of the request.
-    pub request: u32,
-    /// Bytes of the request written so far.
-    pub written: u32,
-    /// From when the latency counts.
-    pub counted_from: u64,
-    /// When the current step (connecting, handshaking, the request) began: for time-outs and step times.
+    /// When the current step (connecting, handshaking) began: for time-outs and step times.
     pub began: u64,
-    /// When it became free.
-    pub free_since: u64,
+    /// HTTP/2: its streams.
+    pub http2: Option<Box<Multiplex>>,
+    /// HTTP/1.1: bytes of the request written so far.
+    pub written: u32,
+    /// HTTP/1.1: where in the answer it is.
     pub answer: Answer,
     /// A script's request, instead of the plan's.
     pub own: Vec<u8>,

@@ -6,6 +6,9 @@
 pub(crate) mod answer;
 mod connection;
 pub(crate) mod dial;
+mod http1;
+pub(crate) mod http2;
+mod lane;
 mod pace;
 mod scripted;
 pub(crate) mod tls;
@@ -18,6 +21,8 @@ use crate::system::{Epoll, sharpen_timers};
 use answer::HeadReader;
 use connection::Connection;
 use dial::Dialer;
+use http2::Streams;
+use lane::Lane;
 use pace::Pace;
 use rustix::time::{ClockId, clock_gettime};
 use std::cmp::Reverse;
@@ -97,6 +102,8 @@ pub(crate) struct Client<'p> {
     dialer: Dialer<'p>,
     heads: HeadReader,
     connections: Vec<Connection>,
+    lanes: Vec<Lane>,
+    streams: Streams,
     pace: Pace,
     tally: Tally,
     second: Second,
@@ -111,17 +118,17 @@ pub(crate) struct Client<'p> {
     closed: u64,
     /// Requests that may still be sent (`-n`).
     left: u64,
-    /// Requests that are out, or wait for a connection.
+    /// Requests that are assigned to a lane.
     in_flight: u64,
     /// The next request's index.
     next_request: usize,
-    /// Connections that wait for the next tick before they are tried again.
+    /// Lanes that wait for the next tick before their connection is tried again.
     resting: Vec<u32>,
     /// No request is sent any more.
     is_draining: bool,
     script: Option<State>,
     script_has_failed: bool,
-    /// Connections whose next request a script has put off: when, and which.
+    /// Lanes whose next request a script has put off: when, and which.
     delayed: BinaryHeap<Reverse<(u64, u32)>>,
     answers_at_tick: u64,
     cpu_at_second: u64,
@@ -144,6 +151,8 @@ impl<'p> Client<'p> {
             dialer: Dialer::new(plan, thread)?,
             heads: HeadReader::new(plan.backend_header.as_deref()),
             connections: (0..connections).map(|_| Connection::default()).collect(),
+            lanes: (0..connections * plan.streams).map(|lane| Lane::of((lane / plan.streams) as u32)).collect(),
+            streams: Streams::new(plan),
             pace,
             tally: Tally::new(plan.urls.len()),
             second: Second::default(),
@@ -234,6 +243,7 @@ impl<'p> Client<'p> {
             }
             self.send_due();
             self.send_delayed();
+            self.flush_streams();
             let until = next_tick.min(end).min(self.pace.wake_at()).min(self.next_delayed());
             self.events(until.saturating_sub(self.now));
         }
@@ -247,6 +257,7 @@ impl<'p> Client<'p> {
     /// After the end: what is out may still be answered; what was due and not sent is counted with its age.
     fn drain(&mut self, control: &Control, end: u64) {
         self.send_due();
+        self.flush_streams();
         self.is_draining = true;
         while self.left > 0
             && let Some(due) = self.pace.take_due(end)
@@ -263,18 +274,16 @@ impl<'p> Client<'p> {
             }
             self.events((last - self.now).min(TICK_NS));
         }
-        for connection in self.connections.iter().filter(|c| c.has_request) {
+        for lane in self.lanes.iter().filter(|l| l.has_request) {
             self.tally.sample.unanswered += 1;
-            self.second.latency.record(self.now.saturating_sub(connection.counted_from));
+            self.second.latency.record(self.now.saturating_sub(lane.counted_from));
         }
     }
 
     /// Every 100 ms.
     fn tick(&mut self, start: u64, out: &Sender<Message>) {
         self.check_timeouts();
-        for id in std::mem::take(&mut self.resting) {
-            self.release(id);
-        }
+        self.wake_resting();
         let answers = self.tally.sample.answers;
         self.tally.sample.rates.push((answers - self.answers_at_tick) as f64 * (1e9 / TICK_NS as f64));
         self.answers_at_tick = answers;

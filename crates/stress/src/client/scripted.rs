@@ -20,7 +20,7 @@ impl Client<'_> {
             }
             connection.pending = count_requests(&connection.own);
         } else {
-            connection.pending = count_requests(&self.plan.requests[connection.request as usize].bytes);
+            connection.pending = count_requests(&self.plan.requests[self.lanes[id as usize].request as usize].bytes);
         }
     }
 
@@ -30,6 +30,7 @@ impl Client<'_> {
         match script.delay_ms() {
             Ok(ms) if ms > 0.0 => {
                 self.delayed.push(Reverse((self.now + (ms * 1e6) as u64, id)));
+                self.lanes[id as usize].is_waiting = true;
                 true
             }
             Ok(_) => false,
@@ -49,6 +50,7 @@ impl Client<'_> {
     pub(super) fn send_delayed(&mut self) {
         while self.next_delayed() <= self.now {
             let Some(Reverse((_, id))) = self.delayed.pop() else { return };
+            self.lanes[id as usize].is_waiting = false;
             self.next(id);
         }
     }

@@ -22,6 +22,11 @@ impl Session {
         self.0.is_handshaking()
     }
 
+    /// By ALPN.
+    pub(crate) fn agreed_on_http2(&self) -> bool {
+        self.0.alpn_protocol() == Some(b"h2")
+    }
+
     pub(crate) fn is_resumed(&self) -> bool {
         self.0.handshake_kind() == Some(HandshakeKind::Resumed)
     }

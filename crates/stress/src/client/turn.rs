@@ -1,14 +1,14 @@
-//! What a thread does with its connections: the steps from `connect` to the last byte of an answer.
+//! What a thread does with its connections: opening, TLS, reading, and their end. What goes over them: `http1`, `http2`.
 
-use super::answer::Progress;
-use super::connection::{Connection, Stage};
+use super::connection::Stage;
 use super::tls::Session;
 use super::{Client, now_ns};
 use crate::options::Closing;
+use crate::plan::Http;
 use crate::sample::Failure;
 use crate::system::{self, HUNG_UP, READABLE, WRITABLE};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
+use rustix::net::{RecvFlags, recv, sockopt};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -16,23 +16,7 @@ use std::time::Duration;
 /// Of so many closed connections one is asked for its retransmits.
 const ASKED: u64 = 32;
 
-impl Stage {
-    pub(super) fn is_opening(self) -> bool {
-        matches!(self, Stage::Connecting | Stage::Handshaking)
-    }
-}
-
 impl Client<'_> {
-    /// Closed loop: every connection gets its first request. Open loop: those that do not stand yet will when they are needed.
-    pub(super) fn begin(&mut self) {
-        for id in 0..self.connections.len() as u32 {
-            let connection = &self.connections[id as usize];
-            if connection.stage == Stage::Down && !connection.is_listed && !self.resting.contains(&id) {
-                self.release(id);
-            }
-        }
-    }
-
     /// Waits once and handles what happened.
     pub(super) fn events(&mut self, wait_ns: u64) {
         let count = self.epoll.wait(wait_ns);
@@ -44,6 +28,7 @@ impl Client<'_> {
                 if self.pace.wake_at() <= self.now {
                     self.send_due();
                 }
+                self.flush_streams();
             }
         }
     }
@@ -68,6 +53,9 @@ impl Client<'_> {
                 if flags & WRITABLE != 0 && self.connections[id as usize].tls.is_some() {
                     self.flush(id);
                 }
+                if flags & WRITABLE != 0 && self.plan.http == Http::Two {
+                    self.has_output(id);
+                }
                 if flags & (READABLE | HUNG_UP) != 0 {
                     self.read(id, flags);
                 }
@@ -75,63 +63,7 @@ impl Client<'_> {
         }
     }
 
-    /// Sends what is due, as far as connections are free.
-    pub(super) fn send_due(&mut self) {
-        while self.pace.wake_at() <= self.now && self.left > 0 && !self.is_draining {
-            let Some(id) = self.pace.take_free() else { return };
-            self.connections[id as usize].is_listed = false;
-            self.next(id);
-        }
-    }
-
-    /// A connection, or the place of one, is free.
-    pub(super) fn release(&mut self, id: u32) {
-        self.connections[id as usize].free_since = self.now;
-        if self.is_draining || self.left == 0 {
-            return;
-        }
-        if !self.pace.is_open() || self.pace.next_due() <= self.now {
-            if !self.is_delayed(id) {
-                self.next(id);
-            }
-        } else {
-            self.put_free(id);
-        }
-    }
-
-    fn put_free(&mut self, id: u32) {
-        self.connections[id as usize].is_listed = true;
-        self.pace.put_free(id);
-    }
-
-    /// Gives a free connection the next request: closed loop, or one that is due.
-    pub(super) fn next(&mut self, id: u32) {
-        let due = match self.pace.is_open() {
-            true => self.pace.take_due(self.now),
-            false => Some(self.now),
-        };
-        let Some(due) = due else { return self.put_free(id) };
-        if self.left == 0 {
-            return;
-        }
-        self.left -= 1;
-        self.in_flight += 1;
-        let connection = &mut self.connections[id as usize];
-        connection.has_request = true;
-        connection.counted_from = due;
-        connection.request = self.next_request as u32;
-        self.next_request += 1;
-        if self.next_request >= self.plan.requests.len() {
-            self.next_request = 0;
-        }
-        if self.pace.is_open() {
-            let since = due.max(connection.free_since);
-            self.tally.sample.lateness.record(self.now.saturating_sub(since));
-        }
-        if connection.stage == Stage::Idle { self.start_request(id) } else { self.dial(id) }
-    }
-
-    /// Opens a connection; its request, if it has one, follows when it stands.
+    /// Opens a connection; its requests, if it has any, follow when it stands.
     pub(super) fn dial(&mut self, id: u32) {
         let connection = &mut self.connections[id as usize];
         connection.generation = connection.generation.wrapping_add(1);
@@ -177,7 +109,7 @@ impl Client<'_> {
     }
 
     /// Sends what the TLS session has to send.
-    fn flush(&mut self, id: u32) {
+    pub(super) fn flush(&mut self, id: u32) {
         let connection = &mut self.connections[id as usize];
         if let (Some(session), Some(socket)) = (&mut connection.tls, &connection.socket) {
             match session.flush(socket) {
@@ -220,66 +152,6 @@ impl Client<'_> {
         self.plain = plain;
     }
 
-    /// The connection can carry requests.
-    fn established(&mut self, id: u32) {
-        let keeps = self.plan.close.is_none();
-        let connection = &mut self.connections[id as usize];
-        connection.stage = Stage::Idle;
-        if !connection.has_request {
-            return self.release(id);
-        }
-        // With kept connections the handshake is not part of the first request's latency; it has a histogram of its own.
-        if keeps && !self.pace.is_open() {
-            connection.counted_from = self.now;
-        }
-        self.start_request(id);
-    }
-
-    fn start_request(&mut self, id: u32) {
-        let connection = &mut self.connections[id as usize];
-        connection.stage = Stage::Writing;
-        connection.written = 0;
-        connection.began = self.now;
-        connection.has_first_byte = false;
-        connection.answer.clear();
-        connection.pending = 1;
-        if self.script.is_some() {
-            self.ask_script(id);
-        }
-        self.tally.sample.sent += 1;
-        self.write(id);
-    }
-
-    fn write(&mut self, id: u32) {
-        let connection = &mut self.connections[id as usize];
-        let Some(socket) = &connection.socket else { return };
-        let request = match connection.own.is_empty() {
-            true => &self.plan.requests[connection.request as usize].bytes,
-            false => &connection.own,
-        };
-        if let Some(session) = &mut connection.tls {
-            connection.stage = Stage::Waiting;
-            connection.written = request.len() as u32;
-            if session.write(request).is_err() {
-                return self.fail(id, Failure::Tls);
-            }
-            return self.flush(id);
-        }
-        while (connection.written as usize) < request.len() {
-            match send(socket, &request[connection.written as usize..], SendFlags::NOSIGNAL) {
-                Ok(sent) => {
-                    connection.written += sent as u32;
-                    self.tally.sample.bytes_written += sent as u64;
-                }
-                Err(Errno::AGAIN) => return,
-                Err(Errno::INTR) => {}
-                Err(Errno::PIPE | Errno::CONNRESET) => return self.fail(id, Failure::Reset),
-                Err(_) => return self.fail(id, Failure::Write),
-            }
-        }
-        connection.stage = Stage::Waiting;
-    }
-
     fn read(&mut self, id: u32, flags: u32) {
         let mut buffer = std::mem::take(&mut self.buffer);
         while let Some(socket) = &self.connections[id as usize].socket {
@@ -291,7 +163,7 @@ impl Client<'_> {
                     break;
                 }
                 Ok((count, _)) => {
-                    self.connections[id as usize].is_ending = flags & HUNG_UP != 0;
+                    self.connections[id as usize].is_ending |= flags & HUNG_UP != 0;
                     let generation = self.connections[id as usize].generation;
                     self.tally.sample.bytes_read += count as u64;
                     self.second.bytes += count as u64;
@@ -316,121 +188,61 @@ impl Client<'_> {
         self.buffer = buffer;
     }
 
-    /// Bytes of an answer.
+    /// Bytes of answers.
     fn take(&mut self, id: u32, bytes: &[u8]) {
-        let connection = &mut self.connections[id as usize];
-        if !matches!(connection.stage, Stage::Waiting | Stage::Writing) {
-            // Bytes that nobody asked for: an answer such as 408 before the target closes, or no HTTP.
-            return self.close(id, Some(Closing::Client));
-        }
-        if !connection.has_first_byte {
-            connection.has_first_byte = true;
-            self.tally.sample.first_byte.record(self.now - connection.counted_from);
-        }
-        let is_head = self.plan.requests[connection.request as usize].is_head;
-        let mut bytes = bytes;
-        loop {
-            let connection = &mut self.connections[id as usize];
-            match connection.answer.feed(bytes, is_head, &mut self.heads, &mut self.tally) {
-                Ok(Progress::More) => return self.keep_for_script(id, bytes),
-                Ok(Progress::Complete(used)) if used == bytes.len() || connection.pending > 1 => {
-                    self.keep_for_script(id, &bytes[..used]);
-                    let is_last = self.connections[id as usize].pending <= 1;
-                    self.complete(id);
-                    bytes = &bytes[used..];
-                    if is_last || bytes.is_empty() {
-                        return;
-                    }
-                }
-                _ => return self.fail(id, Failure::Protocol),
-            }
-        }
-    }
-
-    /// An answer is whole.
-    fn complete(&mut self, id: u32) {
-        let connection = &mut self.connections[id as usize];
-        let facts = connection.answer.facts.expect("an answer ends after its head");
-        let latency = self.now - connection.counted_from;
-        if self.pace.is_open() {
-            self.tally.sample.service.record(self.now - connection.began);
-        }
-        let url = self.plan.requests[connection.request as usize].url;
-        let unfinished = connection.stage == Stage::Writing;
-        connection.pending = connection.pending.saturating_sub(1);
-        let is_last = connection.pending == 0;
-        if is_last {
-            connection.has_request = false;
-            connection.stage = Stage::Idle;
-            self.in_flight -= 1;
-        } else {
-            connection.answer.clear();
-        }
-        self.second.answers += 1;
-        self.second.errors += u64::from(facts.status >= 400);
-        self.second.latency.record(latency);
-        self.tally.answer(facts.status, url, facts.backend, latency);
-        if self.script.is_some() {
-            self.show_answer(id, facts.status);
-        }
-        if !is_last {
-            return;
-        }
-        match self.plan.close {
-            None if facts.keeps && !unfinished && !self.connections[id as usize].is_ending => self.release(id),
-            // The other side closes, and has the TIME_WAIT; until then the place is taken.
-            None | Some(Closing::Server) if !unfinished => {}
-            how => {
-                self.close(id, how);
-                self.release(id);
-            }
+        match self.plan.http {
+            Http::One => self.take_http1(id, bytes),
+            Http::Two => self.take_http2(id, bytes),
         }
     }
 
     /// The target has closed.
     fn ended(&mut self, id: u32) {
-        let connection = &mut self.connections[id as usize];
-        if connection.has_request && connection.answer.ends_with_connection() {
+        let connection = &self.connections[id as usize];
+        let ends_answer = self.plan.http == Http::One && connection.answer.ends_with_connection();
+        if ends_answer && self.lanes[id as usize].has_request {
             self.complete(id);
         }
         self.broken(id, Failure::Closed);
     }
 
-    /// The connection is gone: with its request, or between two.
-    fn broken(&mut self, id: u32, kind: Failure) {
-        let connection = &self.connections[id as usize];
-        if connection.has_request {
+    /// The connection is gone: with its requests, or between two.
+    pub(super) fn broken(&mut self, id: u32, kind: Failure) {
+        let is_opening = self.connections[id as usize].stage.is_opening();
+        let mut lanes = self.lanes_of(id).map(|lane| &self.lanes[lane as usize]);
+        if lanes.any(|l| l.has_request && (l.is_sent || is_opening)) {
             return self.fail(id, kind);
         }
-        if self.plan.close.is_none() && connection.answer.facts.is_none_or(|f| f.keeps) {
+        if self.plan.close.is_none() && self.connections[id as usize].answer.facts.is_none_or(|f| f.keeps) {
             self.tally.sample.reconnects += 1;
         }
-        // A free connection of the open loop stays in its list, and is dialled when it is needed.
-        let is_listed = connection.is_listed;
         self.close(id, None);
-        if !is_listed {
-            self.release(id);
-        }
+        // A free lane of the open loop stays in its list, and its connection is dialled when it is needed.
+        self.free_lanes(id, false);
     }
 
-    /// A request, or a connection before it has one, failed.
+    /// A connection failed, with the requests that it carried; before it stands, with all it was to carry.
     pub(super) fn fail(&mut self, id: u32, kind: Failure) {
-        self.tally.fail(kind);
-        self.second.errors += 1;
-        let connection = &mut self.connections[id as usize];
-        if std::mem::take(&mut connection.has_request) {
-            self.in_flight -= 1;
-            if matches!(kind, Failure::Timeout | Failure::ConnectTimeout) {
-                self.second.latency.record(self.now - connection.counted_from);
+        let stage = self.connections[id as usize].stage;
+        let never_stood = stage.is_opening() || stage == Stage::Down;
+        let mut failed = 0;
+        for lane in self.lanes_of(id) {
+            let l = &self.lanes[lane as usize];
+            if l.has_request && (l.is_sent || never_stood) {
+                failed += 1;
+                self.fail_request(lane, kind);
             }
         }
-        let was_open = !connection.stage.is_opening() && connection.stage != Stage::Down;
+        if failed == 0 {
+            self.tally.fail(kind);
+            self.second.errors += 1;
+        }
         self.close(id, Some(Closing::Client));
         // What could not connect is not tried again at once: that would only burn CPU.
-        if was_open { self.release(id) } else { self.resting.push(id) }
+        self.free_lanes(id, never_stood);
     }
 
-    fn close(&mut self, id: u32, how: Option<Closing>) {
+    pub(super) fn close(&mut self, id: u32, how: Option<Closing>) {
         let connection = &mut self.connections[id as usize];
         let Some(socket) = connection.socket.take() else { return };
         if !matches!(connection.stage, Stage::Connecting | Stage::Down) {
@@ -440,6 +252,8 @@ impl Client<'_> {
             session.say_goodbye();
             let _ = session.flush(&socket);
         }
+        connection.http2 = None;
+        connection.is_ending = false;
         connection.stage = Stage::Down;
         connection.generation = connection.generation.wrapping_add(1);
         // Asking the kernel costs a call: every so many connections.
@@ -450,25 +264,6 @@ impl Client<'_> {
         }
         if how == Some(Closing::Reset) {
             let _ = sockopt::set_socket_linger(&socket, Some(Duration::ZERO));
-        }
-    }
-
-    pub(super) fn check_timeouts(&mut self) {
-        let limit = self.plan.timeout.as_nanos() as u64;
-        for id in 0..self.connections.len() as u32 {
-            let Connection { stage, began, has_request, is_listed, .. } = self.connections[id as usize];
-            if self.now.saturating_sub(began) <= limit {
-                continue;
-            }
-            if stage.is_opening() {
-                self.fail(id, Failure::ConnectTimeout);
-            } else if has_request {
-                self.fail(id, Failure::Timeout);
-            } else if stage == Stage::Idle && !is_listed {
-                // It said that it would close, and did not.
-                self.close(id, Some(Closing::Client));
-                self.release(id);
-            }
         }
     }
 

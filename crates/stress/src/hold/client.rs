@@ -2,7 +2,6 @@
 
 use super::HoldPlan;
 use super::talk::{Ears, Heard, Protocol, Talk};
-use super::{mqtt, websocket};
 use crate::client::answer::HeadReader;
 use crate::client::dial::Dialer;
 use crate::client::now_ns;
@@ -15,6 +14,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use wire::{mqtt, websocket};
 
 /// One read's bytes.
 const BUFFER: usize = 64 * 1024;

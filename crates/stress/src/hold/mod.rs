@@ -1,25 +1,24 @@
 //! Hold mode: opens N connections at a steady rate and keeps them, idle or with a heartbeat. Before: options. After: its own summary.
 
 mod client;
-pub mod mqtt;
 pub mod report;
 pub mod talk;
-mod websocket;
 
 use crate::client::now_ns;
 use crate::machine;
 use crate::options::Options;
 use crate::plan::url::Scheme;
-use crate::plan::{Plan, cpus};
+use crate::plan::{Part, Plan, TOO_FEW, cpus};
 use crate::run::is_local;
 use crate::sample::{Failure, Latencies, Sample};
-use crate::system::Interrupts;
 use crate::verdict::{Limit, Verdict};
 use client::{Holder, Outcome, Shared};
+use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use talk::Protocol;
+use wire::{mqtt, websocket};
 
 /// New connections a second unless `--ramp` says otherwise: fast, but below what fills a listen queue of 511.
 const DEFAULT_RAMP: f64 = 1000.0;
@@ -57,11 +56,15 @@ pub struct HoldPlan {
 }
 
 impl HoldPlan {
-    /// Decides what options mean together.
+    /// Decides what options mean together. Of `count` connections, and of the ramp, one of several machines has its part.
     ///
     /// # Errors
     /// A sentence for the user.
-    pub fn new(options: &Options, count: usize) -> Result<HoldPlan, String> {
+    pub fn new(options: &Options, count: usize, part: Part) -> Result<HoldPlan, String> {
+        let count = part.share(count as u64) as usize;
+        if count == 0 {
+            return Err(TOO_FEW.to_owned());
+        }
         let needed = count as u64 + OTHER_DESCRIPTORS;
         let limit = machine::raise_descriptor_limit(needed);
         let has_own_descriptors = needed > limit;
@@ -91,11 +94,11 @@ impl HoldPlan {
             opening: opening(&base, &protocol, options),
             base,
             count,
-            ramp: options.ramp.unwrap_or(DEFAULT_RAMP),
+            ramp: options.ramp.unwrap_or(DEFAULT_RAMP) / part.of as f64,
             heartbeat: options.heartbeat.filter(|h| !h.is_zero()),
             protocol,
             keep: options.duration.unwrap_or(DEFAULT_KEEP),
-            client_prefix: format!("ironweir-{}", std::process::id()),
+            client_prefix: format!("ironweir-{}-{}", std::process::id(), part.index),
             has_own_descriptors,
         })
     }
@@ -139,8 +142,41 @@ fn opening(base: &Plan, protocol: &Protocol, o: &Options) -> Vec<u8> {
     }
 }
 
+/// Where it is at the end of a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HoldSecond {
+    /// Which, from 1.
+    pub number: u32,
+    /// Connections that were tried.
+    pub tried: u64,
+    /// Connections that are held.
+    pub held: u64,
+    /// Connections that were held, and are not any more.
+    pub lost: u64,
+    /// Messages, events, answers so far.
+    pub messages: u64,
+}
+
+impl HoldSecond {
+    /// Adds another machine's.
+    pub fn merge(&mut self, other: &HoldSecond) {
+        self.tried += other.tried;
+        self.held += other.held;
+        self.lost += other.lost;
+        self.messages += other.messages;
+    }
+}
+
+/// What holding connections tells while it lasts.
+pub trait HoldWatch {
+    /// A second is over.
+    fn second(&mut self, second: &HoldSecond);
+    /// Called about 20 times a second; false ends it.
+    fn goes_on(&mut self) -> bool;
+}
+
 /// What came of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HoldRecord {
     /// From the first `connect` to the end, seconds.
     pub seconds: f64,
@@ -166,15 +202,17 @@ pub struct HoldRecord {
     pub memory_each: f64,
     /// Held connections at the end of each second.
     pub series: Vec<u64>,
+    /// If it is not whole: why.
+    pub partial: Option<String>,
     /// The judgement.
     pub verdict: Verdict,
 }
 
-/// Opens and holds. `told` hears a line a second.
+/// Opens and holds, from `start_ns` on (monotonic clock, nanoseconds) if that is given.
 ///
 /// # Errors
 /// If it could not begin.
-pub fn run(plan: &HoldPlan, interrupts: &Interrupts, mut told: impl FnMut(&str)) -> Result<HoldRecord, String> {
+pub fn run(plan: &HoldPlan, watch: &mut dyn HoldWatch, start_ns: Option<u64>) -> Result<HoldRecord, String> {
     let shared = Shared::default();
     // Threads and their buffers are there before the first connection, and no connection's memory.
     let ready = Barrier::new(plan.base.threads + 1);
@@ -188,11 +226,14 @@ pub fn run(plan: &HoldPlan, interrupts: &Interrupts, mut told: impl FnMut(&str))
             move || {
                 let holder = Holder::new(plan, shared, thread);
                 ready.wait();
-                holder.map(|h| h.run(now_ns()))
+                holder.map(|h| h.run(start_ns.unwrap_or_else(now_ns)))
             }
         };
         let threads: Vec<_> = (0..plan.base.threads).map(|t| scope.spawn(holder(t))).collect();
         ready.wait();
+        if let Some(start) = start_ns {
+            std::thread::sleep(Duration::from_nanos(start.saturating_sub(now_ns())));
+        }
         let (began, memory_before) = (Instant::now(), machine::resident_bytes());
         while began.elapsed() < end && !threads.iter().any(|t| t.is_finished()) {
             std::thread::sleep(LOOK);
@@ -200,9 +241,9 @@ pub fn run(plan: &HoldPlan, interrupts: &Interrupts, mut told: impl FnMut(&str))
             most = most.max(held);
             if began.elapsed() >= SECOND * (series.len() as u32 + 1) {
                 series.push(held);
-                told(&report::line(plan, series.len(), &shared_counts(&shared)));
+                watch.second(&shared.second(series.len() as u32));
             }
-            if interrupts.is_raised() {
+            if !watch.goes_on() {
                 break;
             }
         }
@@ -226,6 +267,7 @@ pub fn run(plan: &HoldPlan, interrupts: &Interrupts, mut told: impl FnMut(&str))
         beat: Latencies::default(),
         memory_each: memory as f64 / held.max(1) as f64,
         series,
+        partial: None,
         verdict: Verdict { limit: Limit::None, evidence: Vec::new() },
     };
     for outcome in outcomes {
@@ -240,8 +282,12 @@ pub fn run(plan: &HoldPlan, interrupts: &Interrupts, mut told: impl FnMut(&str))
     Ok(record)
 }
 
-fn shared_counts(shared: &Shared) -> [u64; 4] {
-    [&shared.tried, &shared.held, &shared.lost, &shared.messages].map(|n| n.load(Ordering::Relaxed))
+impl Shared {
+    fn second(&self, number: u32) -> HoldSecond {
+        let [tried, held, lost, messages] =
+            [&self.tried, &self.held, &self.lost, &self.messages].map(|n| n.load(Ordering::Relaxed));
+        HoldSecond { number, tried, held, lost, messages }
+    }
 }
 
 fn judge(plan: &HoldPlan, r: &HoldRecord) -> Verdict {

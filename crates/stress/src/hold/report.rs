@@ -1,6 +1,6 @@
 //! What people and programs read of held connections.
 
-use super::{HoldPlan, HoldRecord};
+use super::{HoldPlan, HoldRecord, HoldSecond};
 use crate::report::{binary, time};
 use crate::sample::{Failure, Latencies};
 use serde_json::{Map, Value, json};
@@ -19,9 +19,10 @@ pub fn head(plan: &HoldPlan) -> String {
     )
 }
 
-/// One second: tried, held, lost, messages.
-pub fn line(plan: &HoldPlan, second: usize, [tried, held, lost, messages]: &[u64; 4]) -> String {
-    format!("{second:>5}s  held {held} of {}  opened {tried}  lost {lost}  messages {messages}\n", plan.count)
+/// One second.
+pub fn line(count: usize, second: &HoldSecond) -> String {
+    let HoldSecond { number, tried, held, lost, messages } = second;
+    format!("{number:>5}s  held {held} of {count}  opened {tried}  lost {lost}  messages {messages}\n")
 }
 
 /// The whole summary.
@@ -44,6 +45,9 @@ pub fn summary(r: &HoldRecord) -> String {
     let _ = writeln!(out, "Verdict: {}", r.verdict.limit.name());
     for sentence in &r.verdict.evidence {
         let _ = writeln!(out, "  {sentence}");
+    }
+    if let Some(partial) = &r.partial {
+        let _ = writeln!(out, "PARTIAL: {partial}");
     }
     out
 }
@@ -75,5 +79,6 @@ pub fn json(plan: &HoldPlan, r: &HoldRecord) -> Value {
         "memory_bytes_each": r.memory_each,
         "verdict": { "limit": r.verdict.limit, "valid": r.verdict.limit.is_valid(), "evidence": r.verdict.evidence },
         "series": r.series,
+        "partial": r.partial,
     })
 }

@@ -1,11 +1,9 @@
 //! What a held connection says and hears, for each protocol. No sockets, no clocks.
 
-use super::{mqtt, websocket};
 use crate::client::answer::{Answer, HeadReader, Progress};
 use crate::sample::{Failure, Tally};
-
-/// A frame or packet up to here is put together before it is looked at; of longer ones only the beginning is.
-const WHOLE: u64 = 4096;
+use wire::units::{Size, Units};
+use wire::{mqtt, websocket};
 
 /// A longer head is no answer.
 const MAX_HEAD: usize = 64 * 1024;
@@ -49,10 +47,9 @@ impl Protocol {
 #[derive(Default)]
 pub(super) struct Talk {
     answer: Answer,
-    /// The beginning of a frame or packet that is not complete.
+    /// The beginning of a head that is not complete.
     part: Vec<u8>,
-    /// Bytes of a long payload that are passed over.
-    skip: u64,
+    units: Units,
     /// The head of an upgrade or a stream is through.
     is_streaming: bool,
     /// SSE: the last byte was a line end.
@@ -180,44 +177,14 @@ impl Talk {
         ears: &mut Ears<'_>,
         heard: &mut Heard,
     ) -> Result<(), Failure> {
-        let passed = self.skip.min(bytes.len() as u64);
-        self.skip -= passed;
-        let bytes = &bytes[passed as usize..];
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let mut whole = std::mem::take(&mut self.part);
-        let is_joined = !whole.is_empty();
-        if is_joined {
-            whole.extend_from_slice(bytes);
-        }
-        let all = if is_joined { &whole[..] } else { bytes };
-        let mut at = 0;
-        while at < all.len() {
-            let rest = &all[at..];
-            let Some((header, payload)) = size(protocol, rest)? else { break };
-            let here = (rest.len() - header) as u64;
-            if here < payload.min(WHOLE) {
-                break;
-            }
-            let body = &rest[header..header + here.min(payload) as usize];
-            unit(protocol, rest[0], body, ears, heard)?;
-            self.skip = payload - body.len() as u64;
-            at += header + body.len();
-        }
-        if at < all.len() {
-            self.part = all[at..].to_vec();
-        }
-        Ok(())
+        self.units.feed(bytes, |bytes| size(protocol, bytes), |first, body| unit(protocol, first, body, ears, heard))
     }
 }
 
-/// Bytes of a unit's header and of what follows; nothing if the header is not complete.
-fn size(protocol: &Protocol, bytes: &[u8]) -> Result<Option<(usize, u64)>, Failure> {
-    let wrong = |()| Failure::Protocol;
+fn size(protocol: &Protocol, bytes: &[u8]) -> Result<Option<Size>, Failure> {
     Ok(match protocol {
-        Protocol::Mqtt { .. } => mqtt::read(bytes).map_err(wrong)?.map(|p| (p.header, p.length as u64)),
-        _ => websocket::read(bytes).map_err(wrong)?.map(|f| (f.header, f.payload)),
+        Protocol::Mqtt { .. } => mqtt::read(bytes).map_err(|_| Failure::Protocol)?.map(|packet| packet.size),
+        _ => websocket::read(bytes).map_err(|_| Failure::Protocol)?.map(|frame| frame.size),
     })
 }
 
@@ -235,22 +202,22 @@ fn unit(protocol: &Protocol, first: u8, body: &[u8], ears: &mut Ears<'_>, heard:
     };
     match first >> 4 {
         // The second byte is the reason; 0 is success (section 3.2).
-        mqtt::CONNACK if body.get(1) != Some(&0) => return Err(Failure::Refused),
-        mqtt::CONNACK => match topic {
+        mqtt::kind::CONNACK if body.get(1) != Some(&0) => return Err(Failure::Refused),
+        mqtt::kind::CONNACK => match topic {
             Some(topic) => mqtt::subscribe(*version, topic, *qos, ears.reply),
             None => heard.is_ready = true,
         },
         // The last byte is the granted quality, or a reason from 128 on (section 3.9).
-        mqtt::SUBACK if body.last().is_none_or(|&code| code >= 0x80) => return Err(Failure::Refused),
-        mqtt::SUBACK => heard.is_ready = true,
-        mqtt::PUBLISH => {
+        mqtt::kind::SUBACK if body.last().is_none_or(|&code| code >= 0x80) => return Err(Failure::Refused),
+        mqtt::kind::SUBACK => heard.is_ready = true,
+        mqtt::kind::PUBLISH => {
             heard.messages += 1;
             if let Some(id) = mqtt::publish_id(first, body) {
                 mqtt::puback(id, ears.reply);
             }
         }
-        mqtt::PINGRESP => heard.beats += 1,
-        mqtt::DISCONNECT => return Err(Failure::Closed),
+        mqtt::kind::PINGRESP => heard.beats += 1,
+        mqtt::kind::DISCONNECT => return Err(Failure::Closed),
         _ => {}
     }
     Ok(())

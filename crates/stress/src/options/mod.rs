@@ -1,11 +1,17 @@
 //! The command line of `ironweir stress`: one table, from which parsing, `--help`, the man page and completions come.
 //! Before: arguments. After: `plan`, which decides what they mean together.
 
+mod command;
+mod completion;
+mod files;
 mod page;
 mod table;
 pub mod value;
 
-pub use page::{completion, help, man_page};
+pub use command::{AGENT, Command, STRESS};
+pub use completion::completion;
+pub use files::Files;
+pub use page::{help, man_page};
 pub use table::{ROWS, Row, Section};
 
 use std::path::PathBuf;
@@ -37,14 +43,18 @@ pub struct Options {
     pub headers: Vec<(String, String)>,
     /// `-m`
     pub method: Option<String>,
-    /// `-b`, `-B`
+    /// `-b`
     pub body: Option<Vec<u8>>,
+    /// `-B`
+    pub body_file: Option<PathBuf>,
     /// `--url-file`
     pub url_file: Option<PathBuf>,
     /// `--har`
     pub har: Option<PathBuf>,
     /// `--http`
     pub http: Option<String>,
+    /// `--streams`
+    pub streams: Option<usize>,
     /// `--latency`
     pub latency: bool,
     /// `--timeout`
@@ -97,10 +107,26 @@ pub struct Options {
     pub step: Option<Duration>,
     /// `--agents`
     pub agents: Option<String>,
+    /// `--listen`
+    pub listen: Option<String>,
+    /// `--advertise`
+    pub advertise: Option<String>,
     /// `--token-file`
     pub token_file: Option<PathBuf>,
+    /// `--tls-cert`
+    pub tls_cert: Option<PathBuf>,
+    /// `--tls-key`
+    pub tls_key: Option<PathBuf>,
+    /// `--tls-ca`
+    pub tls_ca: Option<PathBuf>,
+    /// `--etcd`
+    pub etcd: Option<String>,
+    /// `--cluster`
+    pub cluster: Option<String>,
     /// Everything as it came, for agents.
     pub arguments: Vec<String>,
+    /// Where scripts, bodies and lists are read.
+    pub files: Files,
     /// `--json`
     pub json: Option<PathBuf>,
     /// `--csv`
@@ -127,6 +153,13 @@ pub struct Options {
     pub completion: Option<String>,
 }
 
+impl Options {
+    /// The files that agents get from their controller.
+    pub fn sendable(&self) -> impl Iterator<Item = &PathBuf> {
+        [&self.script, &self.body_file, &self.url_file, &self.har].into_iter().flatten()
+    }
+}
+
 /// Who ends a connection that carries one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Closing {
@@ -138,11 +171,11 @@ pub enum Closing {
     Reset,
 }
 
-/// Reads the arguments behind `stress`.
+/// Reads the arguments behind a command's name.
 ///
 /// # Errors
 /// A sentence for the user.
-pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+pub fn parse(command: &Command, arguments: impl Iterator<Item = String>) -> Result<Options, String> {
     let all: Vec<String> = arguments.collect();
     let mut options = Options { arguments: all.clone(), ..Options::default() };
     let mut rest = all.iter().map(String::as_str);
@@ -151,10 +184,10 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String>
             rest.by_ref().for_each(|a| take_free(&mut options, a));
         } else if let Some(long) = argument.strip_prefix("--") {
             let (name, value) = long.split_once('=').map_or((long, None), |(n, v)| (n, Some(v)));
-            let row = ROWS.iter().find(|r| r.long == name).ok_or_else(|| unknown(argument))?;
+            let row = command.rows().find(|r| r.long == name).ok_or_else(|| unknown(command, argument))?;
             apply(row, value, &mut rest, &mut options)?;
         } else if let Some(letters) = argument.strip_prefix('-').filter(|l| !l.is_empty()) {
-            short(letters, argument, &mut rest, &mut options)?;
+            short(command, letters, argument, &mut rest, &mut options)?;
         } else {
             take_free(&mut options, argument);
         }
@@ -163,6 +196,7 @@ pub fn parse(arguments: impl Iterator<Item = String>) -> Result<Options, String>
 }
 
 fn short<'a>(
+    command: &Command,
     letters: &'a str,
     whole: &str,
     rest: &mut impl Iterator<Item = &'a str>,
@@ -170,7 +204,7 @@ fn short<'a>(
 ) -> Result<(), String> {
     let mut letters = letters.chars();
     while let Some(letter) = letters.next() {
-        let row = ROWS.iter().find(|r| r.short == Some(letter)).ok_or_else(|| unknown(whole))?;
+        let row = command.rows().find(|r| r.short == Some(letter)).ok_or_else(|| unknown(command, whole))?;
         if row.value.is_some() {
             let attached = letters.as_str();
             return apply(row, (!attached.is_empty()).then_some(attached), rest, options);
@@ -203,8 +237,8 @@ fn take_free(options: &mut Options, argument: &str) {
     }
 }
 
-fn unknown(argument: &str) -> String {
-    format!("unknown option {argument}; all of them: ironweir stress --help")
+fn unknown(command: &Command, argument: &str) -> String {
+    format!("unknown option {argument}; all of them: ironweir {} --help", command.name)
 }
 
 #[cfg(test)]
@@ -212,7 +246,7 @@ mod tests {
     use super::*;
 
     fn read(line: &str) -> Result<Options, String> {
-        parse(line.split(' ').map(str::to_owned))
+        parse(&STRESS, line.split(' ').map(str::to_owned))
     }
 
     #[test]

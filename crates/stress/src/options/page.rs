@@ -1,27 +1,12 @@
-//! What is written from the table of options: `--help`, the man page, completions.
+//! What is written from the table of options: `--help` and the man page.
 
-use super::{ROWS, Row, Section};
+use super::{Command, ROWS, Row};
 use std::fmt::Write;
 
 /// Columns of `--help`.
 const WIDTH: usize = 100;
 /// Where the explanations begin.
 const INDENT: usize = 31;
-
-const USAGE: &str = "ironweir stress [options] URL";
-const WHAT: &str = "Puts load on a service and says what it carries, and whether that number can be trusted.";
-
-/// Commands worth copying, and what each is for.
-const EXAMPLES: &[(&str, &str)] = &[
-    ("ironweir stress -t2 -c64 -d30s --latency http://localhost:8080/", "as fast as 64 connections go"),
-    ("ironweir stress -R5000 -c200 -d1m http://localhost:8080/", "5,000 requests a second, whatever the target does"),
-    ("ironweir stress --stages 30s:1000-10000,1m:10000,5s:30000 -c500 URL", "a ramp, a plateau, a spike"),
-    ("ironweir stress --preset forwarding http://lb/", "short connections"),
-    ("ironweir stress --find-max --slo 'p99<50ms,errors<0.1%' -c200 URL", "the highest rate that holds"),
-    ("ironweir stress --hold 60000 --ramp 2000/s --source 127.0.1.0/26 ws://localhost:8080/chat", "held connections"),
-    ("ironweir stress --json new.json --fail-if 'p99>80ms' URL", "in a pipeline"),
-    ("ironweir stress --compare old.json new.json", "what changed"),
-];
 
 fn name(row: &Row) -> String {
     let value = row.value.map(|v| format!(" {v}")).unwrap_or_default();
@@ -32,9 +17,9 @@ fn name(row: &Row) -> String {
 }
 
 /// What `--help` prints.
-pub fn help() -> String {
-    let mut out = format!("Usage: {USAGE}\n\n{WHAT}\n");
-    for section in Section::ALL {
+pub fn help(command: &Command) -> String {
+    let mut out = format!("Usage: {}\n\n{}\n", command.usage, command.what);
+    for &section in command.sections {
         let _ = writeln!(out, "\n{}:", section.title());
         for row in ROWS.iter().filter(|r| r.section == section) {
             let name = name(row);
@@ -59,87 +44,52 @@ pub fn help() -> String {
         }
     }
     out.push_str("\nExamples:\n");
-    for (command, what) in EXAMPLES {
-        let _ = writeln!(out, "  {command}\n      {what}");
+    for (line, what) in command.examples {
+        let _ = writeln!(out, "  {line}\n      {what}");
     }
-    out.push_str("\nExit status: 0 done, 1 could not run, 3 --fail-if holds, 4 nothing was answered.\n");
+    let _ = writeln!(out, "\nExit status: {}", command.statuses);
     out
 }
 
 /// The man page, in troff.
-pub fn man_page(version: &str) -> String {
+pub fn man_page(command: &Command, version: &str) -> String {
     let escape = |text: &str| text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+    let Command { name: own, usage, what, .. } = command;
+    let title = format!("IRONWEIR\\-{}", own.to_uppercase());
     let mut out =
-        format!(".TH IRONWEIR\\-STRESS 1 \"\" \"Ironweir {version}\"\n.SH NAME\nironweir\\-stress \\- {WHAT}\n");
-    let _ = writeln!(out, ".SH SYNOPSIS\n.B {}", escape(USAGE));
-    for section in Section::ALL {
+        format!(".TH {title} 1 \"\" \"Ironweir {version}\"\n.SH NAME\nironweir\\-{own} \\- {}\n", escape(what));
+    let _ = writeln!(out, ".SH SYNOPSIS\n.B {}", escape(usage));
+    for &section in command.sections {
         let _ = writeln!(out, ".SH {}", section.title().to_uppercase());
         for row in ROWS.iter().filter(|r| r.section == section) {
             let _ = writeln!(out, ".TP\n.B {}\n{}", escape(name(row).trim()), escape(row.help));
         }
     }
     out.push_str(".SH EXAMPLES\n");
-    for (command, what) in EXAMPLES {
-        let _ = writeln!(out, ".TP\n.B {}\n{}", escape(command), escape(what));
+    for (line, what) in command.examples {
+        let _ = writeln!(out, ".TP\n.B {}\n{}", escape(line), escape(what));
     }
-    out.push_str(".SH EXIT STATUS\n0 done, 1 could not run, 3 \\-\\-fail\\-if holds, 4 nothing was answered.\n");
+    let _ = writeln!(out, ".SH EXIT STATUS\n{}", escape(command.statuses));
     out
-}
-
-/// Completions for `bash`, `zsh` or `fish`; nothing for another shell.
-pub fn completion(shell: &str) -> Option<String> {
-    let quote = |text: &str| text.replace('\'', "'\\''");
-    let mut out = String::new();
-    match shell {
-        "bash" => {
-            let words: Vec<String> = ROWS.iter().map(|r| format!("--{}", r.long)).collect();
-            out.push_str("_ironweir() {\n  local word=${COMP_WORDS[COMP_CWORD]}\n");
-            out.push_str(
-                "  if [[ $COMP_CWORD -eq 1 ]]; then COMPREPLY=($(compgen -W 'demo stress agent' -- \"$word\"));\n",
-            );
-            out.push_str("  elif [[ ${COMP_WORDS[1]} == stress && $word == -* ]]; then\n");
-            let _ = writeln!(out, "    COMPREPLY=($(compgen -W '{}' -- \"$word\"))", words.join(" "));
-            out.push_str("  else COMPREPLY=($(compgen -f -- \"$word\")); fi\n}\ncomplete -F _ironweir ironweir\n");
-        }
-        "zsh" => {
-            out.push_str("#compdef ironweir\n_arguments \\\n  '1:command:(demo stress agent)' \\\n");
-            for row in ROWS {
-                let text = quote(row.help).replace('[', "\\[").replace(']', "\\]").replace(':', "\\:");
-                let value = row.value.map(|v| format!(":{}:_files", v.replace(':', " "))).unwrap_or_default();
-                let _ = writeln!(out, "  '--{}[{text}]{value}' \\", row.long);
-            }
-            out.push_str("  '*:url:'\n");
-        }
-        "fish" => {
-            out.push_str("complete -c ironweir -n __fish_use_subcommand -a 'demo stress agent'\n");
-            for row in ROWS {
-                let short = row.short.map(|s| format!(" -s {s}")).unwrap_or_default();
-                let value = if row.value.is_some() { " -r" } else { "" };
-                let help = row.help.replace('\\', "\\\\").replace('\'', "\\'");
-                let _ = writeln!(
-                    out,
-                    "complete -c ironweir -n '__fish_seen_subcommand_from stress'{short} -l {}{value} -d '{help}'",
-                    row.long
-                );
-            }
-        }
-        _ => return None,
-    }
-    Some(out)
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::{AGENT, STRESS, completion};
     use super::*;
 
     #[test]
     fn every_option_is_in_all_of_them() {
-        let pages =
-            [help(), man_page("1").replace("\\-", "-"), completion("bash").unwrap(), completion("zsh").unwrap()];
-        for row in ROWS {
-            assert!(pages.iter().all(|p| p.contains(&format!("--{}", row.long))), "{}", row.long);
-            assert!(completion("fish").unwrap().contains(&format!("-l {}", row.long)), "{}", row.long);
+        for command in [&STRESS, &AGENT] {
+            let pages = [help(command), man_page(command, "1").replace("\\-", "-")];
+            let completions = ["bash", "zsh", "fish"].map(|shell| completion(shell).unwrap());
+            for row in command.rows() {
+                let name = format!("--{}", row.long);
+                assert!(pages.iter().chain(&completions[..2]).all(|p| p.contains(&name)), "{name}");
+                assert!(completions[2].contains(&format!("-l {} ", row.long)), "{name}");
+            }
+            assert!(pages[0].lines().all(|l| l.len() <= WIDTH), "a line is too long");
         }
-        assert!(help().lines().all(|l| l.len() <= WIDTH), "a line is too long");
+        assert!(ROWS.iter().all(|row| [STRESS, AGENT].iter().any(|c| c.sections.contains(&row.section))));
     }
 }

@@ -4,6 +4,9 @@ use super::value::{cidr, count, duration, rate, stages};
 use super::{Closing, Options};
 use std::path::PathBuf;
 
+/// Requests at a time on one connection: more than any server takes.
+const MAX_STREAMS: usize = 10_000;
+
 /// Where an option stands in `--help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Section {
@@ -19,25 +22,19 @@ pub enum Section {
     Hold,
     /// The highest rate that holds.
     Search,
-    /// More machines.
+    /// More machines, for the controller.
     Agents,
+    /// More machines, for an agent.
+    Listening,
+    /// More machines, for both.
+    Between,
     /// What is printed and written.
     Output,
+    /// What there is to know of the command itself.
+    About,
 }
 
 impl Section {
-    /// All of them, in order.
-    pub const ALL: [Section; 8] = [
-        Section::Load,
-        Section::Requests,
-        Section::Connections,
-        Section::Tls,
-        Section::Hold,
-        Section::Search,
-        Section::Agents,
-        Section::Output,
-    ];
-
     /// Its heading.
     pub fn title(self) -> &'static str {
         match self {
@@ -48,7 +45,10 @@ impl Section {
             Section::Hold => "Held connections",
             Section::Search => "The highest rate",
             Section::Agents => "Many machines",
+            Section::Listening => "Listening",
+            Section::Between => "Between controller and agents",
             Section::Output => "Output",
+            Section::About => "About",
         }
     }
 }
@@ -95,11 +95,12 @@ rows! {
     Requests: Some('m'), "method" "NAME", "The method. Default: GET, or POST with a body.", |o, v| text(&mut o.method, v);
     Requests: Some('H'), "header" "NAME:VALUE", "A header line; may stand several times.", header;
     Requests: Some('b'), "body" "TEXT", "The body.", |o, v| { o.body = Some(v.into()); Ok(()) };
-    Requests: Some('B'), "body-file" "FILE", "The body, from a file.", |o, v| put(&mut o.body, std::fs::read(v).map_err(|e| e.to_string()));
+    Requests: Some('B'), "body-file" "FILE", "The body, from a file.", |o, v| path(&mut o.body_file, v);
     Requests: None, "url-file" "FILE", "URLs or paths, one a line, sent in turn; a method may stand before each.", |o, v| path(&mut o.url_file, v);
     Requests: None, "har" "FILE", "The requests of a browser's recording, in turn: those to the URL's host, or to the first one's.", |o, v| path(&mut o.har, v);
     Requests: Some('s'), "script" "FILE", "A script with wrk's hooks: setup init delay request response done.", |o, v| path(&mut o.script, v);
-    Requests: None, "http" "VERSION", "1.1.", |o, v| text(&mut o.http, v);
+    Requests: None, "http" "VERSION", "1.1 or 2. Default: 1.1. HTTP/2 is agreed on by ALPN, or without TLS spoken from the first byte on.", |o, v| text(&mut o.http, v);
+    Requests: None, "streams" "N", "HTTP/2: requests that a connection carries at a time. Default: 1.", |o, v| put(&mut o.streams, streams(v));
     Requests: None, "timeout" "T", "An answer later than this counts as an error and its connection is replaced. Default: 2s.", |o, v| put(&mut o.timeout, duration(v));
     Requests: Some('T'), "wrk2-timeout" "T", "The same, as wrk2 writes it.", |o, v| put(&mut o.timeout, duration(v));
     Connections: None, "no-keepalive", "A new connection for each request.", |o, _| flag(&mut o.no_keepalive);
@@ -124,8 +125,15 @@ rows! {
     Search: None, "find-max", "Looks for the highest rate that meets --slo, in at most 12 steps.", |o, _| flag(&mut o.find_max);
     Search: None, "slo" "LIST", "What must hold, as in 'p99<50ms,errors<0.1%'.", |o, v| text(&mut o.slo, v);
     Search: None, "step" "T", "How long each rate is tried. Default: 5s.", |o, v| put(&mut o.step, duration(v));
-    Agents: None, "agents" "H:P,...", "Runs on these agents (ironweir agent --listen :7070 --token-file F), a part on each, and merges what they measured. Files are read on the agents.", |o, v| text(&mut o.agents, v);
-    Agents: None, "token-file" "FILE", "What the agents ask for.", |o, v| path(&mut o.token_file, v);
+    Agents: None, "agents" "H:P,...", "Runs on these agents (ironweir agent --listen :7070 --token-file F), a part on each, and merges what they measured. They get scripts, bodies and lists of URLs from here; --cert, --key and --cacert are files of theirs.", |o, v| text(&mut o.agents, v);
+    Listening: None, "listen" "ADDRESS:PORT", "Where controllers find this agent. Off loopback only with --token-file or --tls-ca: whoever can reach it can send load anywhere.", |o, v| text(&mut o.listen, v);
+    Listening: None, "advertise" "H:P", "What the agent is called in etcd. Default: its address towards etcd, and the port it listens on.", |o, v| text(&mut o.advertise, v);
+    Between: None, "token-file" "FILE", "A token in its first line, the same on both sides; it travels in clear unless TLS is spoken.", |o, v| path(&mut o.token_file, v);
+    Between: None, "tls-cert" "FILE", "This side's certificate, PEM. An agent with one speaks TLS.", |o, v| path(&mut o.tls_cert, v);
+    Between: None, "tls-key" "FILE", "Its key, PEM.", |o, v| path(&mut o.tls_key, v);
+    Between: None, "tls-ca" "FILE", "Who must have signed the other side's certificate. A controller with one speaks TLS.", |o, v| path(&mut o.tls_ca, v);
+    Between: None, "etcd" "URL,...", "Agents are registered in etcd, with a lease; the controller finds them there, and takes the cluster's lock.", |o, v| text(&mut o.etcd, v);
+    Between: None, "cluster" "NAME", "Which agents belong together in etcd. Default: default.", |o, v| text(&mut o.cluster, v);
     Output: Some('L'), "latency", "Prints the latency's distribution.", |o, _| flag(&mut o.latency);
     Output: None, "json" "FILE", "Writes the results as JSON; - is the standard output, and nothing else is printed there.", |o, v| path(&mut o.json, v);
     Output: None, "csv" "FILE", "Writes one line a second.", |o, v| path(&mut o.csv, v);
@@ -135,10 +143,10 @@ rows! {
     Output: Some('q'), "quiet", "Prints the summary only.", |o, _| flag(&mut o.quiet);
     Output: None, "plain", "Plain lines even on a terminal.", |o, _| flag(&mut o.plain);
     Output: None, "no-preflight", "Does not look at the machine and the target before the run.", |o, _| flag(&mut o.no_preflight);
-    Output: None, "man", "Prints the man page.", |o, _| flag(&mut o.man);
-    Output: None, "completion" "SHELL", "Prints completions for bash, zsh or fish.", |o, v| text(&mut o.completion, v);
-    Output: Some('v'), "version", "Prints the version.", |o, _| flag(&mut o.version);
-    Output: Some('h'), "help", "Prints this.", |o, _| flag(&mut o.help);
+    About: None, "man", "Prints the man page.", |o, _| flag(&mut o.man);
+    About: None, "completion" "SHELL", "Prints completions for bash, zsh or fish.", |o, v| text(&mut o.completion, v);
+    About: Some('v'), "version", "Prints the version.", |o, _| flag(&mut o.version);
+    About: Some('h'), "help", "Prints this.", |o, _| flag(&mut o.help);
 }
 
 fn put<T>(place: &mut Option<T>, value: Result<T, String>) -> Result<(), String> {
@@ -164,6 +172,10 @@ fn flag(place: &mut bool) -> Result<(), String> {
 fn positive(value: &str) -> Result<usize, String> {
     let number = usize::try_from(count(value)?).map_err(|_| "too many".to_owned())?;
     if (1..=10_000_000).contains(&number) { Ok(number) } else { Err("from 1 to 10M".to_owned()) }
+}
+
+fn streams(value: &str) -> Result<usize, String> {
+    positive(value).ok().filter(|n| *n <= MAX_STREAMS).ok_or_else(|| format!("from 1 to {MAX_STREAMS}"))
 }
 
 fn header(options: &mut Options, value: &str) -> Result<(), String> {

@@ -2,6 +2,7 @@
 
 use super::request::Wanted;
 use super::url::{Url, parse};
+use crate::options::Files;
 use serde_json::Value;
 use std::path::Path;
 
@@ -15,8 +16,8 @@ const NOT_REPLAYED: &[&str] =
 ///
 /// # Errors
 /// A sentence for the user.
-pub fn url_file(path: &Path, url: Option<&Url>) -> Result<(Url, Vec<Wanted>), String> {
-    let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+pub fn url_file(files: &Files, path: &Path, url: Option<&Url>) -> Result<(Url, Vec<Wanted>), String> {
+    let text = files.read_text(path)?;
     let mut target = url.cloned();
     let mut list = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -52,9 +53,9 @@ pub fn url_file(path: &Path, url: Option<&Url>) -> Result<(Url, Vec<Wanted>), St
 ///
 /// # Errors
 /// A sentence for the user.
-pub fn har(path: &Path, url: Option<&Url>) -> Result<(Url, Vec<Wanted>, usize), String> {
+pub fn har(files: &Files, path: &Path, url: Option<&Url>) -> Result<(Url, Vec<Wanted>, usize), String> {
     let wrong = |problem: String| format!("{}: {problem}", path.display());
-    let text = std::fs::read(path).map_err(|e| wrong(e.to_string()))?;
+    let text = files.read(path)?;
     let har: Value = serde_json::from_slice(&text).map_err(|e| wrong(e.to_string()))?;
     let entries = har["log"]["entries"].as_array().ok_or_else(|| wrong("no log.entries: not a HAR file".into()))?;
     let mut target = url.cloned();

@@ -24,6 +24,8 @@ const DEFAULT_DURATION: Duration = Duration::from_secs(10);
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Threads: more than any machine's CPUs.
 const MAX_THREADS: usize = 1024;
+/// Every machine needs a connection.
+pub(crate) const TOO_FEW: &str = "more agents than connections";
 /// The longest run: histograms and schedules hold more, patience does not.
 const MAX_DURATION: Duration = Duration::from_secs(7 * 24 * 3600);
 
@@ -45,6 +47,35 @@ pub enum Load {
     Open(Schedule),
 }
 
+/// What is spoken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Http {
+    /// HTTP/1.1
+    #[default]
+    One,
+    /// HTTP/2
+    Two,
+}
+
+impl Http {
+    fn read(text: Option<&str>) -> Result<Http, String> {
+        match text {
+            None | Some("1.1") => Ok(Http::One),
+            Some("2") => Ok(Http::Two),
+            Some("3") => Err("--http 3 is not built yet: 1.1 or 2".to_owned()),
+            Some(other) => Err(format!("--http {other}: 1.1 or 2")),
+        }
+    }
+
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Http::One => "1.1",
+            Http::Two => "2",
+        }
+    }
+}
+
 /// Which part of a load this is: one of several machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -52,6 +83,17 @@ pub struct Part {
     pub index: usize,
     /// Of how many.
     pub of: usize,
+}
+
+impl Part {
+    /// All of it: one machine.
+    pub const WHOLE: Part = Part { index: 0, of: 1 };
+
+    /// Its part of a number; the parts of all add up to it.
+    pub fn share(self, n: u64) -> u64 {
+        let (index, of) = (self.index as u64, self.of as u64);
+        n / of + u64::from(index < n % of)
+    }
 }
 
 /// Everything about a run; the same for all threads.
@@ -65,6 +107,10 @@ pub struct Plan {
     pub urls: Vec<String>,
     /// What is sent, in turn.
     pub requests: Vec<Request>,
+    /// What is spoken.
+    pub http: Http,
+    /// Requests that a connection carries at a time: 1, but for HTTP/2.
+    pub streams: usize,
     /// How many threads share the connections.
     pub threads: usize,
     /// Connections over all threads.
@@ -112,13 +158,20 @@ impl Plan {
         let mut notes = Vec::new();
         let mut options = options.clone();
         preset::apply(&mut options, &mut notes)?;
-        refuse_contradictions(&options)?;
+        if let Some(file) = &options.body_file {
+            options.body = Some(options.files.read(file)?);
+        }
+        let http = Http::read(options.http.as_deref())?;
+        refuse_contradictions(&options, http)?;
         let (url, wanted) = requests(&options, &mut notes)?;
-        let close = options.close.or(options.no_keepalive.then_some(Closing::Server));
+        // HTTP/2 has no word to ask the target to close.
+        let asked = if http == Http::Two { Closing::Client } else { Closing::Server };
+        let close = options.close.or(options.no_keepalive.then_some(asked));
         let common = Common {
             method: options.method.clone(),
             headers: options.headers.clone(),
             body: options.body.clone(),
+            http,
             asks_to_close: close == Some(Closing::Server),
         };
         let (urls, numbers) = names(&wanted);
@@ -137,6 +190,8 @@ impl Plan {
             address,
             urls,
             requests: built,
+            http,
+            streams: options.streams.unwrap_or(1),
             threads,
             connections,
             load,
@@ -147,21 +202,22 @@ impl Plan {
             sources: options.sources.iter().flat_map(|s| s.addresses()).collect(),
             proxy_header: options.proxy_protocol,
             backend_header: options.backend_header.clone(),
-            part: Part { index: 0, of: 1 },
+            part: Part::WHOLE,
             latency: options.latency,
             method: options.method.clone().unwrap_or_else(|| "GET".to_owned()),
             headers: options.headers.clone(),
             body: options.body.clone(),
             script: None,
-            tls: Tls::new(&url, &options)?,
+            tls: Tls::new(&url, &options, http)?,
             notes,
             url,
         };
         if let Some(file) = &options.script {
-            let script = Script::load(file, &options.script_arguments, &plan)?;
+            let text = options.files.read(file)?;
+            let script = Script::load(file, &text, &options.script_arguments, &plan)?;
             if let Some(bytes) = script.fixed_request() {
                 let is_head = bytes.starts_with(b"HEAD ");
-                plan.requests = vec![Request { bytes, url: 0, is_head }];
+                plan.requests = vec![Request { body_at: bytes.len(), fields: Vec::new(), bytes, url: 0, is_head }];
             }
             plan.script = Some(Arc::new(script));
         }
@@ -173,13 +229,11 @@ impl Plan {
     /// # Errors
     /// If there are too few connections for all.
     pub fn part(mut self, part: Part) -> Result<Plan, String> {
-        let (index, of) = (part.index as u64, part.of as u64);
-        let share = |n: u64| n / of + u64::from(index < n % of);
-        self.connections = share(self.connections as u64) as usize;
+        self.connections = part.share(self.connections as u64) as usize;
         self.threads = self.threads.min(self.connections);
-        self.total = self.total.map(share);
+        self.total = self.total.map(|n| part.share(n));
         self.part = part;
-        if self.threads == 0 { Err("more agents than connections".to_owned()) } else { Ok(self) }
+        if self.threads == 0 { Err(TOO_FEW.to_owned()) } else { Ok(self) }
     }
 
     /// The connections of one thread.
@@ -194,28 +248,34 @@ impl Plan {
     }
 }
 
-fn refuse_contradictions(o: &Options) -> Result<(), String> {
-    if o.rate.is_some() && !o.stages.is_empty() {
-        return Err("--rate and --stages both say the rate".to_owned());
-    }
-    match o.http.as_deref() {
-        None | Some("1.1") => {}
-        Some("2" | "3") => return Err("--http 2 and 3 are not built yet".to_owned()),
-        Some(other) => return Err(format!("--http {other}: 1.1 is what there is")),
-    }
-    if o.no_keepalive && o.close.is_none() || o.close.is_some() || o.proxy_protocol.is_none() || o.unix.is_none() {
-        return Ok(());
-    }
-    Err("--proxy-protocol names addresses, which a unix socket has not".to_owned())
+fn refuse_contradictions(o: &Options, http: Http) -> Result<(), String> {
+    let closes = o.no_keepalive || o.close.is_some();
+    let is_two = http == Http::Two;
+    let rules = [
+        (o.rate.is_some() && !o.stages.is_empty(), "--rate and --stages both say the rate"),
+        (!is_two && o.streams.is_some_and(|s| s > 1), "--streams goes with --http 2"),
+        (is_two && o.script.is_some(), "--script writes HTTP/1.1: not with --http 2"),
+        (is_two && o.hold.is_some(), "--hold speaks HTTP/1.1, WebSocket or MQTT: not with --http 2"),
+        (
+            is_two && o.close == Some(Closing::Server),
+            "--close server asks as HTTP/1.1 does: with --http 2, client or rst",
+        ),
+        (closes && o.streams.is_some_and(|s| s > 1), "a connection that ends after one request has one stream"),
+        (
+            o.proxy_protocol.is_some() && o.unix.is_some(),
+            "--proxy-protocol names addresses, which a unix socket has not",
+        ),
+    ];
+    rules.iter().find(|rule| rule.0).map_or(Ok(()), |rule| Err(rule.1.to_owned()))
 }
 
 fn requests(o: &Options, notes: &mut Vec<String>) -> Result<(Url, Vec<Wanted>), String> {
     let url = o.url.as_deref().map(url::parse).transpose()?;
     if let Some(file) = &o.url_file {
-        return list::url_file(file, url.as_ref());
+        return list::url_file(&o.files, file, url.as_ref());
     }
     if let Some(file) = &o.har {
-        let (url, wanted, elsewhere) = list::har(file, url.as_ref())?;
+        let (url, wanted, elsewhere) = list::har(&o.files, file, url.as_ref())?;
         notes.push(format!("{}: {} requests to {}", file.display(), wanted.len(), url.authority));
         if elsewhere > 0 {
             notes.push(format!("{}: {elsewhere} requests went elsewhere and are left out", file.display()));

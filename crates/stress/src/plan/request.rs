@@ -1,16 +1,32 @@
 //! The requests of a run, as the bytes that are sent. Nothing is built while it runs.
 
+use super::Http;
 use super::url::Url;
+
+/// Fields that belong to an HTTP/1.1 connection, or that HTTP/2 says otherwise (RFC 9113 section 8.2.2).
+const NOT_IN_HTTP2: &[&str] =
+    &["connection", "host", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"];
 
 /// One request, ready to be sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Head and body.
+    /// Head and body, as HTTP/1.1 sends them.
     pub bytes: Vec<u8>,
+    /// Where the body begins.
+    pub body_at: usize,
+    /// The head as HTTP/2 sends it; empty if that is not spoken.
+    pub fields: Vec<(Vec<u8>, Vec<u8>)>,
     /// Which of the plan's URLs it counts for.
     pub url: u32,
     /// HEAD: the answer has no body whatever its length says.
     pub is_head: bool,
+}
+
+impl Request {
+    /// The body.
+    pub fn body(&self) -> &[u8] {
+        &self.bytes[self.body_at..]
+    }
 }
 
 /// What all requests of a run have in common.
@@ -22,6 +38,8 @@ pub struct Common {
     pub headers: Vec<(String, String)>,
     /// The body, unless a request has its own.
     pub body: Option<Vec<u8>>,
+    /// What is spoken.
+    pub http: Http,
     /// `Connection: close`
     pub asks_to_close: bool,
 }
@@ -66,8 +84,23 @@ pub fn build(url: &Url, wanted: &Wanted, common: &Common, number: u32) -> Reques
         line("Content-Length", &body.len().to_string());
     }
     bytes.extend_from_slice(b"\r\n");
+    let body_at = bytes.len();
     bytes.extend_from_slice(body.map_or(&[][..], Vec::as_slice));
-    Request { bytes, url: number, is_head: method == "HEAD" }
+    let fields =
+        if common.http == Http::Two { fields(url, method, &wanted.path, &bytes[..body_at]) } else { Vec::new() };
+    Request { bytes, body_at, fields, url: number, is_head: method == "HEAD" }
+}
+
+/// The same head for HTTP/2 (RFC 9113 section 8.3.1), from its lines.
+fn fields(url: &Url, method: &str, path: &str, head: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let text = String::from_utf8_lossy(head);
+    let lines = || text.split("\r\n").skip(1).filter_map(|line| line.split_once(": "));
+    let host = lines().find(|(name, _)| name.eq_ignore_ascii_case("host")).map_or(url.authority.as_str(), |l| l.1);
+    let scheme = if url.scheme.is_encrypted() { "https" } else { "http" };
+    let first = [(":method", method), (":scheme", scheme), (":authority", host), (":path", path)];
+    let kept = lines().filter(|(name, _)| !NOT_IN_HTTP2.iter().any(|n| n.eq_ignore_ascii_case(name)));
+    let all = first.into_iter().chain(kept);
+    all.map(|(name, value)| (name.to_ascii_lowercase().into_bytes(), value.as_bytes().to_vec())).collect()
 }
 
 #[cfg(test)]
@@ -85,5 +118,25 @@ mod tests {
         let wanted = Wanted { path: "/p".into(), body: Some(b"ab".to_vec()), ..Wanted::default() };
         let r = build(&url, &wanted, &Common::default(), 0);
         assert_eq!(r.bytes, b"POST /p HTTP/1.1\r\nHost: h:1\r\nContent-Length: 2\r\n\r\nab");
+        assert_eq!((r.body(), r.fields.len()), (&b"ab"[..], 0));
+    }
+
+    #[test]
+    fn the_head_for_http2() {
+        let headers = [("Host", "x"), ("X-A", "B: c"), ("Connection", "close"), ("TE", "trailers")];
+        let headers = headers.map(|(n, v)| (n.to_owned(), v.to_owned())).to_vec();
+        let common = Common { headers, http: Http::Two, ..Common::default() };
+        let wanted = Wanted { path: "/p".into(), body: Some(b"ab".to_vec()), ..Wanted::default() };
+        let r = build(&parse("https://h/").unwrap(), &wanted, &common, 0);
+        let fields: Vec<String> = r
+            .fields
+            .iter()
+            .map(|(n, v)| [&n[..], b"=", &v[..]].concat())
+            .map(|f| String::from_utf8(f).unwrap())
+            .collect();
+        assert_eq!(
+            fields,
+            [":method=POST", ":scheme=https", ":authority=x", ":path=/p", "x-a=B: c", "content-length=2"]
+        );
     }
 }

@@ -1,5 +1,6 @@
 //! How TLS is spoken in a run: certificates, names, sessions.
 
+use super::Http;
 use super::url::{Scheme, Url};
 use crate::options::Options;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -28,7 +29,7 @@ impl Tls {
     ///
     /// # Errors
     /// A sentence for the user.
-    pub fn new(url: &Url, options: &Options) -> Result<Option<Tls>, String> {
+    pub fn new(url: &Url, options: &Options, http: Http) -> Result<Option<Tls>, String> {
         if !url.scheme.is_encrypted() {
             return Ok(None);
         }
@@ -58,7 +59,7 @@ impl Tls {
             if options.no_resumption { Resumption::disabled() } else { Resumption::in_memory_sessions(SESSIONS) };
         config.resumption = resumption;
         if matches!(url.scheme, Scheme::Https | Scheme::Wss) {
-            config.alpn_protocols = vec![b"http/1.1".to_vec()];
+            config.alpn_protocols = vec![if http == Http::Two { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
         }
         Ok(Some(Tls { config: Arc::new(config), name }))
     }

@@ -1,5 +1,6 @@
 //! The results for programs. Published as `docs/stress.schema.json`; names are added, never changed.
 
+use crate::find_max::{Found, Step};
 use crate::plan::{Load, Plan};
 use crate::run::Record;
 use crate::sample::{Failure, Latencies};
@@ -24,6 +25,12 @@ pub struct Summary {
     pub threads: usize,
     /// Connections.
     pub connections: usize,
+    /// What was spoken: 1.1 or 2.
+    #[serde(default)]
+    pub http: String,
+    /// Requests that a connection carried at a time.
+    #[serde(default)]
+    pub streams: usize,
     /// Open loop: the mean rate that was wanted.
     pub wanted_rps: Option<f64>,
     /// Answers.
@@ -66,10 +73,19 @@ pub struct Summary {
     pub generator: Vec<ThreadSummary>,
     /// What limited the run.
     pub verdict: VerdictSummary,
+    /// `--find-max`: what was found; the other numbers are those of its best step.
+    #[serde(default)]
+    pub find_max: Option<FoundSummary>,
     /// Each second.
     pub series: Vec<SecondSummary>,
     /// What was noticed before the run.
     pub preflight: Vec<String>,
+    /// How many agents it ran on; 0: on one machine.
+    #[serde(default)]
+    pub agents: usize,
+    /// How far apart they began at most, microseconds.
+    #[serde(default)]
+    pub start_spread_us: f64,
     /// Why the result is not whole; null if it is.
     pub partial: Option<String>,
 }
@@ -118,6 +134,31 @@ pub struct VerdictSummary {
     pub limit: Limit,
     pub valid: bool,
     pub evidence: Vec<String>,
+}
+
+/// A search.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct FoundSummary {
+    pub best_rps: Option<f64>,
+    pub safe_rps: Option<f64>,
+    /// Something else than the target failed at the next higher rate.
+    pub is_lower_bound: bool,
+    pub bound: Option<String>,
+    pub steps: Vec<Step>,
+}
+
+impl FoundSummary {
+    /// Puts a search into the published form.
+    pub fn new(found: &Found) -> FoundSummary {
+        FoundSummary {
+            best_rps: found.best,
+            safe_rps: found.safe,
+            is_lower_bound: found.is_lower_bound,
+            bound: found.bound.clone(),
+            steps: found.steps.clone(),
+        }
+    }
 }
 
 /// One second.
@@ -175,6 +216,8 @@ impl Summary {
             began_unix: record.began.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
             threads: plan.threads,
             connections: plan.connections,
+            http: plan.http.name().to_owned(),
+            streams: plan.streams,
             wanted_rps,
             requests: s.answers,
             duration_s: record.seconds,
@@ -200,8 +243,11 @@ impl Summary {
                 valid: record.verdict.limit.is_valid(),
                 evidence: record.verdict.evidence.clone(),
             },
+            find_max: None,
             series: series(plan, record),
             preflight: preflight.to_vec(),
+            agents: record.agents,
+            start_spread_us: record.start_lag_ns as f64 / 1e3,
             partial: record.partial.clone(),
         }
     }
@@ -224,7 +270,7 @@ fn urls(plan: &Plan, record: &Record) -> Vec<UrlSummary> {
 
 /// The last second may be a part of one: its rate counts for the part.
 fn series(plan: &Plan, record: &Record) -> Vec<SecondSummary> {
-    let threads = (plan.threads.max(1)) as f64;
+    let threads = record.evidence.threads.len().max(plan.threads).max(1) as f64;
     let row = |s: &crate::sample::Second| {
         let length = (record.seconds - f64::from(s.number)).min(1.0);
         let us = |q: f64| s.latency.quantile(q) as f64 / 1e3;

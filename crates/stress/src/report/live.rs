@@ -59,8 +59,8 @@ pub enum Shown {
 }
 
 impl Live {
-    /// `interrupts`: opened before any thread was started.
-    pub fn new(plan: &Plan, style: Shown, interrupts: Option<Interrupts>) -> Live {
+    /// `interrupts`: opened before any thread was started. `machines`: how many share the load.
+    pub fn new(plan: &Plan, style: Shown, interrupts: Option<Interrupts>, machines: usize) -> Live {
         let view = match style {
             Shown::Nothing => View::Nothing,
             Shown::Lines => View::Lines,
@@ -70,7 +70,7 @@ impl Live {
             view,
             interrupts,
             is_stopped: false,
-            threads: plan.threads,
+            threads: plan.threads * machines,
             duration: plan.duration,
             total: plan.total,
             title: format!(" {} ", plan.url),

@@ -113,15 +113,14 @@ fn copy(value: &Value, to: &Lua, depth: u32) -> mlua::Result<Value> {
 }
 
 impl Script {
-    /// Loads a script into a state for each thread, and calls `setup` for each.
+    /// Loads a script (`file` is its name, `text` what stands in it) into a state for each thread, and calls `setup` for each.
     ///
     /// # Errors
     /// Lua's own message.
-    pub fn load(file: &Path, arguments: &[String], plan: &Plan) -> Result<Script, String> {
-        let text = std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    pub fn load(file: &Path, text: &[u8], arguments: &[String], plan: &Plan) -> Result<Script, String> {
         let load = || -> mlua::Result<Script> {
             let name = format!("@{}", file.display());
-            let states = (0..plan.threads).map(|_| state(&text, &name, plan)).collect::<mlua::Result<Vec<_>>>()?;
+            let states = (0..plan.threads).map(|_| state(text, &name, plan)).collect::<mlua::Result<Vec<_>>>()?;
             let first = &states[0].lua;
             if let Some(setup) = hook(first, "setup")? {
                 for state in &states {

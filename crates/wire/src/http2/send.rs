@@ -81,9 +81,14 @@ impl<T> Connection<T> {
         self.out.extend_from_slice(&code.0.to_be_bytes());
     }
 
+    /// Whether the peer takes another stream now.
+    pub fn can_open(&self) -> bool {
+        !self.goaway_sent && self.streams.len() < self.peer_streams as usize && self.last_stream < MAX_WINDOW - 2
+    }
+
     /// Opens a stream (client). None: the peer takes no more now, or never again.
     pub fn open(&mut self, data: T) -> Option<u32> {
-        if self.goaway_sent || self.streams.len() >= self.peer_streams as usize || self.last_stream >= MAX_WINDOW - 2 {
+        if !self.can_open() {
             return None;
         }
         let id = if self.last_stream == 0 { 1 } else { self.last_stream + 2 };

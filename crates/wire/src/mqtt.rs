@@ -1,8 +1,10 @@
-//! The client's side of MQTT 3.1.1 and 5, as far as holding a connection needs it: CONNECT, SUBSCRIBE, PINGREQ, and PUBACK for
-//! what comes at QoS 1. Section numbers are those of MQTT 5.
+//! Packets of MQTT 3.1.1 and 5 as a client reads and writes them, as far as holding a connection needs it: CONNECT, SUBSCRIBE,
+//! PINGREQ, and PUBACK for what comes at QoS 1. Section numbers are those of MQTT 5.
+
+use crate::units::Size;
 
 /// The longest packet that is looked into; payloads beyond are passed over.
-pub(super) const MAX_LENGTH: usize = 268_435_455;
+pub const MAX_LENGTH: usize = 268_435_455;
 /// Times the heartbeat: how long the target may think of us as alive (keep alive).
 const KEEP_ALIVE: f64 = 2.0;
 
@@ -17,37 +19,43 @@ pub enum Version {
 
 /// A packet's beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Packet {
+pub struct Packet {
     /// Type and flags.
     pub first: u8,
-    /// Bytes of the fixed header.
-    pub header: usize,
-    /// Bytes behind it.
-    pub length: usize,
+    /// How long: the fixed header, and what stands behind it.
+    pub size: Size,
 }
 
-pub(super) const CONNACK: u8 = 2;
-pub(super) const PUBLISH: u8 = 3;
-pub(super) const SUBACK: u8 = 9;
-pub(super) const PINGRESP: u8 = 13;
-pub(super) const DISCONNECT: u8 = 14;
+/// The bytes are no packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoPacket;
+
+/// Types of packets (section 2.1.2).
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub mod kind {
+    pub const CONNACK: u8 = 2;
+    pub const PUBLISH: u8 = 3;
+    pub const SUBACK: u8 = 9;
+    pub const PINGRESP: u8 = 13;
+    pub const DISCONNECT: u8 = 14;
+}
 /// Appended to send a PINGREQ (section 3.12).
-pub(super) const PINGREQ: [u8; 2] = [0xc0, 0];
+pub const PINGREQ: [u8; 2] = [0xc0, 0];
 
 /// Reads a fixed header (section 2.1); nothing if it is not complete.
 ///
 /// # Errors
 /// If it is none.
-pub(super) fn read(bytes: &[u8]) -> Result<Option<Packet>, ()> {
+pub fn read(bytes: &[u8]) -> Result<Option<Packet>, NoPacket> {
     let Some((&first, rest)) = bytes.split_first() else { return Ok(None) };
-    let mut length = 0_usize;
+    let mut payload = 0_u64;
     for (at, &byte) in rest.iter().take(4).enumerate() {
-        length |= usize::from(byte & 0x7f) << (7 * at);
+        payload |= u64::from(byte & 0x7f) << (7 * at);
         if byte & 0x80 == 0 {
-            return Ok(Some(Packet { first, header: at + 2, length }));
+            return Ok(Some(Packet { first, size: Size { header: at + 2, payload } }));
         }
     }
-    if rest.len() >= 4 { Err(()) } else { Ok(None) }
+    if rest.len() >= 4 { Err(NoPacket) } else { Ok(None) }
 }
 
 fn packet(first: u8, body: &[u8], out: &mut Vec<u8>) {
@@ -71,7 +79,7 @@ fn text(text: &str, out: &mut Vec<u8>) {
 }
 
 /// Appends CONNECT with a clean session (section 3.1).
-pub(super) fn connect(version: Version, client: &str, heartbeat_s: Option<f64>, out: &mut Vec<u8>) {
+pub fn connect(version: Version, client: &str, heartbeat_s: Option<f64>, out: &mut Vec<u8>) {
     let keep_alive = heartbeat_s.map_or(0.0, |s| (s * KEEP_ALIVE).clamp(1.0, f64::from(u16::MAX)));
     let mut body = Vec::with_capacity(32 + client.len());
     text("MQTT", &mut body);
@@ -85,7 +93,7 @@ pub(super) fn connect(version: Version, client: &str, heartbeat_s: Option<f64>, 
 }
 
 /// Appends SUBSCRIBE (section 3.8).
-pub(super) fn subscribe(version: Version, topic: &str, qos: u8, out: &mut Vec<u8>) {
+pub fn subscribe(version: Version, topic: &str, qos: u8, out: &mut Vec<u8>) {
     let mut body = vec![0, 1];
     if version == Version::V5 {
         body.push(0);
@@ -96,7 +104,7 @@ pub(super) fn subscribe(version: Version, topic: &str, qos: u8, out: &mut Vec<u8
 }
 
 /// The packet identifier of a PUBLISH at QoS 1 (section 3.3), from the first bytes of its body.
-pub(super) fn publish_id(first: u8, body: &[u8]) -> Option<[u8; 2]> {
+pub fn publish_id(first: u8, body: &[u8]) -> Option<[u8; 2]> {
     if first >> 1 & 3 != 1 {
         return None;
     }
@@ -105,7 +113,7 @@ pub(super) fn publish_id(first: u8, body: &[u8]) -> Option<[u8; 2]> {
 }
 
 /// Appends PUBACK (section 3.4).
-pub(super) fn puback(id: [u8; 2], out: &mut Vec<u8>) {
+pub fn puback(id: [u8; 2], out: &mut Vec<u8>) {
     out.extend_from_slice(&[0x40, 2, id[0], id[1]]);
 }
 
@@ -121,9 +129,9 @@ mod tests {
         out.clear();
         subscribe(Version::V5, "a/b", 1, &mut out);
         assert_eq!(out, b"\x82\x09\0\x01\0\0\x03a/b\x01");
-        assert_eq!(read(b"\x20\x02\0\0"), Ok(Some(Packet { first: 0x20, header: 2, length: 2 })));
+        assert_eq!(read(b"\x20\x02\0\0"), Ok(Some(Packet { first: 0x20, size: Size { header: 2, payload: 2 } })));
         assert_eq!(read(b"\x30\x80"), Ok(None));
-        assert_eq!(read(b"\x30\x80\x01").unwrap().unwrap().length, 128);
+        assert_eq!(read(b"\x30\x80\x01").unwrap().unwrap().size.payload, 128);
         assert!(read(b"\x30\xff\xff\xff\xff\x01").is_err());
         assert_eq!(publish_id(0x32, b"\0\x01t\x12\x34hello"), Some([0x12, 0x34]));
         assert_eq!(publish_id(0x30, b"\0\x01thello"), None);
