@@ -4,6 +4,7 @@
 mod harness;
 
 mod access_log;
+mod acme;
 mod addresses;
 mod auth;
 mod bad_requests;

@@ -2,13 +2,17 @@
 
 mod backend;
 mod client;
+mod dns;
 mod folder;
+mod pebble;
 mod server;
 mod tls;
 
 pub use backend::{Backend, Reply};
 pub use client::{Client, Response, find};
+pub use dns::Dns;
 pub use folder::{Folder, Port};
+pub use pebble::{Pebble, Ways, has_pebble, pebble_files};
 pub use server::{Program, Server, Site, wait};
 pub use tls::{Setup, curl, has_tools, openssl};
 

@@ -6,6 +6,7 @@ use super::http1::Http1;
 use super::socket::Socket;
 use super::tls::Tls;
 use super::{Client, Session, pool};
+use crate::acme::challenge;
 use crate::log::error::Level;
 use crate::request::Request;
 use crate::snapshot::{ServerId, Shot};
@@ -127,9 +128,12 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
         return false;
     };
     let _ = client.tls.set(Rc::new(facts(&shot, &message, &hello, name.filter(|_| found.is_some()), server)));
-    let config = match &context.dynamic {
-        None => Ok(context.config.clone()),
-        Some(dynamic) => with_request(&shot, client, server, |r| dynamic.config(r, &context.config)),
+    let proof = proof(&message, &hello);
+    let is_proof = proof.is_some();
+    let config = match (proof, &context.dynamic) {
+        (Some(config), _) => Ok(config),
+        (None, None) => Ok(context.config.clone()),
+        (None, Some(dynamic)) => with_request(&shot, client, server, |r| dynamic.config(r, &context.config)),
     };
     let config = match config {
         Ok(config) => config,
@@ -147,7 +151,8 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
             let facts = client.tls.get().expect("set above");
             facts.early.set(http.socket.tls().is_some_and(|t| t.state().is_handshaking()));
             let _ = facts.done.set(done);
-            true
+            // Whoever asked for a proof has it.
+            !is_proof
         }
         Err(Some(e)) => {
             log.failed(&e, &hello, &message);
@@ -158,6 +163,15 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
             false
         }
     }
+}
+
+/// Another server's handshake: an ACME authority asks for the proof of a name, and offers no other protocol.
+fn proof(message: &[u8], hello: &ClientHello) -> Option<Arc<ServerConfig>> {
+    let (length, protocol) = hello.alpn.of(message).split_first()?;
+    if protocol != challenge::ALPN || usize::from(*length) != protocol.len() {
+        return None;
+    }
+    challenge::certificate(hello.server_name?.of(message))
 }
 
 /// Names of certificates may have variables: there is no request yet, but what it would be of.
@@ -311,7 +325,7 @@ fn is_gone(socket: &Socket) -> bool {
 fn done(state: &CommonState, context: &Context, notes: Notes) -> Done {
     let chain: Vec<_> = state.peer_certificates().unwrap_or_default().to_vec();
     let verified = match &context.trust {
-        Some(trust) if !chain.is_empty() => trust.verify(&chain, Purpose::Client, clock::wall_seconds()),
+        Some(trust) if !chain.is_empty() => trust.verify(&chain, Purpose::Client, clock::wall_seconds()).map(|_| ()),
         _ => Ok(()),
     };
     Done {

@@ -1,6 +1,7 @@
 //! `ssl_*`: TLS towards clients (nginx's `ngx_http_ssl_module`). What a server needs of it is made in `tls::server`; the
 //! handshake is `connection::handshake`'s; the variables are in `ssl_variables`.
 
+use crate::acme::store::Slot;
 use crate::config::complex::Complex;
 use crate::config::set;
 use crate::config::setting::Setting;
@@ -10,14 +11,14 @@ use crate::request::route::Port;
 use crate::request::{Request, Text};
 use crate::settings;
 use crate::snapshot::{Server, ServerId};
-use crate::tls::dynamic::{CacheLimits, Dynamic};
+use crate::tls::dynamic::{CacheLimits, Dynamic, Pair};
 use crate::tls::server::{self, Context, Source};
 use crate::tls::{certificate, password};
 use aws_lc_rs::digest::{SHA256, digest};
 use conf::{Node, Problem, value};
 use rustls::SupportedProtocolVersion;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
@@ -319,18 +320,20 @@ pub fn key(of: &str, conf: &impl std::fmt::Debug) -> [u8; 32] {
 }
 
 /// Makes what a server needs, or finds it.
-pub fn finish_server(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc<Context>> {
-    let key = key("", conf);
+///
+/// `issued`: what is ordered for the server, for names that mean it.
+pub fn finish_server(build: &mut Build<'_>, conf: &ServerSettings, issued: Option<&Arc<Slot>>) -> Option<Arc<Context>> {
+    let key = key(&issued.map_or_else(String::new, |slot| slot.name()), conf);
     if let Some((_, made)) = build.main.ssl.made.iter().find(|(k, _)| *k == key) {
         return made.clone();
     }
-    let made = make(build, conf);
+    let made = make(build, conf, issued);
     build.main.ssl.made.push((key, made.clone()));
     made
 }
 
 /// See `ngx_http_ssl_merge_srv_conf`.
-fn make(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc<Context>> {
+fn make(build: &mut Build<'_>, conf: &ServerSettings, issued: Option<&Arc<Slot>>) -> Option<Arc<Context>> {
     if let Some(last) = conf.certificate.last()
         && conf.certificate.len() > conf.certificate_key.len()
     {
@@ -342,7 +345,7 @@ fn make(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc<Context>> {
     if conf.certificate.is_empty() && !*conf.reject_handshake {
         return None;
     }
-    let dynamic = match dynamic(build, conf) {
+    let dynamic = match dynamic(build, conf, issued) {
         Ok(d) => d,
         Err(text) => {
             build.problems.push(Problem::bare(text));
@@ -358,6 +361,9 @@ fn make(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc<Context>> {
     let (context, complaints) = server::build(conf, Source { read: &read, prefix: &prefix }, dynamic);
     build.problems.extend(complaints.errors.into_iter().map(Problem::bare));
     complaints.warnings.into_iter().for_each(|w| warn_once(build, w));
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+    let held = context.iter().flat_map(|c| &c.certificates);
+    held.filter_map(|h| h.warning(now_s)).for_each(|w| warn_once(build, w));
     context.map(Arc::new)
 }
 
@@ -385,14 +391,21 @@ pub fn warn_once(build: &mut Build<'_>, text: String) {
     }
 }
 
-fn dynamic(build: &mut Build<'_>, conf: &ServerSettings) -> Result<Option<Dynamic>, String> {
+fn dynamic(
+    build: &mut Build<'_>,
+    conf: &ServerSettings,
+    issued: Option<&Arc<Slot>>,
+) -> Result<Option<Dynamic>, String> {
     let mut names = conf.certificate.iter().chain(conf.certificate_key.iter());
     if !names.any(|n| n.contains(&b'$')) {
         return Ok(None);
     }
     let mut pairs = Vec::new();
     for (certificate, key) in conf.certificate.iter().zip(conf.certificate_key.iter()) {
-        pairs.push((Complex::compile_bytes(build, certificate)?, Complex::compile_bytes(build, key)?));
+        pairs.push(match issued {
+            Some(slot) if super::acme::is_issued(certificate, key) => Pair::Issued(slot.clone()),
+            _ => Pair::Named(Complex::compile_bytes(build, certificate)?, Complex::compile_bytes(build, key)?),
+        });
     }
     let passwords = (*conf.passwords).clone();
     Ok(Some(Dynamic::new(pairs, passwords, build.conf_prefix.clone(), *conf.certificate_cache)))

@@ -15,6 +15,7 @@ pub mod tag {
     pub const GENERALIZED_TIME: u8 = 0x18;
     pub const SEQUENCE: u8 = 0x30;
     pub const SET: u8 = 0x31;
+    pub const CONTEXT_0: u8 = 0x80;
 }
 
 /// What is no DER, or not what was expected.

@@ -8,6 +8,7 @@ pub mod client;
 pub mod commands;
 pub mod der;
 pub mod dynamic;
+pub mod expiry;
 pub mod names;
 pub mod notes;
 pub mod password;

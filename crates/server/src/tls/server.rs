@@ -4,6 +4,7 @@ use super::certificate::{self, Read};
 use super::ciphers;
 use super::commands::Options;
 use super::dynamic::Dynamic;
+use super::expiry::Held;
 use super::notes;
 use super::sessions::{Cache, Zone};
 use super::tickets::{Scope, TicketKey, Tickets};
@@ -40,6 +41,8 @@ pub struct Context {
     pub buffer_size: usize,
     /// `ssl_reject_handshake`
     pub reject: bool,
+    /// The certificates, but those of which the names have variables.
+    pub certificates: Vec<Held>,
 }
 
 /// What was not quite right.
@@ -105,7 +108,8 @@ fn try_build(
     options.apply(&conf.conf_commands)?;
     let provider = Arc::new(provider(&options, "ssl_ciphers", "ssl_ecdh_curve", complaints)?);
     let algorithms = provider.signature_verification_algorithms;
-    let certificates = if dynamic.is_some() { Vec::new() } else { load(conf, &options, source, &provider)? };
+    let (certificates, held) =
+        if dynamic.is_some() { Default::default() } else { load(conf, &options, source, &provider)? };
     let (trust, hints) = trust(conf, source, algorithms)?;
     let scope = scope(conf, &certificates, &hints);
     let versions: Vec<_> = options.protocols.versions().collect();
@@ -134,6 +138,7 @@ fn try_build(
         verify: *conf.verify_client,
         buffer_size: *conf.buffer_size as usize,
         reject: *conf.reject_handshake,
+        certificates: held,
     })
 }
 
@@ -149,14 +154,16 @@ fn load(
     options: &Options,
     source: Source<'_>,
     provider: &CryptoProvider,
-) -> Result<Vec<CertifiedKey>, String> {
+) -> Result<(Vec<CertifiedKey>, Vec<Held>), String> {
     let Source { read, prefix } = source;
-    let mut loaded = Vec::new();
+    let (mut loaded, mut held) = (Vec::new(), Vec::new());
     let pairs = conf.certificate.iter().zip(conf.certificate_key.iter());
     let command = options.certificate.as_ref().map(|(c, k)| (c, if k.is_empty() { c } else { k }));
     for (cert, key) in pairs.chain(command) {
         let pair = certificate::load(read, prefix, cert, key, &conf.passwords, provider);
-        loaded.push(pair.map_err(|e| e.text(cert, key))?.pair);
+        let pair = pair.map_err(|e| e.text(cert, key))?.pair;
+        held.extend(Held::new(cert, &pair.cert[0]));
+        loaded.push(pair);
     }
     if *conf.stapling && !conf.stapling_file.is_empty() {
         use std::os::unix::ffi::OsStrExt;
@@ -169,7 +176,7 @@ fn load(
         }
         loaded.iter_mut().for_each(|c| c.ocsp = Some(answer.clone()));
     }
-    Ok(loaded)
+    Ok((loaded, held))
 }
 
 /// `ssl_client_certificate`, `ssl_trusted_certificate`, `ssl_crl`; also the names that clients are told.
@@ -345,7 +352,7 @@ impl ClientCertVerifier for AskClient {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         notes::client_signed_by(signed.scheme);
-        verify::handshake_signature(&self.algorithms, message, cert, signed, false)
+        verify::signature::in_handshake(&self.algorithms, message, cert, signed, false)
     }
 
     fn verify_tls13_signature(
@@ -355,7 +362,7 @@ impl ClientCertVerifier for AskClient {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         notes::client_signed_by(signed.scheme);
-        verify::handshake_signature(&self.algorithms, message, cert, signed, true)
+        verify::signature::in_handshake(&self.algorithms, message, cert, signed, true)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
