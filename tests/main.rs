@@ -35,5 +35,7 @@ mod stress_agents;
 mod stress_hold;
 mod stress_script;
 mod tls;
+mod tls_certificates;
+mod tls_ocsp;
 mod tls_upstream;
 mod upstream_names;

@@ -15,10 +15,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
 /// An exchange takes no longer, whoever is slow.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Exchanges under way at once; more wait, as part of their time.
+const MAX_AT_ONCE: usize = 64;
 /// How long one address may take to accept a connection before the next is tried.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Addresses of a name that are tried.
@@ -27,6 +30,8 @@ const MAX_ADDRESSES: usize = 4;
 const MAX_HEAD: usize = 64 * 1024;
 /// The largest body of an answer, in bytes.
 const MAX_BODY: usize = 1024 * 1024;
+
+static PLACES: Semaphore = Semaphore::const_new(MAX_AT_ONCE);
 
 /// How to reach somebody.
 #[derive(Clone)]
@@ -56,6 +61,7 @@ impl Fetch {
     }
 
     async fn exchange(&self, mut request: Request<Full<Bytes>>) -> Result<Answer, String> {
+        let _place = PLACES.acquire().await.map_err(|e| e.to_string())?;
         let uri = request.uri().clone();
         let host = uri.host().ok_or("the URI has no host")?.trim_matches(['[', ']']).to_owned();
         let secure = match uri.scheme_str() {

@@ -134,6 +134,7 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
     };
     keep_caches(&first);
     crate::acme::follow(&first);
+    crate::tls::ocsp::stapling::follow(&first);
     drop((first, listeners));
     link.applied(generation);
     loop {
@@ -146,6 +147,7 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
                         Ok(()) => {
                             keep_caches(&next);
                             crate::acme::follow(&next);
+                            crate::tls::ocsp::stapling::follow(&next);
                             link.applied(reload.generation);
                         }
                         Err(e) => link.failed(reload.generation, &crate::log::os_error(&e)),

@@ -181,7 +181,11 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         http2.inherit(&http.conf.http2.http2);
         conf.ssl.http2.force(*http2 || level.listens.iter().any(|l| l.http2));
         let acme = conf.acme.take().and_then(|wanted| super::acme::finish_server(build, level, &wanted));
-        let tls = super::ssl::finish_server(build, &conf.ssl, acme.as_ref());
+        let (mut resolver, mut timeout) = (level.conf.core.resolver.clone(), level.conf.core.resolver_timeout.clone());
+        resolver.inherit(&http.conf.core.resolver);
+        timeout.inherit(&http.conf.core.resolver_timeout);
+        let resolver = (*resolver).clone().map(|r| (r, *timeout));
+        let tls = super::ssl::finish_server(build, &conf.ssl, &super::ssl::Around { issued: acme.clone(), resolver });
         servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id, tls, acme });
     }
     super::acme::finish_http(build, &http);

@@ -85,7 +85,7 @@ impl Dynamic {
             });
         }
         let mut config = base.clone();
-        config.cert_resolver = Arc::new(Certificates::new(certificates));
+        config.cert_resolver = Arc::new(Certificates::new(certificates.into_iter().map(|pair| (pair, None))));
         Ok(Arc::new(config))
     }
 

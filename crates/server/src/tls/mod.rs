@@ -11,6 +11,7 @@ pub mod dynamic;
 pub mod expiry;
 pub mod names;
 pub mod notes;
+pub mod ocsp;
 pub mod password;
 pub mod pem;
 pub mod server;

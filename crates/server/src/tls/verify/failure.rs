@@ -19,13 +19,17 @@ impl Failure {
     pub(super) const LOCAL_ISSUER: Failure = Failure(20);
     pub(super) const LEAF_SIGNATURE: Failure = Failure(21);
     pub(super) const TOO_LONG: Failure = Failure(22);
-    pub(super) const REVOKED: Failure = Failure(23);
+    pub(in super::super) const REVOKED: Failure = Failure(23);
     pub(super) const NO_CA: Failure = Failure(79);
     pub(super) const PATH_LENGTH: Failure = Failure(25);
     pub(super) const PURPOSE: Failure = Failure(26);
     pub(super) const CRITICAL: Failure = Failure(34);
     pub(super) const NO_CRL_SIGN: Failure = Failure(35);
     pub(super) const CRL_CRITICAL: Failure = Failure(36);
+    /// A responder could not be asked, or its answer not be believed.
+    pub(in super::super) const OCSP_FAILED: Failure = Failure(74);
+    /// A responder does not know the certificate.
+    pub(in super::super) const OCSP_UNKNOWN: Failure = Failure(75);
     pub(super) const NAME_CONSTRAINT: Failure = Failure(47);
 
     /// OpenSSL's text for it.
@@ -51,6 +55,9 @@ impl Failure {
             34 => "unhandled critical extension",
             35 => "key usage does not include CRL signing",
             36 => "unhandled critical CRL extension",
+            // nginx's texts: OpenSSL has no part in these.
+            74 => "certificate status request failed",
+            75 => "certificate status unknown",
             47 => "permitted subtree violation",
             _ => "unspecified certificate verification error",
         }

@@ -117,7 +117,7 @@ impl Trust {
         let tries = Cell::new(0);
         let signed = |c: &Certificate<'_>, issuer: &Certificate<'_>| {
             tries.set(tries.get() + 1);
-            tries.get() <= MAX_SIGNATURES && self.signed(c, issuer)
+            tries.get() <= MAX_SIGNATURES && has_signed(&self.algorithms, issuer, c)
         };
         while chain.len() <= MAX_CHAIN {
             let last = chain[chain.len() - 1];
@@ -155,11 +155,11 @@ impl Trust {
     fn is_trusted(&self, c: &Certificate<'_>) -> bool {
         self.by_subject.get(c.subject).into_iter().flatten().any(|i| *self.certificates[*i] == *c.der)
     }
+}
 
-    /// Whether `issuer` has signed `c`.
-    pub fn signed(&self, c: &Certificate<'_>, issuer: &Certificate<'_>) -> bool {
-        signature::is_good(&self.algorithms, issuer.spki, c.algorithm, c.tbs, c.signature)
-    }
+/// Whether `issuer` has signed a certificate.
+pub fn has_signed(algorithms: &WebPkiSupportedAlgorithms, issuer: &Certificate<'_>, c: &Certificate<'_>) -> bool {
+    signature::is_good(algorithms, issuer.spki, c.algorithm, c.tbs, c.signature)
 }
 
 fn check_time(c: &Certificate<'_>, now_s: i64) -> Result<(), Failure> {
