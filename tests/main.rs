@@ -4,6 +4,7 @@
 mod harness;
 
 mod access_log;
+mod acme;
 mod addresses;
 mod auth;
 mod bad_requests;
@@ -36,5 +37,7 @@ mod stress_hold;
 mod stress_http2;
 mod stress_script;
 mod tls;
+mod tls_certificates;
+mod tls_ocsp;
 mod tls_upstream;
 mod upstream_names;

@@ -110,6 +110,7 @@ fn clients_certificates() {
     );
     let site = site.certificate("localhost").certificate("root").certificate("stranger");
     let site = site.issued("good", "root", "30").issued("bad", "root", "30").issued("late", "root", "-1");
+    let site = site.issued("stale", "stranger", "-1");
     let ca = "[ca]\ndefault_ca=c\n[c]\ndatabase=index\ndefault_md=sha256\ndefault_crl_days=30\ncrlnumber=number\n";
     let site = site.file("ca.conf", ca).file("index", "").file("number", "01\n");
     let keys = ["-config", "ca.conf", "-keyfile", "root.key", "-cert", "root.crt"];
@@ -135,6 +136,7 @@ fn clients_certificates() {
     assert_eq!(ask("stranger", "optional.org").0, 400);
     assert_eq!(ask("stranger", "any.org").1, "FAILED:self-signed certificate");
     assert_eq!(ask("bad", "any.org").0, 400);
+    assert_eq!(ask("stale", "any.org").0, 400, "that the issuer does not matter does not make it valid");
     // A certificate shown to one name is no ticket for another.
     let mut client = Setup::with_certificate(server.dir(), "good").connect(server.port, "optional.org");
     assert_eq!(client.get("/", "on.org").0, 421);
@@ -142,7 +144,7 @@ fn clients_certificates() {
 
 /// Chains that are good and chains that are not, with `openssl verify` as the judge. Each: leaf, then what is between it
 /// and the root.
-const CHAINS: [&[&str]; 14] = [
+const CHAINS: [&[&str]; 16] = [
     &["direct"],
     &["below-int", "int"],
     &["below-deep", "deep", "int"],
@@ -156,6 +158,8 @@ const CHAINS: [&[&str]; 14] = [
     &["no-signature-use"],
     &["good.named.org", "named"],
     &["other.org", "named"],
+    &["cn.named.org", "named"],
+    &["cn.other.org", "named"],
     &["below-int"],
 ];
 
@@ -187,6 +191,9 @@ fn chains_are_judged_as_openssl_does() {
     let site =
         site.issued_with("named", "root", "30", &format!("{ca}\nnameConstraints=critical,permitted;DNS:named.org"));
     let site = site.issued("good.named.org", "named", "30").issued("other.org", "named", "30");
+    // Without another name that of the subject counts, and is constrained like any other.
+    let plain = "keyUsage=digitalSignature";
+    let site = site.issued_with("cn.named.org", "named", "30", plain).issued_with("cn.other.org", "named", "30", plain);
     let server = site.start();
     let read = |name: &str| std::fs::read_to_string(server.dir().join(format!("{name}.crt"))).expect("just made");
     let (mut good, mut bad) = (0, 0);
@@ -212,7 +219,7 @@ fn chains_are_judged_as_openssl_does() {
             assert!(said.contains(reason) || chain == ["below-int"], "{chain:?}: {reason}; openssl: {said}");
         }
     }
-    assert_eq!((good, bad), (4, 10));
+    assert_eq!((good, bad), (5, 11));
 }
 
 #[test]

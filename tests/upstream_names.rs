@@ -1,65 +1,8 @@
 //! Names of upstreams that are followed while the server runs: `server name resolve`.
 
-use crate::harness::{Backend, Reply, Server, Site, wait};
+use crate::harness::{Backend, Dns, Reply, Server, Site, wait};
 use rustix::process::Signal;
-use std::net::{Ipv4Addr, UdpSocket};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-/// A name server that gives the same answer to all questions for addresses.
-struct Dns {
-    port: u16,
-    /// `None`: a failure.
-    answer: Arc<Mutex<Option<Vec<Ipv4Addr>>>>,
-    asked: Arc<Mutex<usize>>,
-}
-
-impl Dns {
-    fn start(delay: Duration) -> Dns {
-        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let port = socket.local_addr().unwrap().port();
-        let (answer, asked) = (Arc::new(Mutex::new(Some(Vec::new()))), Arc::new(Mutex::new(0)));
-        let dns = Dns { port, answer: answer.clone(), asked: asked.clone() };
-        std::thread::spawn(move || {
-            let mut query = [0; 512];
-            while let Ok((n, from)) = socket.recv_from(&mut query) {
-                std::thread::sleep(delay);
-                let reply = reply(&query[..n], answer.lock().unwrap().as_deref());
-                let _ = socket.send_to(&reply, from);
-                *asked.lock().unwrap() += 1;
-            }
-        });
-        dns
-    }
-
-    fn set(&self, addresses: &[[u8; 4]]) {
-        *self.answer.lock().unwrap() = Some(addresses.iter().map(|a| Ipv4Addr::from(*a)).collect());
-    }
-
-    fn fail(&self) {
-        *self.answer.lock().unwrap() = None;
-        let before = *self.asked.lock().unwrap();
-        assert!(wait(|| *self.asked.lock().unwrap() > before), "nobody asks any more");
-    }
-}
-
-/// RFC 1035: the question again, and an A record with a time to live of one second for each address.
-fn reply(query: &[u8], answer: Option<&[Ipv4Addr]>) -> Vec<u8> {
-    let end = 12 + query[12..].iter().position(|b| *b == 0).unwrap() + 5;
-    let is_a = query[end - 4..end] == [0, 1, 0, 1];
-    let (code, records) = match answer {
-        None => (2, &[][..]),
-        Some(all) => (0, if is_a { all } else { &[] }),
-    };
-    let mut out = query[..2].to_vec();
-    out.extend([0x81, 0x80 | code, 0, 1, 0, records.len() as u8, 0, 0, 0, 0]);
-    out.extend(&query[12..end]);
-    for ip in records {
-        out.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4]);
-        out.extend(ip.octets());
-    }
-    out
-}
 
 /// `slow`: the port of a backend behind `/slow`.
 fn site(dns: &Dns, slow: u16) -> Server {

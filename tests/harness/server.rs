@@ -83,6 +83,11 @@ impl Site {
         self.folder.path()
     }
 
+    /// Its directory, without ever starting a server.
+    pub fn into_folder(self) -> Folder {
+        self.folder
+    }
+
     /// Adds a file, its name relative to the directory.
     pub fn file(self, name: &str, content: impl AsRef<[u8]>) -> Site {
         self.folder.write(name, content);

@@ -138,6 +138,7 @@ pub fn inside(name: &[u8], current: Contexts) -> Inside {
         b"location" => directives(Contexts::LOCATION),
         b"if" if current == Contexts::SERVER => directives(Contexts::IF_IN_SERVER),
         b"if" => directives(Contexts::IF_IN_LOCATION),
+        b"acme_issuer" => directives(Contexts::ACME_ISSUER),
         b"limit_except" => directives(Contexts::LIMIT_EXCEPT),
         b"types" | b"map" | b"geo" => Inside::Rows { include: true },
         _ => Inside::Rows { include: false },

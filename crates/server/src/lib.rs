@@ -1,9 +1,11 @@
 //! The data plane of Ironweir: from nginx.conf and a listening socket to answers. The folders are the way of a request.
 
+pub mod acme;
 pub mod cache;
 pub mod config;
 pub mod connection;
 pub mod engine;
+pub mod fetch;
 pub mod files;
 pub mod listen;
 pub mod log;

@@ -98,6 +98,7 @@ fn snapshot(
         .map_err(|(path, e)| format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e)))?;
     error::set_default_log(log);
     snapshot.end = Some(link.reporter());
+    crate::acme::load(&snapshot);
     crate::upstream::live::follow(&snapshot.groups);
     if let Some(stream) = &snapshot.stream {
         crate::upstream::live::follow(&stream.groups);
@@ -132,6 +133,8 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
         }
     };
     keep_caches(&first);
+    crate::acme::follow(&first);
+    crate::tls::ocsp::stapling::follow(&first);
     drop((first, listeners));
     link.applied(generation);
     loop {
@@ -143,6 +146,8 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
                     match workers.configure(&next, &reload.listeners) {
                         Ok(()) => {
                             keep_caches(&next);
+                            crate::acme::follow(&next);
+                            crate::tls::ocsp::stapling::follow(&next);
                             link.applied(reload.generation);
                         }
                         Err(e) => link.failed(reload.generation, &crate::log::os_error(&e)),
@@ -155,6 +160,7 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
                 reopen.apply();
             }
             Some(Order::Quit) => {
+                crate::acme::stop();
                 master::set_title("worker process is shutting down");
                 workers.drain(timeout, |time: Duration| matches!(link.wait(Some(time)), Some(Order::Terminate)));
                 return 0;

@@ -37,6 +37,8 @@ pub struct ServerConf {
     pub core: ServerSettings,
     /// `ssl_*`
     pub ssl: crate::modules::ssl::ServerSettings,
+    /// `acme_certificate`
+    pub acme: Option<crate::modules::acme::Wanted>,
 }
 
 /// A server block.
@@ -50,6 +52,8 @@ pub struct Server {
     pub root: LocationId,
     /// What it needs to speak TLS, if it has a certificate or refuses handshakes.
     pub tls: Option<Arc<crate::tls::server::Context>>,
+    /// The certificate that is ordered for it.
+    pub acme: Option<Arc<crate::acme::store::Slot>>,
 }
 
 /// A level of the `http` tree.

@@ -200,6 +200,37 @@ pub fn parse_http(text: &[u8]) -> Option<i64> {
     is_date(year, month, day).then(|| days_from_civil(year.into(), month, day as u8) * DAY + i64::from(time))
 }
 
+/// Reads a date of RFC 3339 section 5.6: `2026-11-20T20:41:09.5Z`, `2026-11-20T21:41:09+01:00`. Gives Unix seconds;
+/// fractions are dropped.
+pub fn parse_rfc3339(text: &[u8]) -> Option<i64> {
+    let mut reader = Reader(text);
+    let year = reader.number(4)?;
+    reader.expect(b'-')?;
+    let month = reader.number(2).filter(|month| (1..=12).contains(month))? as u8;
+    reader.expect(b'-')?;
+    let day = reader.number(2).filter(|day| *day > 0)?;
+    reader.byte().filter(|byte| matches!(byte, b'T' | b't' | b' '))?;
+    let time = reader.time()?;
+    let mut zone = reader.byte()?;
+    if zone == b'.' {
+        while zone == b'.' || zone.is_ascii_digit() {
+            zone = reader.byte()?;
+        }
+    }
+    let offset = match zone {
+        b'Z' | b'z' => 0,
+        b'+' | b'-' => {
+            let hours = reader.number(2)?;
+            reader.expect(b':')?;
+            let minutes = i64::from(hours * 60 + reader.number(2)?);
+            if zone == b'+' { minutes } else { -minutes }
+        }
+        _ => return None,
+    };
+    let whole = reader.0.is_empty() && is_date(year, month, day);
+    whole.then(|| days_from_civil(year.into(), month, day as u8) * DAY + i64::from(time) - 60 * offset)
+}
+
 /// Two-digit years from 70 on are of the last century.
 fn century(year: u32) -> u32 {
     year + if year < 70 { 2000 } else { 1900 }
@@ -327,6 +358,18 @@ mod tests {
         }
         for seconds in (0..4_000_000_000).step_by(12_345_678) {
             assert_eq!(parse_http(&format_http(seconds)), Some(seconds));
+        }
+    }
+
+    #[test]
+    fn parses_rfc3339() {
+        for text in ["2026-11-20T20:41:09Z", "2026-11-20T20:41:09.25Z", "2026-11-20t21:41:09+01:00"] {
+            assert_eq!(parse_rfc3339(text.as_bytes()), Some(MOMENT), "{text}");
+        }
+        assert_eq!(parse_rfc3339(&format_iso8601(MOMENT, -210)), Some(MOMENT));
+        for bad in ["", "2026-11-20T20:41:09", "2026-11-31T20:41:09Z", "2026-00-20T20:41:09Z", "2026-11-20T20:41:09Zx"]
+        {
+            assert_eq!(parse_rfc3339(bad.as_bytes()), None, "{bad}");
         }
     }
 }

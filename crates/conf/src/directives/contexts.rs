@@ -33,6 +33,8 @@ impl Contexts {
     pub const STREAM_SERVER: Contexts = Contexts(1 << 12);
     /// `upstream {}` in `stream {}`
     pub const STREAM_UPSTREAM: Contexts = Contexts(1 << 13);
+    /// `acme_issuer {}`
+    pub const ACME_ISSUER: Contexts = Contexts(1 << 14);
     /// Both kinds of `if`.
     pub const IF_ANY: Contexts = Contexts::IF_IN_SERVER.union(Contexts::IF_IN_LOCATION);
     /// `http {}` and what is in it, but for `upstream {}`.
@@ -44,9 +46,9 @@ impl Contexts {
     /// `stream {}` and its servers.
     pub const STREAM_ALL: Contexts = Contexts::STREAM.union(Contexts::STREAM_SERVER);
     /// Everywhere.
-    pub const ANY: Contexts = Contexts((1 << 14) - 1);
+    pub const ANY: Contexts = Contexts((1 << 15) - 1);
 
-    const NAMES: [(&'static str, Contexts); 15] = [
+    const NAMES: [(&'static str, Contexts); 16] = [
         ("main", Contexts::MAIN),
         ("events", Contexts::EVENTS),
         ("http", Contexts::HTTP),
@@ -61,6 +63,7 @@ impl Contexts {
         ("stream", Contexts::STREAM),
         ("stream-server", Contexts::STREAM_SERVER),
         ("stream-upstream", Contexts::STREAM_UPSTREAM),
+        ("acme_issuer", Contexts::ACME_ISSUER),
         ("any", Contexts::ANY),
     ];
 
@@ -86,7 +89,7 @@ impl Contexts {
 
     /// The names in the set, for documentation.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
-        Self::NAMES[..14].iter().filter(move |(_, context)| self.contains(*context)).map(|&(name, _)| name)
+        Self::NAMES[..15].iter().filter(move |(_, context)| self.contains(*context)).map(|&(name, _)| name)
     }
 
     /// The set in a row of the directive table.

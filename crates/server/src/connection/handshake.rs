@@ -6,6 +6,7 @@ use super::http1::Http1;
 use super::socket::Socket;
 use super::tls::Tls;
 use super::{Client, Session, pool};
+use crate::acme::challenge;
 use crate::log::error::Level;
 use crate::request::Request;
 use crate::snapshot::{ServerId, Shot};
@@ -127,9 +128,12 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
         return false;
     };
     let _ = client.tls.set(Rc::new(facts(&shot, &message, &hello, name.filter(|_| found.is_some()), server)));
-    let config = match &context.dynamic {
-        None => Ok(context.config.clone()),
-        Some(dynamic) => with_request(&shot, client, server, |r| dynamic.config(r, &context.config)),
+    let proof = proof(&message, &hello);
+    let is_proof = proof.is_some();
+    let config = match (proof, &context.dynamic) {
+        (Some(config), _) => Ok(config),
+        (None, None) => Ok(context.config.clone()),
+        (None, Some(dynamic)) => with_request(&shot, client, server, |r| dynamic.config(r, &context.config)),
     };
     let config = match config {
         Ok(config) => config,
@@ -143,11 +147,21 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
         http.set_nodelay();
     }
     match shake(http, context, config).await {
-        Ok(done) => {
+        Ok((mut done, path)) => {
+            if let Some(ocsp) = &context.ocsp
+                && !path.is_empty()
+            {
+                let Some(checked) = http.timer.guard(ocsp.check(path, clock::wall_seconds())).await else {
+                    log.timed_out();
+                    return false;
+                };
+                done.verified = checked;
+            }
             let facts = client.tls.get().expect("set above");
             facts.early.set(http.socket.tls().is_some_and(|t| t.state().is_handshaking()));
             let _ = facts.done.set(done);
-            true
+            // Whoever asked for a proof has it.
+            !is_proof
         }
         Err(Some(e)) => {
             log.failed(&e, &hello, &message);
@@ -158,6 +172,15 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
             false
         }
     }
+}
+
+/// Another server's handshake: an ACME authority asks for the proof of a name, and offers no other protocol.
+fn proof(message: &[u8], hello: &ClientHello) -> Option<Arc<ServerConfig>> {
+    let (length, protocol) = hello.alpn.of(message).split_first()?;
+    if protocol != challenge::ALPN || usize::from(*length) != protocol.len() {
+        return None;
+    }
+    challenge::certificate(hello.server_name?.of(message))
 }
 
 /// Names of certificates may have variables: there is no request yet, but what it would be of.
@@ -242,7 +265,11 @@ fn host(name: &[u8]) -> Option<String> {
 }
 
 /// The handshake proper. An error without cause: it took too long.
-async fn shake(http: &mut Http1, context: &Context, config: Arc<ServerConfig>) -> Result<Done, Option<io::Error>> {
+async fn shake(
+    http: &mut Http1,
+    context: &Context,
+    config: Arc<ServerConfig>,
+) -> Result<(Done, Path), Option<io::Error>> {
     let end = UnbufferedServerConnection::new(config).map_err(|e| Some(io::Error::other(e)))?;
     let socket = std::mem::replace(&mut http.socket, Socket::none());
     let incoming = std::mem::take(&mut http.input);
@@ -308,13 +335,21 @@ fn is_gone(socket: &Socket) -> bool {
     }
 }
 
-fn done(state: &CommonState, context: &Context, notes: Notes) -> Done {
+/// A client's chain up to the trusted certificate: empty unless it was verified and is to be asked about.
+type Path = Vec<CertificateDer<'static>>;
+
+fn done(state: &CommonState, context: &Context, notes: Notes) -> (Done, Path) {
     let chain: Vec<_> = state.peer_certificates().unwrap_or_default().to_vec();
+    let mut path = Path::new();
     let verified = match &context.trust {
-        Some(trust) if !chain.is_empty() => trust.verify(&chain, Purpose::Client, clock::wall_seconds()),
+        Some(trust) if !chain.is_empty() => trust.verify(&chain, Purpose::Client, clock::wall_seconds()).map(|found| {
+            if context.ocsp.is_some() {
+                path = found.iter().map(|c| CertificateDer::from(c.der.to_vec())).collect();
+            }
+        }),
         _ => Ok(()),
     };
-    Done {
+    let done = Done {
         version: state.protocol_version().unwrap_or(ProtocolVersion::TLSv1_2),
         cipher: state.negotiated_cipher_suite(),
         group: state.negotiated_key_exchange_group().map(|g| g.name()),
@@ -323,7 +358,8 @@ fn done(state: &CommonState, context: &Context, notes: Notes) -> Done {
         chain,
         verified,
         notes,
-    }
+    };
+    (done, path)
 }
 
 /// Alerts (RFC 8446 section 6).

@@ -180,9 +180,15 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         let mut http2 = level.conf.http2.http2.clone();
         http2.inherit(&http.conf.http2.http2);
         conf.ssl.http2.force(*http2 || level.listens.iter().any(|l| l.http2));
-        let tls = super::ssl::finish_server(build, &conf.ssl);
-        servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id, tls });
+        let acme = conf.acme.take().and_then(|wanted| super::acme::finish_server(build, level, &wanted));
+        let (mut resolver, mut timeout) = (level.conf.core.resolver.clone(), level.conf.core.resolver_timeout.clone());
+        resolver.inherit(&http.conf.core.resolver);
+        timeout.inherit(&http.conf.core.resolver_timeout);
+        let resolver = (*resolver).clone().map(|r| (r, *timeout));
+        let tls = super::ssl::finish_server(build, &conf.ssl, &super::ssl::Around { issued: acme.clone(), resolver });
+        servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id, tls, acme });
     }
+    super::acme::finish_http(build, &http);
     let indexed: Vec<(ServerId, &Level)> = levels.iter().enumerate().map(|(i, l)| (ServerId(i as u32), l)).collect();
     let (listens, ports) = listen::collect(build, &indexed);
     let places: Vec<_> = levels.iter().map(|l| l.place).collect();

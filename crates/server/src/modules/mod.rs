@@ -2,6 +2,7 @@
 //! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
 
 pub mod access;
+pub mod acme;
 pub mod addition;
 pub mod auth_basic;
 pub mod auth_request;
@@ -73,6 +74,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     http2::DIRECTIVES,
     core::DIRECTIVES,
     ssl::DIRECTIVES,
+    acme::DIRECTIVES,
     rewrite::DIRECTIVES,
     log::DIRECTIVES,
     headers::DIRECTIVES,
@@ -135,6 +137,7 @@ const VARIABLES: &[&[Builtin]] = &[
     ssi::VARIABLES,
     slice::VARIABLES,
     ssl_variables::VARIABLES,
+    acme::VARIABLES,
 ];
 
 /// The variables of all modules in `stream`, beside those of `http` that mean the same there.
@@ -144,7 +147,7 @@ const STREAM_VARIABLES: &[&[Builtin]] = &[stream_variables::VARIABLES, realip::V
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
 
 /// The post-read phase: before any rewrite, with the server's values.
-pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[realip::handler];
+pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[acme::handler, realip::handler];
 
 /// A handler's place in a phase: whether a level has anything for it to do, and the handler.
 pub type Step = (fn(&LocationConf) -> bool, Handler);
@@ -301,6 +304,8 @@ pub struct MainConf {
     pub upstream: upstream_block::Main,
     /// `ssl_*`
     pub ssl: ssl::Main,
+    /// `acme_issuer`.
+    pub acme: acme::Main,
     /// `proxy_ssl_*`
     pub proxy_ssl: proxy::ssl::Main,
     /// `open_file_cache`.

@@ -1,23 +1,26 @@
 //! `ssl_*`: TLS towards clients (nginx's `ngx_http_ssl_module`). What a server needs of it is made in `tls::server`; the
 //! handshake is `connection::handshake`'s; the variables are in `ssl_variables`.
 
+use crate::acme::store::Slot;
 use crate::config::complex::Complex;
 use crate::config::set;
 use crate::config::setting::Setting;
 use crate::config::{Build, Directive, Scope, http};
+use crate::fetch::Fetch;
 use crate::log_error;
 use crate::request::route::Port;
 use crate::request::{Request, Text};
+use crate::resolve::ResolverConfig;
 use crate::settings;
 use crate::snapshot::{Server, ServerId};
-use crate::tls::dynamic::{CacheLimits, Dynamic};
+use crate::tls::dynamic::{CacheLimits, Dynamic, Pair};
 use crate::tls::server::{self, Context, Source};
 use crate::tls::{certificate, password};
 use aws_lc_rs::digest::{SHA256, digest};
 use conf::{Node, Problem, value};
 use rustls::SupportedProtocolVersion;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
@@ -73,11 +76,14 @@ pub const DIRECTIVES: &[Directive] = &[
     http("ssl_crl", |s, n| text(&mut server(s).crl, n)),
     http("ssl_stapling", |s, n| set::flag(&mut server(s).stapling, n)),
     http("ssl_stapling_file", |s, n| text(&mut server(s).stapling_file, n)),
-    http("ssl_stapling_responder", super::core::accepted),
-    http("ssl_stapling_verify", super::core::accepted),
-    http("ssl_ocsp", |s, n| off_only(s, n, "off")),
-    http("ssl_ocsp_cache", |s, n| off_only(s, n, "off")),
-    http("ssl_ocsp_responder", super::core::accepted),
+    http("ssl_stapling_responder", |s, n| text(&mut server(s).stapling_responder, n)),
+    http("ssl_stapling_verify", |s, n| set::flag(&mut server(s).stapling_verify, n)),
+    http("ssl_ocsp", |s, n| {
+        let words = [("off", Ocsp::Off), ("on", Ocsp::On), ("leaf", Ocsp::Leaf)];
+        set::one_of(&mut server(s).ocsp, n, &words)
+    }),
+    http("ssl_ocsp_cache", ocsp_cache),
+    http("ssl_ocsp_responder", |s, n| text(&mut server(s).ocsp_responder, n)),
     http("ssl_early_data", |s, n| set::flag(&mut server(s).early_data, n)),
     http("ssl_reject_handshake", |s, n| set::flag(&mut server(s).reject_handshake, n)),
 ];
@@ -134,6 +140,16 @@ settings! {
         stapling: bool = false,
         /// `ssl_stapling_file`
         stapling_file: Arc<[u8]> = Arc::from(&b""[..]),
+        /// `ssl_stapling_responder`
+        stapling_responder: Arc<[u8]> = Arc::from(&b""[..]),
+        /// `ssl_stapling_verify`
+        stapling_verify: bool = false,
+        /// `ssl_ocsp`
+        ocsp: Ocsp = Ocsp::Off,
+        /// `ssl_ocsp_responder`
+        ocsp_responder: Arc<[u8]> = Arc::from(&b""[..]),
+        /// `ssl_ocsp_cache`: a zone's name and its size in bytes.
+        ocsp_cache: Option<(Box<str>, usize)> = None,
         /// `ssl_early_data`
         early_data: bool = false,
         /// `ssl_reject_handshake`
@@ -154,6 +170,17 @@ pub enum VerifyClient {
     Optional,
     /// Who issued it does not matter.
     OptionalNoCa,
+}
+
+/// `ssl_ocsp`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ocsp {
+    /// Nobody is asked.
+    Off,
+    /// About all certificates of a client's chain.
+    On,
+    /// About the client's own.
+    Leaf,
 }
 
 /// `ssl_session_cache`
@@ -219,14 +246,6 @@ fn text(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
     set::value(setting, node, node.args[0].text.as_slice().into())
 }
 
-/// What cannot be done, and must not be passed over in silence: clients would be let in unchecked.
-fn off_only(_: &mut Scope<'_, '_>, node: &Node, off: &str) -> Result<(), Problem> {
-    if node.args[0] == off {
-        return Ok(());
-    }
-    Err(node.problem(format!("\"{}\" is not supported yet", node.name.as_str())))
-}
-
 /// `max=N [inactive=T] [valid=T]`, or `off`.
 pub fn cache_limits(node: &Node) -> Result<Option<CacheLimits>, Problem> {
     let mut limits = CacheLimits { max: 0, inactive_ms: 10_000, valid_ms: 60_000 };
@@ -264,6 +283,23 @@ pub fn read_passwords(build: &Build<'_>, node: &Node) -> Result<Arc<Vec<Vec<u8>>
         .read(&path)
         .map_err(|e| node.problem(format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e))))?;
     Ok(Arc::new(password::list(&content)))
+}
+
+fn ocsp_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let word = &node.args[0];
+    let mut cache = None;
+    if *word != "off" {
+        let shown = word.as_str();
+        let zone = word.text.strip_prefix(b"shared:").and_then(shared);
+        let (name, size) = zone.ok_or_else(|| node.problem(format!("invalid OCSP cache \"{shown}\"")))?;
+        if size < MIN_ZONE {
+            return Err(node.problem(format!("OCSP cache \"{shown}\" is too small")));
+        }
+        let names = &mut scope.build.main.zones;
+        names.add(name.as_bytes(), size, "ssl ocsp").map_err(|e| node.problem(e))?;
+        cache = Some((name, size as usize));
+    }
+    set::value(&mut server(scope).ocsp_cache, node, cache)
 }
 
 fn session_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -318,19 +354,35 @@ pub fn key(of: &str, conf: &impl std::fmt::Debug) -> [u8; 32] {
     key
 }
 
+/// What a server's TLS needs of what other modules say.
+#[derive(Debug)]
+pub struct Around {
+    /// `acme_certificate`: what is ordered for the server, for names that mean it.
+    pub issued: Option<Arc<Slot>>,
+    /// `resolver` and `resolver_timeout`, for responders.
+    pub resolver: Option<(Arc<ResolverConfig>, Duration)>,
+}
+
+impl Around {
+    /// How responders are reached: they sign what they say, and nginx knows them by `http` only.
+    fn fetch(&self) -> Fetch {
+        Fetch { resolver: self.resolver.clone(), tls: None }
+    }
+}
+
 /// Makes what a server needs, or finds it.
-pub fn finish_server(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc<Context>> {
-    let key = key("", conf);
+pub fn finish_server(build: &mut Build<'_>, conf: &ServerSettings, around: &Around) -> Option<Arc<Context>> {
+    let key = key(&format!("{around:?}"), conf);
     if let Some((_, made)) = build.main.ssl.made.iter().find(|(k, _)| *k == key) {
         return made.clone();
     }
-    let made = make(build, conf);
+    let made = make(build, conf, around);
     build.main.ssl.made.push((key, made.clone()));
     made
 }
 
 /// See `ngx_http_ssl_merge_srv_conf`.
-fn make(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc<Context>> {
+fn make(build: &mut Build<'_>, conf: &ServerSettings, around: &Around) -> Option<Arc<Context>> {
     if let Some(last) = conf.certificate.last()
         && conf.certificate.len() > conf.certificate_key.len()
     {
@@ -342,22 +394,21 @@ fn make(build: &mut Build<'_>, conf: &ServerSettings) -> Option<Arc<Context>> {
     if conf.certificate.is_empty() && !*conf.reject_handshake {
         return None;
     }
-    let dynamic = match dynamic(build, conf) {
+    let dynamic = match dynamic(build, conf, around.issued.as_ref()) {
         Ok(d) => d,
         Err(text) => {
             build.problems.push(Problem::bare(text));
             return None;
         }
     };
-    if *conf.stapling && conf.stapling_file.is_empty() {
-        let text = "\"ssl_stapling\" ignored: without \"ssl_stapling_file\" it is not supported yet";
-        warn_once(build, text.to_owned());
-    }
     let prefix = build.conf_prefix.clone();
     let read = build.tls_reader();
-    let (context, complaints) = server::build(conf, Source { read: &read, prefix: &prefix }, dynamic);
+    let (context, complaints) = server::build(conf, Source { read: &read, prefix: &prefix }, dynamic, around.fetch());
     build.problems.extend(complaints.errors.into_iter().map(Problem::bare));
     complaints.warnings.into_iter().for_each(|w| warn_once(build, w));
+    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+    let held = context.iter().flat_map(|c| &c.certificates);
+    held.filter_map(|h| h.warning(now_s)).for_each(|w| warn_once(build, w));
     context.map(Arc::new)
 }
 
@@ -385,14 +436,21 @@ pub fn warn_once(build: &mut Build<'_>, text: String) {
     }
 }
 
-fn dynamic(build: &mut Build<'_>, conf: &ServerSettings) -> Result<Option<Dynamic>, String> {
+fn dynamic(
+    build: &mut Build<'_>,
+    conf: &ServerSettings,
+    issued: Option<&Arc<Slot>>,
+) -> Result<Option<Dynamic>, String> {
     let mut names = conf.certificate.iter().chain(conf.certificate_key.iter());
     if !names.any(|n| n.contains(&b'$')) {
         return Ok(None);
     }
     let mut pairs = Vec::new();
     for (certificate, key) in conf.certificate.iter().zip(conf.certificate_key.iter()) {
-        pairs.push((Complex::compile_bytes(build, certificate)?, Complex::compile_bytes(build, key)?));
+        pairs.push(match issued {
+            Some(slot) if super::acme::is_issued(certificate, key) => Pair::Issued(slot.clone()),
+            _ => Pair::Named(Complex::compile_bytes(build, certificate)?, Complex::compile_bytes(build, key)?),
+        });
     }
     let passwords = (*conf.passwords).clone();
     Ok(Some(Dynamic::new(pairs, passwords, build.conf_prefix.clone(), *conf.certificate_cache)))

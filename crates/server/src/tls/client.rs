@@ -66,8 +66,8 @@ impl Context {
         let config = match &self.dynamic {
             None => self.config.clone(),
             Some(dynamic) => {
-                let pair = dynamic.first().ok_or("no certificate")?;
-                let (certificate, key) = (pair.0.eval(r), pair.1.eval(r));
+                let names = dynamic.first().ok_or("no certificate")?;
+                let (certificate, key) = (names.0.eval(r), names.1.eval(r));
                 if r.get(certificate).is_empty() {
                     self.config.clone()
                 } else {
@@ -75,7 +75,7 @@ impl Context {
                         identity.push(0);
                         identity.extend_from_slice(r.get(text));
                     }
-                    let pair = dynamic.certificate(r, pair, self.config.crypto_provider())?;
+                    let pair = dynamic.certificate(r, names.0, names.1, self.config.crypto_provider())?;
                     let mut config = (*self.config).clone();
                     config.client_auth_cert_resolver = Arc::new(OneCertificate(Arc::new(pair)));
                     Arc::new(config)
@@ -103,9 +103,9 @@ impl Secure {
     /// What is wrong with a peer's certificates, in nginx's words.
     pub fn verify(&self, chain: &[CertificateDer<'_>], now_s: i64) -> Result<(), String> {
         let Some(trust) = &self.context.trust else { return Ok(()) };
-        let checked = trust.verify(chain, Purpose::Server, now_s);
+        let checked = trust.verify(chain, Purpose::Server, now_s).map(|_| ());
         checked.map_err(|failure| format!("upstream SSL certificate verify error: ({failure})"))?;
-        if chain.first().is_some_and(|leaf| verify::is_for_host(leaf, &self.name)) {
+        if chain.first().is_some_and(|leaf| verify::host::is_for_host(leaf, &self.name)) {
             return Ok(());
         }
         Err(format!("upstream SSL certificate does not match \"{}\"", String::from_utf8_lossy(&self.name)))
@@ -227,6 +227,11 @@ impl ResolvesClientCert for OneCertificate {
     }
 }
 
+/// Takes any certificate, as long as it is the peer's own.
+pub(crate) fn unverified(algorithms: WebPkiSupportedAlgorithms) -> Arc<dyn ServerCertVerifier> {
+    Arc::new(AnyServer(algorithms))
+}
+
 /// Takes any certificate: with `proxy_ssl_verify` it is looked at after the handshake, before anything is sent. That it is
 /// the peer's own is checked here.
 #[derive(Debug)]
@@ -250,7 +255,7 @@ impl ServerCertVerifier for AnyServer {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify::handshake_signature(&self.0, message, cert, signed, false)
+        verify::signature::in_handshake(&self.0, message, cert, signed, false)
     }
 
     fn verify_tls13_signature(
@@ -259,7 +264,7 @@ impl ServerCertVerifier for AnyServer {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        verify::handshake_signature(&self.0, message, cert, signed, true)
+        verify::signature::in_handshake(&self.0, message, cert, signed, true)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -13,8 +13,11 @@ pub mod tag {
     pub const UNIVERSAL_STRING: u8 = 0x1c;
     pub const UTC_TIME: u8 = 0x17;
     pub const GENERALIZED_TIME: u8 = 0x18;
+    pub const ENUMERATED: u8 = 0x0a;
     pub const SEQUENCE: u8 = 0x30;
     pub const SET: u8 = 0x31;
+    pub const CONTEXT_0: u8 = 0x80;
+    pub const EXPLICIT_0: u8 = 0xa0;
 }
 
 /// What is no DER, or not what was expected.
@@ -99,9 +102,36 @@ impl<'a> Der<'a> {
     }
 }
 
+/// A value with its head: tag, length, and the parts of its content one after the other.
+pub fn write(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let len: usize = parts.iter().map(|p| p.len()).sum();
+    let mut out = vec![tag];
+    if len < 0x80 {
+        out.push(len as u8);
+    } else {
+        let digits = (len as u64).to_be_bytes();
+        let digits = &digits[digits.iter().position(|d| *d != 0).unwrap_or(digits.len())..];
+        out.push(0x80 | digits.len() as u8);
+        out.extend_from_slice(digits);
+    }
+    parts.iter().for_each(|p| out.extend_from_slice(p));
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for len in [0, 1, 127, 128, 255, 256, 70_000] {
+            let content = vec![7; len];
+            let bytes = write(tag::OCTET_STRING, &[&content[..len / 2], &content[len / 2..]]);
+            let mut der = Der::new(&bytes);
+            assert_eq!(der.expect(tag::OCTET_STRING), Ok(&content[..]));
+            assert!(der.is_empty());
+        }
+    }
 
     #[test]
     fn values_and_lengths() {

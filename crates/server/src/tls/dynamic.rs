@@ -1,8 +1,9 @@
 //! Certificates whose names have variables (`ssl_certificate $ssl_server_name.crt`): read when a client asks, with the
-//! worker's own rights, and kept for a while with `ssl_certificate_cache`.
+//! worker's own rights, and kept for a while with `ssl_certificate_cache`. Those that `acme` had issued are there already.
 
 use super::certificate;
 use super::server::Certificates;
+use crate::acme::store::Slot;
 use crate::config::complex::Complex;
 use crate::request::Request;
 use crate::worker::clock;
@@ -14,9 +15,17 @@ use std::fmt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
+/// Where a certificate and its key are.
+pub enum Pair {
+    /// Under names with variables: certificate and key.
+    Named(Complex, Complex),
+    /// In the place of what was ordered.
+    Issued(Arc<Slot>),
+}
+
 /// Names of certificates and keys.
 pub struct Dynamic {
-    pairs: Vec<(Complex, Complex)>,
+    pairs: Vec<Pair>,
     passwords: Arc<Vec<Vec<u8>>>,
     prefix: PathBuf,
     cache: Option<Cache>,
@@ -51,9 +60,9 @@ struct Kept {
 }
 
 impl Dynamic {
-    /// `pairs`: certificate and key. `prefix`: what relative paths are relative to.
+    /// `prefix`: what relative paths are relative to.
     pub fn new(
-        pairs: Vec<(Complex, Complex)>,
+        pairs: Vec<Pair>,
         passwords: Arc<Vec<Vec<u8>>>,
         prefix: PathBuf,
         limits: Option<CacheLimits>,
@@ -66,10 +75,17 @@ impl Dynamic {
     pub fn config(&self, r: &mut Request, base: &ServerConfig) -> Result<Arc<ServerConfig>, String> {
         let mut certificates = Vec::new();
         for pair in &self.pairs {
-            certificates.push(self.certificate(r, pair, base.crypto_provider())?);
+            certificates.push(match pair {
+                Pair::Named(certificate, key) => self.certificate(r, certificate, key, base.crypto_provider())?,
+                Pair::Issued(slot) => {
+                    let issued =
+                        slot.current().ok_or_else(|| format!("certificate \"{}\" is not issued yet", slot.name()));
+                    issued?.pair.clone()
+                }
+            });
         }
         let mut config = base.clone();
-        config.cert_resolver = Arc::new(Certificates::new(certificates));
+        config.cert_resolver = Arc::new(Certificates::new(certificates.into_iter().map(|pair| (pair, None))));
         Ok(Arc::new(config))
     }
 
@@ -77,7 +93,8 @@ impl Dynamic {
     pub fn certificate(
         &self,
         r: &mut Request,
-        (certificate, key): &(Complex, Complex),
+        certificate: &Complex,
+        key: &Complex,
         provider: &CryptoProvider,
     ) -> Result<CertifiedKey, String> {
         let (certificate, key) = (certificate.eval(r), key.eval(r));
@@ -96,9 +113,12 @@ impl Dynamic {
         Ok(loaded.pair)
     }
 
-    /// The only pair, for where there is one.
-    pub fn first(&self) -> Option<&(Complex, Complex)> {
-        self.pairs.first()
+    /// The names of the only pair, for where there is one.
+    pub fn first(&self) -> Option<(&Complex, &Complex)> {
+        match self.pairs.first()? {
+            Pair::Named(certificate, key) => Some((certificate, key)),
+            Pair::Issued(_) => None,
+        }
     }
 }
 

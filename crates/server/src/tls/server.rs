@@ -4,11 +4,15 @@ use super::certificate::{self, Read};
 use super::ciphers;
 use super::commands::Options;
 use super::dynamic::Dynamic;
+use super::expiry::Held;
 use super::notes;
+use super::ocsp::stapling::Staple;
+use super::ocsp::{Clients, Responder};
 use super::sessions::{Cache, Zone};
 use super::tickets::{Scope, TicketKey, Tickets};
 use super::verify::{self, Trust};
-use crate::modules::ssl::{ServerSettings, SessionCache, VerifyClient};
+use crate::fetch::Fetch;
+use crate::modules::ssl::{Ocsp, ServerSettings, SessionCache, VerifyClient};
 use aws_lc_rs::digest::{Context as Digest, SHA256};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
@@ -40,6 +44,12 @@ pub struct Context {
     pub buffer_size: usize,
     /// `ssl_reject_handshake`
     pub reject: bool,
+    /// `ssl_ocsp`: clients' certificates are asked about.
+    pub ocsp: Option<Clients>,
+    /// `ssl_stapling`: answers that are shown with certificates.
+    pub staples: Vec<Arc<Staple>>,
+    /// The certificates, but those of which the names have variables.
+    pub certificates: Vec<Held>,
 }
 
 /// What was not quite right.
@@ -62,16 +72,23 @@ pub struct Source<'r> {
 
 /// Certificates of one server, one for each kind of key: the first that fits what the client can check.
 #[derive(Debug)]
-pub struct Certificates(Vec<Arc<CertifiedKey>>);
+pub struct Certificates(Vec<Shown>);
+
+/// A certificate, and the answer of a responder to show with it.
+#[derive(Debug)]
+struct Shown {
+    pair: Arc<CertifiedKey>,
+    staple: Option<Arc<Staple>>,
+}
 
 impl Certificates {
     /// Of two of a kind the later one counts, as in OpenSSL.
-    pub fn new(all: Vec<CertifiedKey>) -> Certificates {
-        let mut kept: Vec<Arc<CertifiedKey>> = Vec::new();
-        for mut c in all {
-            c.key = notes::signing(c.key);
-            kept.retain(|k| k.key.algorithm() != c.key.algorithm());
-            kept.push(Arc::new(c));
+    pub fn new(all: impl IntoIterator<Item = (CertifiedKey, Option<Arc<Staple>>)>) -> Certificates {
+        let mut kept: Vec<Shown> = Vec::new();
+        for (mut pair, staple) in all {
+            pair.key = notes::signing(pair.key);
+            kept.retain(|k| k.pair.key.algorithm() != pair.key.algorithm());
+            kept.push(Shown { pair: Arc::new(pair), staple });
         }
         Certificates(kept)
     }
@@ -80,15 +97,24 @@ impl Certificates {
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let schemes = hello.signature_schemes();
-        let fitting = |scheme| self.0.iter().find(|c| c.key.choose_scheme(&[scheme]).is_some());
-        schemes.iter().find_map(|s| fitting(*s)).cloned()
+        let fitting = |scheme| self.0.iter().find(|c| c.pair.key.choose_scheme(&[scheme]).is_some());
+        let shown = schemes.iter().find_map(|s| fitting(*s))?;
+        match shown.staple.as_ref().and_then(|s| s.current()) {
+            None => Some(shown.pair.clone()),
+            Some(answer) => Some(Arc::new(CertifiedKey { ocsp: Some(answer.to_vec()), ..(*shown.pair).clone() })),
+        }
     }
 }
 
 /// Makes the context of a server that has a certificate or refuses handshakes.
-pub fn build(conf: &ServerSettings, source: Source<'_>, dynamic: Option<Dynamic>) -> (Option<Context>, Complaints) {
+pub fn build(
+    conf: &ServerSettings,
+    source: Source<'_>,
+    dynamic: Option<Dynamic>,
+    fetch: Fetch,
+) -> (Option<Context>, Complaints) {
     let mut complaints = Complaints::default();
-    let context = try_build(conf, source, dynamic, &mut complaints);
+    let context = try_build(conf, source, dynamic, fetch, &mut complaints);
     let context = context.map_err(|e| complaints.errors.push(e)).ok();
     (context, complaints)
 }
@@ -97,6 +123,7 @@ fn try_build(
     conf: &ServerSettings,
     source: Source<'_>,
     dynamic: Option<Dynamic>,
+    fetch: Fetch,
     complaints: &mut Complaints,
 ) -> Result<Context, String> {
     let mut options = Options::new(*conf.protocols, &conf.ciphers, &conf.ecdh_curve);
@@ -105,8 +132,16 @@ fn try_build(
     options.apply(&conf.conf_commands)?;
     let provider = Arc::new(provider(&options, "ssl_ciphers", "ssl_ecdh_curve", complaints)?);
     let algorithms = provider.signature_verification_algorithms;
-    let certificates = if dynamic.is_some() { Vec::new() } else { load(conf, &options, source, &provider)? };
+    let (certificates, held) =
+        if dynamic.is_some() { Default::default() } else { load(conf, &options, source, &provider)? };
     let (trust, hints) = trust(conf, source, algorithms)?;
+    let responder = |uri: &[u8]| Responder {
+        uri: (!uri.is_empty()).then(|| String::from_utf8_lossy(uri).into_owned()),
+        fetch: fetch.clone(),
+        algorithms,
+    };
+    let ocsp = ocsp(conf, || responder(&conf.ocsp_responder))?;
+    let staples = staples(conf, source, &certificates, || responder(&conf.stapling_responder), complaints)?;
     let scope = scope(conf, &certificates, &hints);
     let versions: Vec<_> = options.protocols.versions().collect();
     if versions.is_empty() {
@@ -119,7 +154,8 @@ fn try_build(
         VerifyClient::Off => builder.with_no_client_auth(),
         _ => builder.with_client_cert_verifier(Arc::new(AskClient { hints, algorithms })),
     };
-    let mut config = builder.with_cert_resolver(Arc::new(Certificates::new(certificates)));
+    let mut config =
+        builder.with_cert_resolver(Arc::new(Certificates::new(certificates.into_iter().zip(staples.iter().cloned()))));
     config.ignore_client_order = options.server_preference;
     config.alpn_protocols = alpn(*conf.http2);
     config.send_tls13_tickets = options.ticket_count;
@@ -134,6 +170,9 @@ fn try_build(
         verify: *conf.verify_client,
         buffer_size: *conf.buffer_size as usize,
         reject: *conf.reject_handshake,
+        ocsp,
+        staples: staples.into_iter().flatten().collect(),
+        certificates: held,
     })
 }
 
@@ -149,14 +188,16 @@ fn load(
     options: &Options,
     source: Source<'_>,
     provider: &CryptoProvider,
-) -> Result<Vec<CertifiedKey>, String> {
+) -> Result<(Vec<CertifiedKey>, Vec<Held>), String> {
     let Source { read, prefix } = source;
-    let mut loaded = Vec::new();
+    let (mut loaded, mut held) = (Vec::new(), Vec::new());
     let pairs = conf.certificate.iter().zip(conf.certificate_key.iter());
     let command = options.certificate.as_ref().map(|(c, k)| (c, if k.is_empty() { c } else { k }));
     for (cert, key) in pairs.chain(command) {
         let pair = certificate::load(read, prefix, cert, key, &conf.passwords, provider);
-        loaded.push(pair.map_err(|e| e.text(cert, key))?.pair);
+        let pair = pair.map_err(|e| e.text(cert, key))?.pair;
+        held.extend(Held::new(cert, &pair.cert[0]));
+        loaded.push(pair);
     }
     if *conf.stapling && !conf.stapling_file.is_empty() {
         use std::os::unix::ffi::OsStrExt;
@@ -169,7 +210,48 @@ fn load(
         }
         loaded.iter_mut().for_each(|c| c.ocsp = Some(answer.clone()));
     }
-    Ok(loaded)
+    Ok((loaded, held))
+}
+
+/// `ssl_ocsp`
+fn ocsp(conf: &ServerSettings, responder: impl FnOnce() -> Responder) -> Result<Option<Clients>, String> {
+    if *conf.ocsp == Ocsp::Off {
+        return Ok(None);
+    }
+    if *conf.verify_client == VerifyClient::OptionalNoCa {
+        return Err("\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\"".to_owned());
+    }
+    let responder = responder();
+    responder.uri.as_deref().map_or(Ok(()), Responder::check_uri)?;
+    Ok(Some(Clients::new(responder, *conf.ocsp == Ocsp::Leaf, conf.ocsp_cache.as_ref())))
+}
+
+/// `ssl_stapling` without `ssl_stapling_file`: one for each certificate, as far as there is somebody to ask.
+fn staples(
+    conf: &ServerSettings,
+    source: Source<'_>,
+    certificates: &[CertifiedKey],
+    responder: impl Fn() -> Responder,
+    complaints: &mut Complaints,
+) -> Result<Vec<Option<Arc<Staple>>>, String> {
+    if *conf.stapling && *conf.certificate_compression {
+        return Err("\"ssl_stapling\" is incompatible with \"ssl_certificate_compression\"".to_owned());
+    }
+    if !*conf.stapling || !conf.stapling_file.is_empty() {
+        return Ok(vec![None; certificates.len()]);
+    }
+    let trusted = match &**conf.trusted_certificate {
+        [] => Vec::new(),
+        name => verify::load(source.read, source.prefix, name)?,
+    };
+    let mut all = Vec::new();
+    for (pair, name) in certificates.iter().zip(conf.certificate.iter()) {
+        let name = certificate::shown(name);
+        let staple = Staple::of(pair, &trusted, name, responder(), *conf.stapling_verify);
+        all.push(staple.map_err(|text| complaints.warnings.push(text)).ok());
+    }
+    all.resize(certificates.len(), None);
+    Ok(all)
 }
 
 /// `ssl_client_certificate`, `ssl_trusted_certificate`, `ssl_crl`; also the names that clients are told.
@@ -345,7 +427,7 @@ impl ClientCertVerifier for AskClient {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         notes::client_signed_by(signed.scheme);
-        verify::handshake_signature(&self.algorithms, message, cert, signed, false)
+        verify::signature::in_handshake(&self.algorithms, message, cert, signed, false)
     }
 
     fn verify_tls13_signature(
@@ -355,7 +437,7 @@ impl ClientCertVerifier for AskClient {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         notes::client_signed_by(signed.scheme);
-        verify::handshake_signature(&self.algorithms, message, cert, signed, true)
+        verify::signature::in_handshake(&self.algorithms, message, cert, signed, true)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

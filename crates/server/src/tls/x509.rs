@@ -1,6 +1,7 @@
 //! What is read of certificates (RFC 5280): fields as slices of the DER. Decides nothing; `verify` does.
 
 use super::der::{BadDer, Der, tag};
+use wire::date::days_from_civil;
 
 /// A certificate, taken apart.
 #[derive(Clone, Copy, Debug)]
@@ -45,17 +46,25 @@ pub struct Extension<'a> {
 impl<'a> Certificate<'a> {
     /// Takes DER apart.
     pub fn parse(der: &'a [u8]) -> Result<Certificate<'a>, BadDer> {
-        let mut outer = Der::new(der).sequence()?;
+        let mut whole = Der::new(der);
+        let mut outer = whole.sequence()?;
         let tbs = outer.whole_sequence()?;
         let algorithm = outer.expect(tag::SEQUENCE)?;
         let signature = outer.bit_string()?;
+        // What follows would be signed by nobody, and yet be part of a fingerprint.
+        if !whole.is_empty() || !outer.is_empty() {
+            return Err(BadDer);
+        }
         let mut t = Der::new(tbs).sequence()?;
         let version = match t.optional(0xa0)? {
             Some(v) => *Der::new(v).expect(tag::INTEGER)?.last().ok_or(BadDer)?,
             None => 0,
         };
         let serial = t.expect(tag::INTEGER)?;
-        t.expect(tag::SEQUENCE)?;
+        // The algorithm once more: inside it is signed (RFC 5280 section 4.1.1.2).
+        if t.expect(tag::SEQUENCE)? != algorithm {
+            return Err(BadDer);
+        }
         let issuer = t.whole_sequence()?;
         let mut validity = t.sequence()?;
         let (not_before, not_after) = (time(&mut validity)?, time(&mut validity)?);
@@ -122,16 +131,7 @@ pub fn time(der: &mut Der<'_>) -> Result<i64, BadDer> {
     if !digits || !(1..=12).contains(&month) || !(1..=31).contains(&day) || hour > 23 || minute > 59 || second > 60 {
         return Err(BadDer);
     }
-    Ok(days(year, month, day) * 86400 + hour * 3600 + minute * 60 + second)
-}
-
-/// Days from 1970-01-01 in the Gregorian calendar (the usual computation with years that begin in March).
-fn days(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let era = year.div_euclid(400);
-    let of_era = year.rem_euclid(400);
-    let of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468
+    Ok(days_from_civil(year, month as u8, day as u8) * 86400 + hour * 3600 + minute * 60 + second)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ thread_local! {
 }
 
 /// The resolver for a configuration. On the service thread only.
-pub(super) fn resolver(config: &Arc<ResolverConfig>) -> Resolver {
+pub(crate) fn resolver(config: &Arc<ResolverConfig>) -> Resolver {
     RESOLVERS.with_borrow_mut(|all| {
         all.retain(|(c, _)| Arc::ptr_eq(c, config) || Arc::strong_count(c) > 1);
         if let Some((_, r)) = all.iter().find(|(c, _)| Arc::ptr_eq(c, config)) {

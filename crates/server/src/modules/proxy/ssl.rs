@@ -6,7 +6,7 @@ use crate::config::setting::Setting;
 use crate::config::{Build, Directive, Scope, http, set};
 use crate::modules::ssl::{Protocols, cache_limits, read_passwords, warn_once};
 use crate::tls::client::{self, Context};
-use crate::tls::dynamic::Dynamic;
+use crate::tls::dynamic::{Dynamic, Pair};
 use crate::tls::server::Source;
 use crate::upstream::settings::SslSettings;
 use conf::{Node, Problem};
@@ -79,7 +79,7 @@ fn make(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str) -> Opti
     let mut dynamic = None;
     if conf.certificate.contains(&b'$') || conf.certificate_key.contains(&b'$') {
         let pair = Complex::compile_bytes(build, &conf.certificate)
-            .and_then(|c| Complex::compile_bytes(build, &conf.certificate_key).map(|k| (c, k)));
+            .and_then(|c| Complex::compile_bytes(build, &conf.certificate_key).map(|k| Pair::Named(c, k)));
         match pair {
             Ok(pair) => {
                 let (passwords, limits) = ((*conf.passwords).clone(), *conf.certificate_cache);

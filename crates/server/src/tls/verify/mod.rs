@@ -1,0 +1,181 @@
+//! Whether to believe a certificate: a chain to a trusted one, as OpenSSL builds and checks it (X509_verify_cert without
+//! partial chains), with OpenSSL's numbers and texts for what is wrong. webpki is stricter than what operators run today
+//! (certificates of version 1, a server's own certificate as the trusted one), so only name constraints are left to it.
+
+mod constraints;
+mod crl;
+mod failure;
+pub mod host;
+pub mod signature;
+mod usage;
+
+use super::certificate;
+use super::x509::Certificate;
+use crl::Crl;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::pki_types::CertificateDer;
+use std::cell::Cell;
+use std::collections::HashMap;
+
+pub use failure::Failure;
+pub use usage::has_purpose;
+
+/// Longest chain that is looked at: longer ones are refused whatever `ssl_verify_depth` says.
+const MAX_CHAIN: usize = 32;
+/// Signatures that are looked at for one chain: certificates that all bear one name would make it their square.
+const MAX_SIGNATURES: u32 = 100;
+
+/// What a certificate is to be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To be a client.
+    Client,
+    /// To be a server.
+    Server,
+}
+
+/// Whom to believe.
+#[derive(Debug)]
+pub struct Trust {
+    certificates: Vec<CertificateDer<'static>>,
+    by_subject: HashMap<Box<[u8]>, Vec<usize>>,
+    crls: Vec<Crl>,
+    /// Certificates that may stand between the first and the trusted one.
+    depth: usize,
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl Trust {
+    /// Believes in these certificates; the texts of revocation lists are PEM.
+    pub fn new(
+        certificates: Vec<CertificateDer<'static>>,
+        crls: &[u8],
+        depth: usize,
+        algorithms: WebPkiSupportedAlgorithms,
+    ) -> Result<Trust, String> {
+        let mut by_subject: HashMap<Box<[u8]>, Vec<usize>> = HashMap::new();
+        for (i, der) in certificates.iter().enumerate() {
+            if let Ok(c) = Certificate::parse(der) {
+                by_subject.entry(c.subject.into()).or_default().push(i);
+            }
+        }
+        let crls = crl::parse(crls)?;
+        Ok(Trust { certificates, by_subject, crls, depth, algorithms })
+    }
+
+    /// The names of the trusted, for clients to choose a certificate by.
+    pub fn subjects(certificates: &[CertificateDer<'static>]) -> Vec<Vec<u8>> {
+        let mut all: Vec<Vec<u8>> = Vec::new();
+        for der in certificates {
+            if let Ok(c) = Certificate::parse(der)
+                && !all.iter().any(|s| s == c.subject)
+            {
+                all.push(c.subject.to_vec());
+            }
+        }
+        all
+    }
+
+    /// Checks a chain as the other side sent it, its own certificate first. Gives the chain that was found, up to the trusted
+    /// certificate.
+    pub fn verify<'c>(
+        &'c self,
+        sent: &'c [CertificateDer<'_>],
+        purpose: Purpose,
+        now_s: i64,
+    ) -> Result<Vec<Certificate<'c>>, Failure> {
+        let (leaf, others) = sent.split_first().ok_or(Failure::LEAF_SIGNATURE)?;
+        // Others may be anything; the first is the one whose key was used.
+        let leaf = Certificate::parse(leaf).map_err(|_| Failure::LEAF_SIGNATURE)?;
+        let others: Vec<_> = others.iter().take(MAX_CHAIN).filter_map(|d| Certificate::parse(d).ok()).collect();
+        let chain = match self.build(leaf, &others) {
+            Ok(chain) => chain,
+            // As in OpenSSL all is looked at, and the last thing found is told.
+            Err(failure) => return Err(check_time(&leaf, now_s).err().unwrap_or(failure)),
+        };
+        if chain.len().saturating_sub(2) > self.depth {
+            return Err(Failure::TOO_LONG);
+        }
+        let mut result = usage::check(&chain, purpose);
+        result = constraints::check(&self.algorithms, &chain, purpose, now_s).err().map_or(result, Err);
+        if !self.crls.is_empty() {
+            for (i, c) in chain.iter().enumerate() {
+                let issuer = chain.get(i + 1).unwrap_or(c);
+                result = crl::check(&self.crls, &self.algorithms, c, issuer, now_s).err().map_or(result, Err);
+            }
+        }
+        for c in chain.iter().rev() {
+            result = check_time(c, now_s).err().map_or(result, Err);
+        }
+        result.map(|()| chain)
+    }
+
+    /// The chain from the first certificate to a trusted one that signed itself.
+    fn build<'c>(&'c self, leaf: Certificate<'c>, others: &[Certificate<'c>]) -> Result<Vec<Certificate<'c>>, Failure> {
+        let mut chain = vec![leaf];
+        let mut trusted = false;
+        let tries = Cell::new(0);
+        let signed = |c: &Certificate<'_>, issuer: &Certificate<'_>| {
+            tries.set(tries.get() + 1);
+            tries.get() <= MAX_SIGNATURES && has_signed(&self.algorithms, issuer, c)
+        };
+        while chain.len() <= MAX_CHAIN {
+            let last = chain[chain.len() - 1];
+            if last.subject == last.issuer && signed(&last, &last) {
+                return match (self.is_trusted(&last), chain.len()) {
+                    (true, _) => Ok(chain),
+                    (false, 1) => Err(Failure::SELF_SIGNED),
+                    (false, _) => Err(Failure::SELF_SIGNED_IN_CHAIN),
+                };
+            }
+            let fits = |c: &Certificate<'_>| {
+                c.subject == last.issuer && !chain.iter().any(|seen| seen.der == c.der) && signed(&last, c)
+            };
+            let known = self.by_subject.get(last.issuer).into_iter().flatten();
+            let known = known.filter_map(|i| Certificate::parse(&self.certificates[*i]).ok()).find(|c| fits(c));
+            let next = match known {
+                Some(c) => {
+                    trusted = true;
+                    Some(c)
+                }
+                // Whoever a trusted one names is not believed for it.
+                None if trusted => None,
+                None => others.iter().find(|c| fits(c)).copied(),
+            };
+            match next {
+                Some(c) => chain.push(c),
+                None if chain.len() == 1 => return Err(Failure::LEAF_SIGNATURE),
+                None if trusted => return Err(Failure::ISSUER),
+                None => return Err(Failure::LOCAL_ISSUER),
+            }
+        }
+        Err(Failure::TOO_LONG)
+    }
+
+    fn is_trusted(&self, c: &Certificate<'_>) -> bool {
+        self.by_subject.get(c.subject).into_iter().flatten().any(|i| *self.certificates[*i] == *c.der)
+    }
+}
+
+/// Whether `issuer` has signed a certificate.
+pub fn has_signed(algorithms: &WebPkiSupportedAlgorithms, issuer: &Certificate<'_>, c: &Certificate<'_>) -> bool {
+    signature::is_good(algorithms, issuer.spki, c.algorithm, c.tbs, c.signature)
+}
+
+fn check_time(c: &Certificate<'_>, now_s: i64) -> Result<(), Failure> {
+    match now_s {
+        now if now < c.not_before => Err(Failure::NOT_YET),
+        now if now > c.not_after => Err(Failure::EXPIRED),
+        _ => Ok(()),
+    }
+}
+
+/// Loads trusted certificates by their names in the configuration.
+pub fn load(
+    read: certificate::Read<'_>,
+    prefix: &std::path::Path,
+    name: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, String> {
+    let text = certificate::content(read, prefix, name).and_then(|t| certificate::chain(&t));
+    text.map_err(|e| format!("cannot load certificate \"{}\": {e}", certificate::shown(name)))
+}

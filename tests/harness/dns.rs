@@ -1,0 +1,83 @@
+//! A name server for tests.
+
+use super::wait;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// A name server that gives the same answer to all questions for addresses, asked by UDP or TCP.
+pub struct Dns {
+    pub port: u16,
+    /// `None`: a failure.
+    answer: Arc<Mutex<Option<Vec<Ipv4Addr>>>>,
+    asked: Arc<Mutex<usize>>,
+}
+
+impl Dns {
+    pub fn start(delay: Duration) -> Dns {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let socket = UdpSocket::bind(("127.0.0.1", port)).unwrap();
+        let (answer, asked) = (Arc::new(Mutex::new(Some(Vec::new()))), Arc::new(Mutex::new(0)));
+        let dns = Dns { port, answer: answer.clone(), asked: asked.clone() };
+        let told = answer.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let told = told.clone();
+                std::thread::spawn(move || talk(stream, &told));
+            }
+        });
+        std::thread::spawn(move || {
+            let mut query = [0; 512];
+            while let Ok((n, from)) = socket.recv_from(&mut query) {
+                std::thread::sleep(delay);
+                let reply = reply(&query[..n], answer.lock().unwrap().as_deref());
+                let _ = socket.send_to(&reply, from);
+                *asked.lock().unwrap() += 1;
+            }
+        });
+        dns
+    }
+
+    pub fn set(&self, addresses: &[[u8; 4]]) {
+        *self.answer.lock().unwrap() = Some(addresses.iter().map(|a| Ipv4Addr::from(*a)).collect());
+    }
+
+    pub fn fail(&self) {
+        *self.answer.lock().unwrap() = None;
+        let before = *self.asked.lock().unwrap();
+        assert!(wait(|| *self.asked.lock().unwrap() > before), "nobody asks any more");
+    }
+}
+
+/// Messages with two bytes of length before each (RFC 1035 section 4.2.2).
+fn talk(mut stream: TcpStream, answer: &Mutex<Option<Vec<Ipv4Addr>>>) {
+    let mut length = [0; 2];
+    while stream.read_exact(&mut length).is_ok() {
+        let mut query = vec![0; usize::from(u16::from_be_bytes(length))];
+        if stream.read_exact(&mut query).is_err() {
+            return;
+        }
+        let reply = reply(&query, answer.lock().unwrap().as_deref());
+        let _ = stream.write_all(&[&(reply.len() as u16).to_be_bytes()[..], &reply].concat());
+    }
+}
+
+/// RFC 1035: the question again, and an A record with a time to live of one second for each address.
+fn reply(query: &[u8], answer: Option<&[Ipv4Addr]>) -> Vec<u8> {
+    let end = 12 + query[12..].iter().position(|b| *b == 0).unwrap() + 5;
+    let is_a = query[end - 4..end] == [0, 1, 0, 1];
+    let (code, records) = match answer {
+        None => (2, &[][..]),
+        Some(all) => (0, if is_a { all } else { &[] }),
+    };
+    let mut out = query[..2].to_vec();
+    out.extend([0x81, 0x80 | code, 0, 1, 0, records.len() as u8, 0, 0, 0, 0]);
+    out.extend(&query[12..end]);
+    for ip in records {
+        out.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 1, 0, 4]);
+        out.extend(ip.octets());
+    }
+    out
+}
