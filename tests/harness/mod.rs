@@ -3,6 +3,7 @@
 mod backend;
 mod client;
 mod folder;
+pub mod quic;
 mod server;
 mod tls;
 
@@ -10,7 +11,7 @@ pub use backend::{Backend, Reply};
 pub use client::{Client, Response, find};
 pub use folder::{Folder, Port};
 pub use server::{Program, Server, Site, wait};
-pub use tls::{Setup, curl, has_tools, openssl};
+pub use tls::{Setup, curl, has_tools, openssl, quic_config};
 
 /// A file of `../shared` beside the repository; nothing, said aloud, where that is not there.
 pub fn shared(name: &str) -> Option<String> {

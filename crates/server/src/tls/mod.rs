@@ -12,6 +12,7 @@ pub mod names;
 pub mod notes;
 pub mod password;
 pub mod pem;
+pub mod quic;
 pub mod server;
 pub mod sessions;
 pub mod tickets;
