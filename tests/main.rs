@@ -19,6 +19,8 @@ mod fastcgi;
 mod filters;
 mod http2;
 mod http2_floods;
+mod http3;
+mod http3_connections;
 mod includes;
 mod keepalive;
 mod parity;

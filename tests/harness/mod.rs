@@ -6,6 +6,7 @@ mod client;
 mod dns;
 mod folder;
 mod pebble;
+pub mod quic;
 mod server;
 mod stress;
 mod tls;

@@ -155,6 +155,14 @@ fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientC
     builder.with_custom_certificate_verifier(Arc::new(Anybody))
 }
 
+/// What a QUIC client of one protocol speaks TLS by. It takes any certificate and sends early data where it may.
+pub fn quic_config(protocol: &[u8]) -> ClientConfig {
+    let mut config = builder().with_no_client_auth();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    config.enable_early_data = true;
+    config
+}
+
 /// A connection with TLS.
 pub struct SecureClient {
     pub stream: StreamOwned<ClientConnection, TcpStream>,

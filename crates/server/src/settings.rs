@@ -43,6 +43,8 @@ pub struct ProcessSettings {
     pub transparent: bool,
     /// `worker_cpu_affinity auto`: threads beyond the list start over.
     pub cpu_affinity_auto: bool,
+    /// `quic_bpf`: the kernel gives datagrams of a QUIC connection to the thread that their connection id names.
+    pub quic_bpf: bool,
 }
 
 impl Default for ProcessSettings {
@@ -63,6 +65,7 @@ impl Default for ProcessSettings {
             worker_connections: 512,
             transparent: false,
             cpu_affinity_auto: false,
+            quic_bpf: true,
         }
     }
 }
@@ -163,6 +166,10 @@ pub struct ListenSpec {
     pub keepalive: Option<Keepalive>,
     /// `bind`, or a parameter that implies it: the address has its own socket beside a wildcard's.
     pub bind: bool,
+    /// `quic`: datagrams are those of QUIC connections.
+    pub quic: bool,
+    /// `quic_bpf off`: the kernel gives a datagram to whom it likes, and threads hand it on.
+    pub unsteered: bool,
 }
 
 impl ListenSpec {
@@ -185,6 +192,8 @@ impl ListenSpec {
             ipv6only: true,
             keepalive: None,
             bind: false,
+            quic: false,
+            unsteered: false,
         }
     }
 }

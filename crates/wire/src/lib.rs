@@ -9,6 +9,7 @@ pub mod encoding;
 pub mod fastcgi;
 pub mod http1;
 pub mod http2;
+pub mod http3;
 pub mod mqtt;
 pub mod preread;
 pub mod proxy_protocol;

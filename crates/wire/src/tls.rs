@@ -91,26 +91,27 @@ pub fn gather(bytes: &[u8]) -> Result<Option<Vec<u8>>, HelloError> {
         }
         let payload = &rest[RECORD_HEAD..rest.len().min(RECORD_HEAD + len)];
         message.extend_from_slice(payload);
-        if let Some(&kind) = message.first()
-            && kind != CLIENT_HELLO
+        if let Some(whole) = message_len(&message)?
+            && message.len() >= whole
         {
-            return Err(HelloError::NotClientHello);
-        }
-        if let Some(head) = message.get(..MESSAGE_HEAD) {
-            let whole = MESSAGE_HEAD + usize::from(head[1]) * 65536 + usize::from(head[2]) * 256 + usize::from(head[3]);
-            if whole > MAX_HELLO {
-                return Err(HelloError::Size);
-            }
-            if message.len() >= whole {
-                message.truncate(whole);
-                return Ok(Some(message));
-            }
+            message.truncate(whole);
+            return Ok(Some(message));
         }
         match rest.get(RECORD_HEAD + len..) {
             Some(next) => rest = next,
             None => return Ok(None),
         }
     }
+}
+
+/// The length of a ClientHello that begins with these bytes, its head included. `None`: more bytes are needed.
+pub fn message_len(message: &[u8]) -> Result<Option<usize>, HelloError> {
+    if message.first().is_some_and(|kind| *kind != CLIENT_HELLO) {
+        return Err(HelloError::NotClientHello);
+    }
+    let Some(head) = message.get(..MESSAGE_HEAD) else { return Ok(None) };
+    let whole = MESSAGE_HEAD + usize::from(head[1]) * 65536 + usize::from(head[2]) * 256 + usize::from(head[3]);
+    if whole > MAX_HELLO { Err(HelloError::Size) } else { Ok(Some(whole)) }
 }
 
 /// Reads a gathered ClientHello.

@@ -92,7 +92,8 @@ impl Facts {
 /// Variables that tell what a client offers.
 const OFFERED: [&str; 3] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs"];
 
-fn facts(shot: &Shot, message: &[u8], hello: &ClientHello, found: Option<String>, server: ServerId) -> Facts {
+/// What a ClientHello tells.
+pub fn facts(shot: &Shot, message: &[u8], hello: &ClientHello, found: Option<String>, server: ServerId) -> Facts {
     let asked = hello.server_name.and_then(|name| std::str::from_utf8(name.of(message)).ok());
     let wanted = shot.variables.iter().any(|v| OFFERED.contains(&&*v.name));
     let offered = || Box::new([hello.ciphers, hello.groups, hello.signatures].map(|list| list.of(message).into()));
@@ -184,7 +185,12 @@ fn proof(message: &[u8], hello: &ClientHello) -> Option<Arc<ServerConfig>> {
 }
 
 /// Names of certificates may have variables: there is no request yet, but what it would be of.
-fn with_request<T>(shot: &Rc<Shot>, client: &Rc<Client>, server: ServerId, work: impl FnOnce(&mut Request) -> T) -> T {
+pub fn with_request<T>(
+    shot: &Rc<Shot>,
+    client: &Rc<Client>,
+    server: ServerId,
+    work: impl FnOnce(&mut Request) -> T,
+) -> T {
     let mut r = pool::take_request(shot.clone(), client.clone(), Session::None);
     r.server = server;
     r.location = shot.server(server).root;
@@ -194,7 +200,7 @@ fn with_request<T>(shot: &Rc<Shot>, client: &Rc<Client>, server: ServerId, work:
 }
 
 /// The settings of the server that was asked for; of the default one where it has none. None: the handshake is refused.
-fn context(shot: &Shot, server: ServerId, default: ServerId) -> Option<&Arc<Context>> {
+pub fn context(shot: &Shot, server: ServerId, default: ServerId) -> Option<&Arc<Context>> {
     let asked = shot.server(server);
     let context = asked.tls.as_ref().or(shot.server(default).tls.as_ref())?;
     (!*asked.conf.ssl.reject_handshake && !context.reject).then_some(context)
@@ -258,7 +264,7 @@ async fn read_hello(http: &mut Http1, log: &Log<'_>) -> Hello {
 }
 
 /// The name as servers are found by: `None` when it is none.
-fn host(name: &[u8]) -> Option<String> {
+pub fn host(name: &[u8]) -> Option<String> {
     let mut out = Vec::new();
     wire::http1::values::validate_host(name, &mut out).ok()?;
     String::from_utf8(out).ok().filter(|n| !n.is_empty())
@@ -336,9 +342,10 @@ fn is_gone(socket: &Socket) -> bool {
 }
 
 /// A client's chain up to the trusted certificate: empty unless it was verified and is to be asked about.
-type Path = Vec<CertificateDer<'static>>;
+pub type Path = Vec<CertificateDer<'static>>;
 
-fn done(state: &CommonState, context: &Context, notes: Notes) -> (Done, Path) {
+/// What a handshake came to.
+pub fn done(state: &CommonState, context: &Context, notes: Notes) -> (Done, Path) {
     let chain: Vec<_> = state.peer_certificates().unwrap_or_default().to_vec();
     let mut path = Path::new();
     let verified = match &context.trust {

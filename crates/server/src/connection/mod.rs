@@ -1,17 +1,21 @@
 //! One client connection, from accept to close. Before: `listen`. After: `request`.
 //! An idle connection is this small task and nothing else: buffers and requests are taken when bytes arrive.
 
+pub mod fields;
 pub mod handshake;
 pub mod http1;
 pub mod http2;
+pub mod http3;
 pub mod output;
 pub mod pool;
 pub mod proxy_header;
 pub mod socket;
+pub mod stream;
 pub mod tls;
 
 use crate::config::cidr::Plain;
 use crate::listen::datagram::Flow;
+use crate::listen::quic;
 use crate::log::error::Level;
 use crate::request::subrequest::SubSession;
 use crate::worker::counters;
@@ -95,6 +99,8 @@ pub struct Client {
     pub debug: Cell<bool>,
     /// For questions to the kernel: `TCP_INFO`, the local address.
     pub socket: Weak<OwnedFd>,
+    /// The connection is one of QUIC.
+    pub quic: bool,
 }
 
 impl Address {
@@ -160,6 +166,8 @@ pub enum Session {
     Http1(Box<Http1>),
     /// A stream of an HTTP/2 connection.
     Http2(http2::Http2Stream),
+    /// A stream of an HTTP/3 connection.
+    Http3(http3::Http3Stream),
     /// A parent request.
     Sub(SubSession),
 }
@@ -187,6 +195,7 @@ impl Client {
             doing: Cell::new(doing::WAITING),
             debug: Cell::new(false),
             socket,
+            quic: false,
         })
     }
 }
@@ -206,6 +215,7 @@ impl Client {
             debug: self.debug.clone(),
             doing: self.doing.clone(),
             socket: self.socket.clone(),
+            quic: self.quic,
         })
     }
 }
@@ -251,6 +261,23 @@ pub fn start_flow(flow: Rc<Flow>, remote: Address, local: Address, listener: usi
     let number = client.number;
     crate::engine::spawn(guarded(number, crate::stream::udp::serve(flow, client)));
     true
+}
+
+/// The client of a new QUIC connection; none: there is no room for one.
+pub fn new_quic(remote: Address, local: Address, listener: usize) -> Option<Rc<Client>> {
+    if !has_room() {
+        return None;
+    }
+    let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, Weak::new());
+    let client = Rc::new(Client { quic: true, local: RefCell::new(Some(local)), ..Rc::into_inner(client)? });
+    look_closely(&client);
+    Some(client)
+}
+
+/// Begins to serve a QUIC connection.
+pub fn start_quic(link: Rc<quic::Link>, connection: quinn_proto::Connection, client: Rc<Client>) {
+    let number = client.number;
+    crate::engine::spawn(guarded(number, http3::serve(link, connection, client)));
 }
 
 /// Whether the thread may have one more connection.

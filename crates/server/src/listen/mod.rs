@@ -2,6 +2,7 @@
 
 pub mod datagram;
 pub mod pktinfo;
+pub mod quic;
 pub mod silent;
 pub mod socket;
 
@@ -9,6 +10,7 @@ use crate::connection::{self, Address};
 use crate::engine::io::{Interest, Registration};
 use crate::engine::{self, TaskId};
 use crate::settings::{ListenAddress, ListenSpec, SocketKind};
+use crate::worker::thread::Ear;
 use rustix::net::{SocketAddrAny, SocketFlags};
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -36,6 +38,10 @@ pub struct Listener {
     pub kind: SocketKind,
     /// The socket's name through reloads.
     pub id: u64,
+    /// Which of its address's sockets it is: the kernel counts them so.
+    pub place: usize,
+    /// Datagrams are those of QUIC connections.
+    pub quic: bool,
     fd: Arc<OwnedFd>,
     registration: Registration,
     task: Cell<Option<TaskId>>,
@@ -45,11 +51,13 @@ pub struct Listener {
 
 impl Listener {
     /// Registers a listening socket with the thread.
-    pub fn new(number: usize, id: u64, spec: &ListenSpec, fd: Arc<OwnedFd>) -> io::Result<Rc<Listener>> {
-        let registration = Registration::new(fd.as_fd(), Interest::Read)?;
+    pub fn new(number: usize, ear: Ear, spec: &ListenSpec) -> io::Result<Rc<Listener>> {
+        let Ear { id, place, fd, .. } = ear;
+        let interest = if spec.quic { Interest::Both } else { Interest::Read };
+        let registration = Registration::new(fd.as_fd(), interest)?;
         let (task, started, closed) = (Cell::new(None), Cell::new(false), Cell::new(false));
-        let (address, kind) = (spec.address.clone(), spec.kind);
-        Ok(Rc::new(Listener { number, address, kind, id, fd, registration, task, started, closed }))
+        let (address, kind, quic) = (spec.address.clone(), spec.kind, spec.quic);
+        Ok(Rc::new(Listener { number, address, kind, id, place, quic, fd, registration, task, started, closed }))
     }
 
     /// Begins to accept; does nothing the second time.
@@ -57,6 +65,7 @@ impl Listener {
         if !self.started.replace(true) {
             match self.kind {
                 SocketKind::Stream => engine::spawn(accept_loop(self.clone())),
+                SocketKind::Datagram if self.quic => engine::spawn(quic::serve(self.clone())),
                 SocketKind::Datagram => engine::spawn(datagram::receive_loop(self.clone())),
             }
         }

@@ -50,10 +50,11 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// The sockets that thread number `thread` of `threads` accepts on: its own, or the one all share.
-    pub fn of_thread(&self, thread: usize, threads: usize) -> impl Iterator<Item = &ListenSocket> {
+    /// The sockets that thread number `thread` of `threads` accepts on: its own, or the one all share. Each with its place
+    /// in the list.
+    pub fn of_thread(&self, thread: usize, threads: usize) -> impl Iterator<Item = (usize, &ListenSocket)> {
         let shared = matches!(self.address, ListenAddress::Unix(_));
-        self.sockets.iter().enumerate().filter(move |(i, _)| shared || i % threads == thread).map(|(_, socket)| socket)
+        self.sockets.iter().enumerate().filter(move |(i, _)| shared || i % threads == thread)
     }
 
     fn is_for(&self, spec: &ListenSpec) -> bool {
@@ -283,6 +284,9 @@ fn configure(spec: &ListenSpec, listener: &Listener) {
             if let Some((name, result)) = tell_destination(&socket, &spec.address) {
                 check(name, result);
             }
+            if spec.quic && listener.sockets.len() > 1 {
+                steer(&socket, spec, &check);
+            }
             continue;
         }
         if let Some(keepalive) = spec.keepalive {
@@ -303,6 +307,27 @@ fn configure(spec: &ListenSpec, listener: &Listener) {
             check(format!("TCP_DEFER_ACCEPT, {seconds}"), set);
         }
     }
+}
+
+/// QUIC packets go to the socket that their connection id names (`quic::ids`), those that have none yet by their addresses.
+fn steer(socket: &Socket, spec: &ListenSpec, check: &impl Fn(String, io::Result<()>)) {
+    if spec.unsteered {
+        // There may be no program to take away.
+        let _ = sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0);
+        return;
+    }
+    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
+    // A datagram that is too short for its step ends the program with 0, the first socket.
+    let program = [
+        step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 0),
+        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 2, 0, 0x80),
+        // A short header (RFC 9000 section 17.3): the id stands behind the first byte.
+        step(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 0, 0, 1),
+        step(libc::BPF_RET | libc::BPF_A, 0, 0, 0),
+        // No socket: the kernel takes the one for these addresses.
+        step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
+    ];
+    check("SO_ATTACH_REUSEPORT_CBPF".to_owned(), sys::choose_socket_by(socket.as_fd(), &program));
 }
 
 /// A socket for all addresses has each datagram say which one it was sent to: answers come from there.

@@ -23,7 +23,7 @@ fn every_thread_has_its_socket_and_all_accept() {
     let listener = &listeners.list[0];
     assert_eq!(listener.sockets.len(), 4);
     for thread in 0..4 {
-        assert_eq!(listener.of_thread(thread, 4).map(|s| s.id).collect::<Vec<_>>(), [listener.sockets[thread].id]);
+        assert_eq!(listener.of_thread(thread, 4).map(|(_, s)| s.id).collect::<Vec<_>>(), [listener.sockets[thread].id]);
     }
     let clients: Vec<_> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
     let accepted = |socket: &ListenSocket| {

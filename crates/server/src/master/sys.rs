@@ -210,9 +210,21 @@ pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
 
 /// Sets an integer socket option that has no safe function elsewhere.
 pub fn set_option(socket: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
-    let size = size_of::<libc::c_int>() as libc::socklen_t;
-    // SAFETY: the value is an int of `size` bytes, alive for the call.
-    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, (&raw const value).cast(), size) }).map(drop)
+    set_raw(socket, level, name, &value)
+}
+
+/// Has the kernel choose among the sockets of an address: a program computes the place of one from each datagram.
+pub fn choose_socket_by(socket: BorrowedFd<'_>, program: &[libc::sock_filter]) -> io::Result<()> {
+    let program = libc::sock_fprog { len: program.len() as u16, filter: program.as_ptr().cast_mut() };
+    set_raw(socket, libc::SOL_SOCKET, libc::SO_ATTACH_REUSEPORT_CBPF, &program)
+}
+
+/// `value` is what the kernel knows the option by: plain data, with pointers only to what is alive.
+fn set_raw<T>(socket: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::Result<()> {
+    let size = size_of::<T>() as libc::socklen_t;
+    // SAFETY: the kernel reads `size` bytes at `value`, which is alive for the call, and copies what it keeps.
+    check(unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, std::ptr::from_ref(value).cast(), size) })
+        .map(drop)
 }
 
 /// Takes a user's id, group and supplementary groups for the whole process. Errors name the step that failed.

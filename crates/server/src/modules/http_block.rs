@@ -2,6 +2,7 @@
 
 use super::core::LimitExcept;
 use super::listen;
+use super::ssl::QuicProtocols;
 use crate::config::pattern::Pattern;
 use crate::config::{Build, Directive, Level, Matching, Scope, http, process};
 use crate::request::Method;
@@ -55,6 +56,7 @@ fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             proxy_protocol: false,
             ssl: false,
             http2: false,
+            deferred: false,
             options: false,
             node: node.clone(),
         });
@@ -180,6 +182,10 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         let mut http2 = level.conf.http2.http2.clone();
         http2.inherit(&http.conf.http2.http2);
         conf.ssl.http2.force(*http2 || level.listens.iter().any(|l| l.http2));
+        let mut http3 = level.conf.http3.clone();
+        http3.merge(&http.conf.http3);
+        let quic = level.listens.iter().any(|l| l.spec.quic);
+        conf.ssl.quic.force(quic.then_some(QuicProtocols { h3: *http3.http3, hq: *http3.http3_hq }));
         let acme = conf.acme.take().and_then(|wanted| super::acme::finish_server(build, level, &wanted));
         let (mut resolver, mut timeout) = (level.conf.core.resolver.clone(), level.conf.core.resolver_timeout.clone());
         resolver.inherit(&http.conf.core.resolver);

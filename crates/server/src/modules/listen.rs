@@ -24,6 +24,8 @@ pub struct Listen {
     pub ssl: bool,
     /// `http2`
     pub http2: bool,
+    /// `deferred` was written.
+    pub deferred: bool,
     /// Socket options were given.
     pub options: bool,
     /// For messages.
@@ -59,6 +61,7 @@ pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             proxy_protocol: false,
             ssl: false,
             http2: false,
+            deferred: false,
             options: false,
             node: node.clone(),
         };
@@ -72,6 +75,12 @@ pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         }
         if let Some(text) = unfit_for_datagrams(&listen) {
             return Err(node.problem(text));
+        }
+        if listen.spec.quic {
+            if let ListenAddress::Unix(_) = listen.spec.address {
+                return Err(node.problem("the \"quic\" parameter needs an address with a port".to_owned()));
+            }
+            listen.spec.deferred = false;
         }
         if scope.level.listens.iter().any(|l| l.spec.is_same_socket(&listen.spec)) {
             return Err(node.problem(format!("a duplicate listen {}", node.args[0].as_str())));
@@ -115,8 +124,8 @@ fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Resu
         }
         ("bind", "") => spec.bind = true,
         ("reuseport", "") => spec.reuseport = true,
-        ("deferred", "" | "on") => spec.deferred = true,
-        ("deferred", "off") => spec.deferred = false,
+        ("deferred", "" | "on") => (spec.deferred, listen.deferred) = (true, true),
+        ("deferred", "off") => (spec.deferred, listen.deferred) = (false, true),
         ("setfib", _) | ("accept_filter", _) => {}
         ("multipath", "") => {
             return Err(node.problem("multipath is not supported on this platform, ignored".to_owned()));
@@ -144,7 +153,8 @@ fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Resu
                 Some(keepalive(v).ok_or_else(|| node.problem(format!("invalid so_keepalive value: \"{v}\"")))?);
         }
         ("quic", "") => {
-            return Err(node.problem(format!("the \"{name}\" parameter of \"listen\" is not supported yet")));
+            (spec.kind, spec.quic) = (SocketKind::Datagram, true);
+            return Ok(());
         }
         _ => return Err(node.problem(format!("invalid parameter \"{text}\""))),
     }
@@ -153,7 +163,7 @@ fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Resu
     Ok(())
 }
 
-/// A parameter that has no meaning for datagrams (`ngx_stream_core_listen`).
+/// A parameter that has no meaning for datagrams (`ngx_stream_core_listen`, `ngx_http_core_listen`).
 fn unfit_for_datagrams(listen: &Listen) -> Option<String> {
     let spec = &listen.spec;
     if spec.kind != SocketKind::Datagram {
@@ -162,12 +172,15 @@ fn unfit_for_datagrams(listen: &Listen) -> Option<String> {
     let name = match () {
         () if spec.fastopen.is_some() => "fastopen",
         () if spec.backlog != crate::settings::DEFAULT_BACKLOG => "backlog",
-        () if spec.deferred => "deferred",
+        () if listen.deferred => "deferred",
+        () if listen.ssl => "ssl",
+        () if listen.http2 => "http2",
         () if spec.keepalive.is_some() => "so_keepalive",
         () if listen.proxy_protocol => "proxy_protocol",
         () => return None,
     };
-    Some(format!("\"{name}\" parameter is incompatible with \"udp\""))
+    let protocol = if spec.quic { "quic" } else { "udp" };
+    Some(format!("\"{name}\" parameter is incompatible with \"{protocol}\""))
 }
 
 /// `on`, `off`, or `[idle]:[interval]:[count]`
@@ -331,6 +344,7 @@ pub fn collect(build: &mut Build<'_>, servers: &[(ServerId, &Level)]) -> (Vec<Li
             add(build, &mut all, *id, i, listen);
         }
     }
+    all.iter_mut().for_each(|c| c.spec.unsteered = c.spec.quic && !build.process.quic_bpf);
     let mut sockets: Vec<(ListenSpec, Port)> = Vec::new();
     let wildcards: Vec<(SocketAddr, SocketKind)> = all
         .iter()
@@ -410,7 +424,7 @@ fn site(build: &mut Build<'_>, c: &Collected, servers: &[(ServerId, &Level)]) ->
     let mut site = Site { default: c.default.as_ref().map_or(c.servers[0].0, |d| d.0), ..Site::default() };
     site.named = c.servers.len() > 1;
     site.servers = c.servers.iter().map(|(id, _)| *id).collect();
-    (site.ssl, site.http2) = (c.ssl, c.http2);
+    (site.ssl, site.http2, site.quic) = (c.ssl, c.http2, c.spec.quic);
     for (id, index) in &c.servers {
         let level = servers[*index].1;
         for (name, node) in &level.server_names {

@@ -19,6 +19,7 @@ pub mod gzip_rules;
 pub mod gzip_static;
 pub mod headers;
 pub mod http2;
+pub mod http3;
 pub mod http_block;
 pub mod index;
 pub mod limit_conn;
@@ -72,6 +73,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     process::DIRECTIVES,
     http_block::DIRECTIVES,
     http2::DIRECTIVES,
+    http3::DIRECTIVES,
     core::DIRECTIVES,
     ssl::DIRECTIVES,
     acme::DIRECTIVES,
@@ -123,6 +125,7 @@ const DIRECTIVES: &[&[Directive]] = &[
 const VARIABLES: &[&[Builtin]] = &[
     variables::VARIABLES,
     http2::VARIABLES,
+    http3::VARIABLES,
     proxy::VARIABLES,
     proxy::cache::VARIABLES,
     fastcgi::VARIABLES,
@@ -231,6 +234,8 @@ location_confs! {
     core,
     /// `http2`, `http2_chunk_size`.
     http2,
+    /// `http3`, `quic_retry`.
+    http3,
     /// `return`, `rewrite`, `set`, `if`.
     rewrite,
     /// `access_log`.
@@ -467,6 +472,7 @@ pub fn configure_arguments() -> String {
         "--with-pcre-jit",
         "--with-http_ssl_module",
         "--with-http_v2_module",
+        "--with-http_v3_module",
         "--with-http_realip_module",
         "--with-http_addition_module",
         "--with-http_sub_module",

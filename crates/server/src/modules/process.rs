@@ -71,6 +71,7 @@ pub const DIRECTIVES: &[Directive] = &[
     process("pcre_jit", noted),
     process("ssl_engine", noted),
     process("worker_connections", worker_connections),
+    process("quic_bpf", |s, n| flag(s, n, |p, v| p.quic_bpf = v)),
     process("use", noted),
     process("accept_mutex", noted),
     process("accept_mutex_delay", noted),

@@ -180,6 +180,7 @@ fn replaced(client: &Client, remote: Address) -> Rc<Client> {
         tls: client.tls.clone(),
         debug: client.debug.clone(),
         socket: client.socket.clone(),
+        quic: client.quic,
     })
 }
 

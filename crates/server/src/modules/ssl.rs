@@ -156,7 +156,18 @@ settings! {
         reject_handshake: bool = false,
         /// `http2`: offered by ALPN.
         http2: bool = false,
+        /// What is offered on QUIC connections, where the server is reached by them.
+        quic: Option<QuicProtocols> = None,
     }
+}
+
+/// `http3`, `http3_hq`: offered by ALPN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QuicProtocols {
+    /// HTTP/3.
+    pub h3: bool,
+    /// HTTP/0.9.
+    pub hq: bool,
 }
 
 /// `ssl_verify_client`
@@ -416,14 +427,22 @@ fn make(build: &mut Build<'_>, conf: &ServerSettings, around: &Around) -> Option
 pub fn check_listens(build: &mut Build<'_>, ports: &[Port], servers: &[Server], places: &[Option<conf::Span>]) {
     for site in ports.iter().flat_map(|p| std::iter::once(&p.any).chain(p.addresses.iter().map(|(_, s)| s))) {
         let ssl = |id: ServerId| &servers[id.0 as usize].conf.ssl;
-        if !site.ssl || !ssl(site.default).certificate.is_empty() {
+        let name = if site.quic { "quic" } else { "ssl" };
+        if !site.ssl && !site.quic {
+            continue;
+        }
+        if !ssl(site.default).certificate.is_empty() {
+            if site.quic && !ssl(site.default).protocols.tls13 {
+                let text = "\"ssl_protocols\" must enable TLSv1.3 for the \"listen ... quic\" directive";
+                build.problems.push(Problem::emerg(places[site.default.0 as usize], text));
+            }
             continue;
         }
         // Without one the default server must refuse handshakes, and then the others are asked.
         let asked = if *ssl(site.default).reject_handshake { site.servers.as_slice() } else { &[site.default] };
         let bare = asked.iter().find(|id| ssl(**id).certificate.is_empty() && !*ssl(**id).reject_handshake);
         if let Some(id) = bare {
-            let text = "no \"ssl_certificate\" is defined for the \"listen ... ssl\" directive";
+            let text = format!("no \"ssl_certificate\" is defined for the \"listen ... {name}\" directive");
             build.problems.push(Problem::emerg(places[id.0 as usize], text));
         }
     }

@@ -109,8 +109,7 @@ fn early_data(r: &mut Request) -> Option<Text> {
     let early = r.client.tls.get()?.early.get();
     let still = match &r.session {
         Session::Http1(http) => http.socket.tls().is_some_and(|t| t.state().is_handshaking()),
-        Session::Http2(stream) => stream.is_handshaking(),
-        Session::Sub(_) | Session::None => true,
+        other => other.stream().is_none_or(|stream| stream.is_handshaking()),
     };
     (early && still).then_some(Text::from("1"))
 }

@@ -134,7 +134,6 @@ pub const VARIABLES: &[Builtin] = &[
     volatile("connections_reading", |r| Some(text!(r, "{}", counters::sum().reading))),
     volatile("connections_writing", |r| Some(text!(r, "{}", counters::sum().writing))),
     volatile("connections_waiting", |r| Some(text!(r, "{}", counters::sum().waiting))),
-    fixed("http3", |_| Some(Text::EMPTY)),
 ];
 
 /// Rules for variables with a prefix.

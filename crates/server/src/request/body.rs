@@ -4,7 +4,7 @@
 use super::Request;
 use super::phases::Verdict;
 use crate::connection::http1::Http1;
-use crate::connection::{Session, http2};
+use crate::connection::{Session, http2, http3};
 use crate::log_error;
 use std::future::poll_fn;
 use std::io;
@@ -26,7 +26,7 @@ enum Framing {
     None,
     Length(u64),
     Chunked(Decoder),
-    /// A stream of HTTP/2, which has its own end; the length that was announced.
+    /// A stream of HTTP/2 or HTTP/3, which has its own end; the length that was announced.
     Stream(Option<u64>),
     Ended,
 }
@@ -181,6 +181,7 @@ pub fn confirm_expectation(r: &mut Request) {
     match &mut r.session {
         Session::Http1(http) => http.output.push_bytes(b"HTTP/1.1 100 Continue\r\n\r\n"),
         Session::Http2(stream) => http2::informational(stream, 100, &mut std::iter::empty()),
+        Session::Http3(stream) => http3::informational(stream, 100, &mut std::iter::empty()),
         Session::Sub(_) | Session::None => {}
     }
 }
@@ -196,7 +197,7 @@ pub async fn read_some(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyE
 /// Takes the body bytes that came with the head, without waiting. `Ok(true)`: the body is complete.
 pub fn take_preread(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
     let before = r.body.received;
-    if let Session::Http2(_) = r.session {
+    if r.session.stream().is_some() {
         return stream_body::take(r, out).and_then(|complete| finish_read(r, before, complete));
     }
     let Session::Http1(http) = &mut r.session else { return Ok(true) };
@@ -213,15 +214,18 @@ pub fn take_preread(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyErro
 pub fn arm(r: &mut Request, timeout: Duration) {
     match &mut r.session {
         Session::Http1(http) => http.timer.set(timeout),
-        Session::Http2(stream) => stream.arm(timeout),
-        Session::Sub(_) | Session::None => {}
+        other => {
+            if let Some(stream) = other.stream() {
+                stream.arm(timeout);
+            }
+        }
     }
 }
 
 /// See [`read_some`]; the caller arms the clock.
 pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
     let before = r.body.received;
-    if let Session::Http2(_) = r.session {
+    if r.session.stream().is_some() {
         let complete = std::task::ready!(stream_body::poll(r, cx, out));
         return Poll::Ready(complete.and_then(|complete| finish_read(r, before, complete)));
     }
@@ -355,7 +359,7 @@ pub fn discard_arrived(r: &mut Request) -> Result<(), u16> {
         return Ok(());
     }
     r.body.discarded = true;
-    if let Session::Http2(stream) = &r.session {
+    if let Some(stream) = r.session.stream() {
         stream.skip_body();
     }
     let Session::Http1(http) = &mut r.session else { return Ok(()) };

@@ -45,7 +45,13 @@ pub fn accept_stream(r: &mut Request, authority: Option<Span>, ended: bool) -> R
     }
     choose_server(r)?;
     let port = &r.shot.ports[crate::worker::port_of(&r.shot, r.client.listener)];
-    if !port.site(&r.client).http2 && !*r.conf().http2.http2 {
+    let (http2, http3) = (&r.conf().http2, &r.conf().http3);
+    let enabled = match r.version {
+        Version::HTTP30 => *http3.http3,
+        Version::HTTP09 => *http3.http3_hq,
+        _ => *http2.http2 || port.site(&r.client).http2,
+    };
+    if !enabled {
         let text = "client attempted to request the server name for which the negotiated protocol is disabled";
         log_error!(r, Info, "{text}");
         return Err(421);
@@ -299,7 +305,7 @@ fn choose_server(r: &mut Request) -> Result<(), u16> {
         log_error!(r, Info, "client sent HTTP/1.1 request without \"Host\" header");
         return Err(400);
     }
-    if site.ssl {
+    if site.ssl || site.quic {
         crate::modules::ssl::check(r, host)?;
     }
     Ok(())

@@ -6,7 +6,8 @@ use super::headers::KnownHeader as K;
 use super::phases::Verdict;
 use super::{Request, Text};
 use crate::config::complex::Complex;
-use crate::connection::{Session, http1, http2};
+use crate::connection::stream::Stream;
+use crate::connection::{Session, http1, http2, http3};
 use crate::modules;
 use crate::modules::core::ServerTokens;
 use crate::worker::clock;
@@ -97,6 +98,10 @@ impl Request {
             Session::Http2(_) => {
                 self.absolute_location();
                 http2::write_head(self, token);
+            }
+            Session::Http3(_) => {
+                self.absolute_location();
+                http3::write_head(self, token);
             }
             Session::Sub(_) | Session::None => {}
         }
@@ -229,6 +234,7 @@ impl Request {
             // An include's end is not the answer's.
             Session::Http1(_) => http1::queue(self, chunk, last && self.depth == 0),
             Session::Http2(_) => http2::queue(self, chunk, last && self.depth == 0),
+            Session::Http3(_) => http3::queue(self, chunk, last && self.depth == 0),
             Session::Sub(_) => super::subrequest::queue(self, chunk),
             Session::None => Ok(()),
         }
@@ -265,8 +271,7 @@ impl Request {
     pub fn unsent_bytes(&self) -> u64 {
         match &self.session {
             Session::Http1(http) => http.output.waiting(),
-            Session::Http2(stream) => stream.waiting(),
-            Session::Sub(_) | Session::None => 0,
+            other => other.stream().map_or(0, |stream| stream.waiting()),
         }
     }
 
@@ -312,8 +317,7 @@ impl Request {
     pub fn bytes_sent(&self) -> u64 {
         match &self.session {
             Session::Http1(h) if self.header_sent => h.output.queued - h.answer_start - self.unsent(h),
-            Session::Http2(stream) => stream.sent().0,
-            _ => 0,
+            other => other.stream().map_or(0, |stream| stream.sent().0),
         }
     }
 
@@ -321,12 +325,11 @@ impl Request {
     pub fn body_bytes_sent(&self) -> u64 {
         match &self.session {
             Session::Http1(h) => self.bytes_sent().saturating_sub(h.header_size),
-            Session::Http2(stream) => {
+            Session::Sub(s) => s.length,
+            other => other.stream().map_or(0, |stream| {
                 let (all, head) = stream.sent();
                 all - head
-            }
-            Session::Sub(s) => s.length,
-            Session::None => 0,
+            }),
         }
     }
 
@@ -410,8 +413,7 @@ impl Flow {
     pub fn poll(&mut self, r: &mut Request, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
         let http = match &mut r.session {
             Session::Http1(http) => http,
-            Session::Http2(stream) => return self.poll_stream(stream, cx),
-            Session::Sub(_) | Session::None => return Poll::Ready(Ok(())),
+            other => return other.stream().map_or(Poll::Ready(Ok(())), |stream| self.poll_stream(stream, cx)),
         };
         loop {
             if http.output.is_empty() {
@@ -454,7 +456,7 @@ impl Flow {
     }
 
     /// The same for a stream: what the rate lets out goes as the windows let it.
-    fn poll_stream(&mut self, stream: &http2::Http2Stream, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_stream(&mut self, stream: &dyn Stream, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
         loop {
             if stream.waiting() == 0 {
                 self.armed = false;
@@ -520,8 +522,7 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
 fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
     match &mut r.session {
         Session::Http1(http) => http.socket.poll_closed(cx).is_ready(),
-        Session::Http2(stream) => stream.poll_gone().is_ready(),
-        Session::Sub(_) | Session::None => false,
+        other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),
     }
 }
 

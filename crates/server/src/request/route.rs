@@ -50,6 +50,8 @@ pub struct Site {
     pub ssl: bool,
     /// `listen ... http2`
     pub http2: bool,
+    /// `listen ... quic`
+    pub quic: bool,
     /// `server_name a.b`
     pub exact: HashMap<Box<[u8]>, ServerId>,
     /// `*.a.b` as `.a.b`; with `true` also `a.b` itself (`.a.b`).

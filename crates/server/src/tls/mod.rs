@@ -14,6 +14,7 @@ pub mod notes;
 pub mod ocsp;
 pub mod password;
 pub mod pem;
+pub mod quic;
 pub mod server;
 pub mod sessions;
 pub mod tickets;

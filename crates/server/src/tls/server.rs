@@ -12,7 +12,7 @@ use super::sessions::{Cache, Zone};
 use super::tickets::{Scope, TicketKey, Tickets};
 use super::verify::{self, Trust};
 use crate::fetch::Fetch;
-use crate::modules::ssl::{Ocsp, ServerSettings, SessionCache, VerifyClient};
+use crate::modules::ssl::{Ocsp, QuicProtocols, ServerSettings, SessionCache, VerifyClient};
 use aws_lc_rs::digest::{Context as Digest, SHA256};
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
@@ -34,6 +34,8 @@ const MAX_EARLY_DATA: u32 = 16 * 1024;
 pub struct Context {
     /// For the library; without certificate where all handshakes are refused.
     pub config: Arc<ServerConfig>,
+    /// The same for QUIC connections, where they are listened for.
+    pub quic: Option<Arc<ServerConfig>>,
     /// Certificates whose names have variables.
     pub dynamic: Option<Dynamic>,
     /// Whom clients' certificates must come from, if they are asked for.
@@ -163,8 +165,10 @@ fn try_build(
         config.cert_compressors = Vec::new();
     }
     sessions(&mut config, conf, &options, source, scope)?;
+    let quic = conf.quic.filter(|_| options.protocols.tls13).map(|offered| Arc::new(for_quic(&config, offered)));
     Ok(Context {
         config: Arc::new(config),
+        quic,
         dynamic,
         trust,
         verify: *conf.verify_client,
@@ -180,6 +184,21 @@ fn try_build(
 fn alpn(http2: bool) -> Vec<Vec<u8>> {
     let all: &[&[u8]] = &[b"h2", b"http/1.1", b"http/1.0", b"http/0.9"];
     all[usize::from(!http2)..].iter().map(|p| p.to_vec()).collect()
+}
+
+/// QUIC limits early data by its own means, and the protocol must be agreed on (RFC 9001 sections 4.6.1, 8.1).
+fn for_quic(config: &ServerConfig, offered: QuicProtocols) -> ServerConfig {
+    let mut config = config.clone();
+    let all = [(offered.h3, wire::http3::ALPN), (offered.hq, wire::http3::ALPN_HQ)];
+    config.alpn_protocols = all.iter().filter(|(on, _)| *on).map(|(_, name)| name.to_vec()).collect();
+    if config.alpn_protocols.is_empty() {
+        // An empty list would mean that any protocol will do: this one nobody asks for.
+        config.alpn_protocols.push(b"none".to_vec());
+    }
+    if config.max_early_data_size > 0 {
+        config.max_early_data_size = u32::MAX;
+    }
+    config
 }
 
 /// Loads certificates, their keys and what is stapled to them.

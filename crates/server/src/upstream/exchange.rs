@@ -122,8 +122,7 @@ impl Failure {
 pub fn poll_client_gone(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
     match &mut r.session {
         Session::Http1(http) => http.socket.poll_closed(cx),
-        Session::Http2(stream) => stream.poll_gone(),
-        Session::Sub(_) | Session::None => Poll::Pending,
+        other => other.stream().map_or(Poll::Pending, |stream| stream.poll_gone()),
     }
 }
 

@@ -5,7 +5,7 @@ use super::exchange::{Answer, Job, is_bodiless, poll_client_gone, release};
 use super::settings::UpstreamSettings;
 use super::tunnel;
 use crate::cache::caching::Caching;
-use crate::connection::{Session, doing, http2, pool as buffers};
+use crate::connection::{Session, doing, http2, http3, pool as buffers};
 use crate::log_error;
 use crate::request::filter::Chunk;
 use crate::request::headers::KnownHeader as K;
@@ -498,7 +498,7 @@ fn waiting(r: &Request) -> u64 {
 
 /// Whether what the client does not take yet may wait in a file: filters that need the bytes would read it back at once.
 fn may_spool(r: &Request) -> bool {
-    !r.in_memory && r.tail.is_empty() && matches!(r.session, Session::Http1(_) | Session::Http2(_))
+    !r.in_memory && r.tail.is_empty() && !matches!(r.session, Session::Sub(_) | Session::None)
 }
 
 fn is_filling(r: &Request) -> bool {
@@ -521,9 +521,12 @@ pub fn early_hints(r: &mut Request, head: &ResponseHead, bytes: &[u8]) {
         return;
     }
     let passed = |known| !matches!(known, K::Connection | K::KeepAlive | K::TransferEncoding | K::ContentLength);
-    if let Session::Http2(stream) = &r.session {
-        let lines = head.headers.iter().filter(|l| passed(l.known));
-        return http2::informational(stream, 103, &mut lines.map(|l| (l.name.of(bytes), l.value.of(bytes))));
+    let lines = head.headers.iter().filter(|l| passed(l.known));
+    let mut lines = lines.map(|l| (l.name.of(bytes), l.value.of(bytes)));
+    match &r.session {
+        Session::Http2(stream) => return http2::informational(stream, 103, &mut lines),
+        Session::Http3(stream) => return http3::informational(stream, 103, &mut lines),
+        _ => {}
     }
     let Session::Http1(http) = &mut r.session else { return };
     let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();

@@ -97,8 +97,8 @@ fn share(snapshot: &Snapshot, listeners: &[Listener], thread: usize, threads: us
         let Some(listen) = snapshot.listens.iter().position(|s| s.address == l.address && s.kind == l.kind) else {
             continue;
         };
-        for socket in l.of_thread(thread, threads) {
-            ears.push(Ear { listen, id: socket.id, fd: socket.fd.clone() });
+        for (place, socket) in l.of_thread(thread, threads) {
+            ears.push(Ear { listen, id: socket.id, place, fd: socket.fd.clone() });
         }
     }
     ears

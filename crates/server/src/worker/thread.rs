@@ -17,6 +17,8 @@ pub struct Ear {
     pub listen: usize,
     /// Known by this through reloads.
     pub id: u64,
+    /// Which of its address's sockets it is.
+    pub place: usize,
     /// The socket; shared with the master and, for unix sockets, with other threads.
     pub fd: Arc<OwnedFd>,
 }
@@ -139,7 +141,8 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
             p.push(ear.listen);
             p.len() - 1
         });
-        match Listener::new(number, ear.id, &shot.listens[ear.listen], ear.fd) {
+        let spec = &shot.listens[ear.listen];
+        match Listener::new(number, ear, spec) {
             Ok(l) => mine.listeners.push(l),
             Err(e) => crate::log::process_line(
                 crate::log::error::Level::Alert,

@@ -31,6 +31,8 @@ impl Version {
     pub const HTTP11: Self = Self(1001);
     /// `HTTP/2.0`, whose requests come in frames.
     pub const HTTP20: Self = Self(2000);
+    /// RFC 9114.
+    pub const HTTP30: Self = Self(3000);
 }
 
 /// How far an incremental parser got.

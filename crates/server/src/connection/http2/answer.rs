@@ -2,14 +2,12 @@
 
 use super::{Http2Stream, OUTPUT_LIMIT, State};
 use crate::connection::Session as Way;
+use crate::connection::fields::head_fields;
 use crate::request::Request;
 use crate::request::filter::Chunk;
-use crate::request::headers::KnownHeader as K;
-use crate::request::respond::write_decimal;
 use crate::worker::clock;
 use std::io;
 use wire::http2::frame::HEADER;
-use wire::http2::hpack::encoder::Encoder;
 
 /// Writes the answer's head (`ngx_http_v2_header_filter`). The stream ends with it if no body can follow.
 pub fn write_head(r: &mut Request, server_token: &[u8]) {
@@ -18,7 +16,10 @@ pub fn write_head(r: &mut Request, server_token: &[u8]) {
     let conf = &r.conf().http2;
     let chunk = (*conf.http2_chunk_size).min(wire::http2::MAX_FRAME as u64) as usize;
     let mut state = stream.session.state.borrow_mut();
-    let sent = state.wire.send_head(stream.id, end, |encoder, out| head_fields(r, server_token, encoder, out));
+    let sent = state.wire.send_head(stream.id, end, |encoder, out| {
+        encoder.status(r.headers_out.status, out);
+        head_fields(r, server_token, |name, value| encoder.field(name, value, out));
+    });
     if let Some(s) = state.wire.stream(stream.id) {
         s.data.sent += sent as u64;
         s.data.header_size = s.data.sent;
@@ -27,40 +28,6 @@ pub fn write_head(r: &mut Request, server_token: &[u8]) {
         s.data.rate_start_ms = clock::monotonic_ms();
     }
     stream.session.changed(&state);
-}
-
-fn head_fields(r: &Request, server_token: &[u8], encoder: &mut Encoder, out: &mut Vec<u8>) {
-    let h = &r.headers_out;
-    encoder.status(h.status, out);
-    if !h.has(K::Server) {
-        encoder.field(b"server", server_token, out);
-    }
-    if !h.has(K::Date) {
-        encoder.field(b"date", &clock::http_date(), out);
-    }
-    if let Some(kind) = h.content_type.filter(|t| !r.arena.get(*t).is_empty()) {
-        match h.charset.filter(|c| !r.arena.get(*c).is_empty()) {
-            Some(charset) => {
-                let value = [r.arena.get(kind), b"; charset=", r.arena.get(charset)].concat();
-                encoder.field(b"content-type", &value, out);
-            }
-            None => encoder.field(b"content-type", r.arena.get(kind), out),
-        }
-    }
-    if let Some(n) = h.content_length {
-        let mut digits = Vec::with_capacity(20);
-        write_decimal(n, &mut digits);
-        encoder.field(b"content-length", &digits, out);
-    }
-    if let Some(t) = h.last_modified.filter(|_| !h.has(K::LastModified)) {
-        encoder.field(b"last-modified", &wire::date::format_http(t), out);
-    }
-    for l in h.lines.iter().filter(|l| l.known == K::Location) {
-        encoder.field(b"location", r.arena.get(l.value), out);
-    }
-    for l in h.lines.iter().filter(|l| l.known != K::Location) {
-        encoder.field(r.arena.get(l.name), r.arena.get(l.value), out);
-    }
 }
 
 /// Sends a head of the 1xx kind.

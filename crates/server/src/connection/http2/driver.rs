@@ -1,14 +1,14 @@
 //! The task of a connection: reads, lets the protocol and the streams work, writes all that came of it in one call.
 
-use super::head::{self, Arrived};
-use super::{OUTPUT_LIMIT, Session, State};
+use super::{Http2Stream, OUTPUT_LIMIT, Session, State};
+use crate::connection::fields::{self, Arrived};
 use crate::connection::http1::Http1;
 use crate::connection::socket::Socket;
-use crate::connection::{Client, Session as Way, pool};
+use crate::connection::{Client, Session as Way, pool, stream};
 use crate::engine::{self, TaskId};
 use crate::log::error::Level;
 use crate::modules::core::{Conf, Lingering};
-use crate::request::{Request, phases, respond};
+use crate::request::Version;
 use crate::snapshot::{LocationId, ServerId, Shot};
 use crate::worker::timer::Timer;
 use crate::worker::{clock, counters};
@@ -299,7 +299,8 @@ impl Driver {
                 Ok(Event::More) => break,
                 Ok(Event::Head { stream, end, len }) => {
                     drop(state);
-                    self.open(cx, &Arrived { id: stream, end, len, block: &fields });
+                    let version = Version::HTTP20;
+                    self.open(cx, stream, &Arrived { version, end, len, block: &fields });
                 }
                 Ok(Event::Data { stream, span, end }) => {
                     state.take_data(stream, span.of(&input), end);
@@ -352,13 +353,14 @@ impl Driver {
     }
 
     /// A request has come: it is worked on at once, and gets a task of its own if it has to wait.
-    fn open(&mut self, cx: &mut Context<'_>, arrived: &Arrived<'_>) {
+    fn open(&mut self, cx: &mut Context<'_>, id: u32, arrived: &Arrived<'_>) {
         (self.started, self.rested) = (true, false);
         counters::request();
         let shot = crate::worker::shot();
-        let (r, accepted) = head::open(&self.session, &self.client, shot.clone(), arrived);
+        let way = Way::Http2(Http2Stream { session: self.session.clone(), id });
+        let (r, accepted) = fields::open(way, &self.client, shot.clone(), arrived);
         self.limit_requests(&shot);
-        let mut work = Box::pin(answer(r, accepted));
+        let mut work = Box::pin(stream::answer(r, accepted));
         if work.as_mut().poll(cx).is_pending() {
             engine::spawn(work);
         }
@@ -589,26 +591,4 @@ fn reset_text(stream: u32, code: ErrorCode) -> String {
         ErrorCode::INTERNAL_ERROR => format!("client terminated stream {stream} due to internal error"),
         ErrorCode(code) => format!("client terminated stream {stream} with status {code}"),
     }
-}
-
-/// Works on one request from its head to its log line. Its stream ends with it.
-async fn answer(mut r: Box<Request>, accepted: Result<(), u16>) {
-    match accepted {
-        Ok(()) => phases::process(&mut r).await,
-        Err(status) => {
-            if status == 400
-                && let Way::Http2(stream) = &r.session
-            {
-                stream.refuse();
-            }
-            phases::answer_status(&mut r, status).await;
-        }
-    }
-    if !r.aborted && respond::flush_rest(&mut r).await.is_err() {
-        r.aborted = true;
-    }
-    crate::modules::log::write(&mut r);
-    crate::request::finish::after_log(&mut r).await;
-    r.session = Way::None;
-    pool::give_request(r);
 }

@@ -4,27 +4,23 @@
 //!
 //! ```text
 //! driver.rs   socket <-> frames; when the connection is idle, ends, or is given up
-//! head.rs     a header block -> a request
 //! stream.rs   what a request sees of its stream: body in, answer out
 //! answer.rs   head, body and trailers of an answer as frames
 //! ```
 
 mod answer;
 mod driver;
-mod head;
 mod stream;
 
 pub use answer::{informational, queue, write_head};
 pub use driver::{is_agreed, is_preface, is_wanted, serve};
 pub use stream::Http2Stream;
 
-use crate::connection::Client;
 use crate::connection::output::Output;
 use crate::engine::{self, TaskId};
 use crate::worker::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
 use wire::http2::connection::Connection;
 
 /// How long a client may go on sending a body after its answer is complete, ms: most bodies that nobody reads are short and
@@ -146,6 +142,3 @@ impl Session {
         }
     }
 }
-
-/// What streams share of their client: its address, counters.
-type SharedClient = Rc<Client>;

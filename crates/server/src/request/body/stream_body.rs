@@ -1,9 +1,7 @@
-//! The body of a request that came in an HTTP/2 stream: its length is the stream's, and the window says how much of it may
+//! The body of a request that came in a stream of HTTP/2 or HTTP/3: its length is the stream's, and the window says how much of it may
 //! be here before it is read. Part of `request::body`.
 
 use super::{BodyError, Framing};
-use crate::connection::Session;
-use crate::connection::http2::Http2Stream;
 use crate::log_error;
 use crate::request::Request;
 use std::task::{Context, Poll};
@@ -20,10 +18,11 @@ pub(super) fn take(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError
     let conf = r.conf();
     let window = (*conf.core.client_body_buffer_size).max(*conf.http2.http2_body_preread_size);
     let window = window.min(u64::from(wire::http2::MAX_WINDOW)) as u32;
-    let Session::Http2(stream) = &r.session else { return Ok(true) };
+    let Some(stream) = r.session.stream() else { return Ok(true) };
     let Framing::Stream(length) = r.body.framing else { return Ok(true) };
     let received = &mut r.body.received;
-    let taken = stream.read(all, window, |arrived| {
+    let mut taken = None;
+    stream.read(all, window, &mut |arrived| {
         *received += arrived.bytes.len() as u64;
         if out.is_empty() {
             std::mem::swap(out, arrived.bytes);
@@ -31,11 +30,11 @@ pub(super) fn take(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError
             out.extend_from_slice(arrived.bytes);
             arrived.bytes.clear();
         }
-        match length {
+        taken = Some(match length {
             Some(length) if *received > length => Err(Wrong::More),
             Some(length) if arrived.ended && *received < length => Err(Wrong::Less { received: *received, length }),
             _ => Ok(arrived.ended),
-        }
+        });
     });
     match taken {
         None => Err(gone(r)),
@@ -63,15 +62,14 @@ pub(super) fn take(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError
 /// Takes what is there, or waits for it. The caller has armed the clock.
 pub(super) fn poll(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
     let before = r.body.received;
-    let is_gone = |r: &Request| matches!(&r.session, Session::Http2(stream) if stream.is_gone());
-    if is_gone(r) {
+    if r.session.stream().is_some_and(|stream| stream.is_gone()) {
         return Poll::Ready(Err(gone(r)));
     }
     match take(r, out) {
         Ok(false) if r.body.received == before => {}
         other => return Poll::Ready(other),
     }
-    let Session::Http2(stream) = &r.session else { return Poll::Ready(Ok(true)) };
+    let Some(stream) = r.session.stream() else { return Poll::Ready(Ok(true)) };
     stream.watch();
     if stream.poll_expired(cx).is_pending() {
         return Poll::Pending;
@@ -89,8 +87,8 @@ fn gone(r: &mut Request) -> BodyError {
 /// Nothing is answered: the stream is reset.
 fn time_out(r: &mut Request) -> BodyError {
     log_error!(r, Info, "client timed out (110: Connection timed out)");
-    if let Session::Http2(stream) = &r.session {
-        Http2Stream::time_out(stream);
+    if let Some(stream) = r.session.stream() {
+        stream.time_out();
     }
     r.headers_out.status = 408;
     r.aborted = true;

@@ -6,7 +6,7 @@ use super::HpackError;
 const MAX_EXTENSION: usize = 3;
 
 /// Reads an integer whose first byte is at `at`, with a prefix of `bits` bits.
-pub(super) fn read(block: &[u8], at: &mut usize, bits: u32) -> Result<usize, HpackError> {
+pub(crate) fn read(block: &[u8], at: &mut usize, bits: u32) -> Result<usize, HpackError> {
     let mask = (1usize << bits) - 1;
     let first = *block.get(*at).ok_or(HpackError::Truncated)?;
     *at += 1;
@@ -26,7 +26,7 @@ pub(super) fn read(block: &[u8], at: &mut usize, bits: u32) -> Result<usize, Hpa
 }
 
 /// Writes an integer; `pattern` holds the bits above the prefix.
-pub(super) fn write(value: usize, bits: u32, pattern: u8, out: &mut Vec<u8>) {
+pub(crate) fn write(value: usize, bits: u32, pattern: u8, out: &mut Vec<u8>) {
     let mask = (1usize << bits) - 1;
     if value < mask {
         out.push(pattern | value as u8);

@@ -4,7 +4,7 @@
 pub mod decoder;
 pub mod encoder;
 pub mod huffman;
-mod integer;
+pub(crate) mod integer;
 pub mod static_table;
 mod table;
 

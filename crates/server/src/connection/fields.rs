@@ -1,12 +1,13 @@
-//! A header block becomes a request: pseudo-headers, header lines, cookies (`ngx_http_v2_state_process_header` and what
-//! follows it). What is wrong is a status; the meaning of the headers is `request::head`'s.
+//! Fields become a request, and an answer's head becomes fields: what HTTP/2 and HTTP/3 have in common. Pseudo-headers, header
+//! lines, cookies (`ngx_http_v2_state_process_header` and what follows it). What is wrong is a status; the meaning of the
+//! headers is `request::head`'s.
 
-use super::{Http2Stream, Session, SharedClient};
-use crate::connection::{Session as Way, doing, pool};
+use super::{Client, Session, doing, pool};
 use crate::log_error;
 use crate::modules::core::ServerSettings;
 use crate::request::arena::Span;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
+use crate::request::respond::write_decimal;
 use crate::request::{Method, Request, Text, Version, head};
 use crate::snapshot::Shot;
 use crate::worker::clock;
@@ -14,19 +15,25 @@ use std::rc::Rc;
 use wire::http1::target;
 use wire::http2::hpack::HeaderBlock;
 
-/// What follows the target in the request line that HTTP/2 does not have.
-const LINE_END: &[u8] = b" HTTP/2.0";
-
 /// A head that has come.
-pub(super) struct Arrived<'a> {
-    /// Its stream.
-    pub id: u32,
+pub struct Arrived<'a> {
+    /// The protocol's version.
+    pub version: Version,
     /// No body follows.
     pub end: bool,
     /// Bytes of the block as it was sent.
     pub len: usize,
     /// Its fields.
     pub block: &'a HeaderBlock,
+}
+
+/// What follows the target in the request line that these protocols do not have.
+fn line_end(version: Version) -> &'static [u8] {
+    match version {
+        Version::HTTP30 => b" HTTP/3.0",
+        Version::HTTP09 => b"",
+        _ => b" HTTP/2.0",
+    }
 }
 
 /// What was found among the fields.
@@ -42,18 +49,17 @@ struct Found {
 }
 
 /// Makes a request. The error is the status to answer with.
-pub(super) fn open(
-    session: &Rc<Session>,
-    client: &SharedClient,
+pub fn open(
+    way: Session,
+    client: &Rc<Client>,
     shot: Rc<Shot>,
     arrived: &Arrived<'_>,
 ) -> (Box<Request>, Result<(), u16>) {
-    let way = Way::Http2(Http2Stream { session: session.clone(), id: arrived.id });
     let mut r = pool::take_request(shot, client.clone(), way);
     r.started_ms = clock::wall_ms();
     r.request_length = arrived.len as u64;
-    r.version = Version::HTTP20;
-    r.headers_in.head.version = Version::HTTP20;
+    r.version = arrived.version;
+    r.headers_in.head.version = arrived.version;
     let server = head::default_server(&r);
     r.server = server;
     r.location = r.shot.server(server).root;
@@ -99,8 +105,8 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
     }
     join_cookies(r, &found.cookies);
     head::accept_stream(r, found.authority, arrived.end)?;
-    if let Way::Http2(stream) = &r.session {
-        stream.with(|s| s.data.length = r.headers_in.content_length);
+    if let Some(stream) = r.session.stream() {
+        stream.expect(r.headers_in.content_length);
     }
     Ok(())
 }
@@ -186,7 +192,8 @@ fn request_line(r: &mut Request, found: &Found) -> Result<(), u16> {
     r.arena.append(Text::Own(method));
     r.arena.buffer().push(b' ');
     r.arena.append(Text::Own(path));
-    r.arena.buffer().extend_from_slice(LINE_END);
+    let end = line_end(r.version);
+    r.arena.buffer().extend_from_slice(end);
     let line = r.arena.since(start);
     let Ok(parts) = target::split(r.arena.span(path)) else {
         log_error!(r, Info, "client sent invalid :path header: \"{}\"", lossy(r, path));
@@ -200,7 +207,7 @@ fn request_line(r: &mut Request, found: &Found) -> Result<(), u16> {
     head.path = within(parts.path);
     head.args = parts.args.map(within);
     (head.complex, head.quoted, head.plus) = (parts.complex, parts.quoted, parts.plus);
-    head.protocol = Some(Span { start: line.end - LINE_END.len() as u32 + 1, end: line.end });
+    head.protocol = (!end.is_empty()).then(|| Span { start: line.end - end.len() as u32 + 1, end: line.end });
     let method = Method::of(r.arena.span(method));
     r.headers_in.head.method_id = method;
     Ok(())
@@ -224,4 +231,38 @@ fn join_cookies(r: &mut Request, cookies: &[Span]) {
     };
     let name = r.arena.push(b"cookie");
     r.headers_in.head.headers.push(HeaderLine { name, value, known: K::Cookie });
+}
+
+/// The fields of an answer's head behind its status, in their order.
+pub fn head_fields(r: &Request, server_token: &[u8], mut field: impl FnMut(&[u8], &[u8])) {
+    let h = &r.headers_out;
+    if !h.has(K::Server) {
+        field(b"server", server_token);
+    }
+    if !h.has(K::Date) {
+        field(b"date", &clock::http_date());
+    }
+    if let Some(kind) = h.content_type.filter(|t| !r.arena.get(*t).is_empty()) {
+        match h.charset.filter(|c| !r.arena.get(*c).is_empty()) {
+            Some(charset) => {
+                let value = [r.arena.get(kind), b"; charset=", r.arena.get(charset)].concat();
+                field(b"content-type", &value);
+            }
+            None => field(b"content-type", r.arena.get(kind)),
+        }
+    }
+    if let Some(n) = h.content_length {
+        let mut digits = Vec::with_capacity(20);
+        write_decimal(n, &mut digits);
+        field(b"content-length", &digits);
+    }
+    if let Some(t) = h.last_modified.filter(|_| !h.has(K::LastModified)) {
+        field(b"last-modified", &wire::date::format_http(t));
+    }
+    for l in h.lines.iter().filter(|l| l.known == K::Location) {
+        field(b"location", r.arena.get(l.value));
+    }
+    for l in h.lines.iter().filter(|l| l.known != K::Location) {
+        field(r.arena.get(l.name), r.arena.get(l.value));
+    }
 }

@@ -1,0 +1,444 @@
+//! The task of a connection: takes its datagrams, lets the protocols and the streams work, sends all that came of it.
+
+use super::{Session, State, code, default_server, log};
+use crate::connection::{Address, Client, handshake};
+use crate::listen::quic::{self, Link};
+use crate::log::error::Level;
+use crate::modules::core::Conf;
+use crate::snapshot::Shot;
+use crate::tls::quic::{Shaken, with_client};
+use crate::worker::timer::Timer;
+use crate::worker::{clock, counters};
+use bytes::Bytes;
+use hashbrown::HashMap;
+use quinn_proto::{Connection, ConnectionError as Lost, Dir, Event, StreamEvent, StreamId, Transmit};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+use wire::http2::hpack::decoder::Limits;
+use wire::http3::frame::{self, setting};
+use wire::http3::{ConnectionError, ErrorCode};
+
+/// Calls to send of one turn, before other connections of the thread get theirs.
+const SENDS: usize = 16;
+/// Pieces of answers handed to QUIC between two calls: as many as one call sends.
+const PIECES: usize = 4;
+/// Deadlines are kept in whole milliseconds.
+const TICK: Duration = Duration::from_millis(1);
+/// No client needs to be told of later deadlines exactly.
+const LATEST: Duration = Duration::from_secs(3600);
+
+thread_local! {
+    static PACKETS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What is waited for, and how the wait ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    /// The handshake: `client_header_timeout`.
+    Handshake,
+    /// The streams have their own deadlines; what is on its way has QUIC's.
+    Streams,
+    /// The first request, or the rest of a head: the same again.
+    Head,
+    /// The next request: `keepalive_timeout`.
+    Idle,
+    /// The end of QUIC's own farewell.
+    Farewell,
+}
+
+pub(super) struct Driver {
+    pub(super) session: Rc<Session>,
+    pub(super) client: Rc<Client>,
+    link: Rc<Link>,
+    /// QUIC's deadline, and what it is.
+    timer: Timer,
+    due: Option<Instant>,
+    /// Ours.
+    patience: Timer,
+    wait: Wait,
+    shaking: bool,
+    drained: bool,
+    counted_idle: bool,
+    /// Datagrams that found no room.
+    unsent: Option<(Transmit, Vec<u8>)>,
+}
+
+/// Serves a QUIC connection.
+pub async fn serve(link: Rc<Link>, connection: Connection, client: Rc<Client>) {
+    let mut driver = Driver::new(link, connection, client);
+    poll_fn(|cx| driver.turn(cx)).await;
+}
+
+impl Driver {
+    fn new(link: Rc<Link>, quic: Connection, client: Rc<Client>) -> Driver {
+        let shot = crate::worker::shot();
+        let server = shot.server(default_server(&shot, &client));
+        let (number, size) = *server.conf.core.large_client_header_buffers;
+        let state = State {
+            quic,
+            streams: HashMap::new(),
+            oneway: Vec::new(),
+            ready: VecDeque::new(),
+            control: None,
+            control_output: Vec::new(),
+            goaway: None,
+            next: 0,
+            task: crate::engine::current(),
+            dead: false,
+            flood: Default::default(),
+        };
+        let session = Session {
+            state: RefCell::new(state),
+            driving: Cell::new(false),
+            hq: Cell::new(false),
+            limits: Limits { field: size, block: number * size },
+            error: RefCell::default(),
+        };
+        link.endpoint.shaking.set(link.endpoint.shaking.get() + 1);
+        let patience = Timer::new();
+        patience.set(*server.conf.core.client_header_timeout);
+        Driver {
+            session: Rc::new(session),
+            client,
+            link,
+            timer: Timer::new(),
+            due: None,
+            patience,
+            wait: Wait::Handshake,
+            shaking: true,
+            drained: false,
+            counted_idle: false,
+            unsent: None,
+        }
+    }
+
+    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.link.adopt();
+        self.session.driving.set(true);
+        self.session.state.borrow_mut().task = crate::engine::current();
+        let over = self.work(cx);
+        self.session.driving.set(false);
+        over
+    }
+
+    fn work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let now = Instant::now();
+        self.receive(now);
+        if crate::worker::draining() {
+            self.go_away();
+        }
+        self.events(cx);
+        self.wait_for(cx);
+        let more = self.send(now);
+        self.tell_endpoint();
+        if self.drained {
+            return Poll::Ready(());
+        }
+        self.set_timer(cx, now);
+        if more {
+            crate::engine::wake(crate::engine::current());
+        }
+        Poll::Pending
+    }
+
+    /// Datagrams, and deadlines that have passed.
+    fn receive(&mut self, now: Instant) {
+        let events = self.link.take_events();
+        let mut state = self.session.state.borrow_mut();
+        if !events.is_empty() {
+            let work = || events.into_iter().for_each(|event| state.quic.handle_event(event));
+            if self.shaking { with_client(&self.client, work) } else { work() }
+        }
+        if self.due.is_some_and(|due| due <= now) {
+            self.due = None;
+            state.quic.handle_timeout(now);
+        }
+        let remote = quic::plain(state.quic.remote_address());
+        if *self.client.remote.borrow() != Address::Inet(remote) {
+            self.client.remote.replace(Address::Inet(remote));
+        }
+    }
+
+    /// What the library has to say.
+    fn events(&mut self, cx: &mut Context<'_>) {
+        loop {
+            let Some(event) = self.session.state.borrow_mut().quic.poll() else { break };
+            let done = match event {
+                Event::HandshakeDataReady => Ok(()),
+                Event::Connected => {
+                    self.connected();
+                    Ok(())
+                }
+                Event::ConnectionLost { reason } => {
+                    self.lost(&reason);
+                    Ok(())
+                }
+                Event::Stream(StreamEvent::Opened { dir }) => {
+                    self.shaken();
+                    self.accept_streams(cx, dir)
+                }
+                Event::Stream(StreamEvent::Readable { id }) => self.readable(cx, id),
+                Event::Stream(StreamEvent::Writable { id }) => {
+                    self.session.state.borrow_mut().make_ready(id);
+                    Ok(())
+                }
+                Event::Stream(StreamEvent::Stopped { id, .. }) => self.stopped(id),
+                _ => Ok(()),
+            };
+            if let Err(e) = done {
+                self.fail(&e);
+            }
+        }
+        let error = self.session.error.take();
+        if let Some(e) = error {
+            self.fail(&e);
+        }
+        self.farewell();
+    }
+
+    /// The client wants no more of an answer.
+    fn stopped(&mut self, id: StreamId) -> Result<(), ConnectionError> {
+        let mut state = self.session.state.borrow_mut();
+        if state.control == Some(id) {
+            let text = "client stopped a stream that the connection needs";
+            return Err(ConnectionError::new(ErrorCode::CLOSED_CRITICAL_STREAM, text));
+        }
+        let _ = state.quic.send_stream(id).reset(code(ErrorCode::REQUEST_CANCELLED));
+        state.cancel(id)
+    }
+
+    /// Notes what the handshake came to, as far as it has come, before the first request looks at it.
+    pub(super) fn shaken(&mut self) {
+        if self.client.tls.get().is_some() {
+            return;
+        }
+        let state = self.session.state.borrow();
+        let data = state.quic.crypto_session().handshake_data();
+        let Some(shaken) = data.and_then(|d| d.downcast::<Shaken>().ok()) else { return };
+        let Shaken { message, hello, name, server, done } = *shaken;
+        let early = state.quic.is_handshaking();
+        drop(state);
+        self.session.hq.set(done.alpn.as_deref() == Some(wire::http3::ALPN_HQ));
+        let facts = handshake::facts(&crate::worker::shot(), &message, &hello, name, server);
+        facts.early.set(early);
+        let _ = facts.done.set(done);
+        let _ = self.client.tls.set(Rc::new(facts));
+        self.open_control();
+    }
+
+    /// Our settings: no dynamic table.
+    fn open_control(&mut self) {
+        let mut state = self.session.state.borrow_mut();
+        if self.session.hq.get() || state.control.is_some() {
+            return;
+        }
+        state.control = state.quic.streams().open(Dir::Uni);
+        let size = self.session.limits.block as u64;
+        let goaway = state.goaway;
+        frame::write_control(&[(setting::MAX_FIELD_SECTION_SIZE, size)], &mut state.control_output);
+        if let Some(end) = goaway {
+            frame::write_goaway(end, &mut state.control_output);
+        }
+    }
+
+    fn connected(&mut self) {
+        self.shaken();
+        self.calm();
+    }
+
+    fn calm(&mut self) {
+        if std::mem::take(&mut self.shaking) {
+            let endpoint = &self.link.endpoint;
+            endpoint.shaking.set(endpoint.shaking.get() - 1);
+        }
+    }
+
+    fn lost(&mut self, reason: &Lost) {
+        let text = match reason {
+            Lost::ApplicationClosed(_) | Lost::LocallyClosed | Lost::Reset => None,
+            Lost::TimedOut if self.shaking => Some("client timed out (110: Connection timed out)".to_owned()),
+            Lost::TimedOut => None,
+            _ if self.shaking => Some(format!("QUIC handshake failed ({reason})")),
+            _ => Some(format!("QUIC connection lost ({reason})")),
+        };
+        if let Some(text) = text {
+            self.note(&text);
+        }
+        self.end_streams();
+    }
+
+    pub(super) fn note(&self, text: &str) {
+        log(&self.client, Level::Info, text);
+    }
+
+    /// The client broke the protocol.
+    pub(super) fn fail(&mut self, error: &ConnectionError) {
+        self.note(&error.text);
+        self.close(error.code, &error.text);
+    }
+
+    fn close(&mut self, why: ErrorCode, text: &str) {
+        let reason = Bytes::copy_from_slice(text.as_bytes());
+        self.session.state.borrow_mut().quic.close(Instant::now(), code(why), reason);
+        self.end_streams();
+    }
+
+    fn end_streams(&mut self) {
+        let mut state = self.session.state.borrow_mut();
+        state.dead = true;
+        state.ready.clear();
+        state.streams.retain(|_, s| {
+            s.give_up();
+            s.owned
+        });
+    }
+
+    /// No new requests are taken; those under way are answered.
+    fn go_away(&mut self) {
+        let mut state = self.session.state.borrow_mut();
+        let state = &mut *state;
+        if state.goaway.is_none() {
+            state.goaway = Some(state.next);
+            if state.control.is_some() {
+                frame::write_goaway(state.next, &mut state.control_output);
+            }
+        }
+    }
+
+    /// `keepalive_requests`, `keepalive_time`, `keepalive_timeout 0`: this stream is the last.
+    pub(super) fn limit_requests(&mut self, shot: &Shot) {
+        let core = self.settings(shot);
+        let age = clock::wall_ms().saturating_sub(self.client.started_ms);
+        if core.keepalive_timeout.is_zero()
+            || self.client.requests.get() >= *core.keepalive_requests
+            || age > core.keepalive_time.as_millis() as u64
+        {
+            self.go_away();
+        }
+    }
+
+    fn settings<'a>(&self, shot: &'a Shot) -> &'a Conf {
+        &shot.location(shot.server(default_server(shot, &self.client)).root).conf.core
+    }
+
+    /// All that was to be said is said, and nothing may follow.
+    fn farewell(&mut self) {
+        let over = {
+            let mut state = self.session.state.borrow_mut();
+            state.goaway.is_some() && state.requests() == 0 && !state.dead && !state.is_sending()
+        };
+        if over {
+            self.close(ErrorCode::NO_ERROR, "");
+        }
+    }
+
+    /// What is waited for on our side, and whether it took too long.
+    fn wait_for(&mut self, cx: &mut Context<'_>) {
+        let wait = {
+            let mut state = self.session.state.borrow_mut();
+            match () {
+                () if state.dead || state.quic.is_closed() => Wait::Farewell,
+                () if self.shaking => Wait::Handshake,
+                () if state.streams.values().any(|s| s.owned) || state.is_sending() => Wait::Streams,
+                () if self.client.requests.get() == 0 || state.requests() > 0 => Wait::Head,
+                () => Wait::Idle,
+            }
+        };
+        self.count_idle(wait == Wait::Idle);
+        if std::mem::replace(&mut self.wait, wait) != wait {
+            let shot = crate::worker::shot();
+            let server = shot.server(default_server(&shot, &self.client));
+            match wait {
+                Wait::Streams | Wait::Farewell => self.patience.clear(),
+                Wait::Handshake | Wait::Head => self.patience.set(*server.conf.core.client_header_timeout),
+                Wait::Idle => self.patience.set(*self.settings(&shot).keepalive_timeout),
+            }
+        }
+        if self.patience.poll_expired(cx).is_pending() {
+            return;
+        }
+        if wait != Wait::Idle {
+            self.note("client timed out (110: Connection timed out)");
+        }
+        self.close(ErrorCode::NO_ERROR, "");
+        self.wait = Wait::Farewell;
+        self.patience.clear();
+    }
+
+    fn count_idle(&mut self, idle: bool) {
+        if std::mem::replace(&mut self.counted_idle, idle) != idle {
+            counters::waiting(if idle { 1 } else { -1 });
+        }
+    }
+
+    /// Sends what there is. True: there is more.
+    fn send(&mut self, now: Instant) -> bool {
+        if let Some((transmit, bytes)) = self.unsent.take()
+            && self.link.endpoint.send(&transmit, &bytes).is_err()
+        {
+            self.unsent = Some((transmit, bytes));
+            self.link.endpoint.wait_for_room();
+            return false;
+        }
+        let segments = self.link.endpoint.segments();
+        let hq = self.session.hq.get();
+        let mut packets = PACKETS.take();
+        let mut more = true;
+        for _ in 0..SENDS {
+            let mut state = self.session.state.borrow_mut();
+            let waiting = state.pump(hq, PIECES);
+            packets.clear();
+            let Some(transmit) = state.quic.poll_transmit(now, segments, &mut packets) else {
+                more = waiting;
+                break;
+            };
+            drop(state);
+            if self.link.endpoint.send(&transmit, &packets).is_err() {
+                self.unsent = Some((transmit, packets.clone()));
+                self.link.endpoint.wait_for_room();
+                more = false;
+                break;
+            }
+        }
+        PACKETS.set(packets);
+        more
+    }
+
+    fn tell_endpoint(&mut self) {
+        loop {
+            let Some(event) = self.session.state.borrow_mut().quic.poll_endpoint_events() else { return };
+            self.drained |= event.is_drained();
+            if let Some(answer) = self.link.tell(event) {
+                self.session.state.borrow_mut().quic.handle_event(answer);
+                crate::engine::wake(crate::engine::current());
+            }
+        }
+    }
+
+    fn set_timer(&mut self, cx: &mut Context<'_>, now: Instant) {
+        let due = self.session.state.borrow_mut().quic.poll_timeout();
+        // The thread's clock is coarse, so its deadline may pass a little before QUIC's.
+        if due != self.due || self.timer.expired() {
+            self.due = due;
+            match due {
+                None => self.timer.clear(),
+                Some(at) => self.timer.set(at.saturating_duration_since(now).min(LATEST) + TICK),
+            }
+        }
+        // None is so short that it has passed.
+        let _ = self.timer.poll_expired(cx);
+    }
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.calm();
+        self.count_idle(false);
+        self.end_streams();
+        self.link.end(self.drained);
+    }
+}

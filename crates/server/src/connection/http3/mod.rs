@@ -1,0 +1,206 @@
+//! The HTTP/3 session: one task drives a QUIC connection, every stream is a request of its own that goes the way of all
+//! requests (as in `connection::http2`). Before: `listen::quic`. Around: `request`. The protocols themselves are
+//! `quinn_proto` and `wire::http3`, which know no socket.
+//!
+//! ```text
+//! driver.rs   datagrams <-> streams; when the connection is idle, ends, or is given up
+//! receive.rs  what streams bring: requests and the client's one-way streams
+//! stream.rs   what a request sees of its stream: body in, answer out
+//! answer.rs   head, body and trailers of an answer as frames
+//! ```
+
+mod answer;
+mod driver;
+mod receive;
+mod stream;
+
+pub use answer::{informational, queue, write_head};
+pub use driver::serve;
+pub use stream::Http3Stream;
+
+use crate::connection::Client;
+use crate::connection::output::Output;
+use crate::engine::{self, TaskId};
+use crate::log::error::Level;
+use crate::worker::timer::Timer;
+use bytes::Bytes;
+use hashbrown::HashMap;
+use quinn_proto::{Connection, StreamId, VarInt};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use wire::http2::flood::Counters;
+use wire::http2::hpack::decoder::Limits;
+use wire::http3::{ConnectionError, ErrorCode, control, request};
+
+/// What the driver and the streams of a connection share.
+pub struct Session {
+    state: RefCell<State>,
+    /// The driver is at work and will look at everything before it rests: it need not be woken.
+    driving: Cell<bool>,
+    /// HTTP/0.9: no frames, no heads.
+    hq: Cell<bool>,
+    /// What heads may be.
+    limits: Limits,
+    /// What the client has done wrong while a request looked at its stream.
+    error: RefCell<Option<ConnectionError>>,
+}
+
+struct State {
+    quic: Connection,
+    streams: HashMap<StreamId, StreamState>,
+    /// The client's one-way streams.
+    oneway: Vec<(StreamId, control::Reader)>,
+    /// Streams with something to send, in turn.
+    ready: VecDeque<StreamId>,
+    /// Our control stream, once it is open.
+    control: Option<StreamId>,
+    /// What waits to be sent on it.
+    control_output: Vec<u8>,
+    /// Requests from this stream on are not worked on: we said so.
+    goaway: Option<u64>,
+    /// One more than the last request's stream.
+    next: u64,
+    /// The driver's.
+    task: TaskId,
+    /// The connection is gone.
+    dead: bool,
+    flood: Counters,
+}
+
+/// What is kept for a request's stream.
+#[derive(Default)]
+struct StreamState {
+    reader: request::Reader,
+    /// What was taken from QUIC and not looked at yet.
+    rest: Bytes,
+    /// Body that came and was not read yet.
+    input: Vec<u8>,
+    /// What `Content-Length` said.
+    length: Option<u64>,
+    received: u64,
+    /// The client has said all.
+    ended: bool,
+    /// Nothing more is wanted of it.
+    stopped: bool,
+    /// The client wants no answer, or has given up.
+    reset: bool,
+    /// A request works on it.
+    owned: bool,
+    /// Frames ready to go, and what QUIC did not take of those before.
+    frames: Vec<u8>,
+    partial: Bytes,
+    /// Body that is in no frame yet.
+    output: Output,
+    /// The end of the answer stands behind `output`.
+    last: bool,
+    /// They stand behind `output` too: a frame.
+    trailers: Vec<u8>,
+    /// All is handed to QUIC.
+    finished: bool,
+    /// `output.written` may come up to here (`limit_rate`).
+    allowed: u64,
+    /// Stands in `State::ready`.
+    is_ready: bool,
+    /// The request's task.
+    task: Option<TaskId>,
+    /// Bytes of frames sent, and how many of them were the head.
+    sent: u64,
+    header_size: u64,
+    /// When a rate limit began to count, ms.
+    rate_start_ms: u64,
+    /// The deadline of whatever the request waits for.
+    timer: Option<Timer>,
+    /// The request was malformed, or took too long: its stream ends with this whatever is answered.
+    failed: Option<ErrorCode>,
+}
+
+impl StreamState {
+    fn wake(&mut self) {
+        if let Some(task) = self.task.take() {
+            engine::wake(task);
+        }
+    }
+
+    fn timer(&mut self) -> &Timer {
+        self.timer.get_or_insert_with(Timer::new)
+    }
+
+    /// The client has given it up: nothing more goes out.
+    fn give_up(&mut self) {
+        self.reset = true;
+        self.output = Output::default();
+        (self.frames, self.partial, self.trailers) = (Vec::new(), Bytes::new(), Vec::new());
+        self.last = false;
+        self.wake();
+    }
+
+    fn has_output(&self) -> bool {
+        !self.partial.is_empty() || !self.frames.is_empty() || !self.output.is_empty() || (self.last && !self.finished)
+    }
+}
+
+impl State {
+    /// Puts a stream in the row of those that send.
+    fn make_ready(&mut self, id: StreamId) {
+        if let Some(s) = self.streams.get_mut(&id)
+            && !s.is_ready
+            && !s.reset
+            && s.has_output()
+        {
+            s.is_ready = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    /// The client has given up a request that is being answered. Those who do nothing else are attackers (rapid reset).
+    fn cancel(&mut self, id: StreamId) -> Result<(), ConnectionError> {
+        let Some(s) = self.streams.get_mut(&id).filter(|s| !s.reset) else { return Ok(()) };
+        s.give_up();
+        let flood = |_| ConnectionError::new(ErrorCode::EXCESSIVE_LOAD, "http3 flood detected");
+        self.flood.reset().map_err(flood)
+    }
+
+    /// Whether the client has not confirmed all of an answer.
+    fn is_sending(&mut self) -> bool {
+        // Our control stream has no end.
+        self.quic.streams().send_streams() > usize::from(self.control.is_some())
+    }
+
+    /// Requests under way.
+    fn requests(&self) -> usize {
+        self.streams.len()
+    }
+}
+
+impl Session {
+    /// Something is to be written or read: the driver has to look.
+    fn changed(&self, state: &State) {
+        if !self.driving.get() {
+            engine::wake(state.task);
+        }
+    }
+}
+
+fn code(code: ErrorCode) -> VarInt {
+    VarInt::from_u32(code.0)
+}
+
+/// Writes a line about a connection.
+pub fn log(client: &Rc<Client>, level: Level, text: &str) {
+    let shot = crate::worker::shot();
+    let root = shot.server(default_server(&shot, client)).root;
+    let log = &shot.location(root).conf.core.error_log;
+    if log.enabled(level) || client.debug.get() {
+        let remote = client.remote.borrow();
+        let (host, server) = (remote.host(), crate::worker::local_address(client));
+        let port = server.port();
+        let message =
+            format_args!("{text} while processing QUIC connection, client: {host}, server: {}:{port}", server.host());
+        log.write(level, Some(client.number), message);
+    }
+}
+
+fn default_server(shot: &crate::snapshot::Shot, client: &Client) -> crate::snapshot::ServerId {
+    shot.ports[crate::worker::port_of(shot, client.listener)].site(client).default
+}

@@ -1,0 +1,326 @@
+//! What streams bring: heads become requests, bodies wait until somebody reads them, one-way streams are only checked.
+
+use super::driver::Driver;
+use super::{Http3Stream, Session, State, code};
+use crate::connection::Session as Way;
+use crate::connection::fields::{self, Arrived};
+use crate::connection::stream;
+use crate::engine;
+use crate::request::Version;
+use crate::worker::counters;
+use bytes::Bytes;
+use quinn_proto::{Dir, ReadError, StreamId};
+use std::cell::RefCell;
+use std::task::Context;
+use wire::http2::hpack::{Field, HeaderBlock};
+use wire::http3::control::{self, Kind};
+use wire::http3::request::Event;
+use wire::http3::{ConnectionError, ErrorCode};
+use wire::span::Span;
+
+/// The longest request line of HTTP/0.9.
+const MAX_LINE: usize = 8 * 1024;
+
+thread_local! {
+    /// Room for the fields of one section.
+    static FIELDS: RefCell<HeaderBlock> = RefCell::default();
+}
+
+/// What a read came to.
+enum Got {
+    Bytes(Bytes),
+    Nothing,
+    End,
+    Reset,
+}
+
+fn take_chunk(state: &mut State, id: StreamId) -> Got {
+    let mut stream = state.quic.recv_stream(id);
+    let Ok(mut chunks) = stream.read(true) else { return Got::Reset };
+    match chunks.next(usize::MAX) {
+        Ok(Some(chunk)) => Got::Bytes(chunk.bytes),
+        Ok(None) => Got::End,
+        Err(ReadError::Blocked) => Got::Nothing,
+        Err(ReadError::Reset(_)) => Got::Reset,
+    }
+}
+
+impl Driver {
+    /// Streams that the client has opened.
+    pub(super) fn accept_streams(&mut self, cx: &mut Context<'_>, dir: Dir) -> Result<(), ConnectionError> {
+        loop {
+            let Some(id) = self.session.state.borrow_mut().quic.streams().accept(dir) else { return Ok(()) };
+            match dir {
+                Dir::Uni => self.session.state.borrow_mut().oneway.push((id, control::Reader::default())),
+                Dir::Bi => {
+                    let mut state = self.session.state.borrow_mut();
+                    if state.goaway.is_some_and(|end| id.index() * 4 >= end) {
+                        let _ = state.quic.recv_stream(id).stop(code(ErrorCode::REQUEST_REJECTED));
+                        let _ = state.quic.send_stream(id).reset(code(ErrorCode::REQUEST_REJECTED));
+                        continue;
+                    }
+                    state.next = state.next.max(id.index() * 4 + 4);
+                    state.streams.insert(id, super::StreamState::default());
+                }
+            }
+            self.readable(cx, id)?;
+        }
+    }
+
+    /// Bytes have come on a stream, or its end.
+    pub(super) fn readable(&mut self, cx: &mut Context<'_>, id: StreamId) -> Result<(), ConnectionError> {
+        if id.dir() == Dir::Uni {
+            return self.session.state.borrow_mut().read_oneway(id);
+        }
+        let owned = {
+            let mut state = self.session.state.borrow_mut();
+            let Some(s) = state.streams.get_mut(&id) else { return Ok(()) };
+            s.wake();
+            s.owned
+        };
+        match owned {
+            true => return self.look_for_reset(id),
+            false if self.session.hq.get() => self.read_line(cx, id),
+            false => self.read_head(cx, id),
+        }
+        Ok(())
+    }
+
+    /// A client may give up a request whose body nobody reads.
+    fn look_for_reset(&self, id: StreamId) -> Result<(), ConnectionError> {
+        let mut state = self.session.state.borrow_mut();
+        if let Ok(Some(_)) = state.quic.recv_stream(id).received_reset() {
+            if let Some(s) = state.streams.get_mut(&id) {
+                s.stopped = true;
+            }
+            return state.cancel(id);
+        }
+        Ok(())
+    }
+
+    fn read_head(&mut self, cx: &mut Context<'_>, id: StreamId) {
+        let limits = self.session.limits;
+        loop {
+            let mut state = self.session.state.borrow_mut();
+            match take_chunk(&mut state, id) {
+                Got::Nothing => return,
+                Got::Reset => return state.drop_stream(id),
+                Got::End => {
+                    let incomplete =
+                        ConnectionError::new(ErrorCode::REQUEST_INCOMPLETE, "client prematurely closed stream");
+                    let ended = state.streams.get(&id).map_or(Ok(()), |s| s.reader.finish());
+                    let _ = state.quic.send_stream(id).reset(code(incomplete.code));
+                    state.streams.remove(&id);
+                    drop(state);
+                    return match ended {
+                        Ok(()) => self.note(&incomplete.text),
+                        Err(e) => self.fail(&e),
+                    };
+                }
+                Got::Bytes(bytes) => {
+                    let mut fields = FIELDS.take();
+                    let mut at = 0;
+                    let Some(s) = state.streams.get_mut(&id) else { return };
+                    let event = s.reader.next(&bytes, &mut at, limits, &mut fields);
+                    s.rest = bytes.slice(at..);
+                    drop(state);
+                    let opened = match event {
+                        Ok(Event::Head { len }) => {
+                            self.open(cx, id, Version::HTTP30, len, &fields, Ok(()));
+                            true
+                        }
+                        Ok(Event::HeadTooLarge) => {
+                            fields.clear();
+                            self.open(cx, id, Version::HTTP30, 0, &fields, Err(494));
+                            true
+                        }
+                        Ok(_) => false,
+                        Err(e) => {
+                            self.fail(&e);
+                            true
+                        }
+                    };
+                    FIELDS.set(fields);
+                    if opened {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A request of HTTP/0.9: `GET /path`.
+    fn read_line(&mut self, cx: &mut Context<'_>, id: StreamId) {
+        loop {
+            let mut state = self.session.state.borrow_mut();
+            let got = take_chunk(&mut state, id);
+            let Some(s) = state.streams.get_mut(&id) else { return };
+            match got {
+                Got::Nothing => return,
+                Got::Reset => return state.drop_stream(id),
+                Got::End => s.ended = true,
+                Got::Bytes(bytes) => s.input.extend_from_slice(&bytes),
+            }
+            let end = memchr::memchr(b'\n', &s.input);
+            if end.is_none() && !s.ended && s.input.len() <= MAX_LINE {
+                continue;
+            }
+            let mut line = std::mem::take(&mut s.input);
+            line.truncate(end.unwrap_or(line.len()));
+            s.reader.skip();
+            drop(state);
+            let line = line.trim_ascii_end();
+            let mut fields = HeaderBlock::default();
+            let accepted = match line.strip_prefix(b"GET ") {
+                Some(path) if !path.is_empty() && line.len() <= MAX_LINE => {
+                    let pairs: [(&[u8], &[u8]); 4] =
+                        [(b":method", b"GET"), (b":scheme", b"https"), (b":path", path), (b":authority", b"localhost")];
+                    pairs.iter().for_each(|(name, value)| push(&mut fields, name, value));
+                    Ok(())
+                }
+                _ => Err(400),
+            };
+            return self.open(cx, id, Version::HTTP09, line.len(), &fields, accepted);
+        }
+    }
+
+    /// A request has come: it is worked on at once, and gets a task of its own if it has to wait.
+    fn open(
+        &mut self,
+        cx: &mut Context<'_>,
+        id: StreamId,
+        version: Version,
+        len: usize,
+        block: &HeaderBlock,
+        before: Result<(), u16>,
+    ) {
+        self.shaken();
+        counters::request();
+        let end = {
+            let mut state = self.session.state.borrow_mut();
+            state.fill(id, 0, &self.session);
+            let Some(s) = state.streams.get_mut(&id) else { return };
+            s.owned = true;
+            s.ended && s.input.is_empty()
+        };
+        let shot = crate::worker::shot();
+        let way = Way::Http3(Http3Stream { session: self.session.clone(), id });
+        let arrived = Arrived { version, end, len, block };
+        let (r, accepted) = fields::open(way, &self.client, shot.clone(), &arrived);
+        self.limit_requests(&shot);
+        let mut work = Box::pin(stream::answer(r, before.and(accepted)));
+        if work.as_mut().poll(cx).is_pending() {
+            engine::spawn(work);
+        }
+    }
+}
+
+fn push(block: &mut HeaderBlock, name: &[u8], value: &[u8]) {
+    let start = block.bytes.len();
+    block.bytes.extend_from_slice(name);
+    let middle = block.bytes.len();
+    block.bytes.extend_from_slice(value);
+    block.fields.push(Field { name: Span::new(start, middle), value: Span::new(middle, block.bytes.len()) });
+}
+
+impl State {
+    /// Forgets a stream that no request works on.
+    fn drop_stream(&mut self, id: StreamId) {
+        self.streams.remove(&id);
+        let _ = self.quic.send_stream(id).reset(code(ErrorCode::REQUEST_CANCELLED));
+    }
+
+    fn read_oneway(&mut self, id: StreamId) -> Result<(), ConnectionError> {
+        let Some(place) = self.oneway.iter().position(|(known, _)| *known == id) else { return Ok(()) };
+        loop {
+            let got = take_chunk(self, id);
+            let kind = self.oneway[place].1.kind;
+            match got {
+                Got::Nothing => return Ok(()),
+                Got::Bytes(bytes) => {
+                    if self.oneway[place].1.take(&bytes)? {
+                        let kind = self.oneway[place].1.kind;
+                        let same = self.oneway.iter().filter(|(_, r)| r.kind == kind).count();
+                        if same > 1 && kind != Kind::Ignored {
+                            let text = "client opened a second stream of a kind";
+                            return Err(ConnectionError::new(ErrorCode::STREAM_CREATION_ERROR, text));
+                        }
+                    }
+                }
+                Got::End | Got::Reset if matches!(kind, Kind::Unknown | Kind::Ignored) => {
+                    self.oneway.swap_remove(place);
+                    return Ok(());
+                }
+                Got::End | Got::Reset => {
+                    let text = "client closed a stream that the connection needs";
+                    return Err(ConnectionError::new(ErrorCode::CLOSED_CRITICAL_STREAM, text));
+                }
+            }
+        }
+    }
+
+    /// Takes body from QUIC until `window` bytes lie here, or at least one piece. True: the client may be told to send more.
+    pub(super) fn fill(&mut self, id: StreamId, window: usize, session: &Session) -> bool {
+        let mut fields = FIELDS.take();
+        let mut read = false;
+        let mut broken = None;
+        loop {
+            let Some(s) = self.streams.get_mut(&id) else { break };
+            if s.ended || s.stopped || s.reset {
+                break;
+            }
+            if s.rest.is_empty() {
+                if !s.input.is_empty() && s.input.len() >= window {
+                    break;
+                }
+                let got = take_chunk(self, id);
+                let Some(s) = self.streams.get_mut(&id) else { break };
+                match got {
+                    Got::Nothing => break,
+                    Got::Bytes(bytes) => (s.rest, read) = (bytes, true),
+                    Got::End => {
+                        s.ended = true;
+                        broken = s.reader.finish().err();
+                        break;
+                    }
+                    Got::Reset => {
+                        s.stopped = true;
+                        broken = self.cancel(id).err();
+                        break;
+                    }
+                }
+                continue;
+            }
+            let rest = std::mem::take(&mut s.rest);
+            let mut at = 0;
+            match s.reader.next(&rest, &mut at, session.limits, &mut fields) {
+                Ok(Event::Data(span)) => {
+                    s.received += span.len() as u64;
+                    s.input.extend_from_slice(span.of(&rest));
+                }
+                // Nobody has a use for trailers.
+                Ok(_) => {}
+                Err(e) => {
+                    broken = Some(e);
+                    break;
+                }
+            }
+            s.rest = rest.slice(at..);
+        }
+        FIELDS.set(fields);
+        if let Some(e) = broken {
+            session.broken(e);
+            if let Some(s) = self.streams.get_mut(&id) {
+                s.give_up();
+            }
+        }
+        read
+    }
+}
+
+impl Session {
+    /// The client broke the protocol while a request looked at its stream: the driver ends the connection.
+    fn broken(&self, error: ConnectionError) {
+        self.error.borrow_mut().get_or_insert(error);
+    }
+}

@@ -1,0 +1,82 @@
+//! `http3`, `quic_*` (nginx's `ngx_http_v3_module`). The session is `connection::http3`, its datagrams `listen::quic`.
+
+use crate::config::variables::Builtin;
+use crate::config::{Directive, Scope, http, set};
+use crate::connection::Session;
+use crate::request::{Request, Text};
+use crate::settings;
+use conf::{Node, Problem};
+use std::sync::Arc;
+
+/// The directives.
+pub const DIRECTIVES: &[Directive] = &[
+    http("http3", |s, n| set::flag(&mut s.level.conf.http3.http3, n)),
+    http("http3_hq", |s, n| set::flag(&mut s.level.conf.http3.http3_hq, n)),
+    http("http3_max_concurrent_streams", |s, n| set::number(&mut s.level.conf.http3.http3_max_concurrent_streams, n)),
+    http("http3_stream_buffer_size", |s, n| set::size(&mut s.level.conf.http3.http3_stream_buffer_size, n)),
+    http("quic_retry", |s, n| set::flag(&mut s.level.conf.http3.quic_retry, n)),
+    http("quic_gso", |s, n| set::flag(&mut s.level.conf.http3.quic_gso, n)),
+    http("quic_host_key", host_key),
+    http("quic_active_connection_id_limit", |s, n| {
+        set::number(&mut s.level.conf.http3.quic_active_connection_id_limit, n)
+    }),
+];
+
+/// The variables.
+pub const VARIABLES: &[Builtin] = &[
+    Builtin { name: "http3", evaluate: protocol, volatile: false, assign: None },
+    Builtin { name: "quic", evaluate: quic, volatile: false, assign: None },
+];
+
+settings! {
+    /// The module's values on one level.
+    pub struct Conf {
+        /// The directive: HTTP/3 is offered on QUIC connections.
+        http3: bool = true,
+        /// HTTP/0.9 over QUIC is offered.
+        http3_hq: bool = false,
+        /// Requests that a client may have open at once on a connection.
+        http3_max_concurrent_streams: u64 = 128,
+        /// What a client may send of a body before anybody reads it, in bytes.
+        http3_stream_buffer_size: u64 = 64 * 1024,
+        /// A client's address is checked before anything is done for it.
+        quic_retry: bool = false,
+        /// The kernel cuts what is sent into datagrams.
+        quic_gso: bool = true,
+        /// What keys of tokens and stateless resets are made of; none: of what the process draws at its start.
+        quic_host_key: Option<Arc<[u8]>> = None,
+        /// Connection ids of a client that are kept.
+        quic_active_connection_id_limit: u64 = 2,
+    }
+}
+
+fn host_key(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    if scope.level.conf.http3.quic_host_key.is_set() {
+        return Err(set::duplicate(node));
+    }
+    let path = scope.build.conf_path(&node.args[0].text);
+    let shown = path.display();
+    let key = scope
+        .build
+        .files
+        .read(&path)
+        .map_err(|e| node.problem(format!("open() \"{shown}\" failed ({})", crate::log::os_error(&e))))?;
+    if key.is_empty() {
+        return Err(node.problem(format!("\"{shown}\" zero key size")));
+    }
+    scope.level.conf.http3.quic_host_key.force(Some(key.into()));
+    Ok(())
+}
+
+fn protocol(r: &mut Request) -> Option<Text> {
+    Some(match &r.session {
+        Session::Http3(stream) if stream.is_hq() => Text::from("hq"),
+        Session::Http3(_) => Text::from("h3"),
+        _ => Text::EMPTY,
+    })
+}
+
+/// `quic` on a QUIC connection (the name that nginx's first QUIC releases had for `$http3`).
+fn quic(r: &mut Request) -> Option<Text> {
+    Some(if r.client.quic { Text::from("quic") } else { Text::EMPTY })
+}

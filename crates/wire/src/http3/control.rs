@@ -1,0 +1,175 @@
+//! The peer's one-way streams (RFC 9114 section 6.2): one control stream with settings first; encoder and decoder streams of
+//! QPACK, which have little to say where we allow no dynamic table and use none; others are ignored.
+
+use super::frame::{Numbers, kind, setting, stream};
+use super::{ConnectionError, ErrorCode, varint};
+
+/// Frames of a control stream that are held until they are whole: settings of many names. Larger ones are an attack.
+const MAX_FRAME: u64 = 4096;
+/// Frames of a control stream that change nothing: more are an attack.
+const MAX_IDLE_FRAMES: u32 = 10_000;
+
+/// What a stream turned out to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// Its type has not come yet.
+    #[default]
+    Unknown,
+    /// Settings and GOAWAY.
+    Control,
+    /// The peer's encoder.
+    Encoder,
+    /// The peer's decoder.
+    Decoder,
+    /// Nothing we know: whatever comes is thrown away.
+    Ignored,
+}
+
+/// The state of one stream.
+#[derive(Debug, Default)]
+pub struct Reader {
+    /// What it is.
+    pub kind: Kind,
+    numbers: Numbers,
+    /// The frame under way: its type and what is still to come of it.
+    frame: Option<(u64, u64)>,
+    body: Vec<u8>,
+    settled: bool,
+    idle: u32,
+}
+
+fn error<T>(code: ErrorCode, text: &'static str) -> Result<T, ConnectionError> {
+    Err(ConnectionError::new(code, text))
+}
+
+impl Reader {
+    /// Works on bytes of the stream. True: its kind was not known before and is now.
+    ///
+    /// # Errors
+    /// The peer broke the protocol.
+    pub fn take(&mut self, input: &[u8]) -> Result<bool, ConnectionError> {
+        let mut at = 0;
+        let mut found = false;
+        if self.kind == Kind::Unknown {
+            let Some([number]) = self.numbers.take(input, &mut at) else { return Ok(false) };
+            self.kind = match number {
+                stream::CONTROL => Kind::Control,
+                stream::PUSH => {
+                    return error(ErrorCode::STREAM_CREATION_ERROR, "client attempted to create push stream");
+                }
+                stream::ENCODER => Kind::Encoder,
+                stream::DECODER => Kind::Decoder,
+                _ => Kind::Ignored,
+            };
+            found = true;
+        }
+        match self.kind {
+            Kind::Control => self.frames(input, &mut at)?,
+            Kind::Encoder => encoder(&input[at..])?,
+            Kind::Decoder => decoder(&input[at..])?,
+            Kind::Ignored | Kind::Unknown => {}
+        }
+        Ok(found)
+    }
+
+    fn frames(&mut self, input: &[u8], at: &mut usize) -> Result<(), ConnectionError> {
+        loop {
+            let Some((kind, left)) = &mut self.frame else {
+                let Some([kind, len]) = self.numbers.take(input, at) else { return Ok(()) };
+                self.begin(kind, len)?;
+                self.frame = Some((kind, len));
+                continue;
+            };
+            let n = (*left).min((input.len() - *at) as u64) as usize;
+            if is_read(*kind) {
+                self.body.extend_from_slice(&input[*at..*at + n]);
+            }
+            *at += n;
+            *left -= n as u64;
+            if *left > 0 {
+                return Ok(());
+            }
+            let kind = *kind;
+            self.frame = None;
+            let body = std::mem::take(&mut self.body);
+            read(kind, &body)?;
+        }
+    }
+
+    fn begin(&mut self, kind: u64, len: u64) -> Result<(), ConnectionError> {
+        match (kind, self.settled) {
+            (kind::SETTINGS, false) => self.settled = true,
+            (_, false) => return error(ErrorCode::MISSING_SETTINGS, "client sent no SETTINGS frame first"),
+            (kind::SETTINGS | kind::DATA | kind::HEADERS | kind::PUSH_PROMISE, true) => {
+                return error(ErrorCode::FRAME_UNEXPECTED, "client sent an unexpected frame on its control stream");
+            }
+            (kind, true) if kind::is_of_http2(kind) => {
+                return error(ErrorCode::FRAME_UNEXPECTED, "client sent a frame of HTTP/2");
+            }
+            _ => {
+                self.idle += 1;
+                if self.idle > MAX_IDLE_FRAMES {
+                    return error(ErrorCode::EXCESSIVE_LOAD, "http3 flood detected");
+                }
+            }
+        }
+        if is_read(kind) && len > MAX_FRAME {
+            return error(ErrorCode::EXCESSIVE_LOAD, "client sent a control frame that is too large");
+        }
+        Ok(())
+    }
+}
+
+fn is_read(kind: u64) -> bool {
+    matches!(kind, kind::SETTINGS | kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID)
+}
+
+/// A whole frame: is it well formed? There is nothing in it that an answer depends on.
+fn read(kind: u64, body: &[u8]) -> Result<(), ConnectionError> {
+    let mut at = 0;
+    match kind {
+        kind::SETTINGS => {
+            let mut seen = Vec::new();
+            while at < body.len() {
+                let name = varint::read(body, &mut at);
+                let value = varint::read(body, &mut at);
+                let (Some(name), Some(_)) = (name, value) else {
+                    return error(ErrorCode::FRAME_ERROR, "client sent a SETTINGS frame that is cut short");
+                };
+                if setting::is_of_http2(name) || seen.contains(&name) {
+                    return error(ErrorCode::SETTINGS_ERROR, "client sent a forbidden or repeated setting");
+                }
+                seen.push(name);
+            }
+            Ok(())
+        }
+        kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID => match varint::read(body, &mut at) {
+            Some(_) if kind == kind::CANCEL_PUSH => error(ErrorCode::ID_ERROR, "client cancelled a push that is none"),
+            Some(_) if at == body.len() => Ok(()),
+            _ => error(ErrorCode::FRAME_ERROR, "client sent a control frame of a wrong size"),
+        },
+        _ => Ok(()),
+    }
+}
+
+/// Encoder instructions: the only one for a table without room sets its size to nothing (RFC 9204 section 4.3).
+fn encoder(input: &[u8]) -> Result<(), ConnectionError> {
+    const NO_CAPACITY: u8 = 0x20;
+    match input.iter().all(|byte| *byte == NO_CAPACITY) {
+        true => Ok(()),
+        false => error(ErrorCode::QPACK_ENCODER_STREAM_ERROR, "client sent an encoder instruction without a table"),
+    }
+}
+
+/// Decoder instructions: only cancelled streams can be told of a table that does not exist (RFC 9204 section 4.4).
+fn decoder(input: &[u8]) -> Result<(), ConnectionError> {
+    let mut rest = input.iter().peekable();
+    while let Some(first) = rest.next() {
+        // A number of seven bytes or less follows a full prefix: bytes with the high bit, and one without. A stream that
+        // is cut within one is read on as if it began anew, which accepts more than it should and changes nothing.
+        if first & 0xc0 != 0x40 && first & 0x80 == 0 {
+            return error(ErrorCode::QPACK_DECODER_STREAM_ERROR, "client sent a decoder instruction without a table");
+        }
+    }
+    Ok(())
+}

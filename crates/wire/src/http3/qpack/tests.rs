@@ -1,0 +1,78 @@
+use super::{decoder, encoder, static_table::STATIC};
+use crate::http2::hpack::decoder::Limits;
+use crate::http2::hpack::{HeaderBlock, HpackError};
+
+const LIMITS: Limits = Limits { field: 8192, block: 32768 };
+
+fn decode(section: &[u8]) -> Result<Vec<(String, String)>, HpackError> {
+    let mut block = HeaderBlock::default();
+    decoder::decode(section, LIMITS, &mut block)?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ok(block.iter().map(|(name, value)| (text(name), text(value))).collect())
+}
+
+#[test]
+fn what_is_encoded_is_decoded() {
+    let fields = [
+        ("server", "ironweir"),
+        ("content-type", "text/plain"),
+        ("content-type", "text/html"),
+        ("Content-Length", "1234567"),
+        ("x-unknown", ""),
+        ("x-long-enough-for-a-second-length-byte-in-its-prefix-of-three-bits", "v"),
+        ("set-cookie", "binary \u{7f}\u{1}"),
+    ];
+    let mut section = Vec::new();
+    encoder::begin(&mut section);
+    encoder::status(200, &mut section);
+    encoder::status(417, &mut section);
+    for (name, value) in fields {
+        encoder::field(name.as_bytes(), value.as_bytes(), &mut section);
+    }
+    let mut expected = vec![(":status".to_owned(), "200".to_owned()), (":status".to_owned(), "417".to_owned())];
+    expected.extend(fields.iter().map(|(n, v)| (n.to_ascii_lowercase(), (*v).to_owned())));
+    assert_eq!(decode(&section).expect("what we wrote"), expected);
+}
+
+#[test]
+fn every_static_entry_is_one_number() {
+    for (name, value) in STATIC {
+        let mut section = Vec::new();
+        encoder::begin(&mut section);
+        encoder::field(name.as_bytes(), value.as_bytes(), &mut section);
+        assert!(section.len() <= 4, "{name}: {value}");
+        assert_eq!(decode(&section).expect("what we wrote"), [(name.to_owned(), value.to_owned())]);
+    }
+}
+
+/// RFC 9204 appendix B.1.
+#[test]
+fn example_of_the_rfc() {
+    let section = b"\x00\x00\x51\x0b/index.html";
+    assert_eq!(decode(section).expect("the RFC's"), [(":path".to_owned(), "/index.html".to_owned())]);
+}
+
+#[test]
+fn what_needs_a_table_or_is_cut_is_refused() {
+    assert_eq!(decode(b"\x01\x00\x80"), Err(HpackError::BadIndex));
+    assert_eq!(decode(b"\x00\x00\x80"), Err(HpackError::BadIndex));
+    assert_eq!(decode(b"\x00\x00\x10"), Err(HpackError::BadIndex));
+    assert_eq!(decode(b"\x00\x00\x40\x01a"), Err(HpackError::BadIndex));
+    assert_eq!(decode(b"\x00\x00\xff\x40"), Err(HpackError::BadIndex));
+    assert_eq!(decode(b"\x00\x00\x51\x0b/index"), Err(HpackError::Truncated));
+    assert_eq!(decode(b"\x00"), Err(HpackError::Truncated));
+    assert_eq!(decode(b"\x00\x00\x20\x01v"), Err(HpackError::EmptyName));
+}
+
+#[test]
+fn limits_hold() {
+    let mut section = Vec::new();
+    encoder::begin(&mut section);
+    encoder::field(b"a", &[b'x'; 20], &mut section);
+    let mut block = HeaderBlock::default();
+    let small = Limits { field: 10, block: 1000 };
+    assert_eq!(decoder::decode(&section, small, &mut block), Err(HpackError::FieldTooLarge));
+    let narrow = Limits { field: 100, block: 20 };
+    block.clear();
+    assert_eq!(decoder::decode(&section, narrow, &mut block), Err(HpackError::BlockTooLarge));
+}

@@ -1,0 +1,225 @@
+//! HTTP/3: requests and answers, with the crate `h3` as the client, and frames by hand where clients are to be wrong.
+
+use crate::harness::quic::{Answer, ask, client, connect, endpoint, get, quic_site, run};
+use crate::harness::{Backend, Reply, Server};
+use http::Request;
+use quinn::{ConnectionError, VarInt};
+use wire::http3::frame::{self, kind};
+use wire::http3::qpack::encoder;
+
+fn site(server: &str) -> Server {
+    quic_site("", server).set("THREADS", 1).file("html/index.html", "a file\n").start()
+}
+
+#[test]
+fn files_and_texts() {
+    let server = site("location /v { return 200 \"$http3 $server_protocol $scheme $https $ssl_protocol $request\"; }");
+    run(async {
+        let (_endpoint, mut requests) = client(server.port).await;
+        let file = ask(&mut requests, get("/"), b"").await;
+        assert_eq!((file.status, file.text().as_str()), (200, "a file\n"));
+        assert_eq!(file.headers["content-length"], "7");
+        assert_eq!(file.headers["content-type"], "text/html");
+        let text = ask(&mut requests, get("/v?x"), b"").await.text();
+        assert_eq!(text, "h3 HTTP/3.0 https on TLSv1.3 GET /v?x HTTP/3.0");
+        let missing = ask(&mut requests, get("/missing"), b"").await;
+        assert_eq!(missing.status, 404);
+        let head = Request::head("https://localhost/").body(()).unwrap();
+        let head = ask(&mut requests, head, b"").await;
+        assert_eq!((head.status, head.body.len(), &head.headers["content-length"]), (200, 0, &"7".parse().unwrap()));
+    });
+}
+
+#[test]
+fn a_large_file_comes_whole_beside_small_ones() {
+    let large: Vec<u8> = (0..3_000_000u32).flat_map(u32::to_le_bytes).collect();
+    let server = quic_site("", "").set("THREADS", 1).file("html/large", &large).file("html/small", "small").start();
+    run(async {
+        let (_endpoint, requests) = client(server.port).await;
+        let mut first = requests.clone();
+        let whole = tokio::spawn(async move { ask(&mut first, get("/large"), b"").await });
+        let mut answers = Vec::new();
+        for _ in 0..50 {
+            let mut requests = requests.clone();
+            answers.push(tokio::spawn(async move { ask(&mut requests, get("/small"), b"").await }));
+        }
+        for answer in answers {
+            assert_eq!(answer.await.unwrap().text(), "small");
+        }
+        let whole = whole.await.unwrap();
+        assert!(whole.body == large, "{} bytes", whole.body.len());
+    });
+}
+
+#[test]
+fn bodies_go_to_upstreams_and_answers_come_back() {
+    let backend = Backend::start(|seen| Reply::ok(&format!("{} {}", seen.line(), seen.body.len())));
+    let server = quic_site("", "location / { proxy_pass http://127.0.0.1:@BACKEND@; client_max_body_size 4m; }")
+        .set("THREADS", 1)
+        .set("BACKEND", backend.port)
+        .start();
+    let body = vec![b'b'; 2_000_000];
+    run(async {
+        let (_endpoint, mut requests) = client(server.port).await;
+        let post = |path: &str| Request::post(format!("https://localhost{path}")).body(()).unwrap();
+        let answer = ask(&mut requests, post("/a"), b"short").await;
+        assert_eq!(answer.text(), "POST /a HTTP/1.0 5");
+        let answer = ask(&mut requests, post("/b"), &body).await;
+        assert_eq!(answer.text(), "POST /b HTTP/1.0 2000000");
+        let announced = Request::post("https://localhost/c").header("content-length", "9").body(()).unwrap();
+        assert_eq!(ask(&mut requests, announced, b"too short").await.text(), "POST /c HTTP/1.0 9");
+    });
+}
+
+#[test]
+fn trailers_follow_the_body() {
+    let server = site("location / { add_trailer X-Sum $request_method; }");
+    run(async {
+        let (_endpoint, mut requests) = client(server.port).await;
+        let Answer { body, trailers, .. } = ask(&mut requests, get("/"), b"").await;
+        assert_eq!(body, b"a file\n");
+        assert_eq!(trailers.expect("there are some")["x-sum"], "GET");
+    });
+}
+
+#[test]
+fn a_name_that_is_not_served_and_an_early_end() {
+    let server = site("client_header_buffer_size 1k; large_client_header_buffers 2 1k; return 200 ok;");
+    run(async {
+        let (_endpoint, mut requests) = client(server.port).await;
+        let large = Request::get("https://localhost/").header("x-large", "x".repeat(5000)).body(()).unwrap();
+        assert_eq!(ask(&mut requests, large, b"").await.status, 400);
+        assert_eq!(ask(&mut requests, get("/"), b"").await.text(), "ok");
+    });
+}
+
+#[test]
+fn the_old_protocol_by_its_name() {
+    let server = quic_site("http3_hq on;", "location /v { return 200 \"$http3 $request\"; }")
+        .set("THREADS", 1)
+        .file("html/f", "content")
+        .start();
+    run(async {
+        let endpoint = endpoint(b"hq-interop");
+        let connection = connect(&endpoint, server.port).await;
+        for (line, answer) in [("GET /f\r\n", "content"), ("GET /v\n", "hq GET /v")] {
+            let (mut send, mut receive) = connection.open_bi().await.unwrap();
+            send.write_all(line.as_bytes()).await.unwrap();
+            send.finish().unwrap();
+            assert_eq!(String::from_utf8_lossy(&receive.read_to_end(1000).await.unwrap()), answer);
+        }
+    });
+}
+
+fn framed(kind: u64, payload: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame::write_head(kind, payload.len(), &mut out);
+    out.extend_from_slice(payload);
+    out
+}
+
+fn head(path: &str) -> Vec<u8> {
+    let mut section = Vec::new();
+    encoder::begin(&mut section);
+    for (name, value) in [(":method", "GET"), (":scheme", "https"), (":path", path), (":authority", "localhost")] {
+        encoder::field(name.as_bytes(), value.as_bytes(), &mut section);
+    }
+    framed(kind::HEADERS, &section)
+}
+
+/// What closes a connection on which these bytes came, on a request stream or a one-way stream.
+async fn closed_by(endpoint: &quinn::Endpoint, port: u16, request: bool, bytes: &[u8]) -> u64 {
+    let connection = connect(endpoint, port).await;
+    let mut stream = match request {
+        true => connection.open_bi().await.unwrap().0,
+        false => connection.open_uni().await.unwrap(),
+    };
+    stream.write_all(bytes).await.unwrap();
+    let _ = stream.finish();
+    match connection.closed().await {
+        ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn frames_in_the_wrong_place_end_the_connection() {
+    let server = site("");
+    let settings = framed(kind::SETTINGS, b"");
+    let control = |rest: &[&[u8]]| [&[0u8][..]].iter().chain(rest).copied().flatten().copied().collect::<Vec<u8>>();
+    let requests: [(Vec<u8>, u64); 6] = [
+        (framed(kind::DATA, b"x"), 0x105),
+        (settings.clone(), 0x105),
+        (framed(6, b""), 0x105),
+        ([head("/"), framed(kind::HEADERS, b"\0\0"), framed(kind::DATA, b"x")].concat(), 0x105),
+        (framed(kind::HEADERS, b"\x05\x00\x80"), 0x200),
+        (vec![1, 10, 0], 0x106),
+    ];
+    let oneway: [(Vec<u8>, u64); 8] = [
+        (control(&[&framed(kind::GOAWAY, b"\0")]), 0x10a),
+        (control(&[&settings, &settings]), 0x105),
+        (control(&[&framed(kind::SETTINGS, b"\x02\x00")]), 0x109),
+        (control(&[&framed(kind::SETTINGS, b"\x06\x01\x06\x02")]), 0x109),
+        (control(&[&settings]), 0x104),
+        (vec![1], 0x103),
+        (vec![2, 0x3f, 0x10], 0x201),
+        (vec![3, 0x01], 0x202),
+    ];
+    run(async {
+        let endpoint = endpoint(b"h3");
+        let all = requests.iter().map(|r| (true, r)).chain(oneway.iter().map(|r| (false, r)));
+        for (request, (bytes, code)) in all {
+            let found = closed_by(&endpoint, server.port, request, bytes).await;
+            assert_eq!(format!("{found:#x}"), format!("{code:#x}"), "{bytes:x?}");
+        }
+    });
+}
+
+#[test]
+fn frames_of_unknown_types_are_passed_over() {
+    let server = site("");
+    run(async {
+        let endpoint = endpoint(b"h3");
+        let connection = connect(&endpoint, server.port).await;
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        let bytes = [framed(0x21, b"grease"), head("/"), framed(0x1f * 7 + 0x21, b"")].concat();
+        // Byte by byte: a frame's head may come in pieces.
+        for byte in bytes.chunks(1) {
+            send.write_all(byte).await.unwrap();
+        }
+        send.finish().unwrap();
+        let answer = receive.read_to_end(10_000).await.unwrap();
+        assert!(answer.ends_with(b"a file\n"));
+    });
+}
+
+#[test]
+fn requests_that_are_cancelled_again_and_again_end_the_connection() {
+    let backend = Backend::start(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(50));
+        Reply::ok("late")
+    });
+    let server = quic_site("", "location / { proxy_pass http://127.0.0.1:@BACKEND@; }")
+        .set("THREADS", 1)
+        .set("BACKEND", backend.port)
+        .start();
+    run(async {
+        let endpoint = endpoint(b"h3");
+        let connection = connect(&endpoint, server.port).await;
+        let flood = async {
+            loop {
+                let Ok((mut send, mut receive)) = connection.open_bi().await else { return };
+                let _ = send.write_all(&head("/")).await;
+                tokio::task::yield_now().await;
+                let _ = send.reset(VarInt::from_u32(0x10c));
+                let _ = receive.stop(VarInt::from_u32(0x10c));
+            }
+        };
+        let (_, why) = tokio::join!(flood, connection.closed());
+        let ConnectionError::ApplicationClosed(close) = why else { panic!("{why:?}") };
+        assert_eq!(close.error_code.into_inner(), 0x107);
+        // Others are served.
+        let (_endpoint, mut requests) = client(server.port).await;
+        assert_eq!(ask(&mut requests, get("/"), b"").await.text(), "late");
+    });
+}

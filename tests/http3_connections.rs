@@ -1,0 +1,172 @@
+//! QUIC connections: how they begin, move, outlive reloads, and end.
+
+use crate::harness::quic::{ask, client, connect, endpoint, get, quic_site, run, speak};
+use crate::harness::{Server, wait};
+use crate::processes::children;
+use rustix::process::{Pid, Signal, kill_process};
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+const CONNECTIONS: usize = 100;
+const RELOADS: usize = 10;
+
+fn reload(server: &Server, number: usize) {
+    let count = |text: &str| text.matches("signal 1 (SIGHUP) received, reconfiguring").count();
+    server.signal(Signal::HUP);
+    assert!(wait(|| count(&server.error_log()) >= number), "{}", server.error_log());
+}
+
+#[test]
+fn a_reload_keeps_all_connections() {
+    let server = quic_site("", "location / { return 200 \"one $connection\"; }").set("THREADS", 2).start();
+    run(async {
+        let endpoint = endpoint(b"h3");
+        let mut clients = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let connection = connect(&endpoint, server.port).await;
+            let mut requests = speak(connection.clone()).await;
+            let first = ask(&mut requests, get("/"), b"").await.text();
+            clients.push((connection, requests, first));
+        }
+        let conf = std::fs::read_to_string(server.dir().join("nginx.conf")).unwrap();
+        std::fs::write(server.dir().join("nginx.conf"), conf.replace("one $connection", "two $connection")).unwrap();
+        for n in 1..=RELOADS {
+            reload(&server, n);
+            for (_, requests, first) in &mut clients {
+                let answer = ask(requests, get("/"), b"").await.text();
+                assert!(answer == *first || answer == first.replace("one", "two"), "{answer} after {first}");
+            }
+        }
+        for (connection, requests, first) in &mut clients {
+            assert_eq!(ask(requests, get("/"), b"").await.text(), first.replace("one", "two"));
+            assert_eq!(connection.close_reason(), None);
+        }
+    });
+}
+
+/// Many clients change their address; the new one belongs, by the kernel's choice, to another thread three times of four.
+fn migrate(events: &str) {
+    let server = quic_site("", "location / { return 200 $connection:$remote_port; }").set("THREADS", 4);
+    let server = server.set("events {}", events).start();
+    run(async {
+        for _ in 0..12 {
+            let (endpoint, mut requests) = client(server.port).await;
+            let before = ask(&mut requests, get("/"), b"").await.text();
+            let (number, old) = before.split_once(':').unwrap();
+            let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+            let new = socket.local_addr().unwrap().port();
+            assert_ne!(old, new.to_string());
+            endpoint.rebind(socket).unwrap();
+            assert_eq!(ask(&mut requests, get("/"), b"").await.text(), format!("{number}:{new}"));
+        }
+    });
+}
+
+#[test]
+fn connections_move_to_other_addresses() {
+    migrate("events {}");
+}
+
+#[test]
+fn connections_move_where_the_kernel_does_not_steer() {
+    migrate("quic_bpf off; events {}");
+}
+
+#[test]
+fn an_address_is_checked_first() {
+    let server = quic_site("quic_retry on;", "return 200 ok;").set("THREADS", 1).start();
+    run(async {
+        let (_endpoint, mut requests) = client(server.port).await;
+        assert_eq!(ask(&mut requests, get("/"), b"").await.text(), "ok");
+    });
+}
+
+/// Asks by hand for a version that does not exist (RFC 8999 section 6).
+#[test]
+fn versions_are_negotiated() {
+    let server = quic_site("", "return 200 ok;").set("THREADS", 1).start();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    let mut packet = vec![0xc0, 0x1a, 0x2a, 0x3a, 0x4a, 8];
+    packet.extend_from_slice(b"12345678\x03abc");
+    packet.resize(1200, 0);
+    let mut answer = [0; 1500];
+    let n = loop {
+        socket.send_to(&packet, ("127.0.0.1", server.port)).unwrap();
+        if let Ok(n) = socket.recv(&mut answer) {
+            break n;
+        }
+    };
+    assert_eq!(&answer[1..6], [0, 0, 0, 0, 3]);
+    assert_eq!(&answer[6..18], b"abc\x0812345678");
+    assert!(answer[18..n].chunks(4).any(|version| version == [0, 0, 0, 1]));
+}
+
+#[test]
+fn early_data_is_heard_once_and_marked() {
+    let server = quic_site(
+        "ssl_early_data on;",
+        "location / { return 200 \"early:$ssl_early_data:$ssl_session_reused\"; } \
+         location /strict { if ($ssl_early_data) { return 425; } return 200 late; }",
+    )
+    .set("THREADS", 1)
+    .start();
+    run(async {
+        let endpoint = endpoint(b"h3");
+        let first = connect(&endpoint, server.port).await;
+        let mut requests = speak(first.clone()).await;
+        assert_eq!(ask(&mut requests, get("/"), b"").await.text(), "early::.");
+        drop(requests);
+        first.close(0x100u32.into(), b"");
+        let address = std::net::SocketAddr::from(([127, 0, 0, 1], server.port));
+        for (path, expected) in [("/", (200, "early:1:r")), ("/strict", (425, ""))] {
+            let connecting = endpoint.connect(address, "localhost").unwrap();
+            let (connection, accepted) = connecting.into_0rtt().ok().expect("there is a session");
+            let mut requests = speak(connection.clone()).await;
+            let answer = ask(&mut requests, get(path), b"").await;
+            assert!(accepted.await);
+            assert_eq!(answer.status, expected.0);
+            assert!(answer.text().starts_with(expected.1), "{}", answer.text());
+            assert_eq!(ask(&mut requests, get("/strict"), b"").await.text(), "late");
+            connection.close(0x100u32.into(), b"");
+        }
+    });
+}
+
+/// A process that knows nothing of a connection but the key says that it is over.
+#[test]
+fn a_new_process_resets_old_connections() {
+    let server = quic_site("quic_host_key @DIR@/host.key;", "return 200 ok;")
+        .set("THREADS", 1)
+        .file("host.key", "0123456789abcdef")
+        .start();
+    run(async {
+        let endpoint = endpoint(b"h3");
+        let connection = connect(&endpoint, server.port).await;
+        let mut requests = speak(connection.clone()).await;
+        assert_eq!(ask(&mut requests, get("/"), b"").await.text(), "ok");
+        let master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
+        let worker = children(master)[0];
+        kill_process(Pid::from_raw(worker).unwrap(), Signal::KILL).unwrap();
+        assert!(wait(|| matches!(children(master).as_slice(), [one] if *one != worker)));
+        let began = Instant::now();
+        let asked = tokio::spawn(async move { requests.send_request(get("/")).await.map(|_| ()) });
+        let why = connection.closed().await;
+        assert_eq!(why, quinn::ConnectionError::Reset);
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+        let _ = asked.await;
+    });
+}
+
+#[test]
+fn draining_ends_connections_that_are_idle() {
+    let server = quic_site("", "return 200 ok;").set("THREADS", 1).start();
+    run(async {
+        let endpoint = endpoint(b"h3");
+        let connection = connect(&endpoint, server.port).await;
+        let mut requests = speak(connection.clone()).await;
+        assert_eq!(ask(&mut requests, get("/"), b"").await.text(), "ok");
+        server.signal(Signal::QUIT);
+        assert!(matches!(connection.closed().await, quinn::ConnectionError::ApplicationClosed(_)));
+    });
+}
