@@ -18,6 +18,7 @@ mod fastcgi;
 mod filters;
 mod http2;
 mod http2_floods;
+mod http2_upstream;
 mod includes;
 mod keepalive;
 mod parity;

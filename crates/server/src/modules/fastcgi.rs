@@ -14,7 +14,7 @@ use crate::config::{Build, Directive, Level, Matching, Scope, http};
 use crate::log_error;
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Request, Text, Version};
-use crate::upstream::exchange::{FastCgi, Job, JobBody};
+use crate::upstream::exchange::{FastCgi, Job, JobBody, Protocol};
 use crate::upstream::group::{Group, GroupId};
 use crate::upstream::settings::{UpstreamSettings, ignore, next};
 use crate::upstream::{names, retry};
@@ -370,8 +370,8 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
         proxy::parse_local(r.get(text))
     });
     let keepalive = keep && group.keepalive.connections.is_some() && local.is_none();
-    let fastcgi = Some(FastCgi { keep, caught: (*conf.own.catch_stderr).clone() });
-    let job = Job { group, head, body, is_head: false, keepalive, local, secure: None, fastcgi };
+    let protocol = Protocol::FastCgi(FastCgi { keep, caught: (*conf.own.catch_stderr).clone() });
+    let job = Job { group, head, body, is_head: false, keepalive, local, protocol };
     Ok(match retry::find_answer(r, &job, &conf.answers.upstream).await {
         Ok(answer) => proxy::pass_on(r, &conf.answers, &job, answer).await,
         Err(v) if r.ctx.cache.is_some() => proxy::cache::failed(r, &conf.answers, v),

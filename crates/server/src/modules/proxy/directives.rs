@@ -71,10 +71,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("proxy_store", store),
     http("proxy_store_access", store_access),
     http("proxy_http_version", |s, n| {
-        let words = [("1.0", Version::HTTP10), ("1.1", Version::HTTP11)];
-        if n.args[0] == "2" {
-            return Err(n.problem("\"proxy_http_version 2\" is not supported yet".to_owned()));
-        }
+        let words = [("1.0", Version::HTTP10), ("1.1", Version::HTTP11), ("2", Version::HTTP20)];
         set::one_of(&mut s.level.conf.proxy.http_version, n, &words)
     }),
     http("proxy_method", |s, n| set::complex(s.build, &mut s.level.conf.proxy.method, n)),

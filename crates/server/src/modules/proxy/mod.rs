@@ -12,7 +12,7 @@ mod url;
 pub(super) use answer::pass_on;
 pub use directives::DIRECTIVES;
 pub(super) use directives::{bind_value, optional_size, store_access_value, store_value};
-pub(super) use request::request_body;
+pub(super) use request::{build, request_body};
 pub use url::parse_local;
 
 use crate::cache::settings::CacheSettings;
@@ -26,13 +26,12 @@ use crate::request::{Request, Text, Version};
 use crate::snapshot::Shot;
 use crate::text;
 use crate::tls::client::Secure;
-use crate::upstream::exchange::Job;
+use crate::upstream::exchange::{Job, Protocol};
 use crate::upstream::group::{Group, GroupId};
 use crate::upstream::retry;
 use crate::upstream::settings::{SslSettings, UpstreamSettings};
 use crate::{reads_as_settings, settings};
 use conf::{Contexts, Node};
-use request::build_head;
 use rewrite::{CookieFlags, Rewrite};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -134,6 +133,8 @@ struct Ready {
     /// Content-Length and Transfer-Encoding are the configuration's business.
     own_length: bool,
     own_coding: bool,
+    /// The client's wish for trailers is passed on (gRPC).
+    passes_te: bool,
     redirects: Arc<Vec<Rewrite>>,
     /// TLS, where the pass may lead to it.
     ssl: Option<Arc<crate::tls::client::Context>>,
@@ -197,7 +198,8 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
     }
     let mut ready = ready(conf, &pass);
     if pass.fixed.as_ref().is_none_or(|url| url.secure) {
-        ready.ssl = ssl::finish(build, &conf.ssl, "proxy");
+        let http2 = *conf.http_version >= Version::HTTP20;
+        ready.ssl = ssl::finish(build, &conf.ssl, "proxy", http2);
     }
     conf.ready = Arc::new(ready);
 }
@@ -318,8 +320,8 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
     {
         return verdict;
     }
-    let (head, is_head) = match build_head(r, conf, pass, &target) {
-        Ok(h) => h,
+    let built = match build(r, conf, &pass.location, &target) {
+        Ok(built) => built,
         Err(v) => return v,
     };
     let local = match &*conf.upstream.bind {
@@ -334,11 +336,13 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
         None => None,
     };
     let keepalive = target.group.keepalive.connections.is_some() && local.is_none();
-    let secure = match secure(r, conf, &target) {
-        Ok(s) => s,
+    let protocol = match secure(r, conf, &target) {
+        Ok(s) if *conf.http_version >= Version::HTTP20 => Protocol::Http2(s),
+        Ok(s) => Protocol::Http1(s),
         Err(v) => return v,
     };
-    let job = Job { group: target.group, head, body, is_head, keepalive, local, secure, fastcgi: None };
+    let request::Built { head, is_head, body: own } = built;
+    let job = Job { group: target.group, head, body: own.unwrap_or(body), is_head, keepalive, local, protocol };
     let verdict = match retry::find_answer(r, &job, &conf.upstream).await {
         Ok(answer) => pass_on(r, conf, &job, answer).await,
         Err(v) if r.ctx.cache.is_some() => cache::failed(r, conf, v),

@@ -64,18 +64,19 @@ pub struct Main {
     made: Vec<([u8; 32], Option<Arc<Context>>)>,
 }
 
-/// Makes what a level with a pass to TLS needs (`ngx_http_proxy_set_ssl`). `prefix`: of the directives.
-pub fn finish(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str) -> Option<Arc<Context>> {
-    let key = crate::modules::ssl::key(prefix, conf);
+/// Makes what a level with a pass to TLS needs (`ngx_http_proxy_set_ssl`). `prefix`: of the directives; `http2`: that is agreed
+/// on by ALPN.
+pub fn finish(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str, http2: bool) -> Option<Arc<Context>> {
+    let key = crate::modules::ssl::key(prefix, &(conf, http2));
     if let Some((_, made)) = build.main.proxy_ssl.made.iter().find(|(k, _)| *k == key) {
         return made.clone();
     }
-    let made = make(build, conf, prefix);
+    let made = make(build, conf, prefix, http2);
     build.main.proxy_ssl.made.push((key, made.clone()));
     made
 }
 
-fn make(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str) -> Option<Arc<Context>> {
+fn make(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str, http2: bool) -> Option<Arc<Context>> {
     let mut dynamic = None;
     if conf.certificate.contains(&b'$') || conf.certificate_key.contains(&b'$') {
         let pair = Complex::compile_bytes(build, &conf.certificate)
@@ -90,7 +91,7 @@ fn make(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str) -> Opti
     }
     let base = build.conf_prefix.clone();
     let read = build.tls_reader();
-    let (context, complaints) = client::build(conf, prefix, Source { read: &read, prefix: &base }, dynamic);
+    let (context, complaints) = client::build(conf, prefix, http2, Source { read: &read, prefix: &base }, dynamic);
     build.problems.extend(complaints.errors.into_iter().map(Problem::bare));
     complaints.warnings.into_iter().for_each(|w| warn_once(build, w));
     context.map(Arc::new)
