@@ -16,6 +16,7 @@ mod error_log;
 mod error_pages;
 mod fastcgi;
 mod filters;
+mod grpc;
 mod http2;
 mod http2_floods;
 mod http2_upstream;

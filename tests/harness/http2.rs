@@ -1,12 +1,15 @@
 //! A server that speaks HTTP/2, made with the crate `h2`: a backend to be proxied to, and a client of it.
 
+use super::server::Server;
 use bytes::Bytes;
 use h2::RecvStream;
+use h2::client::SendRequest;
 use h2::server::SendResponse;
 use http::{HeaderMap, Request, Response};
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::net::TcpListener;
 
 /// A request as it came, with what it is answered through.
@@ -120,4 +123,21 @@ async fn serve<F: Future<Output = ()> + 'static>(
         let (head, body) = Request::into_parts(request);
         tokio::task::spawn_local(answer(Asked { head, body, respond, connection }));
     }
+}
+
+/// How long a test may take. Never waited for in full when all is well.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Runs a test with a connection of a client that speaks HTTP/2.
+pub fn with_http2<F: Future<Output = ()>>(server: &Server, test: impl FnOnce(SendRequest<Bytes>) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", server.port)).await.unwrap();
+        let (requests, connection) =
+            h2::client::Builder::new().initial_window_size(1 << 20).handshake(stream).await.unwrap();
+        tokio::select! {
+            done = tokio::time::timeout(PATIENCE, test(requests)) => done.expect("in time"),
+            ended = async { let ended = connection.await; std::future::pending::<()>().await; ended } => panic!("{ended:?}"),
+        }
+    });
 }

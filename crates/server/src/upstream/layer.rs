@@ -138,6 +138,11 @@ impl Connection {
         }
     }
 
+    /// Whether some of the request's body is still to be sent.
+    pub fn is_uploading(&self) -> bool {
+        matches!(&self.layer, Layer::Stream(stream) if stream.is_uploading())
+    }
+
     /// The answer's trailers, where the layer has taken them apart, are noted with the request.
     pub fn keep_trailers(&mut self, r: &mut Request) {
         if let Layer::Stream(stream) = &mut self.layer {

@@ -145,7 +145,8 @@ impl Relay {
             {
                 return v;
             }
-            if !self.way.buffering {
+            // What the client still sends has to go on meanwhile: then `room` waits for what is sent here.
+            if !self.way.buffering && !answer.connection.is_uploading() {
                 r.doing = doing::SENDING_TO_CLIENT;
                 if let Err(v) = respond::flush(r).await {
                     return v;
@@ -220,6 +221,7 @@ impl Relay {
         }
         let mut paused = paused.is_some();
         let mut armed = false;
+        let hurried = !self.way.buffering && connection.is_uploading();
         let mut flow = respond::Flow::new(r, rate, after);
         let step = poll_fn(|cx| {
             let before = waiting(r);
@@ -230,7 +232,7 @@ impl Relay {
             if paused && rate_timer.as_ref().is_none_or(|t| t.poll_expired(cx).is_ready()) {
                 paused = false;
             }
-            let room = self.room(r, conf, memory);
+            let room = if hurried { waiting(r) == 0 } else { self.room(r, conf, memory) };
             match connection.poll_upload(r, cx, conf) {
                 Poll::Ready(Err(f)) if f.kind == next::TIMEOUT => return Poll::Ready(Step::UploadTimedOut),
                 Poll::Ready(Err(_)) => return Poll::Ready(Step::UploadFailed),

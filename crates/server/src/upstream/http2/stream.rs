@@ -102,6 +102,11 @@ impl Stream {
         result
     }
 
+    /// Whether some of it is left.
+    pub fn is_uploading(&self) -> bool {
+        self.upload.is_some()
+    }
+
     /// The answer's trailers become the request's to pass on.
     pub fn keep_trailers(&mut self, r: &mut Request) {
         let trailers = {
