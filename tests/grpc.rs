@@ -7,6 +7,7 @@ use http::{HeaderMap, Request, Response};
 fn site(backend: &Http2Backend, location: &str) -> Server {
     Site::http(&format!(
         "upstream u {{ server 127.0.0.1:{}; }}
+         client_max_body_size 0;
          server {{ listen 127.0.0.1:@PORT@; http2 on; {location} location / {{ grpc_pass grpc://u; }} }}",
         backend.port
     ))
@@ -55,6 +56,23 @@ fn a_call_and_its_status() {
         assert!(answer.into_body().is_end_stream());
     });
     assert_eq!(backend.connections(), 1);
+}
+
+#[test]
+fn trailers_behind_a_known_length_are_kept() {
+    let backend = Http2Backend::start(async |asked: Asked| {
+        let head = Response::builder().header("content-length", "5").body(()).unwrap();
+        asked.answer(head, b"known".to_vec(), Some(status("3"))).await;
+    });
+    let server = site(&backend, "");
+    with_http2(&server, async |mut requests| {
+        for _ in 0..3 {
+            let (answer, _) = requests.send_request(call("/"), true).unwrap();
+            let mut body = answer.await.unwrap().into_body();
+            assert_eq!(read_all(&mut body).await, b"known");
+            assert_eq!(body.trailers().await.unwrap().unwrap()["grpc-status"], "3");
+        }
+    });
 }
 
 #[test]

@@ -44,7 +44,9 @@ fn requests_go_over_one_connection() {
     let mut client = Client::connect(server.port);
     let answer = client.get("/a?b=c");
     assert_eq!((answer.status, answer.text().as_str()), (200, "GET /a?b=c u x=- length=- "));
-    client.send("POST /p HTTP/1.1\r\nHost: h\r\nX-Some: thing\r\nConnection: keep-alive\r\nContent-Length: 4\r\n\r\nbody");
+    client.send(
+        "POST /p HTTP/1.1\r\nHost: h\r\nX-Some: thing\r\nConnection: keep-alive\r\nContent-Length: 4\r\n\r\nbody",
+    );
     assert_eq!(client.response().text(), "POST /p u x=thing length=4 body");
     let mut others: Vec<_> = (0..20).map(|_| Client::connect(server.port)).collect();
     for other in &mut others {
@@ -149,7 +151,9 @@ fn the_peer_says_how_many_streams() {
     // The connection is there, and its settings are known.
     assert_eq!(server.get("/").status, 200);
     let mut clients: Vec<_> = (0..6).map(|_| Client::connect(server.port)).collect();
-    clients.iter_mut().for_each(|c| drop(c.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n")));
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    }
     for client in &mut clients {
         assert_eq!(client.response().status, 200, "{}", server.error_log());
     }
@@ -180,7 +184,10 @@ fn refused_streams_are_asked_again_and_others_are_not() {
     assert_eq!((client.get("/always").status, client.get("/canceled").status), (502, 502));
     assert_eq!(asked_for.load(Ordering::SeqCst), 2 + 2 + 1);
     let log = server.error_log();
-    assert!(log.contains("upstream rejected request with error 8 while reading response header from upstream"), "{log}");
+    assert!(
+        log.contains("upstream rejected request with error 8 while reading response header from upstream"),
+        "{log}"
+    );
     assert!(log.contains("upstream rejected request with error 7"), "{log}");
 }
 
@@ -289,22 +296,19 @@ fn floods_of_a_peer_cost_it_the_connection() {
         ("http2 flood detected", |_| frame(kind::SETTINGS, 0, 0, b"").repeat(20_000)),
         ("http2 flood detected", |_| frame(kind::PING, 0, 0, &[0; 8]).repeat(20_000)),
         ("upstream sent too large header", |id| {
-            let mut all = frame(kind::HEADERS, 0, id, b"");
-            all.extend(frame(kind::HEADERS, 0, id, &[0x88]));
-            all.extend(frame(kind::CONTINUATION, 0, id, &[0x88; 16]).repeat(1_000));
-            all.split_off(9)
+            let pieces = frame(kind::CONTINUATION, 0, id, &[0x88; 16]).repeat(1_000);
+            [frame(kind::HEADERS, 0, id, &[0x88]), pieces].concat()
         }),
         ("upstream sent too large header", |id| {
-            // One field of the table, named again and again.
+            // One field is put into the table, and then named again and again.
             let mut block = vec![0x88, 0x40, 1, b'x', 0x7f, 0x81, 0x1e];
-            block.extend(vec![b'y'; 4096 - 32 - 96]);
-            block.truncate(7);
-            let value = vec![b'y'; 0x7f + 0x81 - 0x80 + (0x1e << 7)];
-            block.extend(&value);
+            block.resize(block.len() + 0x7f + 0x81 - 0x80 + (0x1e << 7), b'y');
             block.extend(vec![0xbe; 10_000]);
             frame(kind::HEADERS, flag::END_HEADERS, id, &block)
         }),
-        ("upstream sent PUSH_PROMISE frame", |id| frame(kind::PUSH_PROMISE, flag::END_HEADERS, id, &[0, 0, 0, 2, 0x88])),
+        ("upstream sent PUSH_PROMISE frame", |id| {
+            frame(kind::PUSH_PROMISE, flag::END_HEADERS, id, &[0, 0, 0, 2, 0x88])
+        }),
     ];
     for (text, flood) in floods {
         let port = raw(move |stream, id, _| {

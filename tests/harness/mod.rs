@@ -9,8 +9,8 @@ mod tls;
 
 pub use backend::{Backend, Reply};
 pub use client::{Client, Response, find};
-pub use http2::{Asked, Http2Backend, read_all, send_all, with_http2};
 pub use folder::{Folder, Port};
+pub use http2::{Asked, Http2Backend, read_all, send_all, with_http2};
 pub use server::{Program, Server, Site, wait};
 pub use tls::{Setup, curl, has_tools, openssl};
 

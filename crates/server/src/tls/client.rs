@@ -137,7 +137,8 @@ pub fn build(
 ) -> (Option<Context>, Complaints) {
     let mut complaints = Complaints::default();
     let context = try_build(conf, prefix, source, dynamic, &mut complaints);
-    let context = context.map(|c| if http2 { c.speaking(b"h2") } else { c }).map_err(|e| complaints.errors.push(e)).ok();
+    let context =
+        context.map(|c| if http2 { c.speaking(b"h2") } else { c }).map_err(|e| complaints.errors.push(e)).ok();
     (context, complaints)
 }
 

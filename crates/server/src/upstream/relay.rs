@@ -138,6 +138,7 @@ impl Relay {
                 Err(v) => return v,
             }
             if self.done {
+                answer.connection.keep_trailers(r);
                 return self.end(r);
             }
             if r.deferred.is_some()

@@ -1,8 +1,8 @@
 //! The words of `proxy_pass` and its settings, and the values that other modules with upstreams read the same way.
 
-use super::{Conf, Pass};
 use super::rewrite;
 use super::url::{parse_local, parse_url};
+use super::{Conf, Pass};
 use crate::config::complex::Complex;
 use crate::config::set::{self, duplicate};
 use crate::config::{Build, Directive, Scope, http};

@@ -7,9 +7,9 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::respond::write_decimal;
 use crate::request::{Method, Request, Text, Version, body};
-use std::rc::Rc;
 use crate::upstream::exchange::JobBody;
 use crate::upstream::http2::fields;
+use std::rc::Rc;
 use wire::http1::escape::{Escape, escape_uri};
 
 /// Room for a usual request head.

@@ -39,6 +39,9 @@ mod tests {
         let start = bytes.len();
         bytes.extend_from_slice(b"/a");
         super::close(start, &mut bytes);
-        assert_eq!(super::iter(&bytes).collect::<Vec<_>>(), [(&b":method"[..], &b"GET"[..]), (b"x", b""), (b":path", b"/a")]);
+        assert_eq!(
+            super::iter(&bytes).collect::<Vec<_>>(),
+            [(&b":method"[..], &b"GET"[..]), (b"x", b""), (b":path", b"/a")]
+        );
     }
 }

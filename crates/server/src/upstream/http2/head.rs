@@ -87,7 +87,9 @@ fn line(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 fn read_status(value: &[u8]) -> Result<u16, Rc<str>> {
     let shown = || String::from_utf8_lossy(value).into_owned();
     let number = match value {
-        [a, b, c] if value.iter().all(u8::is_ascii_digit) => [a, b, c].iter().fold(0, |n, d| n * 10 + u16::from(*d - b'0')),
+        [a, b, c] if value.iter().all(u8::is_ascii_digit) => {
+            [a, b, c].iter().fold(0, |n, d| n * 10 + u16::from(*d - b'0'))
+        }
         _ => return Err(format!("upstream sent invalid :status \"{}\"", shown()).into()),
     };
     if number < 200 && number != EARLY_HINTS {
