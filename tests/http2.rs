@@ -1,13 +1,10 @@
 //! HTTP/2 on a plain connection, with the crate `h2` as the client.
 
-use crate::harness::{Backend, Reply, Server, Site};
+use crate::harness::{Backend, Reply, Site, with_http2 as with_client};
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{Request, Response};
 use std::time::Duration;
-
-/// How long a test may take. Never waited for in full when all is well.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 struct Answer {
     status: u16,
@@ -20,20 +17,6 @@ impl Answer {
     fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
-}
-
-/// Runs a test with a client's connection.
-fn with_client<F: Future<Output = ()>>(server: &Server, test: impl FnOnce(SendRequest<Bytes>) -> F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let stream = tokio::net::TcpStream::connect(("127.0.0.1", server.port)).await.unwrap();
-        let (requests, connection) =
-            h2::client::Builder::new().initial_window_size(1 << 20).handshake(stream).await.unwrap();
-        tokio::select! {
-            done = tokio::time::timeout(PATIENCE, test(requests)) => done.expect("in time"),
-            ended = async { let ended = connection.await; std::future::pending::<()>().await; ended } => panic!("{ended:?}"),
-        }
-    });
 }
 
 async fn send(requests: &SendRequest<Bytes>, request: Request<()>, body: Option<&[u8]>) -> Answer {

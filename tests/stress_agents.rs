@@ -42,6 +42,25 @@ fn the_wrong_token_is_refused_and_so_is_none_off_loopback() {
     drop(agents);
 }
 
+/// Agents are tonic servers: their calls, a stream in each direction, go through `grpc_pass`.
+#[test]
+fn agents_are_reached_through_grpc_pass() {
+    let backend = Backend::ok("x");
+    let (folder, agents, _) = agents(1);
+    let server = Site::http(&format!(
+        "upstream agents {{ server {}; }} server {{ listen 127.0.0.1:@PORT@; http2 on; location / {{ grpc_pass agents; }} }}",
+        agents[0].address
+    ))
+    .start();
+    let (port, token) = (server.port, folder.path().join("token").display().to_string());
+    let url = format!("http://127.0.0.1:{}/", backend.port);
+    let line = format!("--agents 127.0.0.1:{port} --token-file {token} -t1 -c4 -R 200 -d2s -q --no-preflight {url}");
+    let out = stress(&line).output().unwrap();
+    assert!(text(&out).contains("Requests/sec"), "{out:?} {}", server.error_log());
+    assert_eq!(backend.seen().len(), 400);
+    assert!(!server.error_log().contains("[error]"), "{}", server.error_log());
+}
+
 #[test]
 fn a_lost_agent_makes_the_result_partial() {
     let backend = Backend::ok("x");

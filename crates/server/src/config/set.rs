@@ -3,6 +3,7 @@
 use super::setting::Setting;
 use super::{Build, complex::Complex};
 use conf::{Node, Problem, value};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// `"x" directive is duplicate`
@@ -101,5 +102,11 @@ pub fn bits(
         }
         *setting.entry() |= bit;
     }
+    Ok(())
+}
+
+/// A name, kept in lower case, beside those before it.
+pub fn lower(setting: &mut Setting<Arc<Vec<Box<[u8]>>>>, node: &Node) -> Result<(), Problem> {
+    Arc::make_mut(setting.entry()).push(node.args[0].text.to_ascii_lowercase().into());
     Ok(())
 }

@@ -64,7 +64,7 @@ pub fn open(
     r.server = server;
     r.location = r.shot.server(server).root;
     r.client.requests.set(r.client.requests.get() + 1);
-    r.client.doing.set(doing::READING_HEADERS);
+    r.doing = doing::READING_HEADERS;
     let result = read(&mut r, arrived);
     (r, result)
 }

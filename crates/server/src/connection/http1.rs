@@ -270,7 +270,7 @@ async fn read_head(r: &mut Request) -> HeadRead {
         pause_at_host: false,
     };
     let mut parser = RequestParser::default();
-    r.client.doing.set(if r.client.requests.get() > 0 { doing::KEPT } else { doing::WAITING });
+    r.doing = if r.client.requests.get() > 0 { doing::KEPT } else { doing::WAITING };
     let (mut waiting, mut armed) = (false, false);
     loop {
         let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
@@ -283,11 +283,11 @@ async fn read_head(r: &mut Request) -> HeadRead {
                 r.started_ms = clock::wall_ms();
                 counters::request();
                 let line = if r.pipelined { doing::READING_PIPELINED_LINE } else { doing::READING_LINE };
-                r.client.doing.set(line);
+                r.doing = line;
             }
             match parser.parse(http.unread(), &rules, &mut r.headers_in.head) {
                 Ok(Parsed::Complete { len }) => {
-                    r.client.doing.set(doing::READING_HEADERS);
+                    r.doing = doing::READING_HEADERS;
                     if let Some(status) = oversized(&r.headers_in.head, len, conf) {
                         let (number, size) = *conf.large_client_header_buffers;
                         let room = *conf.client_header_buffer_size as usize + number * size;
@@ -305,7 +305,7 @@ async fn read_head(r: &mut Request) -> HeadRead {
                 }
                 Ok(_) => {
                     if parser.is_line_complete() {
-                        r.client.doing.set(doing::READING_HEADERS);
+                        r.doing = doing::READING_HEADERS;
                     }
                     let skip = parser.empty_lines();
                     if skip > 0 {
@@ -322,7 +322,7 @@ async fn read_head(r: &mut Request) -> HeadRead {
                     let mut text = Vec::new();
                     error.log(http.unread(), &mut text);
                     if parser.is_line_complete() {
-                        r.client.doing.set(doing::READING_HEADERS);
+                        r.doing = doing::READING_HEADERS;
                     }
                     keep_line(r, parser.is_line_complete());
                     if error == RequestError::InvalidMethodHttp09 {
@@ -390,7 +390,7 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
     match error {
         // A record that makes no sense is no way to close.
         Some(e) if e.kind() == io::ErrorKind::InvalidData => log_error!(r, Info, "{}", crate::log::read_error("", &e)),
-        error if r.client.doing.get() == doing::KEPT => {
+        error if r.doing == doing::KEPT => {
             let text = error.map_or_else(String::new, |e| format!(" ({})", crate::log::os_error(&e)));
             let client = r.client.remote.borrow();
             let line = format_args!("client {} closed keepalive connection{text}", client.host());
@@ -495,7 +495,7 @@ fn refuse_large(r: &mut Request, status: u16, line: Option<usize>) -> HeadRead {
     } else if complete {
         log_error!(r, Info, "client sent too large request");
     } else {
-        r.client.doing.set(doing::READING_LINE);
+        r.doing = doing::READING_LINE;
         log_error!(r, Info, "client sent too long URI");
     }
     r.lingering_close = true;
@@ -520,7 +520,7 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     if !r.aborted && (!keep || http.unread().is_empty()) && crate::request::respond::flush_rest(r).await.is_err() {
         r.aborted = true;
     }
-    r.client.doing.set(doing::LOGGING);
+    r.doing = doing::LOGGING;
     crate::modules::log::write(r);
     crate::request::finish::after_log(r).await;
     let keep = keep && !r.aborted;

@@ -93,8 +93,6 @@ pub struct Client {
     pub proxy_protocol: OnceCell<Rc<wire::proxy_protocol::Header>>,
     /// What the TLS handshake came to, if there was one.
     pub tls: OnceCell<Rc<Facts>>,
-    /// What is done on the connection now, for the error log: `reading client request line` (nginx's `log->action`).
-    pub doing: Cell<&'static str>,
     /// `debug_connection` names it: all that is said about its requests is logged.
     pub debug: Cell<bool>,
     /// For questions to the kernel: `TCP_INFO`, the local address.
@@ -192,7 +190,6 @@ impl Client {
             requests: Cell::new(0),
             proxy_protocol: OnceCell::new(),
             tls: OnceCell::new(),
-            doing: Cell::new(doing::WAITING),
             debug: Cell::new(false),
             socket,
             quic: false,
@@ -213,7 +210,6 @@ impl Client {
             proxy_protocol: self.proxy_protocol.clone(),
             tls: OnceCell::new(),
             debug: self.debug.clone(),
-            doing: self.doing.clone(),
             socket: self.socket.clone(),
             quic: self.quic,
         })

@@ -141,7 +141,7 @@ impl Sources {
             let reader = s.reader.replace(NOBODY);
             if reader != NOBODY {
                 if s.urgent {
-                    wake_first(reader);
+                    wake_first(TaskId(reader));
                 } else {
                     wake(TaskId(reader));
                 }

@@ -137,9 +137,9 @@ pub fn wake(task: TaskId) {
     let _ = ENGINE.try_with(|e| e.wake(task.0));
 }
 
-/// The same before all that are not as urgent.
-fn wake_first(task: u32) {
-    ENGINE.with(|e| e.queue(task, &e.urgent));
+/// The same before all that are not as urgent: a peer has answered it.
+pub fn wake_first(task: TaskId) {
+    let _ = ENGINE.try_with(|e| e.queue(task.0, &e.urgent));
 }
 
 /// Lets every task of this thread look around: something has changed that concerns all.

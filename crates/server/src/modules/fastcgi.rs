@@ -1,7 +1,7 @@
 //! `fastcgi_pass` and its companions (nginx's `ngx_http_fastcgi_module`): what is sent to an application. Its answer goes
 //! the way of `proxy_pass`'s answers; records are taken apart in `upstream::fastcgi`.
 
-use super::proxy::{self, bind_value, store_access_value, store_value};
+use super::proxy::{self, store_access_value, store_value};
 use super::upstream_block::group_for;
 use crate::cache::settings;
 use crate::cache_directives;
@@ -10,15 +10,15 @@ use crate::config::pattern::Pattern;
 use crate::config::set::{self, duplicate};
 use crate::config::setting::Setting;
 use crate::config::variables::Builtin;
-use crate::config::{Build, Directive, Level, Matching, Scope, http};
-use crate::log_error;
+use crate::config::{Build, Directive, Level, Scope, http};
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Request, Text, Version};
-use crate::upstream::exchange::{FastCgi, Job, JobBody};
-use crate::upstream::group::{Group, GroupId};
-use crate::upstream::settings::{UpstreamSettings, ignore, next};
+use crate::upstream::exchange::{FastCgi, Job, JobBody, Protocol};
+use crate::upstream::group::GroupId;
+use crate::upstream::settings::{UpstreamSettings, next};
 use crate::upstream::{names, retry};
-use conf::{Contexts, Node, Problem, value};
+use crate::upstream_directives;
+use conf::{Node, Problem, value};
 use std::sync::{Arc, OnceLock};
 
 /// What the module understands.
@@ -32,19 +32,13 @@ pub const DIRECTIVES: &[Directive] = &[
         Arc::make_mut(own(s).catch_stderr.entry()).push(n.args[0].text.as_slice().into());
         Ok(())
     }),
-    http("fastcgi_connect_timeout", |s, n| set::time(&mut answers(s).connect_timeout, n)),
-    http("fastcgi_send_timeout", |s, n| set::time(&mut answers(s).send_timeout, n)),
-    http("fastcgi_read_timeout", |s, n| set::time(&mut answers(s).read_timeout, n)),
     http("fastcgi_next_upstream", |s, n| {
         let unknown = |w: &&(&str, u32)| !matches!(w.0, "http_502" | "http_504");
         let words: Vec<(&str, u32)> = next::WORDS.iter().filter(unknown).copied().collect();
         set::bits(s.build, &mut s.level.conf.fastcgi.answers.upstream.next_upstream, n, &words)
     }),
-    http("fastcgi_next_upstream_tries", |s, n| set::number(&mut answers(s).next_upstream_tries, n)),
-    http("fastcgi_next_upstream_timeout", |s, n| set::time(&mut answers(s).next_upstream_timeout, n)),
     http("fastcgi_buffering", |s, n| set::flag(&mut answers(s).buffering, n)),
     http("fastcgi_request_buffering", |s, n| set::flag(&mut answers(s).request_buffering, n)),
-    http("fastcgi_buffer_size", |s, n| set::size(&mut answers(s).buffer_size, n)),
     http("fastcgi_buffers", |s, n| {
         let invalid = || set::invalid(n);
         let number = value::number(&n.args[0].text).filter(|n| *n > 0).ok_or_else(invalid)?;
@@ -59,30 +53,11 @@ pub const DIRECTIVES: &[Directive] = &[
         set::value(&mut answers(s).temp_path, n, path)
     }),
     http("fastcgi_send_lowat", super::core::accepted),
-    http("fastcgi_bind", |s, n| {
-        let bind = bind_value(s, n)?;
-        set::value(&mut answers(s).bind, n, bind)
-    }),
-    http("fastcgi_socket_keepalive", |s, n| set::flag(&mut answers(s).socket_keepalive, n)),
-    http("fastcgi_socket_rcvbuf", |s, n| set::size(&mut answers(s).socket_rcvbuf, n)),
-    http("fastcgi_socket_sndbuf", |s, n| set::size(&mut answers(s).socket_sndbuf, n)),
     http("fastcgi_ignore_client_abort", |s, n| set::flag(&mut answers(s).ignore_client_abort, n)),
-    http("fastcgi_intercept_errors", |s, n| set::flag(&mut answers(s).intercept_errors, n)),
     http("fastcgi_limit_rate", |s, n| set::complex(s.build, &mut s.level.conf.fastcgi.answers.upstream.limit_rate, n)),
     http("fastcgi_pass_request_headers", |s, n| set::flag(&mut answers(s).pass_request_headers, n)),
     http("fastcgi_pass_request_body", |s, n| set::flag(&mut answers(s).pass_request_body, n)),
     http("fastcgi_force_ranges", |s, n| set::flag(&mut answers(s).force_ranges, n)),
-    http("fastcgi_ignore_headers", |s, n| {
-        set::bits(s.build, &mut s.level.conf.fastcgi.answers.upstream.ignore_headers, n, ignore::WORDS)
-    }),
-    http("fastcgi_hide_header", |s, n| {
-        Arc::make_mut(answers(s).hide_headers.entry()).push(n.args[0].text.to_ascii_lowercase().into());
-        Ok(())
-    }),
-    http("fastcgi_pass_header", |s, n| {
-        Arc::make_mut(answers(s).pass_headers.entry()).push(n.args[0].text.to_ascii_lowercase().into());
-        Ok(())
-    }),
     http("fastcgi_store", |s, n| {
         let cache = &s.level.conf.fastcgi.answers.cache;
         if n.args[0] != "off" && cache.cache.is_set() && cache.is_on() {
@@ -96,6 +71,9 @@ pub const DIRECTIVES: &[Directive] = &[
         set::value(&mut answers(s).store_access, n, mode)
     }),
 ];
+
+/// Those that all modules with an upstream have.
+pub const COMMON_DIRECTIVES: &[Directive] = upstream_directives!("fastcgi", fastcgi);
 
 /// The directives of the cache.
 pub const CACHE_DIRECTIVES: &[Directive] = cache_directives!("fastcgi", fastcgi);
@@ -248,15 +226,7 @@ fn split_path_info(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem
 
 /// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_fastcgi_merge_loc_conf`).
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
-    let nameless = matches!(level.matching, Matching::Nameless) && level.context != Contexts::SERVER;
-    let conf = &mut level.conf.fastcgi;
-    if conf.pass.is_none() && nameless {
-        conf.pass.clone_from(&parent.fastcgi.pass);
-        if conf.pass.is_some() && level.context.intersects(Contexts::LIMIT_EXCEPT) && level.conf.core.handler.is_none()
-        {
-            level.conf.core.handler = Some(Content::Later(run));
-        }
-    }
+    proxy::inherit_pass(level, &parent.fastcgi.pass, |c| &mut c.fastcgi.pass, Content::Later(run));
     let conf = &mut level.conf.fastcgi;
     conf.answers.cache.finish_level(build, OWNER);
     if conf.answers.cache.is_on() && conf.answers.cache.key.is_none() {
@@ -355,7 +325,11 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     r.attempts.uri = None;
     let group = match pass.group.get() {
         Some(id) => shot.groups[id.0 as usize].clone(),
-        None => evaluated(r, &pass.to).await?,
+        None => {
+            let text = pass.to.eval(r);
+            let target = String::from_utf8_lossy(r.get(text)).into_owned();
+            names::group(r, &target).await?
+        }
     };
     let body = proxy::request_body(r, &conf.answers).await?;
     if conf.answers.cache.is_on()
@@ -370,29 +344,13 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
         proxy::parse_local(r.get(text))
     });
     let keepalive = keep && group.keepalive.connections.is_some() && local.is_none();
-    let fastcgi = Some(FastCgi { keep, caught: (*conf.own.catch_stderr).clone() });
-    let job = Job { group, head, body, is_head: false, keepalive, local, secure: None, fastcgi };
+    let protocol = Protocol::FastCgi(FastCgi { keep, caught: (*conf.own.catch_stderr).clone() });
+    let job = Job { group, head, body, is_head: false, keepalive, local, protocol };
     Ok(match retry::find_answer(r, &job, &conf.answers.upstream).await {
         Ok(answer) => proxy::pass_on(r, &conf.answers, &job, answer).await,
         Err(v) if r.ctx.cache.is_some() => proxy::cache::failed(r, &conf.answers, v),
         Err(v) => v,
     })
-}
-
-/// `fastcgi_pass` with variables.
-async fn evaluated(r: &mut Request, to: &Complex) -> Result<Arc<Group>, Verdict> {
-    let text = to.eval(r);
-    let target = String::from_utf8_lossy(r.get(text)).into_owned();
-    if let Some(group) = r.shot.groups.iter().find(|g| g.name.eq_ignore_ascii_case(&target)) {
-        return Ok(group.clone());
-    }
-    let host_end = target.rfind(']').unwrap_or(0);
-    if !target.starts_with("unix:") && !target[host_end..].contains(':') {
-        log_error!(r, Error, "no port in upstream \"{target}\"");
-        return Err(Verdict::Status(500));
-    }
-    let addresses = names::addresses(r, &target, 0).await?;
-    Ok(Arc::new(Group::for_one_request(&target, addresses)))
 }
 
 /// The records of the request. A body in memory is among them; another is left to be sent after them.

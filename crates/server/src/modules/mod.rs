@@ -14,6 +14,7 @@ pub mod disable_symlinks;
 pub mod empty_gif;
 pub mod fastcgi;
 pub mod geo;
+pub mod grpc;
 pub mod gzip;
 pub mod gzip_rules;
 pub mod gzip_static;
@@ -94,11 +95,16 @@ const DIRECTIVES: &[&[Directive]] = &[
     secure_link::DIRECTIVES,
     mirror::DIRECTIVES,
     proxy::DIRECTIVES,
+    proxy::COMMON_DIRECTIVES,
     proxy::cache::DIRECTIVES,
     proxy::cache::CONVERT_HEAD,
     proxy::ssl::DIRECTIVES,
     fastcgi::DIRECTIVES,
+    fastcgi::COMMON_DIRECTIVES,
     fastcgi::CACHE_DIRECTIVES,
+    grpc::DIRECTIVES,
+    grpc::COMMON_DIRECTIVES,
+    proxy::ssl::GRPC_DIRECTIVES,
     upstream_block::DIRECTIVES,
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
@@ -244,6 +250,8 @@ location_confs! {
     proxy,
     /// `fastcgi_pass`.
     fastcgi,
+    /// `grpc_pass`.
+    grpc,
     /// `add_header`, `expires`.
     headers,
     /// `allow`, `deny`.
@@ -442,6 +450,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     }
     proxy::finish_level(build, level, parent);
     fastcgi::finish_level(build, level, parent);
+    grpc::finish_level(build, level, parent);
     referer::finish_level(build, level, parent);
     let _ = parent;
     log::finish_level(build, level);
@@ -487,7 +496,7 @@ pub fn configure_arguments() -> String {
         "--with-stream_ssl_preread_module",
         "--with-debug",
     ];
-    let without = ["memcached", "uwsgi", "scgi", "grpc", "browser", "upstream_sticky"];
+    let without = ["memcached", "uwsgi", "scgi", "browser", "upstream_sticky"];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
     let without_stream = ["--without-stream_upstream_least_time_module".to_owned()];
     with.iter().map(|s| s.to_string()).chain(without).chain(without_stream).collect::<Vec<_>>().join(" ")

@@ -176,7 +176,6 @@ fn replaced(client: &Client, remote: Address) -> Rc<Client> {
         started_ms: client.started_ms,
         requests: client.requests.clone(),
         proxy_protocol: client.proxy_protocol.clone(),
-        doing: client.doing.clone(),
         tls: client.tls.clone(),
         debug: client.debug.clone(),
         socket: client.socket.clone(),

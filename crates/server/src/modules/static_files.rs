@@ -56,7 +56,7 @@ pub fn respond(r: &mut Request, found: &Found) -> Verdict {
     set_etag(r, facts.mtime, facts.size);
     core::set_content_type(r);
     r.allow_ranges = true;
-    r.client.doing.set(doing::SENDING_RESPONSE);
+    r.doing = doing::SENDING_RESPONSE;
     match r.send_header() {
         Ok(()) => files::send(r, found),
         Err(verdict) => verdict,

@@ -224,9 +224,20 @@ pub fn arm(r: &mut Request, timeout: Duration) {
 
 /// See [`read_some`]; the caller arms the clock.
 pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
+    if let Poll::Ready(read) = poll_patiently(r, cx, out) {
+        return Poll::Ready(read);
+    }
+    match &mut r.session {
+        Session::Http1(http) => http.timer.poll_expired(cx).map(|()| Err(BodyError::Status(408))),
+        _ => stream_body::poll_clock(r, cx).map(Err),
+    }
+}
+
+/// The same without a clock.
+pub fn poll_patiently(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
     let before = r.body.received;
     if r.session.stream().is_some() {
-        let complete = std::task::ready!(stream_body::poll(r, cx, out));
+        let complete = std::task::ready!(stream_body::poll(r, out));
         return Poll::Ready(complete.and_then(|complete| finish_read(r, before, complete)));
     }
     let Session::Http1(http) = &mut r.session else { return Poll::Ready(Ok(true)) };
@@ -260,12 +271,7 @@ pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Po
                 r.aborted = true;
                 return Poll::Ready(Err(BodyError::Status(400)));
             }
-            Poll::Pending => {
-                if http.timer.poll_expired(cx).is_ready() {
-                    return Poll::Ready(Err(BodyError::Status(408)));
-                }
-                return Poll::Pending;
-            }
+            Poll::Pending => return Poll::Pending,
         }
     }
 }

@@ -308,7 +308,7 @@ impl fmt::Display for LogFacts<'_> {
         if let Some(facts) = &r.ctx.stream {
             return facts.log(r, f);
         }
-        let now = r.client.doing.get();
+        let now = r.doing;
         if !now.is_empty() {
             write!(f, " while {now}")?;
         }

@@ -141,7 +141,7 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
                 Ok(())
             }
             Err(_) => {
-                r.client.doing.set(doing::READING_LINE);
+                r.doing = doing::READING_LINE;
                 log_error!(r, Info, "client sent invalid request");
                 Err(400)
             }

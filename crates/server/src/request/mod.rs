@@ -14,7 +14,7 @@ pub mod respond;
 pub mod route;
 pub mod subrequest;
 
-use crate::connection::{Client, Session};
+use crate::connection::{Client, Session, doing};
 use crate::log::error::{ErrorLog, Level};
 use crate::modules::{LocationConf, RequestContexts};
 use crate::snapshot::{Location, LocationId, Server, ServerId, Shot, VariableId};
@@ -49,6 +49,8 @@ pub struct Request {
     pub shot: Rc<Shot>,
     /// The connection it came on.
     pub client: Rc<Client>,
+    /// What is done for it now, for the error log: `reading client request line` (nginx's `log->action`).
+    pub doing: &'static str,
     /// Where its answer goes.
     pub session: Session,
     /// The server chosen by name.
@@ -187,6 +189,7 @@ impl Request {
             arena: Arena::default(),
             shot,
             client,
+            doing: doing::WAITING,
             session,
             server: ServerId(0),
             location: LocationId(0),
@@ -259,6 +262,7 @@ impl Request {
             arena,
             shot,
             client,
+            doing,
             session,
             server,
             location,
@@ -334,6 +338,7 @@ impl Request {
         let _ = (scratch, room);
         *shot = to_shot;
         *client = to_client;
+        *doing = doing::WAITING;
         *session = to_session;
         *server = ServerId(0);
         *location = LocationId(0);

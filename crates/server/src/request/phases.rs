@@ -110,7 +110,7 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
 
 async fn run_phases(r: &mut Request, from: From) -> Verdict {
     if from == From::ServerRewrite {
-        r.client.doing.set(doing::NOTHING);
+        r.doing = doing::NOTHING;
         r.location = r.server().root;
         if let Some(v) = stop(modules::rewrite::server_phase(r)) {
             return v;

@@ -86,6 +86,14 @@ impl Context {
     }
 }
 
+impl Context {
+    /// With a protocol that is asked for by ALPN.
+    fn speaking(mut self, protocol: &[u8]) -> Context {
+        Arc::make_mut(&mut self.config).alpn_protocols = vec![protocol.to_vec()];
+        self
+    }
+}
+
 impl Secure {
     /// For the library.
     pub fn config(&self) -> Arc<ClientConfig> {
@@ -119,16 +127,18 @@ fn without_port(host: &[u8]) -> &[u8] {
     &host[..end]
 }
 
-/// Makes a context. `prefix`: of the directives, for messages: `proxy`.
+/// Makes a context. `prefix`: of the directives, for messages: `proxy`. `http2`: what is asked for by ALPN.
 pub fn build(
     conf: &SslSettings,
     prefix: &str,
+    http2: bool,
     source: Source<'_>,
     dynamic: Option<Dynamic>,
 ) -> (Option<Context>, Complaints) {
     let mut complaints = Complaints::default();
     let context = try_build(conf, prefix, source, dynamic, &mut complaints);
-    let context = context.map_err(|e| complaints.errors.push(e)).ok();
+    let context =
+        context.map(|c| if http2 { c.speaking(b"h2") } else { c }).map_err(|e| complaints.errors.push(e)).ok();
     (context, complaints)
 }
 

@@ -4,6 +4,8 @@ use super::choose::Chosen;
 use super::connect;
 use super::fastcgi::Records;
 use super::group::Group;
+use super::http2;
+use super::layer::Layer;
 use super::pool::{self, Connection, InUse};
 use super::settings::{UpstreamSettings, next};
 use crate::connection::{Session, doing, pool as buffers};
@@ -40,17 +42,41 @@ pub struct Job {
     pub keepalive: bool,
     /// Where to connect from.
     pub local: Option<SocketAddr>,
-    /// TLS is spoken to the peers.
-    pub secure: Option<Box<Secure>>,
-    /// The peers speak FastCGI.
-    pub fastcgi: Option<FastCgi>,
+    /// What the peers speak.
+    pub protocol: Protocol,
 }
 
 impl Job {
-    /// What a connection must have been made for.
-    fn identity(&self) -> Option<&Arc<[u8]>> {
-        self.secure.as_ref().map(|s| &s.identity)
+    /// TLS, if it is spoken.
+    fn secure(&self) -> Option<&Secure> {
+        match &self.protocol {
+            Protocol::Http1(secure) | Protocol::Http2(secure) => secure.as_deref(),
+            Protocol::FastCgi(_) => None,
+        }
     }
+
+    /// What a connection must have been made for.
+    pub(super) fn identity(&self) -> Option<&Arc<[u8]>> {
+        self.secure().map(|s| &s.identity)
+    }
+
+    /// `fastcgi_catch_stderr`
+    pub(super) fn caught(&self) -> &[Box<[u8]>] {
+        match &self.protocol {
+            Protocol::FastCgi(f) => &f.caught,
+            _ => &[],
+        }
+    }
+}
+
+/// What peers speak, with TLS below it or not.
+pub enum Protocol {
+    /// HTTP/1.0 or HTTP/1.1.
+    Http1(Option<Box<Secure>>),
+    /// HTTP/2: the head is a list of `http2::fields`.
+    Http2(Option<Box<Secure>>),
+    /// FastCGI.
+    FastCgi(FastCgi),
 }
 
 /// What is different with FastCGI.
@@ -109,11 +135,11 @@ pub struct Failure {
 }
 
 impl Failure {
-    fn of(kind: u32, sent: bool, stale: bool) -> Failure {
+    pub(super) fn of(kind: u32, sent: bool, stale: bool) -> Failure {
         Failure { kind, request_sent: sent, stale, client: None }
     }
 
-    fn client(status: u16) -> Failure {
+    pub(super) fn client(status: u16) -> Failure {
         Failure { kind: next::ERROR, request_sent: false, stale: false, client: Some(status) }
     }
 }
@@ -127,7 +153,7 @@ pub fn poll_client_gone(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
 }
 
 /// Whether the peer is given up when the client goes away: not where the answer is for a cache too.
-fn watches_client(r: &Request, conf: &UpstreamSettings) -> bool {
+pub(super) fn watches_client(r: &Request, conf: &UpstreamSettings) -> bool {
     !*conf.ignore_client_abort && r.ctx.cache.as_ref().is_none_or(|c| !c.cacheable)
 }
 
@@ -141,23 +167,31 @@ pub async fn ask(
 ) -> Result<Answer, (Failure, Chosen)> {
     let started_ms = clock::monotonic_ms();
     let in_use = pool::begin(&job.group);
-    let idle = if fresh || !job.keepalive { None } else { pool::take(&job.group, &chosen.peer, job.identity()) };
+    let shared = matches!(job.protocol, Protocol::Http2(_));
+    let usable = !fresh && !shared && job.keepalive;
+    let idle = if usable { pool::take(&job.group, &chosen.peer, job.identity()) } else { None };
     let reused = idle.is_some();
-    let mut connection = match idle {
+    let opened = match idle {
         Some(c) => {
             r.attempts.current().connect_ms = Some(0);
-            c
+            Ok(c)
         }
-        None => match open(r, job, conf, &chosen, started_ms).await {
-            Ok(c) => c,
-            Err(f) => return Err((f, chosen)),
-        },
+        None if shared => Box::pin(http2::open(r, job, conf, &chosen, fresh, started_ms)).await,
+        None => open(r, job, conf, &chosen, started_ms).await,
+    };
+    let mut connection = match opened {
+        Ok(c) => c,
+        Err(f) => return Err((f, chosen)),
     };
     connection.requests += 1;
-    connection.records = job.fastcgi.as_ref().map(|f| Box::new(Records::new(f.keep)));
-    r.client.doing.set(doing::SENDING_REQUEST);
+    if let Protocol::FastCgi(f) = &job.protocol {
+        connection.layer = Layer::Records(Box::new(Records::new(f.keep)));
+    }
+    r.doing = doing::SENDING_REQUEST;
     let mut input = Vec::new();
-    let sent = match send(r, job, conf, &mut connection, &mut input, reused).await {
+    // The head of a stream is out already; its body goes while the answer is waited for.
+    let sent = if shared { Ok(true) } else { send(r, job, conf, &mut connection, &mut input, reused).await };
+    let sent = match sent {
         Ok(sent) => sent,
         Err(f) => {
             buffers::give_buffer(input);
@@ -176,7 +210,7 @@ pub async fn ask(
     }
 }
 
-async fn open(
+pub(super) async fn open(
     r: &mut Request,
     job: &Job,
     conf: &UpstreamSettings,
@@ -207,7 +241,7 @@ async fn open(
     .await;
     match event {
         Event::Done(Ok(mut socket)) => {
-            if let Some(secure) = &job.secure {
+            if let Some(secure) = job.secure() {
                 socket = Box::pin(super::secure::shake(r, conf, &timer, socket, secure, chosen)).await?;
             }
             r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started_ms);
@@ -226,6 +260,13 @@ enum Event<T> {
     Done(T),
     TimedOut,
     ClientGone,
+}
+
+/// What a look at a connection came to while the answer's head is waited for.
+enum Heard {
+    Bytes(io::Result<usize>),
+    /// The rest of the request could not be sent.
+    Failed(Failure),
 }
 
 fn connect_failed(r: &Request, job: &Job, chosen: &Chosen, f: &connect::Failed) -> Failure {
@@ -291,7 +332,7 @@ async fn send(
         return Ok(false);
     }
     match &job.body {
-        JobBody::Stored(s) if s.file.is_some() && job.fastcgi.is_some() => {
+        JobBody::Stored(s) if s.file.is_some() && matches!(job.protocol, Protocol::FastCgi(_)) => {
             send_records(r, conf, connection, s, input, reused).await
         }
         JobBody::Stored(s) if s.file.is_some() => send_file(r, conf, connection, s, input, reused).await,
@@ -456,10 +497,10 @@ enum Framing {
 
 impl Framing {
     fn of(job: &Job, chunked: bool) -> Framing {
-        match (&job.fastcgi, chunked) {
-            (Some(_), _) => Framing::Records,
-            (None, true) => Framing::Chunks,
-            (None, false) => Framing::None,
+        match (&job.protocol, chunked) {
+            (Protocol::FastCgi(_), _) => Framing::Records,
+            (_, true) => Framing::Chunks,
+            (_, false) => Framing::None,
         }
     }
 }
@@ -602,7 +643,7 @@ fn frame(piece: &[u8], framing: Framing, complete: bool, out: &mut Vec<u8>) {
 }
 
 /// `$request_body` of a body that came in one piece, where the configuration asks for it.
-fn keep_for_variable(r: &mut Request, piece: &[u8], complete: bool) {
+pub(super) fn keep_for_variable(r: &mut Request, piece: &[u8], complete: bool) {
     let whole = complete && r.body.received == piece.len() as u64;
     if whole && r.shot.uses_request_body && piece.len() as u64 <= *r.conf().core.client_body_buffer_size {
         let stored = Stored { memory: piece.to_vec(), file: None, len: piece.len() as u64 };
@@ -621,19 +662,19 @@ async fn read_head(
 ) -> Result<usize, Failure> {
     let mut parser = ResponseParser::default();
     let mut head = std::mem::take(&mut r.attempts.head);
-    if job.fastcgi.is_some() {
+    if let Protocol::FastCgi(_) = job.protocol {
         parser = ResponseParser::without_status_line();
         head = ResponseHead::default();
     }
     let mut start = 0;
     let result = loop {
-        if let Some(f) = &job.fastcgi
-            && super::fastcgi::complain(r, connection, &f.caught)
+        if connection.tells_end()
+            && let Some(f) = connection.complain(r, job)
         {
-            break Err(super::fastcgi::failure());
+            break Err(f);
         }
         if input.len() > start {
-            r.client.doing.set(doing::READING_HEAD);
+            r.doing = doing::READING_HEAD;
             match parser.parse(&input[start..], &mut head) {
                 Ok(Parsed::Complete { len }) if head.status == 103 => {
                     super::relay::early_hints(r, &head, &input[start..start + len]);
@@ -644,8 +685,14 @@ async fn read_head(
                 Ok(Parsed::Complete { len }) if len as u64 > *conf.buffer_size => break Err(too_big(r)),
                 Ok(Parsed::Complete { len }) => {
                     let bytes = &input[start..start + len];
-                    let status =
-                        job.fastcgi.as_ref().map_or(Ok(()), |f| super::fastcgi::status(&mut head, bytes, f.keep));
+                    let status = match &job.protocol {
+                        Protocol::Http1(_) => Ok(()),
+                        Protocol::Http2(_) => {
+                            http2::head::complete(&mut head);
+                            Ok(())
+                        }
+                        Protocol::FastCgi(f) => super::fastcgi::status(&mut head, bytes, f.keep),
+                    };
                     if head.version == Version::HTTP09 {
                         log_error!(r, Error, "upstream sent no valid HTTP/1.0 header");
                     }
@@ -673,6 +720,11 @@ async fn read_head(
         let watch = watches_client(r, conf);
         let mut armed = false;
         let event = poll_fn(|cx| {
+            let uploading = match connection.poll_upload(r, cx, conf) {
+                Poll::Ready(Ok(())) => false,
+                Poll::Ready(Err(f)) => return Poll::Ready(Event::Done(Heard::Failed(f))),
+                Poll::Pending => true,
+            };
             // Only a peer that speaks gets a buffer: what many requests wait with stays small.
             if connection.poll_news(cx).is_ready() {
                 if input.capacity() == 0 {
@@ -681,16 +733,16 @@ async fn read_head(
                     input.reserve(buffers::BUFFER);
                 }
                 if let Poll::Ready(n) = connection.poll_read(cx, input) {
-                    return Poll::Ready(Event::Done(n));
+                    return Poll::Ready(Event::Done(Heard::Bytes(n)));
                 }
             }
-            if !std::mem::replace(&mut armed, true) {
+            if !uploading && !std::mem::replace(&mut armed, true) {
                 connection.timer.set(*conf.read_timeout);
                 if let Session::Http1(http) = &mut r.session {
                     http.lend_input();
                 }
             }
-            if connection.timer.poll_expired(cx).is_ready() {
+            if armed && connection.timer.poll_expired(cx).is_ready() {
                 return Poll::Ready(Event::TimedOut);
             }
             if watch && poll_client_gone(r, cx).is_ready() {
@@ -707,18 +759,16 @@ async fn read_head(
         })
         .await;
         if !matches!(event, Event::ClientGone) {
-            r.client.doing.set(doing::READING_HEAD);
+            r.doing = doing::READING_HEAD;
         }
         match event {
-            Event::Done(Ok(n)) if n > 0 => r.attempts.current().received += n as u64,
-            Event::Done(Ok(_)) => {
-                if let Some(f) = &job.fastcgi
-                    && super::fastcgi::complain(r, connection, &f.caught)
-                {
-                    break Err(super::fastcgi::failure());
+            Event::Done(Heard::Bytes(Ok(n))) if n > 0 => r.attempts.current().received += n as u64,
+            Event::Done(Heard::Bytes(Ok(_))) => {
+                if let Some(f) = connection.complain(r, job) {
+                    break Err(f);
                 }
                 if connection.has_ended() {
-                    log_error!(r, Error, "upstream prematurely closed FastCGI stdout");
+                    log_error!(r, Error, "upstream prematurely closed {}", connection.what_ends());
                     break Err(super::fastcgi::failure());
                 }
                 if !reused || input.len() > start {
@@ -726,7 +776,7 @@ async fn read_head(
                 }
                 break Err(Failure::of(next::ERROR, true, reused && input.is_empty()));
             }
-            Event::Done(Err(e)) => {
+            Event::Done(Heard::Bytes(Err(e))) => {
                 let text = crate::log::read_error("recv()", &e);
                 if !reused || input.len() > start {
                     log_error!(r, Error, "{text}");
@@ -734,10 +784,12 @@ async fn read_head(
                 break Err(Failure::of(next::ERROR, true, reused && input.is_empty()));
             }
             Event::TimedOut => {
+                connection.note_timeout();
                 log_error!(r, Error, "upstream timed out (110: Connection timed out)");
                 break Err(Failure::of(next::TIMEOUT, true, false));
             }
             Event::ClientGone => break Err(client_gone(r)),
+            Event::Done(Heard::Failed(f)) => break Err(f),
         }
     };
     r.attempts.head = head;
@@ -822,7 +874,7 @@ pub fn is_bodiless(head: &ResponseHead, is_head: bool) -> bool {
 pub fn release(job: &Job, answer: Answer, keep: bool) {
     let Answer { connection, input, chosen, .. } = answer;
     buffers::give_buffer(input);
-    if keep && job.keepalive {
+    if keep && job.keepalive && connection.is_complete() {
         pool::give(&job.group, &chosen.peer, connection);
     }
 }

@@ -1,10 +1,10 @@
-//! A connection to a FastCGI application, read as if it spoke HTTP without a status line: records are taken apart below
-//! `exchange` and `relay`. What is sent is made by `modules::fastcgi`.
+//! A connection to a FastCGI application, read as if it spoke HTTP without a status line: a `layer` that takes records apart.
+//! What is sent is made by `modules::fastcgi`.
 
 use super::exchange::Failure;
-use super::pool::Connection;
 use super::settings::next;
 use crate::connection::pool as buffers;
+use crate::connection::socket::Socket;
 use crate::log_error;
 use crate::request::Request;
 use std::io;
@@ -33,82 +33,66 @@ pub struct Records {
     keep: bool,
 }
 
-impl Connection {
-    /// Reads on: output of the application where there are records. `Ok(0)`: it is over, by the connection's end or by what
-    /// the records say.
-    pub fn poll_read(&mut self, cx: &mut Context<'_>, buf: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-        let Connection { socket, records, .. } = self;
-        let Some(records) = records else { return socket.poll_read(cx, buf) };
-        loop {
-            if records.is_over() {
-                return Poll::Ready(Ok(0));
-            }
-            if records.raw.capacity() == 0 {
-                records.raw = buffers::take_buffer();
-            }
-            records.raw.clear();
-            if ready!(socket.poll_read(cx, &mut records.raw))? == 0 {
-                return Poll::Ready(Ok(0));
-            }
-            let n = records.decode(buf);
-            // Messages are to be logged while they are fresh: an empty read is not told from the end otherwise.
-            if n > 0 || records.error.is_some() {
-                return Poll::Ready(Ok(n));
-            }
-        }
-    }
-
-    /// Ready when [`Connection::poll_read`] has something to say.
-    pub fn poll_news(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match &self.records {
-            Some(records) if records.is_over() => Poll::Ready(Ok(())),
-            _ => self.socket.poll_readable(cx),
-        }
-    }
-
-    /// Reads what is there now.
-    pub fn try_read(&mut self, buf: &mut Vec<u8>) -> io::Result<usize> {
-        let Connection { socket, records, .. } = self;
-        let Some(records) = records else { return socket.try_read(buf) };
-        records.raw.clear();
-        records.raw.reserve(buffers::BUFFER);
-        socket.try_read(&mut records.raw)?;
-        Ok(records.decode(buf))
-    }
-
-    /// Whether records have told the end, not the connection's.
-    pub fn has_ended(&self) -> bool {
-        self.records.as_ref().is_some_and(|r| r.decoder.ended)
-    }
-
-    /// Whether what came is no records, which [`complain`] logs.
-    pub fn is_garbled(&self) -> bool {
-        self.records.as_ref().is_some_and(|r| r.error.is_some())
-    }
-
-    /// Whether there are records and the last is still to come.
-    pub fn awaits_end(&self) -> bool {
-        self.records.as_ref().is_some_and(|r| !r.is_over())
-    }
-
-    /// Whether the connection's end came too early, as far as records tell.
-    pub fn is_cut(&self) -> bool {
-        let cut = |r: &Records| !r.decoder.ended && (r.keep || r.decoder.is_inside());
-        self.records.as_ref().is_some_and(|r| r.error.is_some() || cut(r))
-    }
-
-    /// Whether the next request may be sent on it, as far as records tell.
-    pub fn is_complete(&self) -> bool {
-        self.records.as_ref().is_none_or(|r| r.decoder.ended && !r.decoder.extra && r.error.is_none())
-    }
-}
-
 impl Records {
     /// For one request. `keep`: the application was asked to leave the connection open.
     pub fn new(keep: bool) -> Records {
         let mut records = Records::default();
         records.keep = keep;
         records
+    }
+
+    /// See [`super::pool::Connection::poll_read`].
+    pub(super) fn poll_read(
+        &mut self,
+        socket: &mut Socket,
+        cx: &mut Context<'_>,
+        buf: &mut Vec<u8>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            if self.is_over() {
+                return Poll::Ready(Ok(0));
+            }
+            if self.raw.capacity() == 0 {
+                self.raw = buffers::take_buffer();
+            }
+            self.raw.clear();
+            if ready!(socket.poll_read(cx, &mut self.raw))? == 0 {
+                return Poll::Ready(Ok(0));
+            }
+            let n = self.decode(buf);
+            // Messages are to be logged while they are fresh: an empty read is not told from the end otherwise.
+            if n > 0 || self.error.is_some() {
+                return Poll::Ready(Ok(n));
+            }
+        }
+    }
+
+    /// See [`super::pool::Connection::try_read`].
+    pub(super) fn try_read(&mut self, socket: &mut Socket, buf: &mut Vec<u8>) -> io::Result<usize> {
+        self.raw.clear();
+        self.raw.reserve(buffers::BUFFER);
+        socket.try_read(&mut self.raw)?;
+        Ok(self.decode(buf))
+    }
+
+    /// Whether the application has ended the request.
+    pub(super) fn has_ended(&self) -> bool {
+        self.decoder.ended
+    }
+
+    /// Whether what came is no records, which [`complain`] logs.
+    pub(super) fn is_garbled(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Whether the connection's end came too early.
+    pub(super) fn is_cut(&self) -> bool {
+        self.error.is_some() || !self.decoder.ended && (self.keep || self.decoder.is_inside())
+    }
+
+    /// Whether the next request may be sent on the connection.
+    pub(super) fn is_complete(&self) -> bool {
+        self.decoder.ended && !self.decoder.extra && self.error.is_none()
     }
 
     fn decode(&mut self, buf: &mut Vec<u8>) -> usize {
@@ -120,7 +104,8 @@ impl Records {
         buf.len() - before
     }
 
-    fn is_over(&self) -> bool {
+    /// Whether nothing more is to be read.
+    pub(super) fn is_over(&self) -> bool {
         // Not with the end of the output: an application that is cut off while it ends the request takes harm.
         self.error.is_some() || self.decoder.ended
     }
@@ -134,8 +119,7 @@ impl Drop for Records {
 
 /// Logs what the application said on its error stream, and what is wrong with its records. True: something is, or its
 /// words are those of `fastcgi_catch_stderr`.
-pub fn complain(r: &Request, connection: &mut Connection, caught: &[Box<[u8]>]) -> bool {
-    let Some(records) = &mut connection.records else { return false };
+pub fn complain(r: &Request, records: &mut Records, caught: &[Box<[u8]>]) -> bool {
     let mut bad = false;
     let said = std::mem::take(&mut records.stderr);
     let text = said.trim_ascii_end();

@@ -7,6 +7,8 @@ pub mod connect;
 pub mod exchange;
 pub mod fastcgi;
 pub mod group;
+pub mod http2;
+pub mod layer;
 pub mod live;
 pub mod names;
 pub mod pool;
@@ -126,4 +128,5 @@ fn client_nodelay(r: &mut Request) {
 /// A thread takes a new snapshot: idle connections of groups that are gone are closed.
 pub fn adopt(shot: &Rc<Shot>) {
     pool::retain(shot);
+    http2::sharing::retain(shot);
 }

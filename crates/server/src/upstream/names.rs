@@ -1,5 +1,6 @@
-//! Addresses of upstreams whose names are known only at run time: `proxy_pass` with variables.
+//! Upstreams whose names are known only at run time: `proxy_pass` and its like with variables.
 
+use super::group::Group;
 use crate::connection::Address;
 use crate::log_error;
 use crate::request::Request;
@@ -40,6 +41,20 @@ async fn resolve(config: &Arc<ResolverConfig>, name: &str, timeout: Duration) ->
         found.map(|a| a.iter().collect()).map_err(|e| e.to_string())
     });
     asked.await.unwrap_or_else(|| Err("the resolver failed".into()))
+}
+
+/// The group of that name, or one that is made for the request: a pass without a default port.
+pub async fn group(r: &mut Request, target: &str) -> Result<Arc<Group>, Verdict> {
+    if let Some(group) = r.shot.groups.iter().find(|g| g.name.eq_ignore_ascii_case(target)) {
+        return Ok(group.clone());
+    }
+    let host_end = target.rfind(']').unwrap_or(0);
+    if !target.starts_with("unix:") && !target[host_end..].contains(':') {
+        log_error!(r, Error, "no port in upstream \"{target}\"");
+        return Err(Verdict::Status(500));
+    }
+    let addresses = addresses(r, target, 0).await?;
+    Ok(Arc::new(Group::for_one_request(target, addresses)))
 }
 
 /// Addresses of `host[:port]` or `unix:path`.

@@ -2,6 +2,7 @@
 //! least, so that a burst does not thrash the pool. What the other side closed is found without asking the kernel.
 
 use super::group::{Group, Peer, Tiers};
+use super::layer::Layer;
 use crate::connection::socket::Socket;
 use crate::snapshot::Shot;
 use crate::worker::timer::Timer;
@@ -31,8 +32,8 @@ pub struct Connection {
     idle_since_ms: u64,
     /// With TLS: what it was made for. It is good for nothing else.
     identity: Option<Arc<[u8]>>,
-    /// How a FastCGI answer is taken apart; none for HTTP.
-    pub records: Option<Box<super::fastcgi::Records>>,
+    /// How its answer is taken apart.
+    pub layer: Layer,
 }
 
 impl Connection {
@@ -45,7 +46,7 @@ impl Connection {
             started_ms: clock::monotonic_ms(),
             idle_since_ms: 0,
             identity,
-            records: None,
+            layer: Layer::Plain,
         }
     }
 }
@@ -81,6 +82,7 @@ pub fn keep_known(group: &Group, tiers: &Tiers) {
             pool.keep_known(tiers);
         }
     });
+    super::http2::sharing::keep_known(group, tiers);
 }
 
 /// Counts a connection as in use.

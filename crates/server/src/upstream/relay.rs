@@ -2,7 +2,7 @@
 //! a file, no faster than the client takes otherwise.
 
 use super::exchange::{Answer, Job, is_bodiless, poll_client_gone, release};
-use super::settings::UpstreamSettings;
+use super::settings::{UpstreamSettings, next};
 use super::tunnel;
 use crate::cache::caching::Caching;
 use crate::connection::{Session, doing, http2, http3, pool as buffers};
@@ -54,6 +54,10 @@ enum Step {
     TimedOut,
     ClientFailed(io::Error),
     ClientGone,
+    /// The peer does not take the rest of the request; said already.
+    UploadTimedOut,
+    /// The client does not send it.
+    UploadFailed,
 }
 
 /// Sends the body after the head has been sent.
@@ -70,8 +74,8 @@ pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answe
         read: 0,
     };
     let verdict = relay.run(r, conf, &mut answer).await;
-    super::fastcgi::complain(r, &mut answer.connection, &[]);
-    r.client.doing.set(doing::SENDING_TO_CLIENT);
+    answer.connection.complain(r, job);
+    r.doing = doing::SENDING_TO_CLIENT;
     let now = clock::monotonic_ms();
     let started = answer.started_ms;
     r.attempts.current().response_ms = Some(now - started);
@@ -122,7 +126,7 @@ impl Relay {
         {
             self.framing = Framing::Length(n);
         }
-        r.client.doing.set(doing::READING_UPSTREAM);
+        r.doing = doing::READING_UPSTREAM;
         let memory = conf.buffers.0 * conf.buffers.1 + *conf.buffer_size;
         let mut rate_timer = None;
         if !self.way.buffering {
@@ -134,6 +138,7 @@ impl Relay {
                 Err(v) => return v,
             }
             if self.done {
+                answer.connection.keep_trailers(r);
                 return self.end(r);
             }
             if r.deferred.is_some()
@@ -141,8 +146,9 @@ impl Relay {
             {
                 return v;
             }
-            if !self.way.buffering {
-                r.client.doing.set(doing::SENDING_TO_CLIENT);
+            // What the client still sends has to go on meanwhile: then `room` waits for what is sent here.
+            if !self.way.buffering && !answer.connection.is_uploading() {
+                r.doing = doing::SENDING_TO_CLIENT;
                 if let Err(v) = respond::flush(r).await {
                     return v;
                 }
@@ -161,17 +167,23 @@ impl Relay {
                 }
                 Step::Drained => {}
                 Step::ClientFailed(e) if is_filling(r) => {
-                    r.client.doing.set(doing::SENDING_TO_CLIENT);
+                    r.doing = doing::SENDING_TO_CLIENT;
                     log_error!(r, Info, "writev() failed ({})", crate::log::os_error(&e));
-                    r.client.doing.set(doing::READING_UPSTREAM);
+                    r.doing = doing::READING_UPSTREAM;
                     self.alone = true;
                 }
                 Step::TimedOut => {
+                    answer.connection.note_timeout();
                     log_error!(r, Error, "upstream timed out (110: Connection timed out)");
                     return cut_short(r);
                 }
+                Step::UploadTimedOut => return cut_short(r),
+                Step::UploadFailed => {
+                    r.aborted = true;
+                    return Verdict::Broken;
+                }
                 Step::ClientFailed(e) => {
-                    r.client.doing.set(doing::SENDING_TO_CLIENT);
+                    r.doing = doing::SENDING_TO_CLIENT;
                     return r.broken(&e);
                 }
                 Step::ClientGone => {
@@ -210,6 +222,7 @@ impl Relay {
         }
         let mut paused = paused.is_some();
         let mut armed = false;
+        let hurried = !self.way.buffering && connection.is_uploading();
         let mut flow = respond::Flow::new(r, rate, after);
         let step = poll_fn(|cx| {
             let before = waiting(r);
@@ -220,7 +233,12 @@ impl Relay {
             if paused && rate_timer.as_ref().is_none_or(|t| t.poll_expired(cx).is_ready()) {
                 paused = false;
             }
-            let room = self.room(r, conf, memory);
+            let room = if hurried { waiting(r) == 0 } else { self.room(r, conf, memory) };
+            match connection.poll_upload(r, cx, conf) {
+                Poll::Ready(Err(f)) if f.kind == next::TIMEOUT => return Poll::Ready(Step::UploadTimedOut),
+                Poll::Ready(Err(_)) => return Poll::Ready(Step::UploadFailed),
+                _ => {}
+            }
             if room && !paused {
                 if let Poll::Ready(n) = connection.poll_read(cx, input) {
                     return Poll::Ready(Step::Read(n));
@@ -242,7 +260,7 @@ impl Relay {
         .await;
         // What the peer does after a wait is about the peer.
         if armed && matches!(step, Step::Read(_) | Step::TimedOut) {
-            r.client.doing.set(doing::READING_UPSTREAM);
+            r.doing = doing::READING_UPSTREAM;
         }
         step
     }
@@ -429,17 +447,18 @@ impl Relay {
     }
 
     /// The peer closed its connection, or said that it is done.
-    fn closed(&mut self, r: &mut Request, answer: &Answer) -> Verdict {
-        let connection = &answer.connection;
+    fn closed(&mut self, r: &mut Request, answer: &mut Answer) -> Verdict {
+        let connection = &mut answer.connection;
+        connection.keep_trailers(r);
         match self.framing {
             Framing::Close if !connection.is_cut() => {
                 self.done = true;
                 // Records tell the end of an answer without the connection's.
-                self.way.keep &= connection.records.is_some();
+                self.way.keep &= connection.tells_end();
                 self.end(r)
             }
             // Only the last record was waited for.
-            Framing::Length(0) => {
+            Framing::Length(0) if !connection.is_reset() => {
                 self.done = true;
                 self.end(r)
             }
@@ -453,8 +472,7 @@ impl Relay {
             }
             _ if connection.is_garbled() => cut_short(r),
             _ => {
-                let what = if connection.has_ended() { "FastCGI stdout" } else { "connection" };
-                log_error!(r, Error, "upstream prematurely closed {what}");
+                log_error!(r, Error, "upstream prematurely closed {}", connection.what_ends());
                 cut_short(r)
             }
         }

@@ -25,7 +25,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         left = left.min(*conf.next_upstream_tries as usize);
     }
     loop {
-        r.client.doing.set(doing::CONNECTING);
+        r.doing = doing::CONNECTING;
         let Some(chosen) = choose::choose(r, &job.group, &mut walk) else {
             return Err(no_live_upstreams(r, job));
         };
@@ -73,7 +73,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
             && clock::monotonic_ms() - started >= conf.next_upstream_timeout.as_millis() as u64;
         let wanted = *conf.next_upstream & failure.kind != 0;
         if left == 0 || late || !wanted || !may_repeat(r, conf, job, failure.request_sent) {
-            r.client.doing.set(doing::SENDING_TO_CLIENT);
+            r.doing = doing::SENDING_TO_CLIENT;
             r.attempts.failed = failure.kind;
             return Err(Verdict::Status(status));
         }
@@ -84,7 +84,7 @@ fn no_live_upstreams(r: &mut Request, job: &Job) -> Verdict {
     let group = Some(job.group.name.clone());
     r.attempts.all.push(Attempt { group, status: 502, ..Attempt::default() });
     log_error!(r, Error, "no live upstreams");
-    r.client.doing.set(doing::SENDING_TO_CLIENT);
+    r.doing = doing::SENDING_TO_CLIENT;
     r.attempts.failed = next::NO_LIVE;
     Verdict::Status(502)
 }

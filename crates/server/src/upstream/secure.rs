@@ -30,7 +30,7 @@ pub async fn shake(
     secure: &Secure,
     chosen: &Chosen,
 ) -> Result<Socket, Failure> {
-    r.client.doing.set(doing::SHAKING_UPSTREAM);
+    r.doing = doing::SHAKING_UPSTREAM;
     let mut tls = match Tls::client(socket, secure.config(), secure.server_name(), chosen.peer.state.number) {
         Ok(tls) => tls,
         Err(e) => {

@@ -78,7 +78,7 @@ impl Pipe {
 pub async fn run(r: &mut Request, conf: &UpstreamSettings, answer: Answer) -> Verdict {
     let Answer { mut connection, input, at, started_ms, chosen, .. } = answer;
     super::client_nodelay(r);
-    r.client.doing.set(doing::TUNNELING);
+    r.doing = doing::TUNNELING;
     let mut down = Pipe::new(&input[at..]);
     buffers::give_buffer(input);
     let Session::Http1(http) = &mut r.session else { return Verdict::Status(502) };

@@ -244,6 +244,13 @@ impl<T> Connection<T> {
         }
     }
 
+    /// The head that came was the answer's own, none of the 1xx kind: another one on the stream is trailers (client).
+    pub fn answered(&mut self, id: u32) {
+        if let Some(s) = self.stream(id) {
+            s.head_seen = true;
+        }
+    }
+
     /// A loop turn begins: bounds how many streams a peer may open in one.
     pub fn begin_turn(&mut self) {
         self.new_streams = 0;

@@ -81,7 +81,7 @@ impl<T> Connection<T> {
         self.out.extend_from_slice(&code.0.to_be_bytes());
     }
 
-    /// Whether the peer takes another stream now.
+    /// Whether the peer takes another stream now (client).
     pub fn can_open(&self) -> bool {
         !self.goaway_sent && self.streams.len() < self.peer_streams as usize && self.last_stream < MAX_WINDOW - 2
     }
@@ -236,8 +236,8 @@ impl<T> Connection<T> {
         self.send_reset(id, code);
     }
 
-    /// The owner is done with a stream. If it was not finished, the peer is told with `code`; if only the peer still
-    /// sends, that nothing is wrong, but nobody listens (RFC 9113 section 8.1).
+    /// The owner is done with a stream. If it was not finished, the peer is told with `code`; if only a client still sends,
+    /// that nothing is wrong, but nobody listens (RFC 9113 section 8.1).
     pub fn release(&mut self, id: u32, code: ErrorCode) -> Option<T> {
         let at = self.find(id)?;
         let s = &self.streams[at];
@@ -245,7 +245,8 @@ impl<T> Connection<T> {
             if !s.local_closed {
                 self.send_reset(id, code);
             } else if !s.remote_closed {
-                self.send_reset(id, ErrorCode::NO_ERROR);
+                let server = self.config.role == Role::Server;
+                self.send_reset(id, if server { ErrorCode::NO_ERROR } else { code });
             }
             self.counters.finished();
         }

@@ -84,7 +84,7 @@ fn own_key(r: &mut Request, pass: &Pass, target: &Target<'_>) -> Text {
     let mut key = std::mem::take(&mut r.scratch);
     key.clear();
     request::write_origin(r, target, &mut key);
-    request::write_uri(r, pass, target, &mut key);
+    request::write_uri(r, &pass.location, target, &mut key);
     let text = r.text(&key);
     r.scratch = key;
     text
@@ -96,17 +96,17 @@ pub(super) fn is_for_client(known: K) -> bool {
 }
 
 /// Asks the upstream only for what has changed, where the cache has an old answer. `replaced`: what the configuration says.
-pub(super) fn write_conditions(r: &mut Request, replaced: &[Box<[u8]>], out: &mut Vec<u8>) {
+pub(super) fn write_conditions(r: &mut Request, replaced: &[Box<[u8]>], head: &mut request::Head) {
     let is_set = |name: &[u8]| replaced.iter().any(|n| **n == *name);
     if !is_set(b"if-modified-since")
         && let Some(date) = caching::known_last_modified(r)
     {
-        request::write_line(out, b"If-Modified-Since", r.get(date));
+        head.line(b"If-Modified-Since", r.get(date));
     }
     if !is_set(b"if-none-match")
         && let Some(etag) = caching::known_etag(r)
     {
-        request::write_line(out, b"If-None-Match", r.get(etag));
+        head.line(b"If-None-Match", r.get(etag));
     }
 }
 
@@ -211,5 +211,9 @@ fn load_head(r: &mut Request, entry: &Entry) -> bool {
     if attempts.scheme == crate::upstream::fastcgi::SCHEME {
         return crate::upstream::fastcgi::parse(&mut attempts.head, bytes);
     }
-    matches!(ResponseParser::default().parse(bytes, &mut attempts.head), Ok(Parsed::Complete { .. }))
+    let parsed = ResponseParser::default().parse(bytes, &mut attempts.head);
+    if attempts.head.version >= Version::HTTP20 {
+        crate::upstream::http2::head::complete(&mut attempts.head);
+    }
+    matches!(parsed, Ok(Parsed::Complete { .. }))
 }

@@ -1,32 +1,27 @@
 //! The words of `proxy_pass` and its settings, and the values that other modules with upstreams read the same way.
 
-use super::Pass;
 use super::rewrite;
 use super::url::{parse_local, parse_url};
+use super::{Conf, Pass};
 use crate::config::complex::Complex;
 use crate::config::set::{self, duplicate};
-use crate::config::{Directive, Scope, http};
+use crate::config::{Build, Directive, Scope, http};
 use crate::modules::core;
 use crate::request::Version;
 use crate::request::phases::Content;
-use crate::upstream::settings::{Bind, Store, UpstreamSettings, ignore, next};
+use crate::upstream::settings::{Bind, Store, UpstreamSettings, next};
+use crate::upstream_directives;
 use conf::{Contexts, Node, Problem, Word, value};
 use std::sync::Arc;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("proxy_pass", proxy_pass),
-    http("proxy_connect_timeout", |s, n| set::time(&mut conf(s).connect_timeout, n)),
-    http("proxy_send_timeout", |s, n| set::time(&mut conf(s).send_timeout, n)),
-    http("proxy_read_timeout", |s, n| set::time(&mut conf(s).read_timeout, n)),
     http("proxy_next_upstream", |s, n| {
         set::bits(s.build, &mut s.level.conf.proxy.upstream.next_upstream, n, next::WORDS)
     }),
-    http("proxy_next_upstream_tries", |s, n| set::number(&mut conf(s).next_upstream_tries, n)),
-    http("proxy_next_upstream_timeout", |s, n| set::time(&mut conf(s).next_upstream_timeout, n)),
     http("proxy_buffering", |s, n| set::flag(&mut conf(s).buffering, n)),
     http("proxy_request_buffering", |s, n| set::flag(&mut conf(s).request_buffering, n)),
-    http("proxy_buffer_size", |s, n| set::size(&mut conf(s).buffer_size, n)),
     http("proxy_buffers", |s, n| {
         let invalid = || set::invalid(n);
         let number = value::number(&n.args[0].text).filter(|n| *n > 0).ok_or_else(invalid)?;
@@ -40,10 +35,6 @@ pub const DIRECTIVES: &[Directive] = &[
         let path = core::temp_path(s, n)?;
         set::value(&mut conf(s).temp_path, n, path)
     }),
-    http("proxy_bind", bind),
-    http("proxy_socket_keepalive", |s, n| set::flag(&mut conf(s).socket_keepalive, n)),
-    http("proxy_socket_rcvbuf", |s, n| set::size(&mut conf(s).socket_rcvbuf, n)),
-    http("proxy_socket_sndbuf", |s, n| set::size(&mut conf(s).socket_sndbuf, n)),
     http("proxy_send_lowat", |s, n| {
         s.build.note(n);
         Ok(())
@@ -51,30 +42,15 @@ pub const DIRECTIVES: &[Directive] = &[
     http("proxy_headers_hash_bucket_size", noted),
     http("proxy_headers_hash_max_size", noted),
     http("proxy_ignore_client_abort", |s, n| set::flag(&mut conf(s).ignore_client_abort, n)),
-    http("proxy_intercept_errors", |s, n| set::flag(&mut conf(s).intercept_errors, n)),
     http("proxy_limit_rate", |s, n| set::complex(s.build, &mut s.level.conf.proxy.upstream.limit_rate, n)),
     http("proxy_pass_request_headers", |s, n| set::flag(&mut conf(s).pass_request_headers, n)),
     http("proxy_pass_request_body", |s, n| set::flag(&mut conf(s).pass_request_body, n)),
     http("proxy_pass_trailers", |s, n| set::flag(&mut conf(s).pass_trailers, n)),
     http("proxy_force_ranges", |s, n| set::flag(&mut conf(s).force_ranges, n)),
-    http("proxy_ignore_headers", |s, n| {
-        set::bits(s.build, &mut s.level.conf.proxy.upstream.ignore_headers, n, ignore::WORDS)
-    }),
-    http("proxy_hide_header", |s, n| {
-        Arc::make_mut(conf(s).hide_headers.entry()).push(n.args[0].text.to_ascii_lowercase().into());
-        Ok(())
-    }),
-    http("proxy_pass_header", |s, n| {
-        Arc::make_mut(conf(s).pass_headers.entry()).push(n.args[0].text.to_ascii_lowercase().into());
-        Ok(())
-    }),
     http("proxy_store", store),
     http("proxy_store_access", store_access),
     http("proxy_http_version", |s, n| {
-        let words = [("1.0", Version::HTTP10), ("1.1", Version::HTTP11)];
-        if n.args[0] == "2" {
-            return Err(n.problem("\"proxy_http_version 2\" is not supported yet".to_owned()));
-        }
+        let words = [("1.0", Version::HTTP10), ("1.1", Version::HTTP11), ("2", Version::HTTP20)];
         set::one_of(&mut s.level.conf.proxy.http_version, n, &words)
     }),
     http("proxy_method", |s, n| set::complex(s.build, &mut s.level.conf.proxy.method, n)),
@@ -82,12 +58,7 @@ pub const DIRECTIVES: &[Directive] = &[
         let body = Complex::compile(s.build, &n.args[0])?;
         set::value(&mut s.level.conf.proxy.set_body, n, Some(body))
     }),
-    http("proxy_set_header", |s, n| {
-        let value = Complex::compile(s.build, &n.args[1])?;
-        let name: Arc<[u8]> = n.args[0].text.as_slice().into();
-        Arc::make_mut(s.level.conf.proxy.set_header.entry()).push((name, value));
-        Ok(())
-    }),
+    http("proxy_set_header", |s, n| set_header(s.build, &mut s.level.conf.proxy, n)),
     http("proxy_redirect", rewrite::redirect),
     http("proxy_cookie_domain", |s, n| rewrite::cookie(s, n, false)),
     http("proxy_cookie_path", |s, n| rewrite::cookie(s, n, true)),
@@ -97,12 +68,23 @@ pub const DIRECTIVES: &[Directive] = &[
     http("scgi_temp_path", |s, n| core::temp_path(s, n).map(|_| ())),
 ];
 
+/// Those that all such modules have.
+pub const COMMON_DIRECTIVES: &[Directive] = upstream_directives!("proxy", proxy);
+
 fn conf<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut UpstreamSettings {
     &mut scope.level.conf.proxy.upstream
 }
 
 fn noted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     scope.build.note(node);
+    Ok(())
+}
+
+/// `*_set_header`
+pub(in crate::modules) fn set_header(build: &mut Build<'_>, conf: &mut Conf, node: &Node) -> Result<(), Problem> {
+    let value = Complex::compile(build, &node.args[1])?;
+    let name: Arc<[u8]> = node.args[0].text.as_slice().into();
+    Arc::make_mut(conf.set_header.entry()).push((name, value));
     Ok(())
 }
 
@@ -116,11 +98,6 @@ pub(in crate::modules) fn optional_size(
     set::value(setting(scope), node, Some(size))?;
     scope.build.note(node);
     Ok(())
-}
-
-fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let address = bind_value(scope, node)?;
-    set::value(&mut conf(scope).bind, node, address)
 }
 
 /// The value of `*_bind`.

@@ -10,9 +10,9 @@ pub mod ssl;
 mod url;
 
 pub(super) use answer::pass_on;
-pub use directives::DIRECTIVES;
-pub(super) use directives::{bind_value, optional_size, store_access_value, store_value};
-pub(super) use request::request_body;
+pub use directives::{COMMON_DIRECTIVES, DIRECTIVES};
+pub(super) use directives::{bind_value, optional_size, set_header, store_access_value, store_value};
+pub(super) use request::{Built, build, request_body};
 pub use url::parse_local;
 
 use crate::cache::settings::CacheSettings;
@@ -26,13 +26,12 @@ use crate::request::{Request, Text, Version};
 use crate::snapshot::Shot;
 use crate::text;
 use crate::tls::client::Secure;
-use crate::upstream::exchange::Job;
+use crate::upstream::exchange::{Job, JobBody, Protocol};
 use crate::upstream::group::{Group, GroupId};
 use crate::upstream::retry;
 use crate::upstream::settings::{SslSettings, UpstreamSettings};
 use crate::{reads_as_settings, settings};
 use conf::{Contexts, Node};
-use request::build_head;
 use rewrite::{CookieFlags, Rewrite};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -134,6 +133,8 @@ struct Ready {
     /// Content-Length and Transfer-Encoding are the configuration's business.
     own_length: bool,
     own_coding: bool,
+    /// The client's wish for trailers is passed on (gRPC).
+    passes_te: bool,
     redirects: Arc<Vec<Rewrite>>,
     /// TLS, where the pass may lead to it.
     ssl: Option<Arc<crate::tls::client::Context>>,
@@ -165,15 +166,7 @@ reads_as_settings!(Conf);
 
 /// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_proxy_merge_loc_conf`).
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
-    let nameless = matches!(level.matching, Matching::Nameless) && level.context != Contexts::SERVER;
-    let conf = &mut level.conf.proxy;
-    if conf.pass.is_none() && nameless {
-        conf.pass.clone_from(&parent.proxy.pass);
-        if conf.pass.is_some() && level.context.intersects(Contexts::LIMIT_EXCEPT) && level.conf.core.handler.is_none()
-        {
-            level.conf.core.handler = Some(Content::Proxy);
-        }
-    }
+    inherit_pass(level, &parent.proxy.pass, |c| &mut c.proxy.pass, Content::Proxy);
     cache::finish_level(build, level);
     let conf = &mut level.conf.proxy;
     if conf.upstream.temp_path.dir.as_os_str().is_empty() {
@@ -197,12 +190,50 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
     }
     let mut ready = ready(conf, &pass);
     if pass.fixed.as_ref().is_none_or(|url| url.secure) {
-        ready.ssl = ssl::finish(build, &conf.ssl, "proxy");
+        let http2 = *conf.http_version >= Version::HTTP20;
+        ready.ssl = ssl::finish(build, &conf.ssl, "proxy", http2);
     }
     conf.ready = Arc::new(ready);
 }
 
+/// `if` and `limit_except` go where the level around them goes.
+pub(super) fn inherit_pass<T: Clone>(
+    level: &mut Level,
+    parent: &Option<T>,
+    own: fn(&mut super::LocationConf) -> &mut Option<T>,
+    handler: Content,
+) {
+    let nameless = matches!(level.matching, Matching::Nameless) && level.context != Contexts::SERVER;
+    let pass = own(&mut level.conf);
+    if pass.is_some() || !nameless {
+        return;
+    }
+    pass.clone_from(parent);
+    let limited = level.context.intersects(Contexts::LIMIT_EXCEPT);
+    if parent.is_some() && limited && level.conf.core.handler.is_none() {
+        level.conf.core.handler = Some(handler);
+    }
+}
+
 fn ready(conf: &Conf, pass: &Pass) -> Ready {
+    let mut ready = with_headers(conf);
+    hide(&mut ready, &conf.upstream, &HIDDEN);
+    ready.redirects = match &*conf.redirect {
+        Some(list) => Arc::new(
+            list.iter()
+                .flat_map(|r| match r {
+                    Rewrite::Default => default_redirect(pass),
+                    other => Some(other.clone()),
+                })
+                .collect(),
+        ),
+        None => Arc::new(default_redirect(pass).into_iter().collect()),
+    };
+    ready
+}
+
+/// What is sent.
+fn with_headers(conf: &Conf) -> Ready {
     let mut ready = Ready::default();
     for (name, value) in conf.set_header.iter() {
         let lower: Box<[u8]> = name.to_ascii_lowercase().into();
@@ -217,18 +248,6 @@ fn ready(conf: &Conf, pass: &Pass) -> Ready {
         }
         ready.replaced.push(lower);
     }
-    hide(&mut ready, &conf.upstream, &HIDDEN);
-    ready.redirects = match &*conf.redirect {
-        Some(list) => Arc::new(
-            list.iter()
-                .flat_map(|r| match r {
-                    Rewrite::Default => default_redirect(pass),
-                    other => Some(other.clone()),
-                })
-                .collect(),
-        ),
-        None => Arc::new(default_redirect(pass).into_iter().collect()),
-    };
     ready
 }
 
@@ -251,6 +270,14 @@ impl Conf {
         hide(&mut ready, &self.upstream, hidden);
         self.ready = Arc::new(ready);
     }
+
+    /// Makes the values ready for gRPC. `ssl`: TLS, where the pass may lead to it.
+    pub(super) fn for_grpc(&mut self, ssl: Option<Arc<crate::tls::client::Context>>) {
+        let mut ready = with_headers(self);
+        ready.passes_te = !ready.replaced.iter().any(|n| **n == *b"te");
+        hide(&mut ready, &self.upstream, &HIDDEN);
+        self.ready = Arc::new(Ready { ssl, ..ready });
+    }
 }
 
 fn default_redirect(pass: &Pass) -> Option<Rewrite> {
@@ -271,6 +298,18 @@ pub(super) struct Target<'u> {
     whole: bool,
     /// TLS is spoken.
     secure: bool,
+}
+
+/// What `:authority` says unless the configuration says otherwise.
+pub(super) fn set_host(r: &mut Request, host: &str) {
+    r.ctx.proxy.host = Some(r.text(host.as_bytes()));
+}
+
+impl Target<'_> {
+    /// Where the request's own uri is asked for.
+    pub(super) fn as_asked(group: Arc<Group>, secure: bool) -> Target<'static> {
+        Target { group, uri: Cow::Borrowed(b""), whole: false, secure }
+    }
 }
 
 /// The content handler.
@@ -318,10 +357,15 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
     {
         return verdict;
     }
-    let (head, is_head) = match build_head(r, conf, pass, &target) {
-        Ok(h) => h,
+    let built = match build(r, conf, &pass.location, &target) {
+        Ok(built) => built,
         Err(v) => return v,
     };
+    ask(r, conf, target, built, body).await
+}
+
+/// Asks the peers for what was built, and passes the answer on.
+pub(super) async fn ask(r: &mut Request, conf: &Conf, target: Target<'_>, built: Built, body: JobBody) -> Verdict {
     let local = match &*conf.upstream.bind {
         Some(bind) => {
             let text = bind.address.eval(r);
@@ -334,11 +378,13 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
         None => None,
     };
     let keepalive = target.group.keepalive.connections.is_some() && local.is_none();
-    let secure = match secure(r, conf, &target) {
-        Ok(s) => s,
+    let protocol = match secure(r, conf, &target) {
+        Ok(s) if *conf.http_version >= Version::HTTP20 => Protocol::Http2(s),
+        Ok(s) => Protocol::Http1(s),
         Err(v) => return v,
     };
-    let job = Job { group: target.group, head, body, is_head, keepalive, local, secure, fastcgi: None };
+    let Built { head, is_head, body: own } = built;
+    let job = Job { group: target.group, head, body: own.unwrap_or(body), is_head, keepalive, local, protocol };
     let verdict = match retry::find_answer(r, &job, &conf.upstream).await {
         Ok(answer) => pass_on(r, conf, &job, answer).await,
         Err(v) if r.ctx.cache.is_some() => cache::failed(r, conf, v),

@@ -1,11 +1,15 @@
-//! What is sent to an HTTP upstream: the head and the body of a request (`ngx_http_proxy_create_request`).
+//! What is sent to an HTTP upstream: the head and the body of a request (`ngx_http_proxy_create_request`,
+//! `ngx_http_proxy_v2_create_request`, `ngx_http_grpc_create_request`).
 
-use super::{Conf, Pass, Ready, Target, cache};
+use super::{Conf, Ready, Target, cache};
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
+use crate::request::respond::write_decimal;
 use crate::request::{Method, Request, Text, Version, body};
 use crate::upstream::exchange::JobBody;
+use crate::upstream::http2::fields;
+use std::rc::Rc;
 use wire::http1::escape::{Escape, escape_uri};
 
 /// Room for a usual request head.
@@ -59,17 +63,64 @@ pub(in crate::modules) async fn request_body(r: &mut Request, conf: &Conf) -> Re
     Ok(if wanted { JobBody::Stored(stored) } else { JobBody::None })
 }
 
-/// The request's head (`ngx_http_proxy_create_request`). Also whether it is a HEAD.
-pub(super) fn build_head(
+/// A head that is being written: lines of text, or with HTTP/2 fields that the connection will pack.
+pub(super) struct Head {
+    out: Vec<u8>,
+    packed: bool,
+}
+
+impl Head {
+    /// Adds a header.
+    pub(super) fn line(&mut self, name: &[u8], value: &[u8]) {
+        let Head { out, packed } = self;
+        if *packed {
+            return fields::push(name, value, out);
+        }
+        out.extend_from_slice(name);
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value);
+        out.extend_from_slice(b"\r\n");
+    }
+
+    /// Adds a header whose value is a number.
+    fn number(&mut self, name: &[u8], n: u64) {
+        let Head { out, packed } = self;
+        if *packed {
+            fields::push(name, b"", out);
+            let start = out.len();
+            write_decimal(n, out);
+            return fields::close(start, out);
+        }
+        out.extend_from_slice(name);
+        out.extend_from_slice(b": ");
+        write_decimal(n, out);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// A request as it is sent.
+pub(in crate::modules) struct Built {
+    /// See [`crate::upstream::exchange::Job`].
+    pub head: Vec<u8>,
+    /// Its method is HEAD.
+    pub is_head: bool,
+    /// The body that the configuration gives, if it does not stand in the head.
+    pub body: Option<JobBody>,
+}
+
+/// The request's head. `location`: the name that the target's path replaces.
+pub(in crate::modules) fn build(
     r: &mut Request,
     conf: &Conf,
-    pass: &Pass,
+    location: &[u8],
     target: &Target<'_>,
-) -> Result<(Vec<u8>, bool), Verdict> {
+) -> Result<Built, Verdict> {
     // The request's own room: what needs it meanwhile makes its own.
     let mut out = std::mem::take(&mut r.scratch);
     out.clear();
     out.reserve(HEAD_ROOM);
+    let packed = *conf.http_version >= Version::HTTP20;
+    let mut head = Head { out, packed };
     let cacheable = r.ctx.cache.as_ref().is_some_and(|c| c.cacheable);
     let method = match &*conf.method {
         _ if r.method == Method::Head && r.ctx.cache.is_some() && *conf.cache.convert_head => Text::from("GET"),
@@ -77,58 +128,89 @@ pub(super) fn build_head(
         own => own.eval(r),
     };
     let is_head = r.get(method).eq_ignore_ascii_case(b"HEAD");
-    out.extend_from_slice(r.get(method));
-    out.push(b' ');
-    let uri_start = out.len();
-    write_uri(r, pass, target, &mut out);
-    if out.len() == uri_start {
+    if packed {
+        head.line(b":method", r.get(method));
+        head.line(b":scheme", if target.secure { b"https" } else { b"http" });
+        head.out.extend_from_slice(fields::PATH);
+    } else {
+        head.out.extend_from_slice(r.get(method));
+        head.out.push(b' ');
+    }
+    let uri_start = head.out.len();
+    write_uri(r, location, target, &mut head.out);
+    if head.out.len() == uri_start {
         log_error!(r, Error, "zero length URI to proxy");
         return Err(Verdict::Status(500));
     }
-    let uri = r.text(&out[uri_start..]);
+    let uri = r.text(&head.out[uri_start..]);
     r.attempts.uri = Some(uri);
     let own_body = conf.set_body.as_ref().map(|b| b.eval(r));
     if let Some(b) = own_body {
         r.ctx.proxy.body_length = Some(r.get(b).len() as u64);
     }
     let v11 = *conf.http_version >= Version::HTTP11;
-    out.extend_from_slice(if v11 { b" HTTP/1.1\r\n" } else { b" HTTP/1.0\r\n" });
+    if packed {
+        fields::close(uri_start, &mut head.out);
+    } else {
+        head.out.extend_from_slice(if v11 { b" HTTP/1.1\r\n" } else { b" HTTP/1.0\r\n" });
+    }
     let ready = &conf.ready;
     let mut host = ready.host.as_ref().map(|h| h.eval(r));
     if host.is_none_or(|h| v11 && r.get(h).is_empty()) {
         host = r.ctx.proxy.host;
     }
     if let Some(host) = host.filter(|h| !r.get(*h).is_empty()) {
-        write_line(&mut out, b"Host", r.get(host));
+        head.line(if packed { b":authority" } else { b"Host" }, r.get(host));
     }
     for (name, value) in &ready.headers {
         let value = value.eval(r);
-        if !r.get(value).is_empty() {
-            write_line(&mut out, name, r.get(value));
+        if !r.get(value).is_empty() && !(packed && is_of_connection(name)) {
+            head.line(name, r.get(value));
         }
     }
     if let Some(n) = r.ctx.proxy.body_length.filter(|_| !ready.own_length) {
-        out.extend_from_slice(b"Content-Length: ");
-        crate::request::respond::write_decimal(n, &mut out);
-        out.extend_from_slice(b"\r\n");
+        head.number(b"Content-Length", n);
     }
-    if r.ctx.proxy.chunked && !ready.own_coding {
-        out.extend_from_slice(b"Transfer-Encoding: chunked\r\n");
+    if r.ctx.proxy.chunked && !ready.own_coding && !packed {
+        head.line(b"Transfer-Encoding", b"chunked");
+    }
+    if packed && ready.passes_te && asks_for_trailers(r) {
+        head.line(b"te", b"trailers");
     }
     if cacheable {
-        cache::write_conditions(r, &ready.replaced, &mut out);
+        cache::write_conditions(r, &ready.replaced, &mut head);
     }
     if *conf.upstream.pass_request_headers {
-        pass_headers(r, ready, cacheable, &mut out);
+        pass_headers(r, ready, cacheable, &mut head);
     }
-    out.extend_from_slice(b"\r\n");
-    if let Some(b) = own_body {
-        out.extend_from_slice(r.get(b));
+    let mut body = None;
+    if packed {
+        body = own_body.map(|b| {
+            let memory = r.get(b).to_vec();
+            let len = memory.len() as u64;
+            JobBody::Stored(Rc::new(body::Stored { memory, file: None, len }))
+        });
+    } else {
+        head.out.extend_from_slice(b"\r\n");
+        if let Some(b) = own_body {
+            head.out.extend_from_slice(r.get(b));
+        }
     }
-    Ok((out, is_head))
+    Ok(Built { head: head.out, is_head, body })
 }
 
-fn pass_headers(r: &Request, ready: &Ready, cacheable: bool, out: &mut Vec<u8>) {
+/// Headers that HTTP/2 has no place for (RFC 9113 section 8.2.2); `TE` only says `trailers`, which is for whoever sets it to know.
+fn is_of_connection(name: &[u8]) -> bool {
+    matches!(K::find(name), K::Connection | K::ProxyConnection | K::KeepAlive | K::TransferEncoding | K::Upgrade)
+}
+
+/// `$grpc_internal_trailers`
+fn asks_for_trailers(r: &Request) -> bool {
+    let te = r.headers_in.find(K::Te).map(|te| r.get(te));
+    te.is_some_and(|te| wire::http1::values::contains_ignoring_case(te, b"trailers"))
+}
+
+fn pass_headers(r: &Request, ready: &Ready, cacheable: bool, head: &mut Head) {
     for line in r.headers_in.lines() {
         if matches!(
             line.known,
@@ -148,16 +230,9 @@ fn pass_headers(r: &Request, ready: &Ready, cacheable: bool, out: &mut Vec<u8>) 
         let name = r.arena.span(line.name);
         debug_assert!(line.known != K::Other || !NOT_PASSED.iter().any(|n| n.eq_ignore_ascii_case(name)));
         if !ready.replaced.iter().any(|n| n.eq_ignore_ascii_case(name)) {
-            write_line(out, name, r.arena.span(line.value));
+            head.line(name, r.arena.span(line.value));
         }
     }
-}
-
-pub(super) fn write_line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
-    out.extend_from_slice(name);
-    out.extend_from_slice(b": ");
-    out.extend_from_slice(value);
-    out.extend_from_slice(b"\r\n");
 }
 
 /// Scheme and host as they stand in the key of a cache.
@@ -171,7 +246,8 @@ pub(super) fn write_origin(r: &Request, target: &Target<'_>, out: &mut Vec<u8>) 
     }
 }
 
-pub(super) fn write_uri(r: &Request, pass: &Pass, target: &Target<'_>, out: &mut Vec<u8>) {
+/// `location`: the name that the target's path replaces.
+pub(super) fn write_uri(r: &Request, location: &[u8], target: &Target<'_>, out: &mut Vec<u8>) {
     if target.whole {
         out.extend_from_slice(&target.uri);
         return;
@@ -187,7 +263,7 @@ pub(super) fn write_uri(r: &Request, pass: &Pass, target: &Target<'_>, out: &mut
     let uri = r.get(r.uri);
     let mut skip = 0;
     if r.valid_location && !target.uri.is_empty() {
-        skip = pass.location.len().min(uri.len());
+        skip = location.len().min(uri.len());
     }
     if r.valid_location {
         out.extend_from_slice(&target.uri);

@@ -12,47 +12,56 @@ use crate::upstream::settings::SslSettings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
-/// The directives.
-pub const DIRECTIVES: &[Directive] = &[
-    http("proxy_ssl_certificate", |s, n| text(&mut conf(s).certificate, n)),
-    http("proxy_ssl_certificate_key", |s, n| text(&mut conf(s).certificate_key, n)),
-    http("proxy_ssl_certificate_cache", |s, n| {
-        let limits = cache_limits(n)?;
-        set::value(&mut conf(s).certificate_cache, n, limits)
-    }),
-    http("proxy_ssl_password_file", |s, n| {
-        if conf(s).passwords.is_set() {
-            return Err(set::duplicate(n));
+/// The directives under `$prefix`; their values are in the level's `$conf`, which is or leads to a `proxy::Conf`.
+macro_rules! ssl_directives {
+    ($prefix:literal, $conf:ident) => {{
+        fn conf<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut SslSettings {
+            let conf: &mut super::Conf = &mut scope.level.conf.$conf;
+            &mut conf.ssl
         }
-        let passwords = read_passwords(s.build, n)?;
-        set::value(&mut conf(s).passwords, n, passwords)
-    }),
-    http("proxy_ssl_protocols", |s, n| {
-        let (protocols, warnings) = Protocols::parse(n)?;
-        s.build.problems.extend(warnings);
-        set::value(&mut conf(s).protocols, n, protocols)
-    }),
-    http("proxy_ssl_ciphers", |s, n| text(&mut conf(s).ciphers, n)),
-    http("proxy_ssl_conf_command", |s, n| {
-        let command = (n.args[0].text.clone(), n.args[1].text.clone());
-        Arc::make_mut(conf(s).conf_commands.entry()).push(command);
-        Ok(())
-    }),
-    http("proxy_ssl_name", |s, n| {
-        let name = Complex::compile(s.build, &n.args[0])?;
-        set::value(&mut conf(s).name, n, Some(name))
-    }),
-    http("proxy_ssl_server_name", |s, n| set::flag(&mut conf(s).server_name, n)),
-    http("proxy_ssl_verify", |s, n| set::flag(&mut conf(s).verify, n)),
-    http("proxy_ssl_verify_depth", |s, n| set::number(&mut conf(s).verify_depth, n)),
-    http("proxy_ssl_trusted_certificate", |s, n| text(&mut conf(s).trusted_certificate, n)),
-    http("proxy_ssl_crl", |s, n| text(&mut conf(s).crl, n)),
-    http("proxy_ssl_session_reuse", |s, n| set::flag(&mut conf(s).session_reuse, n)),
-];
-
-fn conf<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut SslSettings {
-    &mut scope.level.conf.proxy.ssl
+        &[
+            http(concat!($prefix, "_ssl_certificate"), |s, n| text(&mut conf(s).certificate, n)),
+            http(concat!($prefix, "_ssl_certificate_key"), |s, n| text(&mut conf(s).certificate_key, n)),
+            http(concat!($prefix, "_ssl_certificate_cache"), |s, n| {
+                let limits = cache_limits(n)?;
+                set::value(&mut conf(s).certificate_cache, n, limits)
+            }),
+            http(concat!($prefix, "_ssl_password_file"), |s, n| {
+                if conf(s).passwords.is_set() {
+                    return Err(set::duplicate(n));
+                }
+                let passwords = read_passwords(s.build, n)?;
+                set::value(&mut conf(s).passwords, n, passwords)
+            }),
+            http(concat!($prefix, "_ssl_protocols"), |s, n| {
+                let (protocols, warnings) = Protocols::parse(n)?;
+                s.build.problems.extend(warnings);
+                set::value(&mut conf(s).protocols, n, protocols)
+            }),
+            http(concat!($prefix, "_ssl_ciphers"), |s, n| text(&mut conf(s).ciphers, n)),
+            http(concat!($prefix, "_ssl_conf_command"), |s, n| {
+                let command = (n.args[0].text.clone(), n.args[1].text.clone());
+                Arc::make_mut(conf(s).conf_commands.entry()).push(command);
+                Ok(())
+            }),
+            http(concat!($prefix, "_ssl_name"), |s, n| {
+                let name = Complex::compile(s.build, &n.args[0])?;
+                set::value(&mut conf(s).name, n, Some(name))
+            }),
+            http(concat!($prefix, "_ssl_server_name"), |s, n| set::flag(&mut conf(s).server_name, n)),
+            http(concat!($prefix, "_ssl_verify"), |s, n| set::flag(&mut conf(s).verify, n)),
+            http(concat!($prefix, "_ssl_verify_depth"), |s, n| set::number(&mut conf(s).verify_depth, n)),
+            http(concat!($prefix, "_ssl_trusted_certificate"), |s, n| text(&mut conf(s).trusted_certificate, n)),
+            http(concat!($prefix, "_ssl_crl"), |s, n| text(&mut conf(s).crl, n)),
+            http(concat!($prefix, "_ssl_session_reuse"), |s, n| set::flag(&mut conf(s).session_reuse, n)),
+        ]
+    }};
 }
+
+/// `proxy_ssl_*`
+pub const DIRECTIVES: &[Directive] = ssl_directives!("proxy", proxy);
+/// `grpc_ssl_*`
+pub const GRPC_DIRECTIVES: &[Directive] = ssl_directives!("grpc", grpc);
 
 fn text(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
     set::value(setting, node, node.args[0].text.as_slice().into())
@@ -64,18 +73,19 @@ pub struct Main {
     made: Vec<([u8; 32], Option<Arc<Context>>)>,
 }
 
-/// Makes what a level with a pass to TLS needs (`ngx_http_proxy_set_ssl`). `prefix`: of the directives.
-pub fn finish(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str) -> Option<Arc<Context>> {
-    let key = crate::modules::ssl::key(prefix, conf);
+/// Makes what a level with a pass to TLS needs (`ngx_http_proxy_set_ssl`). `prefix`: of the directives; `http2`: that is agreed
+/// on by ALPN.
+pub fn finish(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str, http2: bool) -> Option<Arc<Context>> {
+    let key = crate::modules::ssl::key(prefix, &(conf, http2));
     if let Some((_, made)) = build.main.proxy_ssl.made.iter().find(|(k, _)| *k == key) {
         return made.clone();
     }
-    let made = make(build, conf, prefix);
+    let made = make(build, conf, prefix, http2);
     build.main.proxy_ssl.made.push((key, made.clone()));
     made
 }
 
-fn make(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str) -> Option<Arc<Context>> {
+fn make(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str, http2: bool) -> Option<Arc<Context>> {
     let mut dynamic = None;
     if conf.certificate.contains(&b'$') || conf.certificate_key.contains(&b'$') {
         let pair = Complex::compile_bytes(build, &conf.certificate)
@@ -90,7 +100,7 @@ fn make(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str) -> Opti
     }
     let base = build.conf_prefix.clone();
     let read = build.tls_reader();
-    let (context, complaints) = client::build(conf, prefix, Source { read: &read, prefix: &base }, dynamic);
+    let (context, complaints) = client::build(conf, prefix, http2, Source { read: &read, prefix: &base }, dynamic);
     build.problems.extend(complaints.errors.into_iter().map(Problem::bare));
     complaints.warnings.into_iter().for_each(|w| warn_once(build, w));
     context.map(Arc::new)

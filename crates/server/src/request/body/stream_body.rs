@@ -59,8 +59,8 @@ pub(super) fn take(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError
     }
 }
 
-/// Takes what is there, or waits for it. The caller has armed the clock.
-pub(super) fn poll(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
+/// Takes what is there, or waits for it.
+pub(super) fn poll(r: &mut Request, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
     let before = r.body.received;
     if r.session.stream().is_some_and(|stream| stream.is_gone()) {
         return Poll::Ready(Err(gone(r)));
@@ -71,10 +71,14 @@ pub(super) fn poll(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> 
     }
     let Some(stream) = r.session.stream() else { return Poll::Ready(Ok(true)) };
     stream.watch();
-    if stream.poll_expired(cx).is_pending() {
-        return Poll::Pending;
-    }
-    Poll::Ready(Err(time_out(r)))
+    Poll::Pending
+}
+
+/// Ready when the clock that the caller has armed has run out.
+pub(super) fn poll_clock(r: &mut Request, cx: &mut Context<'_>) -> Poll<BodyError> {
+    let Some(stream) = r.session.stream() else { return Poll::Pending };
+    std::task::ready!(stream.poll_expired(cx));
+    Poll::Ready(time_out(r))
 }
 
 fn gone(r: &mut Request) -> BodyError {

@@ -1,0 +1,187 @@
+//! `grpc_pass` and its companions (nginx's `ngx_http_grpc_module`): `proxy_pass` over HTTP/2 with values of its own. Bodies are
+//! streamed both ways, nothing is buffered, trailers pass. How connections are shared: `upstream::http2`.
+
+use super::proxy::{self, Target, set_header};
+use super::upstream_block::group_for;
+use crate::config::complex::Complex;
+use crate::config::set::{self, duplicate};
+use crate::config::setting::Setting;
+use crate::config::{Build, Directive, Level, Scope, http};
+use crate::request::phases::{Content, Verdict, Waiting};
+use crate::request::{Request, Version};
+use crate::upstream::group::GroupId;
+use crate::upstream::names;
+use crate::upstream::settings::next;
+use crate::upstream_directives;
+use conf::{Node, Problem};
+use std::sync::{Arc, OnceLock};
+
+/// What the module understands.
+pub const DIRECTIVES: &[Directive] = &[
+    http("grpc_pass", grpc_pass),
+    http("grpc_set_header", |s, n| set_header(s.build, &mut s.level.conf.grpc, n)),
+    http("grpc_next_upstream", |s, n| {
+        let words: Vec<(&str, u32)> = next::WORDS.iter().filter(|w| w.1 != next::UPDATING).copied().collect();
+        set::bits(s.build, &mut s.level.conf.grpc.answers.upstream.next_upstream, n, &words)
+    }),
+];
+
+/// Those that all modules with an upstream have.
+pub const COMMON_DIRECTIVES: &[Directive] = upstream_directives!("grpc", grpc);
+
+/// The prefix of the module's directives.
+const OWNER: &str = "grpc";
+
+/// The module's values on one level.
+#[derive(Clone, Debug, Default)]
+pub struct Conf {
+    /// What it has in common with `proxy_pass`.
+    answers: proxy::Conf,
+    pass: Option<Arc<Pass>>,
+}
+
+impl std::ops::Deref for Conf {
+    type Target = proxy::Conf;
+    fn deref(&self) -> &proxy::Conf {
+        &self.answers
+    }
+}
+
+impl std::ops::DerefMut for Conf {
+    fn deref_mut(&mut self) -> &mut proxy::Conf {
+        &mut self.answers
+    }
+}
+
+impl Conf {
+    /// Takes from the level around what this one does not set.
+    pub fn merge(&mut self, parent: &Conf) {
+        self.answers.merge(&parent.answers);
+    }
+}
+
+/// Where `grpc_pass` leads.
+#[derive(Debug)]
+struct Pass {
+    to: Complex,
+    /// Without variables: what it comes to.
+    fixed: Option<Url>,
+    node: Node,
+    /// The group of it, found when levels are merged.
+    group: OnceLock<GroupId>,
+}
+
+/// `[grpc[s]://]host:port`, a group's name, `unix:/path`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Url {
+    target: String,
+    secure: bool,
+}
+
+impl Url {
+    fn parse(text: &[u8]) -> Url {
+        let after = |scheme: &str| {
+            let start = text.get(..scheme.len())?;
+            start.eq_ignore_ascii_case(scheme.as_bytes()).then(|| &text[scheme.len()..])
+        };
+        let (rest, secure) = match (after("grpc://"), after("grpcs://")) {
+            (Some(rest), _) => (rest, false),
+            (None, Some(rest)) => (rest, true),
+            (None, None) => (text, false),
+        };
+        Url { target: String::from_utf8_lossy(rest).into_owned(), secure }
+    }
+
+    /// What `:authority` says.
+    fn host(&self) -> &str {
+        if self.target.starts_with("unix:") { "localhost" } else { &self.target }
+    }
+}
+
+fn grpc_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    if scope.level.conf.grpc.pass.is_some() {
+        return Err(duplicate(node));
+    }
+    let to = Complex::compile(scope.build, &node.args[0])?;
+    scope.level.conf.core.auto_redirect = scope.level.name.ends_with(b"/");
+    scope.level.conf.core.handler = Some(Content::Later(run));
+    let fixed = to.as_fixed().map(Url::parse);
+    scope.level.conf.grpc.pass = Some(Arc::new(Pass { to, fixed, node: node.clone(), group: OnceLock::new() }));
+    Ok(())
+}
+
+/// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_grpc_merge_loc_conf`).
+pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+    proxy::inherit_pass(level, &parent.grpc.pass, |c| &mut c.grpc.pass, Content::Later(run));
+    let conf = &mut level.conf.grpc;
+    let Some(pass) = conf.pass.clone() else { return };
+    if let Some(url) = &pass.fixed
+        && pass.group.get().is_none()
+    {
+        match group_for(build, &url.target, 0) {
+            Ok(id) => {
+                let _ = pass.group.set(id);
+            }
+            Err(e) => build.problems.push(pass.node.problem(e)),
+        }
+    }
+    let answers = &mut conf.answers;
+    answers.http_version = Setting::unset(Version::HTTP20);
+    answers.upstream.request_buffering = Setting::unset(false);
+    answers.upstream.buffering = Setting::unset(false);
+    answers.upstream.pass_trailers = Setting::unset(true);
+    let secure = pass.fixed.as_ref().is_none_or(|url| url.secure);
+    let ssl = if secure { proxy::ssl::finish(build, &answers.ssl, OWNER, true) } else { None };
+    answers.for_grpc(ssl);
+}
+
+/// The content handler.
+fn run(r: &mut Request) -> Waiting<'_> {
+    Box::pin(async move { handle(r).await.unwrap_or_else(|verdict| verdict) })
+}
+
+async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
+    let shot = r.shot.clone();
+    let conf = &shot.location(r.location).conf.grpc;
+    let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
+    if !r.attempts.all.is_empty() {
+        r.attempts.all.push(crate::upstream::Attempt { gap: true, ..Default::default() });
+    }
+    let url = match &pass.fixed {
+        Some(url) => url.clone(),
+        None => {
+            let text = pass.to.eval(r);
+            Url::parse(r.get(text))
+        }
+    };
+    r.attempts.scheme = if url.secure { "grpcs://" } else { "grpc://" };
+    r.attempts.uri = None;
+    let group = match pass.group.get() {
+        Some(id) => shot.groups[id.0 as usize].clone(),
+        None => names::group(r, &url.target).await?,
+    };
+    proxy::set_host(r, url.host());
+    let body = proxy::request_body(r, &conf.answers).await?;
+    let target = Target::as_asked(group, url.secure);
+    let built = proxy::build(r, &conf.answers, b"", &target)?;
+    Ok(proxy::ask(r, &conf.answers, target, built, body).await)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        for (text, target, secure, host) in [
+            ("grpc://a:1", "a:1", false, "a:1"),
+            ("GRPCS://a:1", "a:1", true, "a:1"),
+            ("group", "group", false, "group"),
+            ("unix:/path", "unix:/path", false, "localhost"),
+            ("grpcs://unix:/path", "unix:/path", true, "localhost"),
+        ] {
+            let url = Url::parse(text.as_bytes());
+            assert_eq!((url.target.as_str(), url.secure, url.host()), (target, secure, host));
+        }
+    }
+}

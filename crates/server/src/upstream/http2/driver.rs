@@ -1,0 +1,310 @@
+//! The task of a connection: reads, lets the protocol work, wakes requests, writes all that came of it in one call. Never waits for
+//! a request: what one does not take stays in its window.
+
+use super::{OUTPUT_LIMIT, STREAM_WINDOW, Session, State, Trouble, head};
+use crate::connection::pool;
+use crate::connection::socket::Socket;
+use crate::engine;
+use crate::worker::clock;
+use crate::worker::timer::Timer;
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use wire::http2::ErrorCode;
+use wire::http2::connection::Event;
+use wire::http2::hpack::HeaderBlock;
+
+/// Reads of one turn, before other connections of the thread get theirs.
+const STEPS: usize = 8;
+
+thread_local! {
+    /// Room for the fields of one header block.
+    static FIELDS: RefCell<HeaderBlock> = RefCell::default();
+}
+
+struct Driver {
+    session: Rc<Session>,
+    socket: Socket,
+    /// How long it may be idle.
+    timer: Timer,
+    idle: bool,
+    input: Vec<u8>,
+    at: usize,
+    /// The peer broke the protocol: only what is written still goes out.
+    failed: bool,
+}
+
+/// Drives a connection until it ends.
+pub(super) async fn run(session: Rc<Session>, socket: Socket) {
+    let mut driver =
+        Driver { session, socket, timer: Timer::new(), idle: false, input: Vec::new(), at: 0, failed: false };
+    poll_fn(|cx| driver.turn(cx)).await;
+}
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.session.retire();
+        self.session.state.borrow_mut().end_all(&Trouble::Closed);
+        pool::give_buffer(std::mem::take(&mut self.input));
+    }
+}
+
+impl Driver {
+    fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.session.driving.set(true);
+        self.session.state.borrow_mut().task = engine::current();
+        if crate::worker::draining() {
+            self.session.retire();
+        }
+        let end = self.work(cx);
+        self.session.driving.set(false);
+        end
+    }
+
+    fn work(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut full = true;
+        for _ in 0..STEPS {
+            if !full {
+                return self.rest(cx);
+            }
+            full = match self.read(cx) {
+                Ok(full) => full,
+                Err(trouble) => {
+                    self.session.state.borrow_mut().end_all(&trouble);
+                    return Poll::Ready(());
+                }
+            };
+            match self.write(cx) {
+                Ok(true) => return if self.failed { Poll::Ready(()) } else { self.rest(cx) },
+                Ok(false) if self.failed => return Poll::Ready(()),
+                Ok(false) => {}
+                Err(e) => {
+                    let text = format!("send() failed ({})", crate::log::os_error(&e));
+                    self.session.state.borrow_mut().end_all(&Trouble::Failed(text.into()));
+                    return Poll::Ready(());
+                }
+            }
+        }
+        engine::wake(engine::current());
+        Poll::Pending
+    }
+
+    /// Reads and works on what comes. True: there may be more, but what waits for the peer has to go first.
+    fn read(&mut self, cx: &mut Context<'_>) -> Result<bool, Trouble> {
+        for _ in 0..STEPS {
+            if self.failed {
+                return Ok(false);
+            }
+            if self.session.state.borrow().wire.output().len() >= OUTPUT_LIMIT {
+                return Ok(true);
+            }
+            if self.input.capacity() == 0 {
+                match self.socket.poll_readable(cx) {
+                    Poll::Pending => return Ok(false),
+                    Poll::Ready(_) => self.input = pool::take_buffer(),
+                }
+            }
+            self.make_room();
+            match self.socket.poll_read(cx, &mut self.input) {
+                Poll::Ready(Ok(n)) if n > 0 => self.process(),
+                Poll::Ready(Ok(_)) => return Err(Trouble::Closed),
+                Poll::Ready(Err(e)) => return Err(Trouble::Failed(crate::log::read_error("recv()", &e).into())),
+                Poll::Pending => {
+                    if self.at == self.input.len() {
+                        pool::give_buffer(std::mem::take(&mut self.input));
+                        self.at = 0;
+                    }
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn make_room(&mut self) {
+        if self.at > 0 {
+            self.input.drain(..self.at);
+            self.at = 0;
+        }
+        if self.input.capacity() - self.input.len() < pool::BUFFER / 4 {
+            self.input.reserve(pool::BUFFER);
+        }
+    }
+
+    fn process(&mut self) {
+        let mut fields = FIELDS.take();
+        let mut state = self.session.state.borrow_mut();
+        state.heard_ms = clock::monotonic_ms();
+        state.wire.lend_buffer(pool::take_buffer);
+        let mut goaway = false;
+        loop {
+            match state.wire.next(&self.input, &mut self.at, &mut fields) {
+                Ok(Event::More) => break,
+                Ok(Event::Goaway { last, code }) => {
+                    goaway = true;
+                    state.go_away(last, code);
+                }
+                Ok(event) => state.take(event, &self.input, &fields),
+                Err(error) => {
+                    state.wire.goaway(error.code);
+                    let text = of_upstream(&error.text);
+                    state.end_all(&Trouble::Invalid(text.into()));
+                    self.failed = true;
+                    break;
+                }
+            }
+        }
+        drop(state);
+        FIELDS.set(fields);
+        if goaway || self.failed {
+            self.session.retire();
+        }
+    }
+
+    /// Writes what waits. True: the socket takes no more now.
+    fn write(&mut self, cx: &mut Context<'_>) -> std::io::Result<bool> {
+        let mut state = self.session.state.borrow_mut();
+        while !state.wire.output().is_empty() {
+            match self.socket.poll_write_with(cx, |s| s.try_write(state.wire.output(), false)) {
+                Poll::Ready(n) => {
+                    state.wire.advance(n?);
+                    state.relieve();
+                }
+                Poll::Pending => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Nothing is to be done now. Ready when the connection is of no use any more.
+    fn rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut state = self.session.state.borrow_mut();
+        let idle = state.wire.streams().is_empty();
+        if idle && state.retired {
+            return Poll::Ready(());
+        }
+        if std::mem::replace(&mut self.idle, idle) != idle {
+            match idle {
+                true => self.timer.set(self.session.keepalive.timeout),
+                false => self.timer.clear(),
+            }
+        }
+        if !idle {
+            return Poll::Pending;
+        }
+        if let Some(buffer) = state.wire.take_buffer() {
+            pool::give_buffer(buffer);
+        }
+        state.wire.rest();
+        self.timer.poll_expired(cx)
+    }
+}
+
+/// The protocol's complaints are about clients; here the other side is a peer.
+fn of_upstream(text: &str) -> String {
+    match text.strip_prefix("client") {
+        Some(rest) => format!("upstream{rest}"),
+        None => text.to_owned(),
+    }
+}
+
+impl State {
+    fn take(&mut self, event: Event, input: &[u8], fields: &HeaderBlock) {
+        match event {
+            Event::Head { stream, end, .. } => self.take_head(stream, end, fields),
+            Event::Data { stream, span, end } => self.take_data(stream, span.of(input), end),
+            Event::Trailers { stream } => {
+                let trailers = head::trailers(fields);
+                let Some(s) = self.wire.stream(stream) else { return };
+                match trailers {
+                    Ok(trailers) => {
+                        (s.data.trailers, s.data.complete) = (trailers, true);
+                        s.data.wake();
+                    }
+                    Err(text) => self.refuse(stream, Trouble::Invalid(text)),
+                }
+            }
+            Event::Reset { stream, code, ours } => {
+                let note = self.wire.note.take().filter(|_| ours);
+                let Some(s) = self.wire.stream(stream) else { return };
+                match note {
+                    Some(text) => s.data.fail(Trouble::Invalid(of_upstream(&text).into())),
+                    // The answer is complete: the peer only does not want the rest of the request.
+                    None if code == ErrorCode::NO_ERROR && s.data.complete => s.data.wake(),
+                    None => s.data.fail(Trouble::Rejected(code)),
+                }
+            }
+            Event::Window { stream: 0 } => self.wire.streams_mut().iter_mut().for_each(|s| s.data.wake()),
+            Event::Window { stream } => {
+                if let Some(s) = self.wire.stream(stream) {
+                    s.data.wake();
+                }
+            }
+            Event::More | Event::Refused | Event::Goaway { .. } => {}
+        }
+    }
+
+    fn take_head(&mut self, id: u32, end: bool, fields: &HeaderBlock) {
+        let Some(s) = self.wire.stream(id) else { return };
+        s.data.heard = true;
+        if s.data.input.capacity() == 0 {
+            s.data.input = pool::take_buffer();
+        }
+        match head::write(fields, end, s.data.is_head, &mut s.data.input) {
+            Ok(found) => {
+                s.data.left = found.length.filter(|_| !s.data.is_head);
+                s.data.complete |= end;
+                s.data.wake();
+                if !found.is_interim() {
+                    self.wire.answered(id);
+                }
+            }
+            Err(text) => self.refuse(id, Trouble::Invalid(text)),
+        }
+    }
+
+    fn take_data(&mut self, id: u32, bytes: &[u8], end: bool) {
+        let Some(s) = self.wire.stream(id) else { return };
+        let fits = s.data.left.is_none_or(|left| bytes.len() as u64 <= left);
+        if !fits {
+            let text = "upstream sent response body larger than indicated content length";
+            return self.refuse(id, Trouble::Invalid(text.into()));
+        }
+        s.data.left = s.data.left.map(|left| left - bytes.len() as u64);
+        s.data.input.extend_from_slice(bytes);
+        s.data.complete |= end;
+        s.data.wake();
+        debug_assert!(s.data.input.len() <= STREAM_WINDOW as usize + super::HEADERS.block * 2);
+    }
+
+    /// What came on a stream makes no sense.
+    fn refuse(&mut self, id: u32, trouble: Trouble) {
+        self.wire.reset(id, ErrorCode::PROTOCOL_ERROR);
+        if let Some(s) = self.wire.stream(id) {
+            s.data.fail(trouble);
+        }
+    }
+
+    /// Streams above `last` have not been worked on and will not be.
+    fn go_away(&mut self, last: u32, code: ErrorCode) {
+        for s in self.wire.streams_mut().iter_mut().filter(|s| s.id > last && !s.data.complete) {
+            s.data.fail(Trouble::Goaway(code));
+        }
+    }
+
+    /// Nothing more comes for anybody.
+    fn end_all(&mut self, trouble: &Trouble) {
+        for s in self.wire.streams_mut().iter_mut().filter(|s| !s.data.complete) {
+            s.data.fail(trouble.clone());
+        }
+    }
+
+    /// There is room in the output again for those who wait for it.
+    fn relieve(&mut self) {
+        if self.crowded && self.wire.output().len() < OUTPUT_LIMIT / 2 {
+            self.crowded = false;
+            self.wire.streams_mut().iter_mut().for_each(|s| s.data.wake());
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! A request gets a stream: of a connection that is there, one that is being opened, or a new one. Its head goes out with it.
+
+use super::sharing::{self, Found, Opening};
+use super::upload::Upload;
+use super::{HEADERS, STREAM_WINDOW, Session, State, Stream, StreamState, driver, fields};
+use crate::connection::pool as buffers;
+use crate::connection::socket::Socket;
+use crate::engine::{self, TaskId};
+use crate::log_error;
+use crate::request::Request;
+use crate::upstream::choose::Chosen;
+use crate::upstream::exchange::{self, Failure, Job, poll_client_gone};
+use crate::upstream::layer::Layer;
+use crate::upstream::pool::Connection;
+use crate::upstream::settings::{UpstreamSettings, next};
+use crate::worker::clock;
+use crate::worker::timer::Timer;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use wire::http2::connection::{Config, Connection as Wire, Role};
+
+/// Opens a stream. `fresh`: no connection that is older than this try.
+pub async fn open(
+    r: &mut Request,
+    job: &Job,
+    conf: &UpstreamSettings,
+    chosen: &Chosen,
+    fresh: bool,
+    started_ms: u64,
+) -> Result<Connection, Failure> {
+    let timer = Timer::new();
+    timer.set(*conf.connect_timeout);
+    loop {
+        match sharing::find(job, chosen, fresh.then_some(started_ms)) {
+            Found::Ready(session) => {
+                r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started_ms);
+                if let Some(stream) = begin(r, job, &session) {
+                    return Ok(connection(timer, stream));
+                }
+            }
+            Found::Opening(opening) => wait(r, conf, &timer, &opening).await?,
+            Found::Nothing(slot) => {
+                let Connection { socket, timer, .. } = exchange::open(r, job, conf, chosen, started_ms).await?;
+                let session = Session::start(socket, job, slot.as_ref().map(|s| s.key()));
+                let stream = begin(r, job, &session);
+                if let Some(slot) = slot {
+                    slot.fill(session);
+                }
+                let stream = stream.expect("a new connection takes a stream");
+                return Ok(connection(timer, stream));
+            }
+        }
+    }
+}
+
+fn connection(timer: Timer, stream: Stream) -> Connection {
+    let mut connection = Connection::new(Socket::none(), timer, None);
+    connection.layer = Layer::Stream(Box::new(stream));
+    connection
+}
+
+/// Waits for a connection that another request opens.
+async fn wait(r: &mut Request, conf: &UpstreamSettings, timer: &Timer, opening: &Opening) -> Result<(), Failure> {
+    let watch = exchange::watches_client(r, conf);
+    let failure = poll_fn(|cx| {
+        if opening.is_done() {
+            return Poll::Ready(None);
+        }
+        if timer.poll_expired(cx).is_ready() {
+            return Poll::Ready(Some(next::TIMEOUT));
+        }
+        if watch && poll_client_gone(r, cx).is_ready() {
+            return Poll::Ready(Some(next::ERROR));
+        }
+        Poll::Pending
+    })
+    .await;
+    match failure {
+        None => Ok(()),
+        Some(next::TIMEOUT) => {
+            log_error!(r, Error, "upstream timed out (110: Connection timed out)");
+            Err(Failure::of(next::TIMEOUT, false, false))
+        }
+        Some(_) => Err(exchange::client_gone(r)),
+    }
+}
+
+/// Sends the head on a new stream. None: there is no room after all.
+fn begin(r: &mut Request, job: &Job, session: &Rc<Session>) -> Option<Stream> {
+    let upload = Upload::new(r, &job.body);
+    let mut state = session.state.borrow_mut();
+    let reused = state.opened > 0;
+    let id = state.wire.open(StreamState { is_head: job.is_head, ..StreamState::default() })?;
+    state.opened += 1;
+    state.wire.lend_buffer(buffers::take_buffer);
+    let sent = state.wire.send_head(id, upload.is_none(), |encoder, out| {
+        fields::iter(&job.head).for_each(|(name, value)| encoder.field(name, value, out));
+    });
+    r.attempts.current().sent += sent as u64;
+    session.changed(&state);
+    let worn = session.is_worn(&state);
+    drop(state);
+    if worn {
+        session.retire();
+    }
+    Some(Stream::new(session.clone(), id, upload, reused))
+}
+
+impl Session {
+    /// Takes over a connection that stands; a task drives it from now on. `key`: requests share it.
+    fn start(socket: Socket, job: &Job, key: Option<sharing::Key>) -> Rc<Session> {
+        let config = Config { role: Role::Client, max_streams: 0, stream_window: STREAM_WINDOW, headers: HEADERS };
+        let now = clock::monotonic_ms();
+        let state = State {
+            wire: Wire::new(config),
+            task: TaskId::NOBODY,
+            retired: key.is_none(),
+            opened: 0,
+            heard_ms: now,
+            crowded: false,
+        };
+        let session = Rc::new(Session {
+            state: RefCell::new(state),
+            // Until it runs for the first time.
+            driving: Cell::new(true),
+            key,
+            began_ms: now,
+            keepalive: job.group.keepalive.clone(),
+        });
+        engine::spawn(driver::run(session.clone(), socket));
+        session
+    }
+}

@@ -1,0 +1,221 @@
+//! A request's hold on its stream: what came of the answer, what goes out of the body. When it is dropped the stream ends.
+
+use super::upload::Upload;
+use super::{OUTPUT_LIMIT, STREAM_WINDOW, Session, Trouble};
+use crate::connection::pool as buffers;
+use crate::engine;
+use crate::log_error;
+use crate::request::Request;
+use crate::upstream::exchange::Failure;
+use crate::upstream::settings::{UpstreamSettings, next};
+use crate::worker::clock;
+use std::convert::Infallible;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use wire::http2::ErrorCode;
+
+/// See the module's head.
+pub struct Stream {
+    session: Rc<Session>,
+    id: u32,
+    upload: Option<Upload>,
+    /// The connection carried requests before.
+    reused: bool,
+    opened_ms: u64,
+    /// The trouble was logged.
+    said: bool,
+    /// The body that went out cannot be had again.
+    taken: bool,
+}
+
+impl Stream {
+    pub(super) fn new(session: Rc<Session>, id: u32, upload: Option<Upload>, reused: bool) -> Stream {
+        let opened_ms = clock::monotonic_ms();
+        Stream { session, id, upload, reused, opened_ms, said: false, taken: false }
+    }
+
+    /// Takes what has come; 0: nothing more comes. Otherwise the running task is woken then.
+    pub fn poll_read(&mut self, buf: &mut Vec<u8>) -> Poll<usize> {
+        let mut state = self.session.state.borrow_mut();
+        let Some(s) = state.wire.stream(self.id) else { return Poll::Ready(0) };
+        if s.data.trouble.is_some() {
+            return Poll::Ready(0);
+        }
+        let n = s.data.input.len();
+        if n == 0 && s.data.complete {
+            return Poll::Ready(0);
+        }
+        if n == 0 {
+            s.data.task = Some(engine::current());
+            return Poll::Pending;
+        }
+        if buf.is_empty() {
+            std::mem::swap(buf, &mut s.data.input);
+        } else {
+            buf.extend_from_slice(&s.data.input);
+            s.data.input.clear();
+        }
+        if state.wire.receivable(self.id) < STREAM_WINDOW / 2 {
+            state.wire.open_window(self.id, STREAM_WINDOW);
+            self.session.changed(&state);
+        }
+        Poll::Ready(n)
+    }
+
+    /// Ready when there is something to read, or nothing more comes.
+    pub fn poll_news(&mut self) -> Poll<()> {
+        let mut state = self.session.state.borrow_mut();
+        let Some(s) = state.wire.stream(self.id) else { return Poll::Ready(()) };
+        if s.data.complete || s.data.trouble.is_some() || !s.data.input.is_empty() {
+            return Poll::Ready(());
+        }
+        s.data.task = Some(engine::current());
+        Poll::Pending
+    }
+
+    /// Whether the answer is complete.
+    pub fn has_ended(&self) -> bool {
+        let mut state = self.session.state.borrow_mut();
+        state.wire.stream(self.id).is_some_and(|s| s.data.complete && s.data.trouble.is_none())
+    }
+
+    /// Whether it came to nothing.
+    pub fn is_broken(&self) -> bool {
+        let mut state = self.session.state.borrow_mut();
+        state.wire.stream(self.id).is_none_or(|s| s.data.trouble.is_some())
+    }
+
+    /// Sends on what is left of the request's body.
+    #[inline]
+    pub fn poll_upload(
+        &mut self,
+        r: &mut Request,
+        cx: &mut Context<'_>,
+        conf: &UpstreamSettings,
+    ) -> Poll<Result<(), Failure>> {
+        let Some(upload) = &mut self.upload else { return Poll::Ready(Ok(())) };
+        let result = upload.poll(r, cx, conf, (&self.session, self.id));
+        self.taken |= upload.taken;
+        if result.is_ready() {
+            self.upload = None;
+        }
+        result
+    }
+
+    /// Whether some of it is left.
+    pub fn is_uploading(&self) -> bool {
+        self.upload.is_some()
+    }
+
+    /// The answer's trailers become the request's to pass on.
+    pub fn keep_trailers(&mut self, r: &mut Request) {
+        let trailers = {
+            let mut state = self.session.state.borrow_mut();
+            state.wire.stream(self.id).map(|s| std::mem::take(&mut s.data.trailers))
+        };
+        for (name, value) in trailers.unwrap_or_default() {
+            let line = (r.text(&name), r.text(&value));
+            r.attempts.trailers.push(line);
+        }
+    }
+
+    /// Nothing came in time. If nothing at all came on the connection meanwhile, the peer may be gone: others need not wait
+    /// for it too.
+    pub fn note_timeout(&self) {
+        let heard = self.session.state.borrow().heard_ms;
+        if heard <= self.opened_ms {
+            self.session.retire();
+        }
+    }
+
+    /// Logs, once, what went wrong. Gives what that means for the try.
+    pub fn complain(&mut self, r: &mut Request) -> Option<Failure> {
+        let (trouble, heard) = {
+            let mut state = self.session.state.borrow_mut();
+            let s = state.wire.stream(self.id)?;
+            (s.data.trouble.clone()?, s.data.heard)
+        };
+        let first = !std::mem::replace(&mut self.said, true);
+        let lost = |stale| Failure::of(next::ERROR, true, stale);
+        let invalid = || Failure::of(next::INVALID_HEADER, true, false);
+        // The peer says that it has done nothing: the request may be sent again, if its body is still there.
+        let untouched = || Failure { stale: true, ..Failure::of(next::ERROR, self.taken, true) };
+        let stale = self.reused && !heard;
+        let (text, failure) = match &trouble {
+            Trouble::Closed => ("upstream prematurely closed connection".to_owned(), lost(stale)),
+            Trouble::Failed(text) => (text.to_string(), lost(stale)),
+            Trouble::Rejected(ErrorCode::REFUSED_STREAM) if !heard => {
+                ("upstream rejected request with error 7".to_owned(), untouched())
+            }
+            Trouble::Goaway(ErrorCode::NO_ERROR) if !heard => {
+                ("upstream sent goaway with error 0".to_owned(), untouched())
+            }
+            Trouble::Rejected(code) => (format!("upstream rejected request with error {}", code.0), invalid()),
+            Trouble::Goaway(code) => (format!("upstream sent goaway with error {}", code.0), invalid()),
+            Trouble::Invalid(text) => (text.to_string(), invalid()),
+        };
+        if first && failure.stale {
+            log_error!(r, Info, "{text}");
+        } else if first {
+            log_error!(r, Error, "{text}");
+        }
+        Some(failure)
+    }
+}
+
+impl Session {
+    /// Sends as much of a piece of a body as may go now; `end`: nothing follows it. If that is not all of it, the running
+    /// task is woken when more may go.
+    pub(super) fn send(&self, id: u32, piece: &[u8], end: bool) -> usize {
+        let mut state = self.state.borrow_mut();
+        let state = &mut *state;
+        let mut done = 0;
+        state.wire.lend_buffer(buffers::take_buffer);
+        while done < piece.len() && state.wire.output().len() < OUTPUT_LIMIT {
+            let left = piece.len() - done;
+            let wanted = left.min(state.wire.largest_frame());
+            let n = wanted.min(state.wire.sendable(id));
+            if n == 0 {
+                break;
+            }
+            let bytes = &piece[done..done + n];
+            let fill = |out: &mut Vec<u8>| {
+                out.extend_from_slice(bytes);
+                Ok::<_, Infallible>(())
+            };
+            let Ok(()) = state.wire.send_data(id, n, end && n == left, n < wanted, fill);
+            done += n;
+        }
+        if done > 0 {
+            self.changed(state);
+        }
+        if done < piece.len() {
+            state.crowded |= state.wire.output().len() >= OUTPUT_LIMIT;
+            if let Some(s) = state.wire.stream(id) {
+                s.data.task = Some(engine::current());
+            }
+        }
+        done
+    }
+
+    /// The body is over, if that has not been said with its last piece.
+    pub(super) fn send_end(&self, id: u32) {
+        let mut state = self.state.borrow_mut();
+        if state.wire.send_end(id) > 0 {
+            self.changed(&state);
+        }
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let mut state = self.session.state.borrow_mut();
+        if let Some(data) = state.wire.release(self.id, ErrorCode::CANCEL) {
+            buffers::give_buffer(data.input);
+        }
+        // It may have been the last one, or its end has to be told.
+        if state.wire.streams().is_empty() || !state.wire.output().is_empty() {
+            self.session.changed(&state);
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! A request's body on its way to a peer: as the client sends it or from where it was stored, no faster than the windows let it
+//! out. Driven by whoever waits for the answer, so that both directions can go on at once.
+
+use super::Session;
+use crate::connection::pool as buffers;
+use crate::log_error;
+use crate::request::Request;
+use crate::request::body::{self, BodyError, Stored};
+use crate::upstream::exchange::{Failure, JobBody, keep_for_variable};
+use crate::upstream::settings::{UpstreamSettings, next};
+use crate::worker::timer::Timer;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// How much of a body file is read at once.
+const PIECE: usize = 64 * 1024;
+
+/// What is left of a body.
+pub(super) struct Upload {
+    source: Source,
+    /// A piece, from `sent` on.
+    piece: Vec<u8>,
+    sent: usize,
+    /// Nothing follows the piece.
+    last: bool,
+    /// More than the piece that came with the head was taken from the client: it cannot be had again.
+    pub(super) taken: bool,
+    /// The deadline of whatever is waited for, and for whom it stands.
+    timer: Option<Timer>,
+}
+
+enum Source {
+    Client,
+    Memory(Rc<Stored>),
+    File(Rc<Stored>, u64),
+}
+
+impl Upload {
+    /// For a body. None: there is none.
+    pub(super) fn new(r: &mut Request, body: &JobBody) -> Option<Upload> {
+        let (source, piece, last) = match body {
+            JobBody::None => return None,
+            JobBody::Stored(s) if s.len == 0 => return None,
+            JobBody::Stored(s) if s.file.is_some() => (Source::File(s.clone(), 0), Vec::new(), false),
+            JobBody::Stored(s) => (Source::Memory(s.clone()), Vec::new(), true),
+            JobBody::Stream { first, complete, .. } => {
+                keep_for_variable(r, first, *complete);
+                if *complete && first.is_empty() {
+                    return None;
+                }
+                (Source::Client, first.clone(), *complete)
+            }
+        };
+        Some(Upload { source, piece, sent: 0, last, taken: false, timer: None })
+    }
+
+    fn rest(&self) -> &[u8] {
+        match &self.source {
+            Source::Memory(stored) => &stored.memory[self.sent..],
+            _ => &self.piece[self.sent..],
+        }
+    }
+
+    /// Sends what can be sent. Ready when all of it went into the connection's output.
+    pub(super) fn poll(
+        &mut self,
+        r: &mut Request,
+        cx: &mut Context<'_>,
+        conf: &UpstreamSettings,
+        (session, id): (&Session, u32),
+    ) -> Poll<Result<(), Failure>> {
+        loop {
+            let n = session.send(id, self.rest(), self.last);
+            self.sent += n;
+            if n > 0 {
+                self.timer = None;
+                r.attempts.current().sent += n as u64;
+            }
+            if !self.rest().is_empty() {
+                if self.expired(cx, *conf.send_timeout) {
+                    log_error!(r, Error, "upstream timed out (110: Connection timed out)");
+                    return Poll::Ready(Err(Failure::of(next::TIMEOUT, true, false)));
+                }
+                return Poll::Pending;
+            }
+            if self.last {
+                session.send_end(id);
+                return Poll::Ready(Ok(()));
+            }
+            std::task::ready!(self.fill(r, cx))?;
+        }
+    }
+
+    /// Gets the next piece.
+    fn fill(&mut self, r: &mut Request, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        self.sent = 0;
+        self.piece.clear();
+        let timeout = *r.conf().core.client_body_timeout;
+        if let Source::File(stored, at) = &mut self.source {
+            let read = read_piece(stored, *at, &mut self.piece);
+            *at += self.piece.len() as u64;
+            self.last = *at >= stored.len;
+            // Less than all of a body must not look like all of it.
+            return Poll::Ready(read.map_err(|e| {
+                log_error!(r, Crit, "pread() of a request body failed ({})", crate::log::os_error(&e));
+                Failure::of(next::ERROR, true, false)
+            }));
+        }
+        if self.piece.capacity() == 0 {
+            self.piece = buffers::take_buffer();
+        }
+        match body::poll_patiently(r, cx, &mut self.piece) {
+            Poll::Ready(Ok(complete)) => {
+                (self.last, self.taken, self.timer) = (complete, true, None);
+                keep_for_variable(r, &self.piece, complete);
+                Poll::Ready(Ok(()))
+            }
+            Poll::Ready(Err(BodyError::Status(status))) => Poll::Ready(Err(Failure::client(status))),
+            Poll::Ready(Err(BodyError::Gone)) => Poll::Ready(Err(Failure::client(499))),
+            Poll::Pending if self.expired(cx, timeout) => {
+                log_error!(r, Info, "client timed out (110: Connection timed out)");
+                Poll::Ready(Err(Failure::client(408)))
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    }
+
+    fn expired(&mut self, cx: &mut Context<'_>, after: Duration) -> bool {
+        let timer = self.timer.get_or_insert_with(|| {
+            let timer = Timer::new();
+            timer.set(after);
+            timer
+        });
+        timer.poll_expired(cx).is_ready()
+    }
+}
+
+fn read_piece(stored: &Stored, at: u64, piece: &mut Vec<u8>) -> std::io::Result<()> {
+    let file = stored.file.as_ref().expect("the source is a file");
+    let len = (stored.len - at).min(PIECE as u64) as usize;
+    piece.resize(len, 0);
+    let mut done = 0;
+    while done < len {
+        match rustix::io::pread(&file.fd, &mut piece[done..], at + done as u64) {
+            Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            Ok(n) => done += n,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Ok(())
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        buffers::give_buffer(std::mem::take(&mut self.piece));
+    }
+}
