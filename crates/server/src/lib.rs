@@ -5,6 +5,7 @@ pub mod config;
 pub mod connection;
 pub mod engine;
 pub mod files;
+pub mod health;
 pub mod listen;
 pub mod log;
 pub mod master;

@@ -46,6 +46,7 @@ pub mod ssi_parse;
 pub mod ssl;
 pub mod ssl_variables;
 pub mod static_files;
+pub mod sticky;
 pub mod stream_block;
 pub mod stream_core;
 pub mod stream_proxy;
@@ -54,6 +55,8 @@ pub mod stub_status;
 pub mod sub;
 pub mod try_files;
 pub mod upstream_block;
+pub mod upstream_server;
+pub mod upstream_variables;
 pub mod userid;
 pub mod variables;
 
@@ -96,6 +99,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     fastcgi::DIRECTIVES,
     fastcgi::CACHE_DIRECTIVES,
     upstream_block::DIRECTIVES,
+    upstream_server::DIRECTIVES,
+    sticky::DIRECTIVES,
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
     gzip_rules::DIRECTIVES,
@@ -124,7 +129,7 @@ const VARIABLES: &[&[Builtin]] = &[
     proxy::VARIABLES,
     proxy::cache::VARIABLES,
     fastcgi::VARIABLES,
-    upstream_block::VARIABLES,
+    upstream_variables::VARIABLES,
     realip::VARIABLES,
     referer::VARIABLES,
     userid::VARIABLES,
@@ -141,7 +146,7 @@ const VARIABLES: &[&[Builtin]] = &[
 const STREAM_VARIABLES: &[&[Builtin]] = &[stream_variables::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
 
 /// Rules for variables with a prefix.
-const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
+const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES];
 
 /// The post-read phase: before any rewrite, with the server's values.
 pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[realip::handler];

@@ -4,23 +4,27 @@
 
 pub mod choose;
 pub mod connect;
+pub mod counts;
 pub mod exchange;
 pub mod fastcgi;
 pub mod group;
 pub mod live;
 pub mod names;
+pub mod peer;
 pub mod pool;
 pub mod relay;
 pub mod retry;
 pub mod secure;
+pub mod servers;
 pub mod settings;
+pub mod standing;
 pub mod store;
 pub mod tunnel;
 
 use crate::connection::Session;
 use crate::request::{Request, Text};
 use crate::snapshot::Shot;
-use group::Peer;
+use peer::Peer;
 use std::rc::Rc;
 use std::sync::Arc;
 use wire::http1::response::ResponseHead;
@@ -102,6 +106,14 @@ pub fn current_url(r: &Request) -> Option<String> {
     let separator = if name.starts_with("unix:") { ":" } else { "" };
     let uri = r.attempts.uri.map_or(&b""[..], |u| r.get(u));
     Some(format!("{}{name}{separator}{}", r.attempts.scheme, String::from_utf8_lossy(uri)))
+}
+
+/// An answer has been read as far as anybody wanted it.
+pub fn ended_well(r: &mut Request, group: &group::Group, chosen: &choose::Chosen) {
+    choose::succeeded(chosen, r.attempts.current());
+    if let Some(sticky) = &group.sticky {
+        sticky.ended(r, &chosen.peer.session_id());
+    }
 }
 
 /// What the kernel knows about the client's end, for the error log: ` (104: Connection reset by peer)` or nothing.

@@ -92,7 +92,7 @@ impl<S: Default> Store<S> {
         work: impl FnOnce(&mut S, bool) -> T,
     ) -> Option<(Slot, T)> {
         let hash = self.hasher.hash_one(key);
-        let number = (hash >> 32) as usize % self.shards.len();
+        let number = self.shard_of(hash);
         let mut shard = self.lock(number);
         let mut found = shard.find(hash, key);
         let new = found.is_none();
@@ -122,6 +122,15 @@ impl<S: Default> Store<S> {
         Some((Slot { shard: number as u32, index }, done))
     }
 
+    /// Works on the state of a key if there is one, which becomes the newest.
+    pub fn look<T>(&self, key: &[u8], work: impl FnOnce(&mut S) -> T) -> Option<T> {
+        let hash = self.hasher.hash_one(key);
+        let mut shard = self.lock(self.shard_of(hash));
+        let index = shard.find(hash, key)?;
+        shard.touch(index);
+        Some(work(&mut shard.entries[index as usize].state))
+    }
+
     /// Works on a state that is pinned.
     pub fn at<T>(&self, slot: Slot, work: impl FnOnce(&mut S) -> T) -> T {
         let mut shard = self.lock(slot.shard as usize);
@@ -134,6 +143,10 @@ impl<S: Default> Store<S> {
         if work(&mut shard.entries[slot.index as usize].state) {
             self.remove(&mut shard, slot.index);
         }
+    }
+
+    fn shard_of(&self, hash: u64) -> usize {
+        (hash >> 32) as usize % self.shards.len()
     }
 
     fn lock(&self, number: usize) -> MutexGuard<'_, Shard<S>> {
