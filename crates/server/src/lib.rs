@@ -17,6 +17,7 @@ pub mod serve;
 pub mod service;
 pub mod settings;
 pub mod snapshot;
+pub mod status;
 pub mod stream;
 pub mod temp;
 pub mod tls;

@@ -37,6 +37,8 @@ pub struct ServerConf {
     pub core: ServerSettings,
     /// `ssl_*`
     pub ssl: crate::modules::ssl::ServerSettings,
+    /// `status_zone`
+    pub zone: Option<Arc<crate::status::zones::Zone>>,
 }
 
 /// A server block.

@@ -12,6 +12,7 @@
 pub mod io;
 
 use crate::log::error::Level;
+use crate::status::turns;
 use crate::worker::{clock, timer};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -209,6 +210,7 @@ impl Engine {
     }
 
     fn turn(&self, done: &Cell<bool>) {
+        let began = turns::begin();
         let finished = self.run(&self.urgent, TASKS_A_TURN, done);
         let most = if finished > 0 { BEGUN_A_TURN } else { TASKS_A_TURN };
         self.run(&self.ready, most, done);
@@ -218,6 +220,7 @@ impl Engine {
         crate::log::lines::end_of_turn();
         let idle = self.ready.borrow().is_empty() && self.urgent.borrow().is_empty();
         let wait = if idle { timer::until_next() } else { Some(0) };
+        turns::end(began);
         let called = io::wait(wait);
         clock::refresh();
         timer::fire_passed();

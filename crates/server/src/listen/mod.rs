@@ -9,6 +9,7 @@ use crate::connection::{self, Address};
 use crate::engine::io::{Interest, Registration};
 use crate::engine::{self, TaskId};
 use crate::settings::{ListenAddress, ListenSpec, SocketKind};
+use crate::status::listeners;
 use rustix::net::{SocketAddrAny, SocketFlags};
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -36,6 +37,8 @@ pub struct Listener {
     pub kind: SocketKind,
     /// The socket's name through reloads.
     pub id: u64,
+    /// Where its address counts.
+    pub counts: Arc<listeners::Entry>,
     fd: Arc<OwnedFd>,
     registration: Registration,
     task: Cell<Option<TaskId>>,
@@ -49,7 +52,8 @@ impl Listener {
         let registration = Registration::new(fd.as_fd(), Interest::Read)?;
         let (task, started, closed) = (Cell::new(None), Cell::new(false), Cell::new(false));
         let (address, kind) = (spec.address.clone(), spec.kind);
-        Ok(Rc::new(Listener { number, address, kind, id, fd, registration, task, started, closed }))
+        let counts = listeners::open(&address, kind, &fd);
+        Ok(Rc::new(Listener { number, address, kind, id, counts, fd, registration, task, started, closed }))
     }
 
     /// Begins to accept; does nothing the second time.
@@ -99,6 +103,7 @@ fn accept_some(listener: &Listener, at_most: usize) -> Accepted {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         match rustix::net::acceptfrom_with(&listener.fd, flags) {
             Ok((fd, peer)) => {
+                listener.counts.accepted();
                 connection::start(fd, peer.map_or(Address::Unix(PathBuf::new()), address), listener.number)
             }
             Err(e) => {

@@ -46,6 +46,7 @@ pub mod ssi_parse;
 pub mod ssl;
 pub mod ssl_variables;
 pub mod static_files;
+pub mod status_zone;
 pub mod sticky;
 pub mod stream_block;
 pub mod stream_core;
@@ -117,6 +118,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     try_files::DIRECTIVES,
     empty_gif::DIRECTIVES,
     stub_status::DIRECTIVES,
+    status_zone::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -291,6 +293,8 @@ location_confs! {
     gzip_static,
     /// `try_files`.
     try_files,
+    /// `status_zone` of a location.
+    status_zone,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.

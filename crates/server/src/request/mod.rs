@@ -177,6 +177,8 @@ pub struct Request {
     pub logged: bool,
     /// The request was there already when the one before it was answered.
     pub pipelined: bool,
+    /// Counts the request as under way.
+    pub underway: crate::status::requests::Underway,
 }
 
 impl Request {
@@ -250,6 +252,7 @@ impl Request {
             valid_location: true,
             logged: false,
             pipelined: false,
+            underway: Default::default(),
         })
     }
 
@@ -322,6 +325,7 @@ impl Request {
             valid_location,
             logged,
             pipelined,
+            underway,
         } = self;
         arena.clear();
         headers_in.clear();
@@ -389,6 +393,7 @@ impl Request {
         *valid_location = true;
         *logged = false;
         *pipelined = false;
+        *underway = Default::default();
     }
 
     /// Whether this is the client's own request, not a subrequest.

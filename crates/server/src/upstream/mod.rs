@@ -78,8 +78,9 @@ pub struct Attempts {
 }
 
 impl Attempts {
-    /// Empties it, keeping its buffers.
+    /// Empties it, keeping its buffers. Tries are counted when they are forgotten: so each is, once, whoever made them.
     pub fn clear(&mut self) {
+        self.count();
         self.all.clear();
         self.trailers.clear();
         self.head.headers.clear();
@@ -89,9 +90,23 @@ impl Attempts {
         self.cache = None;
     }
 
+    fn count(&self) {
+        for attempt in &self.all {
+            if let Some(peer) = &attempt.peer {
+                crate::status::peers::count(&peer.state.counts, attempt);
+            }
+        }
+    }
+
     /// The try under way.
     pub fn current(&mut self) -> &mut Attempt {
         self.all.last_mut().expect("a try is noted before anything happens in it")
+    }
+}
+
+impl Drop for Attempts {
+    fn drop(&mut self) {
+        self.count();
     }
 }
 

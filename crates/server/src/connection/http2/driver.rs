@@ -10,6 +10,7 @@ use crate::log::error::Level;
 use crate::modules::core::{Conf, Lingering};
 use crate::request::{Request, phases, respond};
 use crate::snapshot::{LocationId, ServerId, Shot};
+use crate::status::requests;
 use crate::worker::timer::Timer;
 use crate::worker::{clock, counters};
 use std::cell::{Cell, RefCell};
@@ -593,6 +594,7 @@ fn reset_text(stream: u32, code: ErrorCode) -> String {
 
 /// Works on one request from its head to its log line. Its stream ends with it.
 async fn answer(mut r: Box<Request>, accepted: Result<(), u16>) {
+    requests::begin(&mut r);
     match accepted {
         Ok(()) => phases::process(&mut r).await,
         Err(status) => {
@@ -607,6 +609,7 @@ async fn answer(mut r: Box<Request>, accepted: Result<(), u16>) {
     if !r.aborted && respond::flush_rest(&mut r).await.is_err() {
         r.aborted = true;
     }
+    requests::end(&mut r);
     crate::modules::log::write(&mut r);
     crate::request::finish::after_log(&mut r).await;
     r.session = Way::None;
