@@ -1,5 +1,6 @@
 //! The data plane of Ironweir: from nginx.conf and a listening socket to answers. The folders are the way of a request.
 
+pub mod api;
 pub mod cache;
 pub mod config;
 pub mod connection;

@@ -75,6 +75,8 @@ pub struct Location {
 pub struct Snapshot {
     /// Counts reloads, from 1.
     pub generation: u64,
+    /// When it was made, wall clock, ms.
+    pub loaded_ms: u64,
     /// Who is told when nobody uses the snapshot any more.
     pub end: Option<crate::master::Reporter>,
     /// Values of the main level.
@@ -146,6 +148,7 @@ impl Snapshot {
         }
         let snapshot = Snapshot {
             generation,
+            loaded_ms: crate::worker::clock::wall_ms(),
             end: None,
             process: build.process,
             main: build.main,

@@ -3,6 +3,7 @@
 
 pub mod access;
 pub mod addition;
+pub mod api;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
@@ -20,6 +21,8 @@ pub mod headers;
 pub mod http2;
 pub mod http_block;
 pub mod index;
+pub mod keyval;
+pub mod keyval_store;
 pub mod limit_conn;
 pub mod limit_req;
 pub mod limits;
@@ -119,6 +122,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     empty_gif::DIRECTIVES,
     stub_status::DIRECTIVES,
     status_zone::DIRECTIVES,
+    api::DIRECTIVES,
+    keyval::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -295,6 +300,8 @@ location_confs! {
     try_files,
     /// `status_zone` of a location.
     status_zone,
+    /// `api`.
+    api,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
@@ -326,6 +333,15 @@ pub struct MainConf {
     pub limit_conn: limit_conn::Main,
     /// `limit_req_zone`.
     pub limit_req: limit_req::Main,
+    /// `keyval_zone`.
+    pub keyval: keyval::Main,
+}
+
+impl MainConf {
+    /// Zones with entries: name, and pages in use and free.
+    pub fn zone_pages(&self) -> impl Iterator<Item = (&[u8], usize, usize)> {
+        self.limit_conn.pages().chain(self.limit_req.pages()).chain(self.keyval.pages())
+    }
 }
 
 /// What modules keep for one request. Emptied by an internal redirect.

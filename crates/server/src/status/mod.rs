@@ -6,10 +6,13 @@
 //! ```
 //! Nothing here locks or is shared on the way of a request (docs/decisions/0009).
 
+pub mod caches;
 pub mod codes;
 pub mod latency;
+pub mod limits;
 pub mod listeners;
 pub mod peers;
+pub mod processes;
 pub mod requests;
 pub mod slot;
 pub mod ssl;

@@ -1,5 +1,6 @@
 //! Requests: all of them, and those of a `status_zone`. Before: `connection` (a head is there). After: the log.
 
+use super::caches;
 use super::codes::{self, Responses};
 use super::latency;
 use super::tally::{Mine, Tally};
@@ -120,6 +121,7 @@ pub fn end(r: &mut Request) {
         }
     };
     finish(ALL.mine());
+    caches::count(r);
     let ms = clock::wall_ms().saturating_sub(r.started_ms);
     latency::count(latency::REQUESTS_MS.mine(), 0, ms);
     if let Some(zone) = &r.server().conf.zone {

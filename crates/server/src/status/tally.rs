@@ -72,11 +72,14 @@ impl<const N: usize> Tally<N> {
         sums
     }
 
-    /// Sets the sums to zero, but for those that say how many there are now (`kept`).
+    /// Sets the sums to zero, but for `kept`, which stay as they are.
     pub fn reset(&self, kept: &[usize]) {
-        let mut zero = Box::new(self.totals());
-        kept.iter().for_each(|index| zero[*index] = 0);
-        *self.zero.lock().unwrap_or_else(PoisonError::into_inner) = Some(zero);
+        let totals = self.totals();
+        let mut guard = self.zero.lock().unwrap_or_else(PoisonError::into_inner);
+        let zero = guard.get_or_insert_with(|| Box::new([0; N]));
+        for (index, total) in totals.into_iter().enumerate().filter(|(i, _)| !kept.contains(i)) {
+            zero[index] = total;
+        }
     }
 }
 

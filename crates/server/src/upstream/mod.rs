@@ -73,6 +73,8 @@ pub struct Attempts {
     pub failed: u32,
     /// What the cache said.
     pub cache: Option<crate::cache::Status>,
+    /// Which of the configuration's caches was asked.
+    pub cache_number: Option<usize>,
     /// The last answer's trailers, in the arena.
     pub trailers: Vec<(Text, Text)>,
 }
@@ -88,6 +90,7 @@ impl Attempts {
         self.uri = None;
         self.failed = 0;
         self.cache = None;
+        self.cache_number = None;
     }
 
     fn count(&self) {

@@ -41,6 +41,8 @@ pub struct Store<S> {
     capacity: usize,
     used: AtomicUsize,
     overhead: usize,
+    /// What was said by it; kept here, since it lives as long.
+    pub counts: std::sync::Arc<crate::status::limits::Counts>,
 }
 
 /// Where an entry is. Valid as long as the entry is pinned.
@@ -80,7 +82,14 @@ impl<S: Default> Store<S> {
             capacity: pages.saturating_sub(1) * PAGE,
             used: AtomicUsize::new(0),
             overhead,
+            counts: Default::default(),
         }
+    }
+
+    /// Pages in use and free, as nginx's allocator would count them.
+    pub fn pages(&self) -> (usize, usize) {
+        let used = self.used.load(Relaxed).div_ceil(PAGE);
+        (used, (self.capacity / PAGE).saturating_sub(used))
     }
 
     /// Works on the state of a key, which becomes the newest; makes it if need be. `work` is told whether it is new.
