@@ -98,6 +98,7 @@ fn snapshot(
         .map_err(|(path, e)| format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e)))?;
     error::set_default_log(log);
     snapshot.end = Some(link.reporter());
+    crate::modules::keyval::load(&snapshot);
     crate::upstream::live::follow(&snapshot.groups);
     if let Some(stream) = &snapshot.stream {
         crate::upstream::live::follow(&stream.groups);

@@ -1,7 +1,7 @@
 //! Endpoints about the server as a whole.
 
 use super::error::Failure;
-use super::json;
+use super::render;
 use super::schema::{Field, Schema, field, number};
 use super::table::{Context, Item};
 use crate::snapshot::Snapshot;
@@ -32,8 +32,8 @@ pub fn nginx(context: &Context) -> Result<Value, Failure> {
         "build": concat!("ironweir-", env!("CARGO_PKG_VERSION")),
         "address": context.call.address,
         "generation": snapshot.generation,
-        "load_timestamp": json::time(snapshot.loaded_ms),
-        "timestamp": json::time(clock::wall_ms()),
+        "load_timestamp": render::time(snapshot.loaded_ms),
+        "timestamp": render::time(clock::wall_ms()),
         "pid": std::process::id(),
         "ppid": parent,
     }))
@@ -99,7 +99,7 @@ pub const SSL_OBJECT: Schema = Schema::Object(&[
 
 /// `/ssl`
 pub fn ssl(_: &Context) -> Result<Value, Failure> {
-    Ok(json::handshakes(&Totals::of(&status::ssl::ALL)))
+    Ok(render::handshakes(&Totals::of(&status::ssl::ALL)))
 }
 
 /// `DELETE /ssl`

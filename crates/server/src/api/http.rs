@@ -2,7 +2,7 @@
 
 use super::error::Failure;
 use super::general::SSL_OBJECT;
-use super::json;
+use super::render;
 use super::schema::{Field, Schema, field, maybe, number};
 use super::table::{Context, Item};
 use crate::cache::Status;
@@ -75,10 +75,10 @@ fn zone_items(kind: Kind, show: fn(&Zone) -> Value) -> Vec<Item> {
 /// `/http/server_zones`
 pub fn server_zones(_: &Context) -> Vec<Item> {
     zone_items(Kind::Server, |zone| {
-        let mut value = json::requests(&requests::totals(&zone.counts), true);
+        let mut value = render::requests(&requests::totals(&zone.counts), true);
         let handshakes = ssl::Totals::of(&zone.ssl);
         if handshakes.count(ssl::Event::Handshake) + handshakes.count(ssl::Event::Failed) > 0 {
-            value["ssl"] = json::handshakes(&handshakes);
+            value["ssl"] = render::handshakes(&handshakes);
         }
         value
     })
@@ -86,7 +86,7 @@ pub fn server_zones(_: &Context) -> Vec<Item> {
 
 /// `/http/location_zones`
 pub fn location_zones(_: &Context) -> Vec<Item> {
-    zone_items(Kind::Location, |zone| json::requests(&requests::totals(&zone.counts), false))
+    zone_items(Kind::Location, |zone| render::requests(&requests::totals(&zone.counts), false))
 }
 
 /// One of `/stream/server_zones`.
@@ -159,7 +159,8 @@ pub fn caches(context: &Context) -> Vec<Item> {
         for (status, totals) in caches::totals(&zone.counts) {
             value[status.text().to_ascii_lowercase()] = show_status(status, totals);
         }
-        Item::new(String::from_utf8_lossy(&zone.name), value, move || zone.counts.reset(&[]))
+        let name = String::from_utf8_lossy(&zone.name).into_owned();
+        Item::new(name, value, move || zone.counts.reset(&[]))
     };
     context.call.snapshot.main.cache.caches.iter().map(item).collect()
 }

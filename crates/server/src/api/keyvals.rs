@@ -141,3 +141,16 @@ fn patch(context: &Context, store: &Store) -> Result<(), Failure> {
     let (text, expire) = value_of(store, &value)?;
     set(store, &[(key, text.unwrap_or(before), expire)])
 }
+
+/// The form of what is sent.
+pub fn sent(is_patch: bool) -> Value {
+    let timed = json!({
+        "type": "object",
+        "properties": {"value": {"type": "string"}, "expire": {"type": "integer", "minimum": 0}},
+        "additionalProperties": false,
+        "minProperties": 1,
+    });
+    let mut forms = vec![json!({"type": "string"}), timed];
+    forms.extend(is_patch.then(|| json!({"type": "null"})));
+    json!({"type": "object", "minProperties": 1, "additionalProperties": {"anyOf": forms}})
+}

@@ -10,11 +10,12 @@ pub mod error;
 pub mod fields;
 pub mod general;
 pub mod http;
-pub mod json;
 pub mod keyvals;
 pub mod openapi;
 pub mod own;
+pub mod render;
 pub mod schema;
+pub mod servers;
 pub mod table;
 pub mod upstreams;
 

@@ -2,7 +2,7 @@
 
 use super::error::Failure;
 use super::http::RESPONSES;
-use super::json;
+use super::render;
 use super::schema::{Field, Schema, field, maybe, number};
 use super::table::Context;
 use crate::settings::SocketKind;
@@ -66,11 +66,11 @@ pub static TOTALS: Schema = Schema::Object(TOTAL_FIELDS);
 
 /// `/ironweir/totals`: what `/http/server_zones` shows, of all requests.
 pub fn totals(_: &Context) -> Result<Value, Failure> {
-    let mut value = json::requests(&requests::totals(&requests::ALL), true);
+    let mut value = render::requests(&requests::totals(&requests::ALL), true);
     let sum = counters::sum();
     value["connections"] =
         json!({"reading": sum.reading.max(0), "writing": sum.writing, "idle": sum.waiting.max(0)});
-    value["time"] = json!(json::time(clock::wall_ms()));
+    value["time"] = json!(render::time(clock::wall_ms()));
     Ok(value)
 }
 
@@ -167,5 +167,5 @@ pub fn threads(_: &Context) -> Result<Value, Failure> {
         value
     };
     let all: Vec<_> = slot::workers().into_iter().map(show).collect();
-    Ok(json!({"threads": all, "time": json::time(clock::wall_ms())}))
+    Ok(json!({"threads": all, "time": render::time(clock::wall_ms())}))
 }

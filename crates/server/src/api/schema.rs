@@ -18,6 +18,8 @@ pub enum Schema {
     Map(&'static Schema),
     /// A list of values of one form.
     List(&'static Schema),
+    /// Any object.
+    Anything,
 }
 
 /// A field of an object.
@@ -67,6 +69,7 @@ impl Schema {
                 all
             }
             Schema::Map(values) => json!({"type": "object", "additionalProperties": values.describe(partial)}),
+            Schema::Anything => json!({"type": "object"}),
             Schema::List(items) => json!({"type": "array", "items": items.describe(false)}),
         }
     }
@@ -76,6 +79,7 @@ impl Schema {
     pub(super) fn complain(&self, value: &Value, at: &str) -> Vec<String> {
         let bad = |what: &str| vec![format!("{at}: {value} is no {what}")];
         match (self, value) {
+            (Schema::Anything, Value::Object(_)) => Vec::new(),
             (Schema::Number, v) if v.is_u64() => Vec::new(),
             (Schema::Number, _) => bad("number"),
             (Schema::Text, Value::String(_)) | (Schema::Flag, Value::Bool(_)) => Vec::new(),

@@ -91,7 +91,7 @@ fn server(block: &mut Block, plane: Plane, node: &Node) -> Result<(), Problem> {
 }
 
 /// Host and port of a name that is to be followed; nothing if the address is fixed.
-fn named<'w>(word: &'w str, follow: bool, service: Option<&str>) -> Result<Option<(&'w str, u16)>, String> {
+pub fn named<'w>(word: &'w str, follow: bool, service: Option<&str>) -> Result<Option<(&'w str, u16)>, String> {
     let (host, port) = match word.rsplit_once(':') {
         Some((host, port)) if !word.starts_with("unix:") && !word.ends_with(']') => (host, Some(port)),
         _ => (word, None),
@@ -138,7 +138,7 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<Address>, String> {
 }
 
 /// The port where none is written; 0: there has to be one.
-fn default_port(plane: Plane) -> u16 {
+pub fn default_port(plane: Plane) -> u16 {
     if plane.is_stream() { 0 } else { 80 }
 }
 

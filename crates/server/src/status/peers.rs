@@ -1,124 +1,95 @@
-//! Peers of upstream groups: what was asked of them and what they said. Counted when a request forgets its tries.
+//! What the API shows of a peer beside its own counts (`upstream::counts`): how long its answers took, and what it had
+//! counted when somebody set that to zero. Part of a peer's state, so it outlives reloads.
 
-use super::codes::{self, Responses};
-use super::slot::SLOTS;
 use super::tally::Tally;
 use crate::upstream::Attempt;
-use crate::worker::clock;
+use crate::upstream::counts::Totals;
+use crate::upstream::peer::PeerState;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 
-const REQUESTS: usize = 0;
-const SENT: usize = 1;
-const RECEIVED: usize = 2;
-const FAILS: usize = 3;
-const UNAVAILABLE: usize = 4;
-/// Wall clock, ms, when it was last asked: not a count, the highest of all threads holds.
-const SELECTED_MS: usize = 5;
-/// Moving averages of each thread.
-const CONNECT_MS: usize = 6;
-const HEADER_MS: usize = 7;
-const RESPONSE_MS: usize = 8;
-const TIMES_SUM: usize = 9;
-const TIMES: usize = 10;
-const RESPONSES: usize = TIMES + BOUNDS_MS.len() + 1;
-const WIDTH: usize = RESPONSES + codes::WIDTH;
-
-/// Upper bounds of the steps that the API shows response times in.
+/// Upper bounds of the steps that response times are shown in.
 pub const BOUNDS_MS: [u64; 14] = [5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10000];
+/// One number for each, one for what took longer, and their sum.
+const WIDTH: usize = BOUNDS_MS.len() + 2;
+const SUM: usize = WIDTH - 1;
 
-/// What is counted of a peer.
-pub type Counts = Tally<WIDTH>;
+/// See the top of the file.
+#[derive(Debug, Default)]
+pub struct Shown {
+    times: Tally<WIDTH>,
+    zero: Mutex<Option<Box<Zero>>>,
+}
 
-/// What was counted.
-#[derive(Clone, Debug, Default)]
-pub struct Totals {
-    /// Tries.
-    pub requests: u64,
-    /// Answers.
-    pub responses: Responses,
-    /// Bytes to the peer.
-    pub sent: u64,
-    /// Bytes from it.
-    pub received: u64,
+/// What had been counted when it was set to zero.
+#[derive(Debug)]
+struct Zero {
+    totals: Totals,
+    fails: u64,
+    unavail: u64,
+}
+
+/// What was counted of a peer.
+#[derive(Clone, Debug)]
+pub struct Counted {
+    /// Requests, answers, bytes.
+    pub totals: Totals,
     /// Tries that failed.
     pub fails: u64,
-    /// How often it was set aside for its failures.
-    pub unavailable: u64,
-    /// When it was last asked, wall clock, ms.
-    pub selected_ms: Option<u64>,
-    /// Lately until the connection stood, ms.
-    pub connect_ms: Option<u64>,
-    /// Lately until the head (in `stream` the first byte), ms.
-    pub header_ms: Option<u64>,
-    /// Lately until the last byte, ms.
-    pub response_ms: Option<u64>,
+    /// How often it was set aside for them.
+    pub unavail: u64,
     /// Answers by their time: one number for each of [`BOUNDS_MS`], then those that took longer.
     pub times: [u64; BOUNDS_MS.len() + 1],
     /// All times together, ms.
     pub times_sum_ms: u64,
 }
 
-/// A try has ended.
-pub fn count(counts: &Counts, attempt: &Attempt) {
-    let mine = counts.mine();
-    mine.add(REQUESTS, 1);
-    mine.add(SENT, attempt.sent);
-    mine.add(RECEIVED, attempt.received);
-    mine.set(SELECTED_MS, clock::wall_ms());
-    codes::count(mine, RESPONSES, attempt.status);
-    let times = [(CONNECT_MS, attempt.connect_ms), (HEADER_MS, attempt.header_ms), (RESPONSE_MS, attempt.response_ms)];
-    for (place, ms) in times {
-        if let Some(ms) = ms {
-            // In thousandths; 0 is "none yet".
-            mine.set(place, balance::average(mine.read(place), ms * 1000).max(1));
+impl Shown {
+    /// A try has ended.
+    pub fn count(&self, attempt: &Attempt) {
+        if let (Some(ms), Some(_)) = (attempt.response_ms, attempt.header_ms) {
+            let step = BOUNDS_MS.iter().position(|bound| ms <= *bound).unwrap_or(BOUNDS_MS.len());
+            let mine = self.times.mine();
+            mine.add(step, 1);
+            mine.add(SUM, ms);
         }
-    }
-    if let (Some(ms), Some(_)) = (attempt.response_ms, attempt.header_ms) {
-        let step = BOUNDS_MS.iter().position(|bound| ms <= *bound).unwrap_or(BOUNDS_MS.len());
-        mine.add(TIMES + step, 1);
-        mine.add(TIMES_SUM, ms);
     }
 }
 
-/// A try failed; `aside`: the peer is set aside for it.
-pub fn failed(counts: &Counts, aside: bool) {
-    let mine = counts.mine();
-    mine.add(FAILS, 1);
-    mine.add(UNAVAILABLE, u64::from(aside));
+/// Adds up.
+pub fn counted(state: &PeerState) -> Counted {
+    let times = state.shown.times.sums();
+    let (mut totals, mut fails) = (state.counts.totals(), state.fails.load(Relaxed));
+    let mut unavail = state.unavail.load(Relaxed);
+    if let Some(zero) = &*state.shown.zero.lock().unwrap_or_else(PoisonError::into_inner) {
+        subtract(&mut totals, &zero.totals);
+        fails -= zero.fails;
+        unavail -= zero.unavail;
+    }
+    let by_step = std::array::from_fn(|i| times[i]);
+    Counted { totals, fails, unavail, times: by_step, times_sum_ms: times[SUM] }
+}
+
+fn subtract(from: &mut Totals, zero: &Totals) {
+    from.requests -= zero.requests;
+    from.sent -= zero.sent;
+    from.received -= zero.received;
+    from.responses -= zero.responses;
+    from.header_ms -= zero.header_ms;
+    from.classes.iter_mut().zip(zero.classes).for_each(|(n, z)| *n -= z);
+    for (code, n) in &mut from.codes {
+        *n -= zero.codes.iter().find(|(c, _)| c == code).map_or(0, |(_, z)| *z);
+    }
+    from.codes.retain(|(_, n)| *n > 0);
 }
 
 /// Sets to zero.
-pub fn reset(counts: &Counts) {
-    counts.reset(&[]);
-}
-
-/// Adds up. Averages of threads are weighted by the threads' tries.
-pub fn totals(counts: &Counts) -> Totals {
-    let n = counts.sums();
-    let mut totals = Totals {
-        requests: n[REQUESTS],
-        responses: Responses::read(&n[RESPONSES..]),
-        sent: n[SENT],
-        received: n[RECEIVED],
-        fails: n[FAILS],
-        unavailable: n[UNAVAILABLE],
-        times: std::array::from_fn(|i| n[TIMES + i]),
-        times_sum_ms: n[TIMES_SUM],
-        ..Totals::default()
-    };
-    let mut sums = [(0u64, 0u64); 3];
-    let mut selected = 0;
-    for block in (0..SLOTS).map(|slot| counts.of(slot)).filter(|b| b[REQUESTS] > 0) {
-        selected = block[SELECTED_MS].max(selected);
-        for (sum, place) in sums.iter_mut().zip([CONNECT_MS, HEADER_MS, RESPONSE_MS]) {
-            if block[place] > 0 {
-                *sum = (sum.0 + block[place] * block[REQUESTS], sum.1 + block[REQUESTS]);
-            }
-        }
-    }
-    let [connect, header, response] = sums.map(|(sum, weight)| (weight > 0).then(|| sum / weight / 1000));
-    (totals.connect_ms, totals.header_ms, totals.response_ms) = (connect, header, response);
-    totals.selected_ms = (selected > 0).then_some(selected);
-    totals
+pub fn reset(state: &PeerState) {
+    let (totals, fails, unavail) =
+        (state.counts.totals(), state.fails.load(Relaxed), state.unavail.load(Relaxed));
+    let mut zero = state.shown.zero.lock().unwrap_or_else(PoisonError::into_inner);
+    *zero = Some(Box::new(Zero { totals, fails, unavail }));
+    state.shown.times.reset(&[]);
 }
 
 #[cfg(test)]
@@ -126,28 +97,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tries_are_added_up() {
-        let counts = Counts::default();
-        let try_of = |status, ms| Attempt {
-            status,
-            sent: 10,
-            received: 100,
-            connect_ms: Some(0),
-            header_ms: Some(ms),
-            response_ms: Some(ms),
-            ..Attempt::default()
-        };
-        count(&counts, &try_of(200, 7));
-        count(&counts, &try_of(503, 20_000));
-        count(&counts, &Attempt { status: 502, ..Attempt::default() });
-        failed(&counts, true);
-        let totals = totals(&counts);
-        assert_eq!((totals.requests, totals.sent, totals.received), (3, 20, 200));
-        assert_eq!(totals.responses.codes, [(200, 1), (502, 1), (503, 1)]);
-        assert_eq!((totals.times[1], totals.times[14], totals.times_sum_ms), (1, 1, 20_007));
-        assert_eq!((totals.fails, totals.unavailable), (1, 1));
-        assert!(totals.selected_ms.is_some() && totals.connect_ms == Some(0) && totals.header_ms > Some(7));
-        reset(&counts);
-        assert_eq!(super::totals(&counts).requests, 0);
+    fn times_are_counted_and_all_can_be_set_to_zero() {
+        let state = PeerState::default();
+        for (header_ms, response_ms) in [(Some(3), Some(7)), (Some(3), Some(20_000)), (None, Some(1))] {
+            state.counts.chosen();
+            state.shown.count(&Attempt { header_ms, response_ms, ..Attempt::default() });
+        }
+        state.counts.answered(200, 3);
+        let before = counted(&state);
+        assert_eq!((before.times[1], before.times[14], before.times_sum_ms), (1, 1, 20_007));
+        assert_eq!((before.totals.requests, &*before.totals.codes), (3, &[(200, 1)][..]));
+        reset(&state);
+        state.counts.answered(404, 3);
+        let after = counted(&state);
+        assert_eq!((after.totals.requests, after.totals.responses, after.times_sum_ms), (0, 1, 0));
+        assert_eq!((after.totals.classes, &*after.totals.codes), ([0, 0, 0, 1, 0], &[(404, 1)][..]));
     }
 }

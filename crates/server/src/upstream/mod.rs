@@ -96,7 +96,7 @@ impl Attempts {
     fn count(&self) {
         for attempt in &self.all {
             if let Some(peer) = &attempt.peer {
-                crate::status::peers::count(&peer.state.counts, attempt);
+                peer.state.shown.count(attempt);
             }
         }
     }

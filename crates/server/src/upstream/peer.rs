@@ -115,6 +115,8 @@ pub struct PeerState {
     pub counts: Counts,
     /// What checks found.
     pub health: Record,
+    /// For the API.
+    pub shown: crate::status::peers::Shown,
     out: Mutex<Out>,
 }
 
@@ -176,6 +178,7 @@ impl Default for PeerState {
             times: Times::default(),
             counts: Counts::default(),
             health: Record::default(),
+            shown: Default::default(),
             out: Mutex::default(),
         }
     }

@@ -23,13 +23,18 @@ pub fn time(ms: u64) -> String {
 
 /// Answers by class and code.
 pub fn responses(r: &Responses) -> Value {
+    classes(&r.classes, &r.codes)
+}
+
+/// The same from their parts.
+pub fn classes(classes: &[u64], codes: &[(u16, u64)]) -> Value {
     let mut all = Map::new();
-    for (class, n) in r.classes.iter().enumerate() {
+    for (class, n) in classes.iter().enumerate() {
         all.insert(format!("{}xx", class + 1), json!(n));
     }
-    let codes: Map<_, _> = r.codes.iter().map(|(code, n)| (code.to_string(), json!(n))).collect();
+    let codes: Map<_, _> = codes.iter().map(|(code, n)| (code.to_string(), json!(n))).collect();
     all.insert("codes".to_owned(), codes.into());
-    all.insert("total".to_owned(), json!(r.total()));
+    all.insert("total".to_owned(), json!(classes.iter().sum::<u64>()));
     all.into()
 }
 
