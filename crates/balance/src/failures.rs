@@ -1,7 +1,7 @@
 //! Passive health: when failures set a peer aside and when it may be tried again (`max_fails`, `fail_timeout`).
 
 /// A peer's `max_fails` and `fail_timeout`.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailurePolicy {
     /// Failures within `fail_timeout_s` that set the peer aside; 0 for never.
     pub max_fails: u32,

@@ -1,12 +1,14 @@
 //! The data plane of Ironweir: from nginx.conf and a listening socket to answers. The folders are the way of a request.
 
 pub mod acme;
+pub mod api;
 pub mod cache;
 pub mod config;
 pub mod connection;
 pub mod engine;
 pub mod fetch;
 pub mod files;
+pub mod health;
 pub mod listen;
 pub mod log;
 pub mod master;
@@ -18,6 +20,7 @@ pub mod serve;
 pub mod service;
 pub mod settings;
 pub mod snapshot;
+pub mod status;
 pub mod stream;
 pub mod temp;
 pub mod tls;

@@ -99,6 +99,7 @@ fn snapshot(
     error::set_default_log(log);
     snapshot.end = Some(link.reporter());
     crate::acme::load(&snapshot);
+    crate::modules::keyval::load(&snapshot);
     crate::upstream::live::follow(&snapshot.groups);
     if let Some(stream) = &snapshot.stream {
         crate::upstream::live::follow(&stream.groups);

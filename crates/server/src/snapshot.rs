@@ -39,6 +39,8 @@ pub struct ServerConf {
     pub ssl: crate::modules::ssl::ServerSettings,
     /// `acme_certificate`
     pub acme: Option<crate::modules::acme::Wanted>,
+    /// `status_zone`
+    pub zone: Option<Arc<crate::status::zones::Zone>>,
 }
 
 /// A server block.
@@ -77,6 +79,8 @@ pub struct Location {
 pub struct Snapshot {
     /// Counts reloads, from 1.
     pub generation: u64,
+    /// When it was made, wall clock, ms.
+    pub loaded_ms: u64,
     /// Who is told when nobody uses the snapshot any more.
     pub end: Option<crate::master::Reporter>,
     /// Values of the main level.
@@ -148,6 +152,7 @@ impl Snapshot {
         }
         let snapshot = Snapshot {
             generation,
+            loaded_ms: crate::worker::clock::wall_ms(),
             end: None,
             process: build.process,
             main: build.main,

@@ -189,6 +189,7 @@ impl Caching {
             body,
         };
         let Some(blocks) = fill.finish(r, &self.cache.zone, &head) else { return };
+        crate::status::caches::written(&self.cache.zone.counts, r.attempts.cache, body);
         if let Some(mut hold) = self.hold.take() {
             hold.done = true;
             self.cache.zone.index.finish(hold.slot, blocks);

@@ -121,6 +121,7 @@ fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verd
             }
         }
     };
+    r.attempts.cache_number = Some(number);
     Ok(Some(CacheRef::new(shot, number)))
 }
 

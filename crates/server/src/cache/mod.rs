@@ -82,6 +82,8 @@ pub struct Zone {
     pub cold: AtomicBool,
     /// A loader is at work.
     pub loading: AtomicBool,
+    /// How requests were answered.
+    pub counts: crate::status::caches::Counts,
     block: OnceLock<u64>,
 }
 
@@ -144,6 +146,7 @@ pub fn open_zone(name: &[u8], path: PathBuf, levels: &[u8], size: u64) -> Result
         index: Index::new(size),
         cold: AtomicBool::new(true),
         loading: AtomicBool::new(false),
+        counts: Default::default(),
         block: OnceLock::new(),
     });
     zones.push(Arc::downgrade(&zone));

@@ -10,6 +10,7 @@ use crate::acme::challenge;
 use crate::log::error::Level;
 use crate::request::Request;
 use crate::snapshot::{ServerId, Shot};
+use crate::status::ssl;
 use crate::tls::notes::{self, Notes};
 use crate::tls::server::Context;
 use crate::tls::verify::{Failure, Purpose};
@@ -117,13 +118,20 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
     let (message, hello) = match read_hello(http, &log).await {
         Hello::Asked(message, hello) => (message, hello),
         Hello::Plain => return true,
-        Hello::Over => return false,
+        Hello::Over(why) => {
+            if let Some(why) = why {
+                ssl::failed(shot.server(site.default), why.as_ref());
+            }
+            return false;
+        }
     };
     let name = hello.server_name.and_then(|name| host(name.of(&message)));
     let found = name.as_ref().and_then(|name| site.find_early(name.as_bytes()));
     let server = found.unwrap_or(site.default);
     let log = Log { server, ..log };
+    let served = shot.server(server);
     let Some(context) = context(&shot, server, site.default) else {
+        ssl::failed(served, Some(&io::ErrorKind::NotFound.into()));
         refuse(http, alert::UNRECOGNIZED_NAME);
         log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: callback failed)"));
         return false;
@@ -139,6 +147,7 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
     let config = match config {
         Ok(config) => config,
         Err(text) => {
+            ssl::failed(served, Some(&io::ErrorKind::NotFound.into()));
             refuse(http, alert::INTERNAL_ERROR);
             log.line(Level::Error, format_args!("{text}"));
             return false;
@@ -160,15 +169,21 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
             }
             let facts = client.tls.get().expect("set above");
             facts.early.set(http.socket.tls().is_some_and(|t| t.state().is_handshaking()));
+            ssl::note(served, ssl::Event::Handshake);
+            if done.kind == Some(HandshakeKind::Resumed) {
+                ssl::note(served, ssl::Event::Reuse);
+            }
             let _ = facts.done.set(done);
             // Whoever asked for a proof has it.
             !is_proof
         }
         Err(Some(e)) => {
+            ssl::failed(served, Some(&e));
             log.failed(&e, &hello, &message);
             false
         }
         Err(None) => {
+            ssl::failed(served, None);
             log.timed_out();
             false
         }
@@ -210,7 +225,8 @@ enum Hello {
     Asked(Vec<u8>, ClientHello),
     /// Another protocol: most likely HTTP.
     Plain,
-    Over,
+    /// It came to nothing. Why, unless nothing had begun; no error: it took too long.
+    Over(Option<Option<io::Error>>),
 }
 
 async fn read_hello(http: &mut Http1, log: &Log<'_>) -> Hello {
@@ -232,7 +248,7 @@ async fn read_hello(http: &mut Http1, log: &Log<'_>) -> Hello {
             Err(e) => {
                 refuse(http, alert_of(e));
                 log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {})", e.text()));
-                return Hello::Over;
+                return Hello::Over(Some(Some(io::ErrorKind::InvalidData.into())));
             }
         }
         let began = !http.unread().is_empty();
@@ -245,19 +261,19 @@ async fn read_hello(http: &mut Http1, log: &Log<'_>) -> Hello {
             Some(Ok(n)) if n > 0 => {}
             Some(Ok(_)) if began => {
                 log.line(Level::Info, format_args!("peer closed connection in SSL handshake"));
-                return Hello::Over;
+                return Hello::Over(Some(Some(io::ErrorKind::UnexpectedEof.into())));
             }
             Some(Ok(_)) => {
                 log.line(Level::Info, format_args!("client closed connection"));
-                return Hello::Over;
+                return Hello::Over(None);
             }
             Some(Err(e)) => {
                 log.line(Level::Info, format_args!("recv() failed ({})", crate::log::os_error(&e)));
-                return Hello::Over;
+                return Hello::Over(Some(Some(e)));
             }
             None => {
                 log.timed_out();
-                return Hello::Over;
+                return Hello::Over(Some(None));
             }
         }
     }

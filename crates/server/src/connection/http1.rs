@@ -11,6 +11,7 @@ use crate::request::filter::Chunk;
 use crate::request::headers::{HeaderLine, RequestHead};
 use crate::request::{Request, Version, head, phases};
 use crate::snapshot::Shot;
+use crate::status::requests;
 use crate::worker::timer::Timer;
 use crate::worker::{clock, counters};
 use std::cell::RefCell;
@@ -245,13 +246,18 @@ async fn one_request(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) 
             return (None, Some(http));
         }
         HeadRead::Refused(status) => {
+            requests::begin(r);
             r.keepalive = false;
             phases::answer_status(r, status).await;
         }
-        HeadRead::Complete => match head::accept(r) {
-            Ok(()) => phases::process(r).await,
-            Err(status) => phases::answer_status(r, status).await,
-        },
+        HeadRead::Complete => {
+            let accepted = head::accept(r);
+            requests::begin(r);
+            match accepted {
+                Ok(()) => phases::process(r).await,
+                Err(status) => phases::answer_status(r, status).await,
+            }
+        }
     }
     finish(r).await
 }
@@ -420,6 +426,8 @@ fn time_out(r: &mut Request, began: bool) -> HeadRead {
     if began {
         r.headers_out.status = 408;
         r.aborted = true;
+        requests::begin(r);
+        requests::end(r);
         crate::modules::log::write(r);
     }
     if *r.conf().core.reset_timedout_connection
@@ -521,6 +529,7 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
         r.aborted = true;
     }
     r.doing = doing::LOGGING;
+    requests::end(r);
     crate::modules::log::write(r);
     crate::request::finish::after_log(r).await;
     let keep = keep && !r.aborted;

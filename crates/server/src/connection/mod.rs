@@ -281,6 +281,7 @@ fn has_room() -> bool {
     let limit = crate::worker::shot().process.worker_connections;
     let open = OPEN.with_borrow(|o| o.as_ref().map_or(0, |n| n.load(Relaxed)));
     if open >= limit {
+        counters::dropped();
         crate::log::process_line(Level::Alert, format_args!("{limit} worker_connections are not enough"));
     }
     open < limit

@@ -49,9 +49,10 @@ pub fn take_request(shot: Rc<Shot>, client: Rc<Client>, session: Session) -> Box
     }
 }
 
-/// Gives a request back. What it holds of shared zones is free at once.
+/// Gives a request back. What it holds of shared zones is free at once, and its tries are counted.
 pub fn give_request(mut r: Box<Request>) {
     r.ctx.limit_conn.release();
+    r.attempts.clear();
     REQUESTS.with_borrow_mut(|all| {
         if all.len() < KEEP {
             all.push(r);

@@ -2,6 +2,7 @@
 
 use super::{Session, pool};
 use crate::request::{Request, phases, respond};
+use crate::status::requests;
 use std::io;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -82,6 +83,7 @@ impl Session {
 
 /// Works on one request from its head to its log line. Its stream ends with it.
 pub async fn answer(mut r: Box<Request>, accepted: Result<(), u16>) {
+    requests::begin(&mut r);
     match accepted {
         Ok(()) => phases::process(&mut r).await,
         Err(status) => {
@@ -96,6 +98,7 @@ pub async fn answer(mut r: Box<Request>, accepted: Result<(), u16>) {
     if !r.aborted && respond::flush_rest(&mut r).await.is_err() {
         r.aborted = true;
     }
+    requests::end(&mut r);
     crate::modules::log::write(&mut r);
     crate::request::finish::after_log(&mut r).await;
     r.session = Session::None;

@@ -13,6 +13,7 @@ pub mod io;
 
 use crate::log::error::Level;
 use crate::log::lines::{self, Pending};
+use crate::status::turns;
 use crate::worker::{clock, timer};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -24,6 +25,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
 
 /// Tasks that run before the kernel is asked for news again.
 const TASKS_A_TURN: usize = 64;
@@ -210,13 +212,14 @@ impl Engine {
     }
 
     fn turn(&self, done: &Cell<bool>) {
+        let began = turns::begin();
         let finished = self.run(&self.urgent, TASKS_A_TURN, done);
         let most = if finished > 0 { BEGUN_A_TURN } else { TASKS_A_TURN };
         let begun = self.run(&self.ready, most, done);
         if done.get() {
             return;
         }
-        let called = self.wait(finished + begun > 1);
+        let called = self.wait(finished + begun > 1, began);
         clock::refresh();
         timer::fire_passed();
         if called {
@@ -225,20 +228,22 @@ impl Engine {
     }
 
     /// Sees what is new, and waits for it if there is nothing else to do. True when another thread has called. `several`: more
-    /// than one task ran, so that there may be news without waiting.
-    fn wait(&self, several: bool) -> bool {
+    /// than one task ran, so that there may be news without waiting. `began`: when the turn did, if it is timed.
+    fn wait(&self, several: bool, began: Option<Instant>) -> bool {
         let idle = self.ready.borrow().is_empty() && self.urgent.borrow().is_empty();
         let lines = lines::pending();
         // Lines leave before the thread sleeps. As long as it does not, they gather for fewer and larger writes.
         if lines == Pending::CanWait && (several || !idle) {
             let news = io::wait(Some(0));
             if news.count > 0 || !idle {
+                turns::end(began);
                 return news.called;
             }
         }
         if lines != Pending::Nothing {
             lines::write_pending();
         }
+        turns::end(began);
         io::wait(if idle { timer::until_next() } else { Some(0) }).called
     }
 

@@ -10,6 +10,7 @@ use crate::connection::{self, Address};
 use crate::engine::io::{Interest, Registration};
 use crate::engine::{self, TaskId};
 use crate::settings::{ListenAddress, ListenSpec, SocketKind};
+use crate::status::listeners;
 use crate::worker::thread::Ear;
 use rustix::net::{SocketAddrAny, SocketFlags};
 use std::cell::Cell;
@@ -42,6 +43,8 @@ pub struct Listener {
     pub place: usize,
     /// Datagrams are those of QUIC connections.
     pub quic: bool,
+    /// Where its address counts.
+    pub counts: Arc<listeners::Entry>,
     fd: Arc<OwnedFd>,
     registration: Registration,
     task: Cell<Option<TaskId>>,
@@ -57,7 +60,21 @@ impl Listener {
         let registration = Registration::new(fd.as_fd(), interest)?;
         let (task, started, closed) = (Cell::new(None), Cell::new(false), Cell::new(false));
         let (address, kind, quic) = (spec.address.clone(), spec.kind, spec.quic);
-        Ok(Rc::new(Listener { number, address, kind, id, place, quic, fd, registration, task, started, closed }))
+        let counts = listeners::open(&address, kind, &fd);
+        Ok(Rc::new(Listener {
+            number,
+            address,
+            kind,
+            id,
+            place,
+            quic,
+            counts,
+            fd,
+            registration,
+            task,
+            started,
+            closed,
+        }))
     }
 
     /// Begins to accept; does nothing the second time.
@@ -108,6 +125,7 @@ fn accept_some(listener: &Listener, at_most: usize) -> Accepted {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         match rustix::net::acceptfrom_with(&listener.fd, flags) {
             Ok((fd, peer)) => {
+                listener.counts.accepted();
                 connection::start(fd, peer.map_or(Address::Unix(PathBuf::new()), address), listener.number)
             }
             Err(e) => {

@@ -227,6 +227,34 @@ fn set_raw<T>(socket: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::R
         .map(drop)
 }
 
+/// A listening TCP socket's queue: connections in it, its limit, and connections dropped since the socket was opened.
+pub fn accept_queue(socket: BorrowedFd<'_>) -> io::Result<[u32; 3]> {
+    /// Where `tcpi_unacked` stands in `tcp_info`; `tcpi_sacked` follows. Of a listening socket they are the queue and its limit.
+    const UNACKED: usize = 6;
+    let info = option_words::<26>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let memory = option_words::<MEMINFO>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+    Ok([info[UNACKED], info[UNACKED + 1], memory[MEMINFO_DROPS]])
+}
+
+/// A datagram socket's receive buffer: bytes in it, its size, and datagrams dropped since the socket was opened.
+pub fn datagram_queue(socket: BorrowedFd<'_>) -> io::Result<[u32; 3]> {
+    let memory = option_words::<MEMINFO>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+    Ok([memory[0], memory[1], memory[MEMINFO_DROPS]])
+}
+
+/// `SK_MEMINFO_VARS`, `SK_MEMINFO_DROPS`: what `SO_MEMINFO` tells begins with the bytes waiting and the buffer's size.
+const MEMINFO: usize = 9;
+const MEMINFO_DROPS: usize = 8;
+
+/// The first words of a socket option; what the kernel does not fill is 0.
+fn option_words<const N: usize>(socket: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<[u32; N]> {
+    let mut words = [0u32; N];
+    let mut size = size_of_val(&words) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `size` bytes to `words`, which is alive for the call; any bits are valid words.
+    check(unsafe { libc::getsockopt(socket.as_raw_fd(), level, name, words.as_mut_ptr().cast(), &raw mut size) })?;
+    Ok(words)
+}
+
 /// Takes a user's id, group and supplementary groups for the whole process. Errors name the step that failed.
 pub fn become_user(name: &str, uid: u32, gid: u32) -> Result<(), (String, io::Error)> {
     let c_name = CString::new(name).map_err(|e| (format!("initgroups({name}, {gid})"), e.into()))?;

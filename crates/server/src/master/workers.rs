@@ -270,6 +270,7 @@ impl Master<'_> {
         }
         let replaced = self.children.iter().any(|other| !other.exiting && other.generation >= child.generation);
         if !fatal && !replaced {
+            crate::status::processes::died();
             self.respawn.schedule(child.started.elapsed());
         }
     }

@@ -10,6 +10,7 @@ use crate::log::error::Level;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text};
 use crate::snapshot::Shot;
+use crate::status::limits::{self, Event};
 use crate::zone::store::{Policy, Slot, Store};
 use crate::zone::{self, Registry};
 use crate::{log_error, settings};
@@ -71,6 +72,18 @@ pub struct Main {
     zones: Zones<Arc<Store<u32>>>,
 }
 
+impl Main {
+    /// What each zone has said of requests, by name.
+    pub fn counts(&self) -> impl Iterator<Item = (&[u8], &Arc<limits::Counts>)> {
+        self.zones.declared().map(|(name, own)| (name, &own.counts))
+    }
+
+    /// Pages of each zone, in use and free.
+    pub fn pages(&self) -> impl Iterator<Item = (&[u8], usize, usize)> {
+        self.zones.declared().map(|(name, own)| (name, own.pages().0, own.pages().1))
+    }
+}
+
 static STORES: Registry<u32> = Registry::new();
 
 /// An entry lives as long as somebody has a place.
@@ -125,6 +138,10 @@ impl Context {
         Context { status: self.status, ..Context::default() }
     }
 
+    fn places(&self) -> impl Iterator<Item = &Place> {
+        self.first.iter().chain(&self.more)
+    }
+
     fn hold(&mut self, place: Place) {
         match self.first {
             None => self.first = Some(place),
@@ -140,9 +157,15 @@ struct Place {
     slot: Slot,
 }
 
+impl Place {
+    fn zone(&self) -> Option<&Declared<Arc<Store<u32>>>> {
+        self.shot.main.limit_conn.zones[self.zone].declared.as_ref()
+    }
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
-        if let Some(zone) = &self.shot.main.limit_conn.zones[self.zone].declared {
+        if let Some(zone) = self.zone() {
             zone.own.leave(self.slot, |taken| {
                 *taken -= 1;
                 *taken == 0
@@ -224,6 +247,9 @@ pub fn handler(r: &mut Request) -> Verdict {
             refused => return refuse(r, conf, zone, refused),
         }
     }
+    for place in r.ctx.limit_conn.places() {
+        place.zone().inspect(|zone| zone.own.counts.count(Event::Passed as usize));
+    }
     Verdict::Decline
 }
 
@@ -253,6 +279,9 @@ fn refuse(r: &mut Request, conf: &Conf, zone: &Zone<Arc<Store<u32>>>, answer: An
             }
         }
         _ => log_error!(r, Crit, "could not allocate node in limit_conn_zone \"{name}\""),
+    }
+    if let Some(declared) = &zone.declared {
+        declared.own.counts.count(Event::rejected(dry_run) as usize);
     }
     r.ctx.limit_conn.release();
     if dry_run {

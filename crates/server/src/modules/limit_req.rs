@@ -10,6 +10,7 @@ use crate::connection::Session;
 use crate::log::error::Level;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::{Request, Text};
+use crate::status::limits::{self, Event};
 use crate::upstream::exchange::poll_client_gone;
 use crate::worker::clock::monotonic_ms;
 use crate::worker::timer::Timer;
@@ -78,6 +79,18 @@ pub struct Limit {
 #[derive(Debug, Default)]
 pub struct Main {
     zones: Zones<Leaking>,
+}
+
+impl Main {
+    /// What each zone has said of requests, by name.
+    pub fn counts(&self) -> impl Iterator<Item = (&[u8], &Arc<limits::Counts>)> {
+        self.zones.declared().map(|(name, own)| (name, &own.store.counts))
+    }
+
+    /// Pages of each zone, in use and free.
+    pub fn pages(&self) -> impl Iterator<Item = (&[u8], usize, usize)> {
+        self.zones.declared().map(|(name, own)| (name, own.store.pages().0, own.store.pages().1))
+    }
 }
 
 /// A zone's rate, and what it knows of keys.
@@ -260,13 +273,17 @@ pub fn handler(r: &mut Request) -> Verdict {
     let mut held: Vec<(usize, Slot)> = Vec::new();
     let mut worst: Option<Delay> = None;
     let last = conf.limits.len() - 1;
+    let mut last_fits = false;
     for (number, limit) in conf.limits.iter().enumerate() {
         let zone = &zones[limit.zone];
         let Some(declared) = &zone.declared else { continue };
         match ask(r, limit, declared, now_ms, number == last) {
             Answer::Free => {}
             Answer::Fits(Some(slot), _) => held.push((number, slot)),
-            Answer::Fits(None, excess) => worst = Some(Delay::of(limit, &declared.own, excess)),
+            Answer::Fits(None, excess) => {
+                worst = Some(Delay::of(limit, &declared.own, excess));
+                last_fits = true;
+            }
             refused => {
                 release(conf, zones, &held);
                 return refuse(r, conf, zone, refused);
@@ -281,6 +298,12 @@ pub fn handler(r: &mut Request) -> Verdict {
         if worst.as_ref().is_none_or(|w| delay.ms > w.ms) {
             worst = Some(delay);
         }
+    }
+    let delayed = worst.as_ref().filter(|d| d.ms > 0).map(|d| d.zone);
+    for number in held.iter().map(|(number, _)| *number).chain(last_fits.then_some(last)) {
+        let zone = conf.limits[number].zone;
+        let event = if delayed == Some(zone) { Event::delayed(*conf.limit_req_dry_run) } else { Event::Passed };
+        zones[zone].declared.iter().for_each(|d| d.own.store.counts.count(event as usize));
     }
     match worst {
         None => {}
@@ -363,6 +386,9 @@ fn refuse(r: &mut Request, conf: &Conf, zone: &Zone<Leaking>, answer: Answer) ->
             }
         }
         _ => log_error!(r, Alert, "could not allocate node in limit_req zone \"{name}\""),
+    }
+    if let Some(declared) = &zone.declared {
+        declared.own.store.counts.count(Event::rejected(dry_run) as usize);
     }
     if dry_run {
         r.ctx.limit_req.status = Some(Status::RejectedDryRun);

@@ -49,6 +49,11 @@ impl<D> std::ops::Index<usize> for Zones<D> {
 }
 
 impl<D> Zones<D> {
+    /// The zones that were declared: names, and the module's part.
+    pub fn declared(&self) -> impl Iterator<Item = (&[u8], &D)> {
+        self.0.iter().filter_map(|z| z.declared.as_ref().map(|d| (&*z.name, &d.own)))
+    }
+
     /// The index of a zone, used now for the first time or not.
     pub fn index_of(&mut self, name: &[u8]) -> usize {
         self.0.iter().position(|z| *z.name == *name).unwrap_or_else(|| {

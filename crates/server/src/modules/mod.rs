@@ -4,6 +4,7 @@
 pub mod access;
 pub mod acme;
 pub mod addition;
+pub mod api;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
@@ -23,6 +24,8 @@ pub mod http2;
 pub mod http3;
 pub mod http_block;
 pub mod index;
+pub mod keyval;
+pub mod keyval_store;
 pub mod limit_conn;
 pub mod limit_req;
 pub mod limits;
@@ -49,6 +52,8 @@ pub mod ssi_parse;
 pub mod ssl;
 pub mod ssl_variables;
 pub mod static_files;
+pub mod status_zone;
+pub mod sticky;
 pub mod stream_block;
 pub mod stream_core;
 pub mod stream_proxy;
@@ -57,6 +62,8 @@ pub mod stub_status;
 pub mod sub;
 pub mod try_files;
 pub mod upstream_block;
+pub mod upstream_server;
+pub mod upstream_variables;
 pub mod userid;
 pub mod variables;
 
@@ -106,6 +113,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     grpc::COMMON_DIRECTIVES,
     proxy::ssl::GRPC_DIRECTIVES,
     upstream_block::DIRECTIVES,
+    upstream_server::DIRECTIVES,
+    sticky::DIRECTIVES,
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
     gzip_rules::DIRECTIVES,
@@ -122,6 +131,9 @@ const DIRECTIVES: &[&[Directive]] = &[
     try_files::DIRECTIVES,
     empty_gif::DIRECTIVES,
     stub_status::DIRECTIVES,
+    status_zone::DIRECTIVES,
+    api::DIRECTIVES,
+    keyval::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -135,7 +147,7 @@ const VARIABLES: &[&[Builtin]] = &[
     proxy::VARIABLES,
     proxy::cache::VARIABLES,
     fastcgi::VARIABLES,
-    upstream_block::VARIABLES,
+    upstream_variables::VARIABLES,
     realip::VARIABLES,
     referer::VARIABLES,
     userid::VARIABLES,
@@ -153,7 +165,7 @@ const VARIABLES: &[&[Builtin]] = &[
 const STREAM_VARIABLES: &[&[Builtin]] = &[stream_variables::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
 
 /// Rules for variables with a prefix.
-const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_block::PREFIXES];
+const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES];
 
 /// The post-read phase: before any rewrite, with the server's values.
 pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[acme::handler, realip::handler];
@@ -302,6 +314,10 @@ location_confs! {
     gzip_static,
     /// `try_files`.
     try_files,
+    /// `status_zone` of a location.
+    status_zone,
+    /// `api`.
+    api,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
@@ -335,6 +351,15 @@ pub struct MainConf {
     pub limit_conn: limit_conn::Main,
     /// `limit_req_zone`.
     pub limit_req: limit_req::Main,
+    /// `keyval_zone`.
+    pub keyval: keyval::Main,
+}
+
+impl MainConf {
+    /// Zones with entries: name, and pages in use and free.
+    pub fn zone_pages(&self) -> impl Iterator<Item = (&[u8], usize, usize)> {
+        self.limit_conn.pages().chain(self.limit_req.pages()).chain(self.keyval.pages())
+    }
 }
 
 /// What modules keep for one request. Emptied by an internal redirect.

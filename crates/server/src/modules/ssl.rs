@@ -13,6 +13,7 @@ use crate::request::{Request, Text};
 use crate::resolve::ResolverConfig;
 use crate::settings;
 use crate::snapshot::{Server, ServerId};
+use crate::status::ssl as status;
 use crate::tls::dynamic::{CacheLimits, Dynamic, Pair};
 use crate::tls::server::{self, Context, Source};
 use crate::tls::{certificate, password};
@@ -499,10 +500,12 @@ pub fn check(r: &mut Request, host: Text) -> Result<(), u16> {
     }
     match facts.verified() {
         Some(Err(failure)) if verify != VerifyClient::OptionalNoCa || !failure.is_unknown_issuer() => {
+            status::not_verified(r.server(), failure);
             log_error!(r, Info, "client SSL certificate verify error: ({failure})");
             Err(495)
         }
         None if verify == VerifyClient::On => {
+            status::note(r.server(), status::Event::NoCert);
             log_error!(r, Info, "client sent no required SSL certificate");
             Err(496)
         }

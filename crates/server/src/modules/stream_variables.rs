@@ -1,7 +1,7 @@
 //! Variables of `stream` (nginx's `ngx_stream_variables.c`, `ngx_stream_upstream.c`): those that `http` has as well are
 //! taken from there by name.
 
-use super::upstream_block::{list, seconds};
+use super::upstream_variables::{list, seconds};
 use crate::config::variables::Builtin;
 use crate::request::{Request, Text};
 use crate::text;

@@ -1,26 +1,23 @@
-//! `upstream` blocks and `$upstream_*` variables (nginx's `ngx_http_upstream` and its balancing modules).
+//! `upstream` blocks: their directives, and the groups made of them (nginx's `ngx_http_upstream` and its balancing modules).
+//! Their `server` lines are read in `upstream_server`.
 
+use super::sticky;
+use super::upstream_server::resolve;
 use crate::config::complex::Complex;
 use crate::config::set::{duplicate, invalid};
-use crate::config::variables::{Builtin, Prefix};
-use crate::config::{Build, Directive, Plane, Scope, both, upstream, upstream_of_both};
-use crate::connection::Address;
-use crate::request::{Request, Text};
+use crate::config::{Build, Directive, Scope, both, upstream, upstream_of_both};
 use crate::resolve::{RESOLVER_TIMEOUT, ResolverConfig};
-use crate::upstream::Attempt;
-use crate::upstream::group::{
-    Better, Group, GroupId, Keepalive, Line, Method, Peer, Timing, assemble, key_of, number_of,
-};
-use crate::upstream::live::{Host, Live};
-use balance::FailurePolicy;
+use crate::upstream::group::{Better, Group, GroupId, Keepalive, Method, Timing, key_of, number_of};
+use crate::upstream::live::Live;
+use crate::upstream::servers::Servers;
 use conf::{Contexts, Node, Problem, value};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     both("upstream", block),
-    upstream_of_both("server", server),
     upstream_of_both("least_conn", |s, n| method(s, n, Method::LeastConn)),
     upstream("ip_hash", |s, n| method(s, n, Method::IpHash)),
     upstream_of_both("hash", hash),
@@ -48,43 +45,20 @@ pub const DIRECTIVES: &[Directive] = &[
     upstream("keepalive_timeout", |s, n| time(s, n, |k, d| k.timeout = d)),
 ];
 
-/// The variables.
-pub const VARIABLES: &[Builtin] = &[
-    row("upstream_addr", |r| {
-        list(r, |a| match (&a.peer, &a.group) {
-            (Some(p), _) => p.name.to_string(),
-            (None, Some(g)) => g.to_string(),
-            _ => String::new(),
-        })
-    }),
-    row("upstream_status", |r| list(r, |a| if a.status == 0 { "-".into() } else { format!("{:03}", a.status) })),
-    row("upstream_connect_time", |r| list(r, |a| seconds(a.connect_ms))),
-    row("upstream_header_time", |r| list(r, |a| seconds(a.header_ms))),
-    row("upstream_response_time", |r| list(r, |a| seconds(a.response_ms))),
-    row("upstream_response_length", |r| list(r, |a| a.body_bytes.to_string())),
-    row("upstream_bytes_received", |r| list(r, |a| a.received.to_string())),
-    row("upstream_bytes_sent", |r| list(r, |a| a.sent.to_string())),
-];
-
-/// Rules for variables with a prefix.
-pub const PREFIXES: &[Prefix] = &[
-    Prefix { name: "upstream_http_", evaluate: header, volatile: true },
-    Prefix { name: "upstream_trailer_", evaluate: trailer, volatile: true },
-    Prefix { name: "upstream_cookie_", evaluate: cookie, volatile: true },
-];
-
 /// One `upstream` block while it is read.
 #[derive(Debug, Default)]
 pub struct Block {
     name: String,
-    method: Option<Method>,
+    pub(super) method: Option<Method>,
     keepalive: Keepalive,
     keepalive_set: bool,
-    /// `zone`: its words are checked; states are shared by all threads in any case.
-    zone: bool,
+    /// `zone`: states are shared by all threads in any case.
+    zone: Option<Box<str>>,
     resolver: Option<Arc<ResolverConfig>>,
     resolver_timeout: Option<Duration>,
-    servers: Vec<Line>,
+    pub(super) sticky: Option<sticky::Sticky>,
+    pub(super) state_file: Option<PathBuf>,
+    pub(super) servers: Servers,
     node: Option<Node>,
 }
 
@@ -92,74 +66,8 @@ pub struct Block {
 #[derive(Debug, Default)]
 pub struct Main {
     blocks: Vec<Block>,
-}
-
-const fn row(name: &'static str, evaluate: fn(&mut Request) -> Option<Text>) -> Builtin {
-    Builtin { name, evaluate, volatile: true, assign: None }
-}
-
-pub(super) fn seconds(ms: Option<u64>) -> String {
-    ms.map_or_else(|| "-".into(), |ms| format!("{}.{:03}", ms / 1000, ms % 1000))
-}
-
-/// `a, b : c`: tries at one location are separated by commas, locations by colons.
-pub(super) fn list(r: &mut Request, show: fn(&Attempt) -> String) -> Option<Text> {
-    if r.attempts.all.is_empty() {
-        return None;
-    }
-    let mut out = String::new();
-    let mut separator = "";
-    for a in &r.attempts.all {
-        if a.gap {
-            separator = " : ";
-            continue;
-        }
-        out.push_str(separator);
-        out.push_str(&show(a));
-        separator = ", ";
-    }
-    Some(r.text(out.as_bytes()))
-}
-
-fn header(r: &mut Request, name: &str) -> Option<Text> {
-    let base = r.attempts.head_base;
-    let mut out: Option<Vec<u8>> = None;
-    for line in &r.attempts.head.headers {
-        let line_name = crate::upstream::relay::text_of(line.name, base);
-        if super::variables::is_named(r.get(line_name), name) {
-            let value = r.get(crate::upstream::relay::text_of(line.value, base)).to_vec();
-            match &mut out {
-                None => out = Some(value),
-                Some(all) => {
-                    all.extend_from_slice(b", ");
-                    all.extend_from_slice(&value);
-                }
-            }
-        }
-    }
-    out.map(|v| r.text(&v))
-}
-
-fn trailer(r: &mut Request, name: &str) -> Option<Text> {
-    r.attempts.trailers.iter().find(|(n, _)| super::variables::is_named(r.get(*n), name)).map(|(_, v)| *v)
-}
-
-fn cookie(r: &mut Request, name: &str) -> Option<Text> {
-    let base = r.attempts.head_base;
-    for line in &r.attempts.head.headers {
-        if line.known != crate::request::headers::KnownHeader::SetCookie {
-            continue;
-        }
-        let value = r.get(crate::upstream::relay::text_of(line.value, base));
-        let pair = &value[..memchr::memchr(b';', value).unwrap_or(value.len())];
-        if let Some(at) = memchr::memchr(b'=', pair)
-            && pair[..at].trim_ascii().eq_ignore_ascii_case(name.as_bytes())
-        {
-            let value = pair[at + 1..].trim_ascii().to_vec();
-            return Some(r.text(&value));
-        }
-    }
-    None
+    /// Zones of `sticky learn` and the groups that use them.
+    pub(super) sticky_zones: Vec<(Box<[u8]>, Box<str>)>,
 }
 
 fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -167,19 +75,22 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if scope.build.main.upstream.blocks.iter().any(|b| b.name == name) {
         return Err(node.problem(format!("duplicate upstream \"{name}\"")));
     }
-    let block = Block { name: name.clone(), node: Some(node.clone()), ..Block::default() };
+    let servers = Servers::new(&key_of(scope.build.plane, &name));
+    let block = Block { name: name.clone(), node: Some(node.clone()), servers, ..Block::default() };
     scope.build.main.upstream.blocks.push(block);
     let context = if scope.build.plane.is_stream() { Contexts::STREAM_UPSTREAM } else { Contexts::UPSTREAM };
     let mut level = scope.build.level(context);
     let before = scope.build.problems.len();
     scope.fill(node, &mut level);
-    if current(scope).servers.is_empty() && !scope.build.problems[before..].iter().any(|p| p.level.is_fatal()) {
+    let block = current(scope);
+    let empty = block.servers.lines.is_empty() && block.state_file.is_none();
+    if empty && !scope.build.problems[before..].iter().any(|p| p.level.is_fatal()) {
         return Err(Problem::emerg(node.close, "no servers are inside upstream"));
     }
     Ok(())
 }
 
-fn current<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut Block {
+pub(super) fn current<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut Block {
     scope.build.main.upstream.blocks.last_mut().expect("directives of a group stand in its block")
 }
 
@@ -236,8 +147,8 @@ fn least_time(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     method(scope, node, Method::LeastTime(Timing { last_byte, inflight }))
 }
 
-/// Peers' states are shared by all threads without a zone: its name and size are checked, and names that are followed
-/// need it, as in nginx.
+/// Peers' states are shared by all threads without a zone: its size is only checked. Names that are followed need it, as in
+/// nginx, and so does the API: a group without it is not shown and stays as it was written.
 fn zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let mut bytes = 0;
     if let Some(size) = node.args.get(1) {
@@ -248,7 +159,8 @@ fn zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         };
     }
     scope.build.main.zones.add(&node.args[0].text, bytes, "upstream").map_err(|t| node.problem(t))?;
-    if std::mem::replace(&mut current(scope).zone, true) { Err(duplicate(node)) } else { Ok(()) }
+    let name = node.args[0].as_str().into();
+    if current(scope).zone.replace(name).is_some() { Err(duplicate(node)) } else { Ok(()) }
 }
 
 fn keepalive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -274,149 +186,6 @@ fn time(scope: &mut Scope<'_, '_>, node: &Node, apply: fn(&mut Keepalive, Durati
     Ok(())
 }
 
-/// What the parameters of a `server` line say.
-#[derive(Default)]
-struct Parameters {
-    weight: Option<u32>,
-    max_conns: u32,
-    policy: FailurePolicy,
-    slow_start_ms: u64,
-    backup: bool,
-    down: bool,
-    resolve: bool,
-    service: Option<String>,
-}
-
-impl Parameters {
-    fn read(node: &Node, method: Option<&Method>) -> Result<Parameters, Problem> {
-        let mut p = Parameters::default();
-        // nginx knows the methods that stand before the line.
-        let plain = matches!(method, Some(Method::IpHash | Method::Hash { .. } | Method::Random { .. }));
-        for word in &node.args[1..] {
-            let text = word.as_str();
-            let bad = || node.problem(format!("invalid parameter \"{text}\""));
-            let (name, value) = text.split_once('=').unwrap_or((&text, ""));
-            if plain && matches!(name, "backup" | "slow_start") {
-                return Err(node.problem(format!("balancing method does not support parameter \"{text}\"")));
-            }
-            match (name, value) {
-                ("weight", v) => p.weight = Some(v.parse().ok().filter(|n| *n > 0).ok_or_else(bad)?),
-                ("max_conns", v) => p.max_conns = v.parse().map_err(|_| bad())?,
-                ("max_fails", v) => p.policy.max_fails = v.parse().map_err(|_| bad())?,
-                ("fail_timeout", v) => p.policy.fail_timeout_s = value::seconds(v.as_bytes()).ok_or_else(bad)?,
-                ("slow_start", v) => p.slow_start_ms = value::milliseconds(v.as_bytes()).ok_or_else(bad)?,
-                ("backup", "") => p.backup = true,
-                ("down", "") => p.down = true,
-                ("resolve", "") => p.resolve = true,
-                ("service", "") => return Err(node.problem("service is empty".to_owned())),
-                ("service", v) => p.service = Some(v.to_owned()),
-                ("route" | "drain", _) => {
-                    return Err(node.problem(format!("the \"{name}\" parameter of \"server\" is not supported yet")));
-                }
-                _ => return Err(bad()),
-            }
-        }
-        Ok(p)
-    }
-
-    fn apply(&self, peer: Peer) -> Peer {
-        Peer {
-            weight: self.weight.unwrap_or(1),
-            max_conns: self.max_conns,
-            policy: self.policy,
-            down: self.down,
-            slow_start_ms: self.slow_start_ms,
-            ..peer
-        }
-    }
-}
-
-fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let word = node.args[0].as_str().into_owned();
-    let parameters = Parameters::read(node, current(scope).method.as_ref())?;
-    let plane = scope.build.plane;
-    let group = key_of(plane, &current(scope).name.clone());
-    if let Some(line) = named(&group, &word, &parameters).map_err(|t| node.problem(t))? {
-        current(scope).servers.push(line);
-        return Ok(());
-    }
-    let addresses =
-        resolve(&word, default_port(plane)).map_err(|e| node.problem(format!("{e} in upstream \"{word}\"")))?;
-    let block = current(scope);
-    let before = |a: &Address| {
-        let fixed = block.servers.iter().filter_map(|l| match l {
-            Line::Fixed { peers, .. } => Some(peers),
-            Line::Named { .. } => None,
-        });
-        fixed.flatten().filter(|p| p.address == *a).count()
-    };
-    let peers = addresses.into_iter().map(|a| {
-        let ordinal = before(&a);
-        Arc::new(parameters.apply(Peer::new(&group, &word, a, ordinal)))
-    });
-    let peers = peers.collect();
-    block.servers.push(Line::Fixed { peers, backup: parameters.backup });
-    Ok(())
-}
-
-/// A line with a name that is to be followed; nothing if its address is fixed.
-fn named(group: &str, word: &str, parameters: &Parameters) -> Result<Option<Line>, String> {
-    let (host, port) = match word.rsplit_once(':') {
-        Some((host, port)) if !word.starts_with("unix:") && !word.ends_with(']') => (host, Some(port)),
-        _ => (word, None),
-    };
-    if parameters.service.is_some() {
-        if !parameters.resolve {
-            return Err(format!("service upstream \"{word}\" requires \"resolve\" parameter"));
-        }
-        if port.is_some() {
-            return Err(format!("service upstream \"{word}\" may not have port"));
-        }
-    }
-    let fixed = word.starts_with("unix:") || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok();
-    if fixed && parameters.service.is_some() {
-        return Err(format!("service upstream \"{word}\" requires domain name"));
-    }
-    if fixed || !parameters.resolve {
-        return Ok(None);
-    }
-    if host.is_empty() {
-        return Err(format!("no host in upstream \"{word}\""));
-    }
-    let port = match port {
-        None => 80,
-        Some(port) => match port.parse::<u16>() {
-            Ok(n) if n > 0 => n,
-            _ => return Err(format!("invalid port in upstream \"{word}\"")),
-        },
-    };
-    let nowhere = Address::Inet(([0, 0, 0, 0], port).into());
-    let like = parameters.apply(Peer::with_state(word, nowhere, Arc::default()));
-    let host = Host::find(group, host, parameters.service.as_deref());
-    Ok(Some(Line::Named { host, like, backup: parameters.backup }))
-}
-
-/// Addresses of `host[:port]` or `unix:path`. Names are looked up while the configuration is read.
-pub fn resolve(text: &str, default_port: u16) -> Result<Vec<Address>, String> {
-    if let Some(path) = text.strip_prefix("unix:") {
-        return if path.is_empty() {
-            Err("no path in the unix domain socket".into())
-        } else {
-            Ok(vec![Address::Unix(path.into())])
-        };
-    }
-    let found = super::listen::resolve(text, default_port)?;
-    if found.iter().any(|a| a.port() == 0) {
-        return Err("no port".into());
-    }
-    Ok(found.into_iter().map(Address::Inet).collect())
-}
-
-/// The port where none is written; 0: there has to be one.
-fn default_port(plane: Plane) -> u16 {
-    if plane.is_stream() { 0 } else { 80 }
-}
-
 /// Makes groups of the blocks. Call before levels are merged: they look groups up by name.
 pub fn finish(build: &mut Build<'_>) {
     for block in std::mem::take(&mut build.main.upstream.blocks) {
@@ -430,33 +199,37 @@ pub fn finish(build: &mut Build<'_>) {
 fn group_of(build: &Build<'_>, block: Block) -> Result<Group, Problem> {
     let node = block.node.as_ref().expect("a block remembers its directive");
     let name = &block.name;
-    let is_first = |l: &Line| matches!(l, Line::Fixed { backup: false, .. } | Line::Named { backup: false, .. });
-    if !block.servers.iter().any(is_first) {
+    if block.state_file.is_none() && block.servers.lines.iter().all(|l| l.backup) {
         return Err(node.problem(format!("no servers in upstream \"{name}\"")));
     }
     let method = block.method.unwrap_or_default();
-    let tiers = Arc::new(assemble(name, &method, &block.servers));
-    let mut live = None;
-    if block.servers.iter().any(|l| matches!(l, Line::Named { .. })) {
-        if !block.zone {
+    let mut servers = block.servers;
+    let tiers = Arc::new(servers.assemble(&method, block.sticky.is_some()));
+    let core = build.http.as_ref().map(|http| &http.conf.core);
+    let timeout = block.resolver_timeout.or_else(|| core.map(|c| *c.resolver_timeout)).unwrap_or(RESOLVER_TIMEOUT);
+    let resolver = block.resolver.or_else(|| core.and_then(|c| (*c.resolver).clone())).map(|r| (r, timeout));
+    if servers.has_names() {
+        if block.zone.is_none() {
             let text = format!("resolving names at run time requires upstream \"{name}\" to be in shared memory");
             return Err(node.problem(text));
         }
-        let core = build.http.as_ref().map(|http| &http.conf.core);
-        let resolver = block.resolver.or_else(|| core.and_then(|c| (*c.resolver).clone()));
-        let timeout = block.resolver_timeout.or_else(|| core.map(|c| *c.resolver_timeout));
-        let Some(resolver) = resolver else {
+        if resolver.is_none() {
             let text = format!("no resolver defined to resolve names at run time in upstream \"{name}\"");
             return Err(node.problem(text));
-        };
-        live = Some(Live::new(block.servers, resolver, timeout.unwrap_or(RESOLVER_TIMEOUT), tiers.clone()));
+        }
     }
+    if block.state_file.is_some() && block.zone.is_none() {
+        return Err(node.problem(format!("\"state\" requires upstream \"{name}\" to have a \"zone\"")));
+    }
+    let live = block.zone.is_some().then(|| Live::new(servers, resolver, block.state_file, tiers.clone()));
     Ok(Group {
         number: number_of(&key_of(build.plane, name)),
         name: name.as_str().into(),
         method,
         tiers,
         live,
+        zone: block.zone,
+        sticky: block.sticky,
         keepalive: block.keepalive,
         is_block: true,
         for_one_request: false,

@@ -380,7 +380,7 @@ fn send(r: &mut Request, identity: &Identity) {
 }
 
 /// `Thu, 31-Dec-37 23:55:55 GMT`; after 2037 with a year of four digits (`ngx_http_cookie_time`).
-fn cookie_time(at: i64, out: &mut Vec<u8>) {
+pub(super) fn cookie_time(at: i64, out: &mut Vec<u8>) {
     let date = wire::date::format_http(at);
     out.extend_from_slice(&date[..7]);
     out.push(b'-');

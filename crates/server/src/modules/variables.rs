@@ -272,7 +272,8 @@ fn request_body_file(r: &mut Request) -> Option<Text> {
     Some(r.text(file.path.as_os_str().as_bytes()))
 }
 
-fn request_id(r: &mut Request) -> Option<Text> {
+/// `$request_id`
+pub(super) fn request_id(r: &mut Request) -> Option<Text> {
     if r.id.is_none() {
         let mut bytes = [0u8; 16];
         let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());

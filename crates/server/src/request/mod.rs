@@ -179,6 +179,8 @@ pub struct Request {
     pub logged: bool,
     /// The request was there already when the one before it was answered.
     pub pipelined: bool,
+    /// Counts the request as under way.
+    pub underway: crate::status::requests::Underway,
 }
 
 impl Request {
@@ -253,6 +255,7 @@ impl Request {
             valid_location: true,
             logged: false,
             pipelined: false,
+            underway: Default::default(),
         })
     }
 
@@ -326,6 +329,7 @@ impl Request {
             valid_location,
             logged,
             pipelined,
+            underway,
         } = self;
         arena.clear();
         headers_in.clear();
@@ -394,6 +398,7 @@ impl Request {
         *valid_location = true;
         *logged = false;
         *pipelined = false;
+        *underway = Default::default();
     }
 
     /// Whether this is the client's own request, not a subrequest.

@@ -21,6 +21,7 @@ use crate::modules::stream_core::Handler;
 use crate::modules::{access, limit_conn, log, realip, stream_core};
 use crate::request::Request;
 use crate::request::phases::Verdict;
+use crate::status::requests;
 use crate::worker::timer::Timer;
 use rustix::net::sockopt;
 use std::fmt;
@@ -159,6 +160,7 @@ fn begin(client: Rc<Client>, datagrams: bool) -> Option<Box<Request>> {
     r.started_ms = started_ms;
     let facts = Facts { action: "initializing session", listen, datagrams, ..Facts::default() };
     r.ctx.stream = Some(Box::new(facts));
+    requests::begin(&mut r);
     if r.error_log().enabled(Level::Info) {
         let udp = if datagrams { "udp " } else { "" };
         let (client, address) = (r.client.remote.borrow(), &whole.listens[listen].address);
@@ -303,6 +305,7 @@ fn content_handler(r: &mut Request) -> Handler {
 /// The log phase.
 fn close(mut r: Box<Request>, status: u16) {
     facts(&mut r).status = status;
+    requests::end_session(&mut r);
     log::write(&mut r);
     // A configuration that nobody else uses must not live on in the pool.
     if crate::worker::shot().generation == r.shot.generation {

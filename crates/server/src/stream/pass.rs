@@ -6,7 +6,7 @@ use crate::connection::http1::Http1;
 use crate::connection::socket::Socket;
 use crate::connection::{Address, Client};
 use crate::log_error;
-use crate::modules::upstream_block;
+use crate::modules::upstream_server;
 use crate::request::Request;
 use crate::settings::{ListenAddress, SocketKind};
 use std::rc::Rc;
@@ -16,7 +16,7 @@ const MAX_PASSES: usize = 10;
 
 /// The address in a `pass`. Errors are nginx's texts.
 pub fn parse(text: &str) -> Result<Address, String> {
-    let all = upstream_block::resolve(text, 0)?;
+    let all = upstream_server::resolve(text, 0)?;
     all.into_iter().next().ok_or_else(|| "no addresses".to_owned())
 }
 

@@ -35,7 +35,7 @@ pub struct Found {
 
 impl Found {
     /// The peer turned out not to be there.
-    pub fn failed(&mut self, r: &Request) {
+    pub fn failed(&mut self, r: &mut Request) {
         set_back(r, &self.group, self.tries, &mut self.walk, &self.chosen);
     }
 }
@@ -156,8 +156,8 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
     }
 }
 
-fn set_back(r: &Request, group: &Group, tries: usize, walk: &mut Walk, chosen: &Chosen) {
-    if choose::failed(group, walk, chosen) && tries > 1 {
+fn set_back(r: &mut Request, group: &Group, tries: usize, walk: &mut Walk, chosen: &Chosen) {
+    if choose::failed(group, walk, chosen, r.attempts.current()) && tries > 1 {
         log_error!(r, Warn, "upstream server temporarily disabled");
     }
 }

@@ -1,12 +1,15 @@
 //! Whom to ask: the group's method over its peers' states, with this thread's turn.
 
 use super::Attempt;
-use super::group::{Better, Group, Method, Peer, Tier, Tiers, Times, Timing};
+use super::group::{Better, Group, Method, Tier, Tiers, Timing};
 use super::live::Live;
+use super::peer::{Peer, Times};
+use super::standing::Role;
 use crate::request::Request;
 use crate::worker::clock;
 use balance::{Choice, FULL_RAMP, Latency, Peers, Tried, Weights, ip_hash_key};
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -30,7 +33,7 @@ impl Peers for View<'_> {
     }
 
     fn weight(&self, i: usize) -> u32 {
-        self.tier.peers[i].weight
+        self.tier.peers[i].settings.weight
     }
 
     fn conns(&self, i: usize) -> u32 {
@@ -38,7 +41,15 @@ impl Peers for View<'_> {
     }
 
     fn enabled(&self, i: usize) -> bool {
-        !self.tier.peers[i].down
+        let p = &self.tier.peers[i];
+        let stands = p.state.standing.now();
+        stands.is_well() && stands.role().unwrap_or(p.settings.role) == Role::Up
+    }
+
+    fn accepts_sessions(&self, i: usize) -> bool {
+        let p = &self.tier.peers[i];
+        let stands = p.state.standing.now();
+        stands.is_well() && stands.role().unwrap_or(p.settings.role) != Role::Down
     }
 
     fn single(&self) -> bool {
@@ -46,23 +57,22 @@ impl Peers for View<'_> {
     }
 
     fn max_conns(&self, i: usize) -> u32 {
-        self.tier.peers[i].max_conns
+        self.tier.peers[i].settings.max_conns
     }
 
     fn failed(&self, i: usize) -> bool {
-        let p = &self.tier.peers[i];
-        !p.state.is_clean() && p.state.failures().set_aside(p.policy, self.now_ms / 1000)
+        self.tier.peers[i].is_set_aside(self.now_ms / 1000)
     }
 
     fn ramp(&self, i: usize) -> u32 {
         let p = &self.tier.peers[i];
-        if p.slow_start_ms == 0 {
+        if p.settings.slow_start_ms == 0 {
             return FULL_RAMP;
         }
         match p.state.recovered_ms.load(Relaxed) {
             0 => FULL_RAMP,
             since => {
-                let part = self.now_ms.saturating_sub(since) * u64::from(FULL_RAMP) / p.slow_start_ms;
+                let part = self.now_ms.saturating_sub(since) * u64::from(FULL_RAMP) / p.settings.slow_start_ms;
                 u32::try_from(part).unwrap_or(FULL_RAMP).clamp(1, FULL_RAMP)
             }
         }
@@ -77,7 +87,7 @@ impl Peers for View<'_> {
             average_ms: average.load(Relaxed),
             inflight_ms: if timing.inflight { times.inflight().observe(self.now_ms) } else { None },
             idle_s: (self.now_ms / 1000).saturating_sub(p.state.failures().checked_s),
-            fail_timeout_s: p.policy.fail_timeout_s,
+            fail_timeout_s: p.settings.policy.fail_timeout_s,
         }
     }
 }
@@ -92,7 +102,7 @@ thread_local! {
 struct Turn {
     weights: [Weights; 2],
     /// The number of the peers' list, and the list, of a group whose names are followed.
-    live: Option<(u32, Arc<Tiers>)>,
+    live: Option<(u32, Rc<Arc<Tiers>>)>,
 }
 
 impl Turn {
@@ -101,14 +111,14 @@ impl Turn {
     }
 
     /// The current list of a live group; the turns begin anew with a new one.
-    fn tiers(&mut self, group: &Group, live: &Live) -> Arc<Tiers> {
+    fn tiers(&mut self, group: &Group, live: &Live) -> Rc<Arc<Tiers>> {
         let version = live.version();
         if let Some((known, tiers)) = &self.live
             && *known == version
         {
             return tiers.clone();
         }
-        let tiers = live.tiers();
+        let tiers = Rc::new(live.tiers());
         if self.live.replace((version, tiers.clone())).is_some() {
             super::pool::keep_known(group, &tiers);
         }
@@ -139,15 +149,15 @@ pub struct Walk {
     /// The turns of a group that is made for one request, or of a list of peers that is no longer the newest.
     turns: Option<[Weights; 2]>,
     /// The peers that a live group had when the request came: its tries are counted by their places.
-    tiers: Option<Arc<Tiers>>,
+    tiers: Option<Rc<Arc<Tiers>>>,
 }
 
 impl Walk {
     /// Begins a way, and says how often the request may be tried: every peer that is not down once.
     pub fn begin(group: &Group) -> (Walk, usize) {
         let tiers = group.live.as_ref().map(|live| with_turn(group, |turn| turn.tiers(group, live)));
-        let peers = tiers.as_ref().unwrap_or(&group.tiers).iter().flat_map(|t| &t.peers);
-        let tries = peers.filter(|p| !p.down).count();
+        let peers = tiers.as_deref().unwrap_or(&group.tiers).iter().flat_map(|t| &t.peers);
+        let tries = peers.filter(|p| p.role() != Role::Down).count();
         (Walk { tiers, ..Walk::default() }, tries)
     }
 }
@@ -180,12 +190,22 @@ impl Chosen {
     }
 
     /// The answer's head is there, after so many ms.
-    pub fn head_came(&self, ms: Option<u64>) {
+    pub fn head_came(&self, status: u16, ms: Option<u64>) {
+        self.peer.state.counts.answered(status, ms.unwrap_or_default());
         if let (Some(Timing { last_byte: false, inflight: true }), Some(ms)) = (self.timing, ms) {
             Times::sample(&self.peer.state.times.header, ms);
             self.landed();
         }
     }
+}
+
+/// What of a request has a say in the choice.
+#[derive(Clone, Copy)]
+struct By<'r> {
+    /// Of `hash`.
+    key: &'r [u8],
+    /// What the peer is called that the client is bound to.
+    bound: Option<&'r [u8]>,
 }
 
 /// The next peer for a request; none when there is no usable one left.
@@ -197,21 +217,24 @@ pub fn choose(r: &mut Request, group: &Arc<Group>, walk: &mut Walk) -> Option<Ch
         }
         _ => Vec::new(),
     };
+    // Asked anew for every try: what is learnt may have changed with the last one.
+    let bound = group.sticky.as_ref().and_then(|sticky| sticky.wanted(r));
+    let by = By { key: &key, bound: bound.as_deref() };
     if group.for_one_request {
-        return choose_alone(r, group, walk, &group.tiers, &key);
+        return choose_alone(r, group, walk, &group.tiers, by);
     }
     let Some(tiers) = walk.tiers.clone() else {
-        return with_turn(group, |turn| choose_in_turn(r, group, walk, &group.tiers, &mut turn.weights, &key));
+        return with_turn(group, |turn| choose_in_turn(r, group, walk, &group.tiers, &mut turn.weights, by));
     };
-    let newest = |turn: &Turn| turn.live.as_ref().is_some_and(|(_, t)| Arc::ptr_eq(t, &tiers));
+    let newest = |turn: &Turn| turn.live.as_ref().is_some_and(|(_, t)| Rc::ptr_eq(t, &tiers));
     let chosen =
-        with_turn(group, |turn| newest(turn).then(|| choose_in_turn(r, group, walk, &tiers, &mut turn.weights, &key)));
-    chosen.unwrap_or_else(|| choose_alone(r, group, walk, &tiers, &key))
+        with_turn(group, |turn| newest(turn).then(|| choose_in_turn(r, group, walk, &tiers, &mut turn.weights, by)));
+    chosen.unwrap_or_else(|| choose_alone(r, group, walk, &tiers, by))
 }
 
-fn choose_alone(r: &Request, group: &Group, walk: &mut Walk, tiers: &Tiers, key: &[u8]) -> Option<Chosen> {
+fn choose_alone(r: &Request, group: &Group, walk: &mut Walk, tiers: &Tiers, by: By<'_>) -> Option<Chosen> {
     let mut turns = walk.turns.take().unwrap_or_else(|| fresh(tiers));
-    let chosen = choose_in_turn(r, group, walk, tiers, &mut turns, key);
+    let chosen = choose_in_turn(r, group, walk, tiers, &mut turns, by);
     walk.turns = Some(turns);
     chosen
 }
@@ -222,7 +245,7 @@ fn choose_in_turn(
     walk: &mut Walk,
     tiers: &Tiers,
     turns: &mut [Weights; 2],
-    key: &[u8],
+    by: By<'_>,
 ) -> Option<Chosen> {
     let timing = group.method.timing();
     loop {
@@ -230,15 +253,17 @@ fn choose_in_turn(
         let tier = &tiers[number];
         let now_ms = clock::monotonic_ms();
         let view = View { tier, now_ms, timing };
-        if let Some(index) = pick(r, &group.method, &view, &mut turns[number], &mut walk.tried, key) {
+        if let Some(index) = pick(r, &group.method, &view, &mut turns[number], &mut walk.tried, by) {
             let peer = tier.peers[index].clone();
             // When a peer was last chosen matters to methods by time even if nothing is against it.
             if timing.is_some() || !peer.state.is_clean() {
                 let mut f = peer.state.failures();
-                f.chosen(peer.policy, now_ms / 1000);
+                f.chosen(peer.settings.policy, now_ms / 1000);
                 peer.state.set_failures(f);
             }
             peer.state.conns.fetch_add(1, Relaxed);
+            peer.state.selected_ms.store(clock::wall_ms(), Relaxed);
+            peer.state.counts.chosen();
             let inflight = timing.is_some_and(|t| t.inflight).then_some(now_ms);
             if inflight.is_some() {
                 peer.state.times.inflight().begin(now_ms);
@@ -259,13 +284,23 @@ fn pick(
     view: &View<'_>,
     weights: &mut Weights,
     tried: &mut Tried,
-    key: &[u8],
+    by: By<'_>,
 ) -> Option<usize> {
     let tier = view.tier;
     if tier.peers.is_empty() {
         return None;
     }
+    let bound = by.bound.and_then(|name| tier.sessions.get(name)).copied();
     let mut choice = Choice::new(view, weights, tried);
+    match (method, bound) {
+        (Method::RoundRobin, Some(bound)) => return choice.round_robin_sticky(bound),
+        (_, Some(bound)) => {
+            if let Some(bound) = choice.sticky(bound) {
+                return Some(bound);
+            }
+        }
+        (_, None) => {}
+    }
     match method {
         Method::RoundRobin => choice.round_robin(),
         Method::LeastConn => choice.least_conn(),
@@ -274,9 +309,9 @@ fn pick(
             let n = ip_hash_key(crate::modules::variables::remote_ip(r).as_ref(), &mut buffer);
             choice.ip_hash(&buffer[..n])
         }
-        Method::Hash { consistent: false, .. } => choice.hash(key),
+        Method::Hash { consistent: false, .. } => choice.hash(by.key),
         Method::Hash { consistent: true, .. } => match &tier.ring {
-            Some(ring) => choice.consistent_hash(ring, key),
+            Some(ring) => choice.consistent_hash(ring, by.key),
             None => choice.round_robin(),
         },
         Method::Random { two } => match &tier.ranges {
@@ -308,7 +343,7 @@ fn random() -> u64 {
 
 /// A try at a peer succeeded.
 pub fn succeeded(chosen: &Chosen, attempt: &Attempt) {
-    let (state, policy) = (&chosen.peer.state, chosen.peer.policy);
+    let (state, policy) = (&chosen.peer.state, chosen.peer.settings.policy);
     if !state.is_clean() {
         let mut f = state.failures();
         let was_aside = policy.max_fails > 0 && f.count >= policy.max_fails;
@@ -316,24 +351,34 @@ pub fn succeeded(chosen: &Chosen, attempt: &Attempt) {
         state.set_failures(f);
         if was_aside && f.count == 0 {
             state.recovered_ms.store(clock::monotonic_ms(), Relaxed);
+            state.note_use(policy);
         }
     }
-    if let (Some(timing), Some(header), Some(last_byte)) = (chosen.timing, attempt.header_ms, attempt.response_ms) {
+    state.counts.carried(attempt.sent, attempt.received);
+    if let (Some(header), Some(last_byte)) = (attempt.header_ms, attempt.response_ms) {
         Times::sample(&state.times.last_byte, last_byte);
-        if timing.last_byte || !timing.inflight {
+        // With `inflight` the header's time was noted when it came.
+        if chosen.timing.is_none_or(|t| t.last_byte || !t.inflight) {
             Times::sample(&state.times.header, header);
         }
     }
 }
 
 /// A try at a peer failed. True when the peer is now set aside.
-pub fn failed(group: &Group, walk: &mut Walk, chosen: &Chosen) -> bool {
+pub fn failed(group: &Group, walk: &mut Walk, chosen: &Chosen, attempt: &Attempt) -> bool {
     let now_s = clock::monotonic_ms() / 1000;
-    let policy = chosen.peer.policy;
-    let mut f = chosen.peer.state.failures();
+    let (state, policy) = (&chosen.peer.state, chosen.peer.settings.policy);
+    let mut f = state.failures();
+    let was_aside = f.set_aside(policy, now_s);
     let aside = f.failed(policy, now_s);
-    chosen.peer.state.set_failures(f);
-    let tiers = walk.tiers.as_ref().unwrap_or(&group.tiers);
+    state.set_failures(f);
+    state.fails.fetch_add(1, Relaxed);
+    state.counts.carried(attempt.sent, attempt.received);
+    if aside && !was_aside {
+        state.unavail.fetch_add(1, Relaxed);
+        state.note_use(policy);
+    }
+    let tiers = walk.tiers.as_deref().unwrap_or(&group.tiers);
     let view = View::still(&tiers[chosen.tier]);
     let lower = |t: &mut [Weights; 2]| t[chosen.tier].failed(&view, chosen.index, policy.max_fails);
     match &mut walk.turns {

@@ -1,14 +1,16 @@
-//! A group of peers: an `upstream` block, or the address of a `proxy_pass`. Peers' states are shared by all threads and
-//! outlive reloads: they are found again by group and address.
+//! A group of peers: an `upstream` block, or the address of a `proxy_pass`. What its peers are made of stands in `servers`,
+//! what is known of each in `peer`.
 
-use super::live::{Host, Live};
+use super::live::Live;
+use super::peer::Peer;
+use super::standing::Role;
 use crate::config::Plane;
 use crate::config::complex::Complex;
 use crate::connection::Address;
-use balance::{FailurePolicy, Failures, Inflight, Ranges, Ring};
+use crate::modules::sticky::Sticky;
+use balance::{Ranges, Ring};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Index of a group in the snapshot.
@@ -27,8 +29,12 @@ pub struct Group {
     pub method: Method,
     /// The peers, and those that stand in for them; of a group that is [`live`](Group::live), those at its start.
     pub tiers: Arc<Tiers>,
-    /// Some of its names are followed while the server runs.
+    /// Its peers change while the server runs: names are followed, or it has a `zone` and may be edited.
     pub live: Option<Live>,
+    /// `zone`: its name. Only groups that have one are shown by the API.
+    pub zone: Option<Box<str>>,
+    /// `sticky`
+    pub sticky: Option<Sticky>,
     /// `keepalive`
     pub keepalive: Keepalive,
     /// An `upstream` block, not just an address.
@@ -49,6 +55,8 @@ pub struct Tier {
     pub ranges: Option<Ranges>,
     /// For `hash ... consistent`.
     pub ring: Option<Ring>,
+    /// For `sticky`: peers by what sessions call them.
+    pub sessions: HashMap<Box<[u8]>, usize>,
     /// The other rank has no peers: this rank's only peer is never set aside.
     pub alone: bool,
 }
@@ -131,126 +139,6 @@ impl Default for Keepalive {
     }
 }
 
-/// A peer: one address of one `server` line.
-#[derive(Debug)]
-pub struct Peer {
-    /// `127.0.0.1:8080`, `unix:/path`: `$upstream_addr`.
-    pub name: Box<str>,
-    /// The server as it was written.
-    pub server: Box<str>,
-    /// Where it is.
-    pub address: Address,
-    /// `weight`
-    pub weight: u32,
-    /// `max_conns`, 0: no limit.
-    pub max_conns: u32,
-    /// `max_fails`, `fail_timeout`
-    pub policy: FailurePolicy,
-    /// `down`
-    pub down: bool,
-    /// `slow_start`, 0: none.
-    pub slow_start_ms: u64,
-    /// What is known of it.
-    pub state: Arc<PeerState>,
-}
-
-/// What all threads know of a peer.
-#[derive(Debug)]
-pub struct PeerState {
-    /// Connections in use.
-    pub conns: AtomicU32,
-    /// Which of all states of the process: idle connections to the peer are found by it.
-    pub number: u32,
-    count: AtomicU32,
-    accessed_s: AtomicU64,
-    checked_s: AtomicU64,
-    /// When it came back from being set aside (monotonic ms), for `slow_start`; 0: never.
-    pub recovered_ms: AtomicU64,
-    /// For `least_time`.
-    pub times: Times,
-}
-
-/// How fast a peer is, as far as a method asks for it. Milliseconds.
-#[derive(Debug, Default)]
-pub struct Times {
-    /// Moving average until the header.
-    pub header: AtomicU64,
-    /// Moving average until the last byte.
-    pub last_byte: AtomicU64,
-    /// Requests under way.
-    pub inflight: Mutex<Inflight>,
-}
-
-impl Times {
-    /// Adds a sample to an average. Threads may overtake each other here; the worst is one sample less.
-    pub fn sample(average: &AtomicU64, ms: u64) {
-        average.store(balance::average(average.load(Relaxed), ms), Relaxed);
-    }
-
-    /// The requests under way.
-    pub fn inflight(&self) -> MutexGuard<'_, Inflight> {
-        self.inflight.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Default for PeerState {
-    fn default() -> PeerState {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        PeerState {
-            conns: AtomicU32::new(0),
-            number: NEXT.fetch_add(1, Relaxed),
-            count: AtomicU32::new(0),
-            accessed_s: AtomicU64::new(0),
-            checked_s: AtomicU64::new(0),
-            recovered_ms: AtomicU64::new(0),
-            times: Times::default(),
-        }
-    }
-}
-
-impl PeerState {
-    /// The failures so far.
-    pub fn failures(&self) -> Failures {
-        Failures {
-            count: self.count.load(Relaxed),
-            accessed_s: self.accessed_s.load(Relaxed),
-            checked_s: self.checked_s.load(Relaxed),
-        }
-    }
-
-    /// Whether there is nothing against the peer, with one load.
-    pub fn is_clean(&self) -> bool {
-        self.count.load(Relaxed) == 0
-    }
-
-    /// Stores what a rule made of the failures. Threads may overtake each other here; the worst is one failure less.
-    pub fn set_failures(&self, f: Failures) {
-        self.count.store(f.count, Relaxed);
-        self.accessed_s.store(f.accessed_s, Relaxed);
-        self.checked_s.store(f.checked_s, Relaxed);
-    }
-}
-
-/// A peer's name through reloads: group, address, and which of several lines with this address.
-type StateKey = (Box<str>, Box<str>, usize);
-
-/// States as long as any snapshot uses them.
-static STATES: Mutex<Option<HashMap<StateKey, Weak<PeerState>>>> = Mutex::new(None);
-
-/// The state of a peer: the one that is there already, or a new one.
-pub fn state_of(group: &str, peer: &str, ordinal: usize) -> Arc<PeerState> {
-    let mut guard = STATES.lock().expect("nothing panics while it is locked");
-    let states = guard.get_or_insert_default();
-    states.retain(|_, s| s.strong_count() > 0);
-    let key = (Box::from(group), Box::from(peer), ordinal);
-    if let Some(state) = states.get(&key).and_then(Weak::upgrade) {
-        return state;
-    }
-    let state = Arc::new(PeerState::default());
-    states.insert(key, Arc::downgrade(&state));
-    state
-}
-
 /// The number of a group's name. Names come from configurations, so there are not many.
 pub fn number_of(name: &str) -> u32 {
     static NAMES: Mutex<Vec<Box<str>>> = Mutex::new(Vec::new());
@@ -278,6 +166,8 @@ impl Group {
             method: Method::RoundRobin,
             tiers: Arc::new([Tier { peers, alone: true, ..Tier::default() }, Tier::default()]),
             live: None,
+            zone: None,
+            sticky: None,
             keepalive: Keepalive::default(),
             is_block: false,
             for_one_request: false,
@@ -294,10 +184,30 @@ impl Group {
             method: Method::RoundRobin,
             tiers: Arc::new([Tier { peers, alone: true, ..Tier::default() }, Tier::default()]),
             live: None,
+            zone: None,
+            sticky: None,
             keepalive: Keepalive { connections: None, ..Keepalive::default() },
             is_block: false,
             for_one_request: true,
         }
+    }
+
+    /// Clients are bound to peers.
+    pub fn has_sessions(&self) -> bool {
+        self.sticky.is_some()
+    }
+
+    /// How uneven the peers are used: the requests of the busiest for its weight over the mean of all; 1: even. None without
+    /// requests. Of the first rank, `down` peers left out. `before`: how many requests of each (by the number of its state)
+    /// not to count, since it is what happened lately that matters.
+    pub fn skew(&self, before: impl Fn(&Peer) -> u64) -> Option<f64> {
+        let tiers = self.tiers_now();
+        let peers = tiers[0].peers.iter().filter(|p| p.role() != Role::Down);
+        let shares: Vec<f64> = peers
+            .map(|p| p.state.counts.requests().saturating_sub(before(p)) as f64 / f64::from(p.settings.weight))
+            .collect();
+        let mean = shares.iter().sum::<f64>() / shares.len() as f64;
+        (mean > 0.0).then(|| shares.iter().fold(0.0, |most: f64, share| most.max(*share)) / mean)
     }
 
     /// The peers there are now.
@@ -306,118 +216,36 @@ impl Group {
     }
 }
 
-impl Peer {
-    /// A peer with the values a `server` line has by default. `ordinal`: how many lines before have the same address.
-    pub fn new(group: &str, server: &str, address: Address, ordinal: usize) -> Peer {
-        let state = state_of(group, &name_of(&address), ordinal);
-        Peer::with_state(server, address, state)
-    }
-
-    /// A peer with default values and a state of its own.
-    pub fn with_state(server: &str, address: Address, state: Arc<PeerState>) -> Peer {
-        Peer {
-            name: name_of(&address).into(),
-            server: server.into(),
-            address,
-            weight: 1,
-            max_conns: 0,
-            policy: FailurePolicy::default(),
-            down: false,
-            slow_start_ms: 0,
-            state,
-        }
-    }
-}
-
-/// One `server` line of a block.
-#[derive(Debug)]
-pub enum Line {
-    /// Addresses that stay.
-    Fixed {
-        /// One for each address.
-        peers: Vec<Arc<Peer>>,
-        /// `backup`
-        backup: bool,
-    },
-    /// A name that is followed.
-    Named {
-        /// The name.
-        host: Arc<Host>,
-        /// What its peers are like; its address has the port.
-        like: Peer,
-        /// `backup`
-        backup: bool,
-    },
-}
-
-/// The peers of a group's lines as they are known now: first the fixed ones, then those of names, as in nginx.
-pub fn assemble(group: &str, method: &Method, lines: &[Line]) -> Tiers {
-    let mut tiers = [Tier::default(), Tier::default()];
-    for line in lines {
-        if let Line::Fixed { peers, backup } = line {
-            tiers[usize::from(*backup)].peers.extend(peers.iter().cloned());
-        }
-    }
-    for line in lines {
-        let Line::Named { host, like, backup } = line else { continue };
-        for place in host.places() {
-            let mut address = place.address;
-            if let (0, Address::Inet(a)) = (address.port(), &like.address) {
-                address.set_port(a.port());
-            }
-            let address = Address::Inet(address);
-            let ordinal = tiers.iter().flat_map(|t| &t.peers).filter(|p| p.address == address).count();
-            let peer = Peer::new(group, place.target.as_deref().unwrap_or(&like.server), address, ordinal);
-            let weight = if like.weight == 1 { place.weight.unwrap_or(1).max(1) } else { like.weight };
-            let peer = Peer {
-                weight,
-                max_conns: like.max_conns,
-                policy: like.policy,
-                down: like.down,
-                slow_start_ms: like.slow_start_ms,
-                ..peer
-            };
-            tiers[usize::from(*backup || place.backup)].peers.push(Arc::new(peer));
-        }
-    }
-    tiers[0].alone = tiers[1].peers.is_empty();
-    for tier in &mut tiers {
-        tier.prepare(method);
-    }
-    tiers
-}
-
 impl Tier {
     /// Builds what the method looks peers up in.
-    fn prepare(&mut self, method: &Method) {
+    pub fn prepare(&mut self, method: &Method, sessions: bool) {
         struct All<'t>(&'t [Arc<Peer>]);
         impl balance::Peers for All<'_> {
             fn len(&self) -> usize {
                 self.0.len()
             }
             fn weight(&self, i: usize) -> u32 {
-                self.0[i].weight
+                self.0[i].settings.weight
             }
             fn conns(&self, _: usize) -> u32 {
                 0
             }
             fn enabled(&self, i: usize) -> bool {
-                !self.0[i].down
+                self.0[i].settings.role == Role::Up
+            }
+        }
+        if sessions {
+            for (index, peer) in self.peers.iter().enumerate() {
+                // Of peers with one name the first is meant, as in nginx.
+                self.sessions.entry(peer.session_id()).or_insert(index);
             }
         }
         match method {
             Method::Random { .. } => self.ranges = Some(Ranges::new(&All(&self.peers))),
             Method::Hash { consistent: true, .. } => {
-                self.ring = Some(Ring::new(self.peers.iter().map(|p| (p.server.as_bytes(), p.weight))));
+                self.ring = Some(Ring::new(self.peers.iter().map(|p| (p.server.as_bytes(), p.settings.weight))));
             }
             _ => {}
         }
-    }
-}
-
-fn name_of(address: &Address) -> String {
-    match address {
-        Address::Inet(a) => a.to_string(),
-        Address::Unix(path) => format!("unix:{}", path.display()),
     }
 }

@@ -1,15 +1,18 @@
-//! Groups with names that are followed while the server runs (`server name resolve`, nginx's `ngx_http_upstream_zone`):
-//! the service thread asks for them by their time to live, and a new list of peers takes the old one's place. What was
-//! known before a reload holds until the first answer after it. A failing name server changes nothing.
+//! Groups whose peers change while the server runs: lines are edited (`servers`), and names are followed (`server name
+//! resolve`, nginx's `ngx_http_upstream_zone`): the service thread asks for them by their time to live. A new list of peers
+//! takes the old one's place. What was known of a name before a reload holds until the first answer after it. A failing
+//! name server changes nothing.
 
-use super::group::{Group, Line, Tiers, assemble};
+use super::group::{Group, Tiers};
 use super::names;
+use super::servers::{EditError, MAX_SERVERS, Servers};
 use crate::log::error::Level;
-use crate::log::process_line;
+use crate::log::{os_error, process_line};
 use crate::resolve::{NOT_FOUND, Resolver, ResolverConfig, Service, ServiceError};
 use crate::worker::{clock, timer};
 use std::collections::HashMap;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -24,10 +27,14 @@ const LOOK: Duration = Duration::from_millis(10);
 /// What changes in a group while the server runs.
 #[derive(Debug)]
 pub struct Live {
-    /// The block's `server` lines.
-    lines: Vec<Line>,
-    resolver: Arc<ResolverConfig>,
-    timeout: Duration,
+    /// The block's `server` lines. Whoever makes a list of them holds this until the list is in its place.
+    servers: Mutex<Servers>,
+    /// Who is asked for names, and how long.
+    resolver: Option<(Arc<ResolverConfig>, Duration)>,
+    /// Names that a task follows already.
+    followed: Mutex<Vec<Weak<Host>>>,
+    /// `state`: where edited lines are kept.
+    state_file: Option<PathBuf>,
     /// Counts the lists.
     version: AtomicU32,
     tiers: Mutex<Arc<Tiers>>,
@@ -191,9 +198,15 @@ fn until(valid: tokio::time::Instant) -> Duration {
 }
 
 impl Live {
-    /// For a block's lines, some of which are names. The first list is made of what is known already.
-    pub fn new(lines: Vec<Line>, resolver: Arc<ResolverConfig>, timeout: Duration, tiers: Arc<Tiers>) -> Live {
-        Live { lines, resolver, timeout, version: AtomicU32::new(0), tiers: Mutex::new(tiers) }
+    /// For a block's lines. The first list is made of what is known already. `resolver`: needed if any is a name.
+    pub fn new(
+        servers: Servers,
+        resolver: Option<(Arc<ResolverConfig>, Duration)>,
+        state_file: Option<PathBuf>,
+        tiers: Arc<Tiers>,
+    ) -> Live {
+        let (servers, tiers) = (Mutex::new(servers), Mutex::new(tiers));
+        Live { servers, resolver, followed: Mutex::default(), state_file, version: AtomicU32::new(0), tiers }
     }
 
     /// The number of the current list.
@@ -206,17 +219,54 @@ impl Live {
         lock(&self.tiers).clone()
     }
 
-    fn hosts(&self) -> impl Iterator<Item = &Arc<Host>> {
-        self.lines.iter().filter_map(|l| match l {
-            Line::Named { host, .. } => Some(host),
-            Line::Fixed { .. } => None,
-        })
+    /// The lines as they are now.
+    pub fn servers(&self) -> Servers {
+        lock(&self.servers).clone()
+    }
+
+    /// The lines can have names that are followed.
+    pub fn can_resolve(&self) -> bool {
+        self.resolver.is_some()
+    }
+
+    /// See [`Group::edit`].
+    pub(super) fn edit<T>(
+        &self,
+        group: &Group,
+        change: impl FnOnce(&mut Servers) -> Result<T, EditError>,
+    ) -> Result<T, EditError> {
+        let mut servers = lock(&self.servers);
+        let mut changed = servers.clone();
+        let done = change(&mut changed)?;
+        if changed.lines.len() > MAX_SERVERS {
+            return Err(EditError::Invalid(format!("more than {MAX_SERVERS} servers")));
+        }
+        if changed.has_names() && self.resolver.is_none() {
+            let text = format!("no resolver defined to resolve names at run time in upstream \"{}\"", group.name);
+            return Err(EditError::Invalid(text));
+        }
+        if let Some(path) = &self.state_file {
+            write_whole(path, &changed.text()).map_err(|e| {
+                EditError::State(format!("\"{}\" cannot be written ({})", path.display(), os_error(&e)))
+            })?;
+        }
+        *servers = changed;
+        self.renew(group, &mut servers);
+        Ok(done)
+    }
+
+    /// Makes the list of peers anew.
+    fn renew(&self, group: &Group, servers: &mut Servers) {
+        let tiers = Arc::new(servers.assemble(&group.method, group.has_sessions()));
+        *lock(&self.tiers) = tiers;
+        self.version.fetch_add(1, Release);
     }
 
     /// Waits for the first answers after the start: a request that comes before them is not in vain.
     pub async fn first_answer(&self) {
         let end = clock::monotonic_ms() + FIRST_ANSWER.as_millis() as u64;
-        while !self.hosts().all(|h| h.answered.load(Acquire)) && clock::monotonic_ms() < end {
+        let answered = || lock(&self.servers).hosts().all(|h| h.answered.load(Acquire));
+        while !answered() && clock::monotonic_ms() < end {
             if self.tiers().iter().any(|t| !t.peers.is_empty()) {
                 return;
             }
@@ -227,33 +277,53 @@ impl Live {
 
 /// Follows the names of all groups, on the service thread, as long as somebody holds the groups.
 pub fn follow(groups: &[Arc<Group>]) {
-    for group in groups {
-        let Some(live) = &group.live else { continue };
-        for host in live.hosts() {
-            let (group, host) = (Arc::downgrade(group), host.clone());
-            crate::service::spawn(move || follow_one(group, host));
-        }
+    for group in groups.iter().filter(|g| g.live.is_some()) {
+        follow_names(group);
     }
 }
 
-async fn follow_one(group: Weak<Group>, host: Arc<Host>) {
+/// Follows a group's names that nobody follows for it yet.
+pub(super) fn follow_names(group: &Arc<Group>) {
+    let Some(live) = &group.live else { return };
+    let hosts: Vec<Arc<Host>> = lock(&live.servers).hosts().cloned().collect();
+    for host in hosts {
+        let mut followed = lock(&live.followed);
+        if followed.iter().any(|h| Weak::ptr_eq(h, &Arc::downgrade(&host))) {
+            continue;
+        }
+        followed.retain(|h| h.strong_count() > 0);
+        followed.push(Arc::downgrade(&host));
+        let group = Arc::downgrade(group);
+        crate::service::spawn(move || follow_one(group, Arc::downgrade(&host)));
+    }
+}
+
+async fn follow_one(group: Weak<Group>, host: Weak<Host>) {
     let mut seen = None;
     loop {
-        tokio::time::sleep(host.rest()).await;
-        let Some(group) = group.upgrade() else { return };
+        let Some(rest) = host.upgrade().map(|h| h.rest()) else { return };
+        tokio::time::sleep(rest).await;
+        let (Some(group), Some(host)) = (group.upgrade(), host.upgrade()) else { return };
         let live = group.live.as_ref().expect("only groups with names are followed");
+        let Some((resolver, timeout)) = &live.resolver else { return };
         // After a reload the name is followed for two groups while requests of the old one last: one of them asks.
         if host.rest().is_zero() {
-            host.ask(&names::resolver(&live.resolver), live.timeout).await;
+            host.ask(&names::resolver(resolver), *timeout).await;
         }
         let changes = Some(host.changes());
         if seen != changes {
             seen = changes;
-            let tiers = Arc::new(assemble(&group.name, &group.method, &live.lines));
-            *lock(&live.tiers) = tiers;
-            live.version.fetch_add(1, Release);
+            live.renew(&group, &mut lock(&live.servers));
         }
     }
+}
+
+/// Writes a file so that whoever reads it meanwhile finds the old one or the new one whole.
+fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    std::fs::write(&beside, text)?;
+    std::fs::rename(&beside, path)
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 
 pub mod choose;
 pub mod connect;
+pub mod counts;
 pub mod exchange;
 pub mod fastcgi;
 pub mod group;
@@ -11,18 +12,21 @@ pub mod http2;
 pub mod layer;
 pub mod live;
 pub mod names;
+pub mod peer;
 pub mod pool;
 pub mod relay;
 pub mod retry;
 pub mod secure;
+pub mod servers;
 pub mod settings;
+pub mod standing;
 pub mod store;
 pub mod tunnel;
 
 use crate::connection::Session;
 use crate::request::{Request, Text};
 use crate::snapshot::Shot;
-use group::Peer;
+use peer::Peer;
 use std::rc::Rc;
 use std::sync::Arc;
 use wire::http1::response::ResponseHead;
@@ -71,13 +75,16 @@ pub struct Attempts {
     pub failed: u32,
     /// What the cache said.
     pub cache: Option<crate::cache::Status>,
+    /// Which of the configuration's caches was asked.
+    pub cache_number: Option<usize>,
     /// The last answer's trailers, in the arena.
     pub trailers: Vec<(Text, Text)>,
 }
 
 impl Attempts {
-    /// Empties it, keeping its buffers.
+    /// Empties it, keeping its buffers. Tries are counted when they are forgotten: so each is, once, whoever made them.
     pub fn clear(&mut self) {
+        self.count();
         self.all.clear();
         self.trailers.clear();
         self.head.headers.clear();
@@ -85,11 +92,26 @@ impl Attempts {
         self.uri = None;
         self.failed = 0;
         self.cache = None;
+        self.cache_number = None;
+    }
+
+    fn count(&self) {
+        for attempt in &self.all {
+            if let Some(peer) = &attempt.peer {
+                peer.state.shown.count(attempt);
+            }
+        }
     }
 
     /// The try under way.
     pub fn current(&mut self) -> &mut Attempt {
         self.all.last_mut().expect("a try is noted before anything happens in it")
+    }
+}
+
+impl Drop for Attempts {
+    fn drop(&mut self) {
+        self.count();
     }
 }
 
@@ -104,6 +126,14 @@ pub fn current_url(r: &Request) -> Option<String> {
     let separator = if name.starts_with("unix:") { ":" } else { "" };
     let uri = r.attempts.uri.map_or(&b""[..], |u| r.get(u));
     Some(format!("{}{name}{separator}{}", r.attempts.scheme, String::from_utf8_lossy(uri)))
+}
+
+/// An answer has been read as far as anybody wanted it.
+pub fn ended_well(r: &mut Request, group: &group::Group, chosen: &choose::Chosen) {
+    choose::succeeded(chosen, r.attempts.current());
+    if let Some(sticky) = &group.sticky {
+        sticky.ended(r, &chosen.peer.session_id());
+    }
 }
 
 /// What the kernel knows about the client's end, for the error log: ` (104: Connection reset by peer)` or nothing.

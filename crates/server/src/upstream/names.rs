@@ -5,7 +5,7 @@ use crate::connection::Address;
 use crate::log_error;
 use crate::request::Request;
 use crate::request::phases::Verdict;
-use crate::resolve::{Resolver, ResolverConfig};
+use crate::resolve::{Counters, Resolver, ResolverConfig};
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -30,6 +30,13 @@ pub(crate) fn resolver(config: &Arc<ResolverConfig>) -> Resolver {
         let made = Resolver::new((**config).clone(), log);
         all.push((config.clone(), made.clone()));
         made
+    })
+}
+
+/// Looks at the counters of all resolvers with a `status_zone`. On the service thread only.
+pub fn resolvers<T>(show: impl Fn(&[u8], &Counters) -> T) -> Vec<T> {
+    RESOLVERS.with_borrow(|all| {
+        all.iter().filter_map(|(c, r)| c.status_zone.as_ref().map(|zone| show(zone, r.counters()))).collect()
     })
 }
 

@@ -1,8 +1,9 @@
 //! Idle connections to peers, per thread. Kept by demand: as many as were in use at once lately, and `keepalive N` at
 //! least, so that a burst does not thrash the pool. What the other side closed is found without asking the kernel.
 
-use super::group::{Group, Peer, Tiers};
+use super::group::{Group, Tiers};
 use super::layer::Layer;
+use super::peer::Peer;
 use crate::connection::socket::Socket;
 use crate::snapshot::Shot;
 use crate::worker::timer::Timer;

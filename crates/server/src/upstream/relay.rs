@@ -85,7 +85,7 @@ pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answe
         && relay.way.keep
         && answer.request_sent
         && answer.at == answer.input.len();
-    super::choose::succeeded(&answer.chosen, r.attempts.current());
+    super::ended_well(r, &job.group, &answer.chosen);
     release(job, answer, keep);
     verdict
 }

@@ -37,12 +37,16 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
             match exchange::ask(r, job, conf, chosen, stale >= STALE_TRIES).await {
                 Ok(answer) => match judge(r, job, conf, &answer, left, started) {
                     None => {
-                        answer.chosen.head_came(r.attempts.current().header_ms);
+                        answer.chosen.head_came(r.attempts.head.status, r.attempts.current().header_ms);
+                        if let Some(sticky) = &job.group.sticky {
+                            sticky.answered(r, &answer.chosen.peer.session_id());
+                        }
                         return Ok(answer);
                     }
                     Some(kind) => {
                         let failure = exchange::Failure { kind, request_sent: true, stale: false, client: None };
                         let Answer { chosen, .. } = answer;
+                        chosen.head_came(r.attempts.head.status, r.attempts.current().header_ms);
                         break (failure, chosen);
                     }
                 },
@@ -63,7 +67,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         attempt.status = status_of(failure.kind);
         let status = attempt.status;
         if !matches!(failure.kind, next::HTTP_403 | next::HTTP_404)
-            && choose::failed(&job.group, &mut walk, &chosen)
+            && choose::failed(&job.group, &mut walk, &chosen, r.attempts.current())
             && tries > 1
         {
             log_error!(r, Warn, "upstream server temporarily disabled");

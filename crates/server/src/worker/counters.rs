@@ -1,104 +1,110 @@
-//! Counts of a thread, summed over all threads when somebody asks: `stub_status`, `$connections_*`.
+//! Counts of connections, and of requests in the states that `stub_status` and `$connections_*` know.
 
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex};
+use crate::status::Tally;
+use crate::status::tally::Mine;
 
-/// One thread's counts. Only that thread writes.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Connections accepted.
-    pub accepted: AtomicU64,
-    /// Connections served.
-    pub handled: AtomicU64,
-    /// Requests.
-    pub requests: AtomicU64,
-    /// Open connections.
-    pub active: AtomicI64,
-    /// Connections of which a head is being read.
-    pub reading: AtomicI64,
-    /// Connections between requests.
-    pub waiting: AtomicI64,
-}
+const ACCEPTED: usize = 0;
+const DROPPED: usize = 1;
+const REQUESTS: usize = 2;
+const ACTIVE: usize = 3;
+const READING: usize = 4;
+const WAITING: usize = 5;
+const WIDTH: usize = 6;
 
-static ALL: Mutex<Vec<Arc<Counters>>> = Mutex::new(Vec::new());
+static CONNECTIONS: Tally<WIDTH> = Tally::new();
 
-thread_local! {
-    static MINE: Arc<Counters> = {
-        let mine = Arc::new(Counters::default());
-        ALL.lock().expect("no one panics while counting").push(mine.clone());
-        mine
-    };
-}
-
-// A thread is the only writer of its counters, so a load and a store do; no locked instruction is needed.
-fn add(c: &AtomicU64) {
-    c.store(c.load(Relaxed) + 1, Relaxed);
-}
-
-fn shift(c: &AtomicI64, by: i64) {
-    c.store(c.load(Relaxed) + by, Relaxed);
+fn shift(mine: Mine<'_, WIDTH>, index: usize, by: i64) {
+    mine.add(index, by as u64);
 }
 
 /// A connection was accepted.
 pub fn accepted() {
-    MINE.with(|c| {
-        add(&c.accepted);
-        add(&c.handled);
-        shift(&c.active, 1);
-    });
+    let mine = CONNECTIONS.mine();
+    mine.add(ACCEPTED, 1);
+    mine.add(ACTIVE, 1);
+}
+
+/// A connection was accepted and closed at once: there is no room for it.
+pub fn dropped() {
+    let mine = CONNECTIONS.mine();
+    mine.add(ACCEPTED, 1);
+    mine.add(DROPPED, 1);
 }
 
 /// A connection is closed.
 pub fn closed() {
-    MINE.with(|c| shift(&c.active, -1));
+    CONNECTIONS.mine().sub(ACTIVE, 1);
 }
 
 /// A request began.
 pub fn request() {
-    MINE.with(|c| add(&c.requests));
+    CONNECTIONS.count(REQUESTS);
 }
 
 /// A connection began (1) or ended (-1) to wait for its next request.
 pub fn waiting(by: i64) {
-    MINE.with(|c| shift(&c.waiting, by));
+    shift(CONNECTIONS.mine(), WAITING, by);
 }
 
 /// A connection began (1) or ended (-1) to send a head.
 pub fn reading(by: i64) {
-    MINE.with(|c| shift(&c.reading, by));
+    shift(CONNECTIONS.mine(), READING, by);
 }
 
-/// All threads together.
+/// All threads together, or one of them.
 pub struct Sum {
-    /// See [`Counters`].
+    /// Connections accepted.
     pub accepted: u64,
-    /// See [`Counters`].
+    /// Connections served.
     pub handled: u64,
-    /// See [`Counters`].
+    /// Requests.
     pub requests: u64,
-    /// See [`Counters`].
+    /// Open connections.
     pub active: i64,
-    /// See [`Counters`].
+    /// Connections of which a head is being read.
     pub reading: i64,
     /// Connections that a request is being answered on.
     pub writing: i64,
-    /// See [`Counters`].
+    /// Connections between requests.
     pub waiting: i64,
+}
+
+impl Sum {
+    /// Connections that were closed at once.
+    pub fn dropped(&self) -> u64 {
+        self.accepted - self.handled
+    }
+
+    fn of(n: [u64; WIDTH]) -> Sum {
+        let (active, reading, waiting) = (n[ACTIVE] as i64, n[READING] as i64, n[WAITING] as i64);
+        Sum {
+            accepted: n[ACCEPTED],
+            handled: n[ACCEPTED] - n[DROPPED],
+            requests: n[REQUESTS],
+            active,
+            reading,
+            writing: (active - reading - waiting).max(0),
+            waiting,
+        }
+    }
 }
 
 /// Adds up.
 pub fn sum() -> Sum {
-    let all = ALL.lock().expect("no one panics while counting");
-    let total = |f: fn(&Counters) -> &AtomicU64| all.iter().map(|c| f(c).load(Relaxed)).sum();
-    let signed = |f: fn(&Counters) -> &AtomicI64| all.iter().map(|c| f(c).load(Relaxed)).sum::<i64>();
-    let (active, reading, waiting) = (signed(|c| &c.active), signed(|c| &c.reading), signed(|c| &c.waiting));
-    Sum {
-        accepted: total(|c| &c.accepted),
-        handled: total(|c| &c.handled),
-        requests: total(|c| &c.requests),
-        active,
-        reading,
-        writing: (active - reading - waiting).max(0),
-        waiting,
-    }
+    Sum::of(CONNECTIONS.sums())
+}
+
+/// One thread's, since the start.
+pub fn of_thread(slot: usize) -> Sum {
+    Sum::of(CONNECTIONS.of(slot))
+}
+
+/// Sets to zero how many connections were accepted and dropped.
+pub fn reset_connections() {
+    CONNECTIONS.reset(&[REQUESTS, ACTIVE, READING, WAITING]);
+}
+
+/// Sets to zero how many requests there were.
+pub fn reset_requests() {
+    CONNECTIONS.reset(&[ACCEPTED, DROPPED, ACTIVE, READING, WAITING]);
 }

@@ -64,6 +64,7 @@ pub fn start(number: usize, snapshot: Arc<Snapshot>, ears: Vec<Ear>) -> std::io:
         if let Some(cpus) = cpus {
             pin(&cpus);
         }
+        let _counts = crate::status::slot::enter(number);
         run(snapshot, ears, receiver, counted);
     })?;
     Ok(Handle { orders, open, join })

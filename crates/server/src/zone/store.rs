@@ -40,6 +40,8 @@ pub struct Store<S> {
     capacity: usize,
     used: AtomicUsize,
     overhead: usize,
+    /// What was said by it; kept here, since it lives as long.
+    pub counts: std::sync::Arc<crate::status::limits::Counts>,
 }
 
 /// Where an entry is. Valid as long as the entry is pinned.
@@ -74,7 +76,14 @@ impl<S: Default> Store<S> {
             capacity: pages.saturating_sub(1) * PAGE,
             used: AtomicUsize::new(0),
             overhead,
+            counts: Default::default(),
         }
+    }
+
+    /// Pages in use and free, as nginx's allocator would count them.
+    pub fn pages(&self) -> (usize, usize) {
+        let used = self.used.load(Relaxed).div_ceil(PAGE);
+        (used, (self.capacity / PAGE).saturating_sub(used))
     }
 
     /// Works on the state of a key, which becomes the newest; makes it if need be. `work` is told whether it is new.
@@ -86,7 +95,7 @@ impl<S: Default> Store<S> {
         work: impl FnOnce(&mut S, bool) -> T,
     ) -> Option<(Slot, T)> {
         let hash = self.hasher.hash_one(key);
-        let number = (hash >> 32) as usize % self.shards.len();
+        let number = self.shard_of(hash);
         let mut shard = self.lock(number);
         let mut found = shard.find(hash, key);
         let new = found.is_none();
@@ -116,6 +125,15 @@ impl<S: Default> Store<S> {
         Some((Slot { shard: number as u32, index }, done))
     }
 
+    /// Works on the state of a key if there is one, which becomes the newest.
+    pub fn look<T>(&self, key: &[u8], work: impl FnOnce(&mut S) -> T) -> Option<T> {
+        let hash = self.hasher.hash_one(key);
+        let mut shard = self.lock(self.shard_of(hash));
+        let index = shard.find(hash, key)?;
+        shard.entries.touch(index);
+        Some(work(&mut shard.entries[index].state))
+    }
+
     /// Works on a state that is pinned.
     pub fn at<T>(&self, slot: Slot, work: impl FnOnce(&mut S) -> T) -> T {
         let mut shard = self.lock(slot.shard as usize);
@@ -128,6 +146,10 @@ impl<S: Default> Store<S> {
         if work(&mut shard.entries[slot.index].state) {
             self.remove(&mut shard, slot.index);
         }
+    }
+
+    fn shard_of(&self, hash: u64) -> usize {
+        (hash >> 32) as usize % self.shards.len()
     }
 
     fn lock(&self, number: usize) -> MutexGuard<'_, Shard<S>> {

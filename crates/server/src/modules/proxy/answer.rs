@@ -97,7 +97,7 @@ fn done_early(r: &mut Request, job: &Job, answer: Answer, keep: bool, length: Op
         || (length == Some(0) && r.attempts.head.header(K::TransferEncoding).is_none());
     let ms = crate::worker::clock::monotonic_ms() - answer.started_ms;
     r.attempts.current().response_ms = Some(ms);
-    crate::upstream::choose::succeeded(&answer.chosen, r.attempts.current());
+    crate::upstream::ended_well(r, &job.group, &answer.chosen);
     let clean = answer.at == answer.input.len() && answer.request_sent;
     crate::upstream::exchange::release(job, answer, keep && empty && clean);
 }

@@ -63,6 +63,16 @@ impl Failure {
         }
     }
 
+    /// The certificate, or one that it stands on, is not valid yet or no more.
+    pub fn is_about_time(self) -> bool {
+        self == Failure::NOT_YET || self == Failure::EXPIRED
+    }
+
+    /// The certificate was revoked.
+    pub fn is_revoked(self) -> bool {
+        self == Failure::REVOKED
+    }
+
     /// `optional_no_ca`: only the issuer is unknown (`ngx_ssl_verify_error_optional`).
     pub fn is_unknown_issuer(self) -> bool {
         matches!(self.0, 18..=21 | 27)

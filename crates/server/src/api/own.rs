@@ -1,0 +1,167 @@
+//! Endpoints that nginx Plus does not have: what the dashboard and `ironweir top` show beside the others.
+
+use super::error::Failure;
+use super::http::RESPONSES;
+use super::render;
+use super::schema::{Field, Schema, field, maybe, number};
+use super::table::Context;
+use crate::settings::SocketKind;
+use crate::snapshot::Snapshot;
+use crate::status::latency::{self, Histogram};
+use crate::status::{listeners, requests, slot, turns};
+use crate::worker::{clock, counters};
+use serde_json::{Map, Value, json};
+
+/// `/ironweir/access`
+pub static ACCESS: Schema = Schema::Object(&[field("write", Schema::Flag)]);
+
+/// `/ironweir/access`
+pub fn access(context: &Context) -> Result<Value, Failure> {
+    Ok(json!({"write": context.call.write}))
+}
+
+/// `/ironweir/latency`
+pub static LATENCY: Schema = Schema::Object(&[
+    number("count"),
+    maybe("p50_ms", Schema::Number),
+    maybe("p90_ms", Schema::Number),
+    maybe("p99_ms", Schema::Number),
+    maybe("p999_ms", Schema::Number),
+    field("steps_ms", Schema::Map(&Schema::Number)),
+]);
+
+/// Quantiles of all since the start, and the histogram, so that a reader can make those of any time between two looks.
+pub fn latency(_: &Context) -> Result<Value, Failure> {
+    let histogram = Histogram::read(&latency::REQUESTS_MS.sums());
+    let mut all = Map::new();
+    all.insert("count".to_owned(), json!(histogram.total()));
+    for (name, part) in [("p50_ms", 0.5), ("p90_ms", 0.9), ("p99_ms", 0.99), ("p999_ms", 0.999)] {
+        if let Some(ms) = histogram.quantile(part) {
+            all.insert(name.to_owned(), json!(ms));
+        }
+    }
+    let steps: Map<_, _> = histogram.steps().map(|(top, n)| (top.to_string(), json!(n))).collect();
+    all.insert("steps_ms".to_owned(), steps.into());
+    Ok(all.into())
+}
+
+/// `DELETE /ironweir/latency`
+pub fn reset_latency(_: &Snapshot) {
+    latency::REQUESTS_MS.reset(&[]);
+}
+
+const STATES: Schema = Schema::Object(&[number("reading"), number("writing"), number("idle")]);
+const TOTAL_FIELDS: &[Field] = &[
+    number("processing"),
+    number("requests"),
+    field("responses", RESPONSES),
+    number("discarded"),
+    number("received"),
+    number("sent"),
+    field("connections", STATES),
+    field("time", Schema::Time),
+];
+/// `/ironweir/totals`
+pub static TOTALS: Schema = Schema::Object(TOTAL_FIELDS);
+
+/// `/ironweir/totals`: what `/http/server_zones` shows, of all requests.
+pub fn totals(_: &Context) -> Result<Value, Failure> {
+    let mut value = render::requests(&requests::totals(&requests::ALL), true);
+    let sum = counters::sum();
+    value["connections"] = json!({"reading": sum.reading.max(0), "writing": sum.writing, "idle": sum.waiting.max(0)});
+    value["time"] = json!(render::time(clock::wall_ms()));
+    Ok(value)
+}
+
+const LISTENER_SCHEMA: Schema = Schema::Object(&[
+    field("address", Schema::Text),
+    field("kind", Schema::Text),
+    number("accepted"),
+    maybe("waiting", Schema::Number),
+    maybe("limit", Schema::Number),
+    maybe("drops", Schema::Number),
+    maybe("fullest", Schema::Number),
+    number("sockets"),
+]);
+/// `/ironweir/listeners`
+pub static LISTENERS: Schema = Schema::Object(&[
+    field("listeners", Schema::List(&LISTENER_SCHEMA)),
+    field("namespace", Schema::Object(&[maybe("overflows", Schema::Number), maybe("drops", Schema::Number)])),
+]);
+
+/// `/ironweir/listeners`: of each address, what waits in the queues of its sockets, the queues' limits together, drops, and
+/// the fullest queue in percent. `namespace`: the kernel's counts for all listeners of the machine or container.
+pub fn listeners(_: &Context) -> Result<Value, Failure> {
+    let show = |f: listeners::Facts| {
+        let kind = if f.kind == SocketKind::Stream { "stream" } else { "datagram" };
+        let mut value = json!({
+            "address": f.address, "kind": kind, "accepted": f.accepted, "sockets": f.sockets.len(),
+        });
+        if !f.sockets.is_empty() {
+            let sum = |of: fn(&listeners::Queue) -> u32| f.sockets.iter().map(|q| u64::from(of(q))).sum::<u64>();
+            let part = |q: &listeners::Queue| u64::from(q.waiting) * 100 / u64::from(q.limit.max(1));
+            value["waiting"] = json!(sum(|q| q.waiting));
+            value["limit"] = json!(sum(|q| q.limit));
+            value["drops"] = json!(sum(|q| q.drops));
+            value["fullest"] = json!(f.sockets.iter().map(part).max().unwrap_or(0));
+        }
+        value
+    };
+    let all: Vec<_> = listeners::all().into_iter().map(show).collect();
+    let namespace = match listeners::of_namespace() {
+        Some((overflows, drops)) => json!({"overflows": overflows, "drops": drops}),
+        None => json!({}),
+    };
+    Ok(json!({"listeners": all, "namespace": namespace}))
+}
+
+const THREAD: Schema = Schema::Object(&[
+    number("id"),
+    number("tid"),
+    number("accepted"),
+    number("connections"),
+    number("requests"),
+    maybe("running_ns", Schema::Number),
+    maybe("waiting_ns", Schema::Number),
+    field(
+        "turns_us",
+        Schema::Object(&[
+            maybe("p50", Schema::Number),
+            maybe("p99", Schema::Number),
+            maybe("max", Schema::Number),
+            field("steps", Schema::Map(&Schema::Number)),
+        ]),
+    ),
+]);
+/// `/ironweir/threads`
+pub static THREADS: Schema = Schema::Object(&[field("threads", Schema::List(&THREAD)), field("time", Schema::Time)]);
+
+/// `/ironweir/threads`: what each thread has done, how long it ran and was ready without running (nanoseconds, by the
+/// kernel), and how long the turns of its loop take (one of sixteen is timed).
+pub fn threads(_: &Context) -> Result<Value, Failure> {
+    let show = |t: slot::Thread| {
+        let sum = counters::of_thread(t.slot);
+        let histogram = Histogram::read(&turns::TURNS_US.of(t.slot));
+        let mut times = Map::new();
+        for (name, part) in [("p50", 0.5), ("p99", 0.99), ("max", 1.0)] {
+            histogram.quantile(part).map(|us| times.insert(name.to_owned(), json!(us)));
+        }
+        let steps: Map<_, _> = histogram.steps().map(|(top, n)| (top.to_string(), json!(n))).collect();
+        times.insert("steps".to_owned(), steps.into());
+        let mut value = json!({
+            "id": t.worker,
+            "tid": t.tid,
+            "accepted": sum.accepted,
+            "connections": sum.active.max(0),
+            "requests": sum.requests,
+            "turns_us": times,
+        });
+        if let Some(schedule) = turns::schedule(t.tid) {
+            value["running_ns"] = json!(schedule.running_ns);
+            value["waiting_ns"] = json!(schedule.waiting_ns);
+        }
+        value
+    };
+    let all: Vec<_> = slot::workers().into_iter().map(show).collect();
+    Ok(json!({"threads": all, "time": render::time(clock::wall_ms())}))
+}

@@ -1,0 +1,291 @@
+//! The endpoints, in one table: who answers a path, with which methods, in which form. The OpenAPI document is made of the
+//! same table.
+
+use super::error::Failure;
+use super::fields::Wanted;
+use super::schema::{Schema, TEXTS};
+use super::{Call, Outcome, Verb, general, http, keyvals, openapi, own, upstreams};
+use crate::config::Plane;
+use crate::snapshot::Snapshot;
+use serde_json::{Map, Value, json};
+
+/// An endpoint, or several that stand below each other.
+pub struct Endpoint {
+    /// The path behind the version.
+    pub path: &'static str,
+    /// What is there.
+    pub summary: &'static str,
+    /// How it is answered.
+    pub kind: Kind,
+}
+
+/// How an endpoint is answered.
+pub enum Kind {
+    /// One object, or a list.
+    One {
+        /// Its form.
+        schema: &'static Schema,
+        /// Makes it.
+        show: fn(&Context) -> Result<Value, Failure>,
+        /// `DELETE` sets it to zero.
+        reset: Option<fn(&Snapshot)>,
+    },
+    /// Things with names: all of them, or one.
+    Many {
+        /// The form of one.
+        schema: &'static Schema,
+        /// What is said when there is none of a name: code and text.
+        missing: (&'static str, &'static str),
+        /// All there are.
+        items: fn(&Context) -> Vec<Item>,
+        /// `DELETE` sets one to zero.
+        resets: bool,
+    },
+    /// Groups of peers, and their servers.
+    Upstreams(Plane),
+    /// Keys and values.
+    Keyvals(Plane),
+}
+
+/// One thing with a name.
+pub struct Item {
+    /// The name.
+    pub name: String,
+    /// What is said of it.
+    pub value: Value,
+    /// Sets it to zero.
+    pub reset: Box<dyn Fn()>,
+}
+
+impl Item {
+    /// A thing.
+    pub fn new(name: impl Into<String>, value: Value, reset: impl Fn() + 'static) -> Item {
+        Item { name: name.into(), value, reset: Box::new(reset) }
+    }
+}
+
+/// What an endpoint is told of a call.
+pub struct Context<'c> {
+    /// The call.
+    pub call: &'c Call,
+    /// The version it is for.
+    pub version: u32,
+    /// `fields=`
+    pub wanted: Wanted,
+}
+
+impl Context<'_> {
+    /// The configuration of a plane; `stream` may not be there.
+    pub fn plane(&self, plane: Plane) -> Option<&Snapshot> {
+        match plane {
+            Plane::Http => Some(&self.call.snapshot),
+            Plane::Stream => self.call.snapshot.stream.as_deref(),
+        }
+    }
+}
+
+/// All endpoints.
+pub static ENDPOINTS: &[Endpoint] = &[
+    one("/", "the first level of endpoints", &TEXTS, |c| Ok(below("/", c)), None),
+    one("/nginx", "the server, its configuration and its processes", &general::NGINX, general::nginx, None),
+    one(
+        "/processes",
+        "worker processes that died",
+        &general::PROCESSES,
+        general::processes,
+        Some(general::reset_processes),
+    ),
+    one(
+        "/connections",
+        "client connections",
+        &general::CONNECTIONS,
+        general::connections,
+        Some(general::reset_connections),
+    ),
+    many("/slabs", "zones of memory", &general::SLAB, ("SlabNotFound", "slab not found"), general::slabs, false),
+    one("/ssl", "TLS handshakes with clients", &general::SSL, general::ssl, Some(general::reset_ssl)),
+    many(
+        "/workers",
+        "worker threads",
+        &general::WORKER,
+        ("WorkerNotFound", "worker not found"),
+        general::workers,
+        false,
+    ),
+    many(
+        "/resolvers",
+        "resolvers with a status_zone",
+        &general::RESOLVER,
+        ("ResolverZoneNotFound", "resolver zone not found"),
+        general::resolvers,
+        false,
+    ),
+    one("/http", "endpoints of http", &TEXTS, |c| Ok(below("/http/", c)), None),
+    one("/http/requests", "requests of clients", &http::REQUESTS, http::requests, Some(http::reset_requests)),
+    many(
+        "/http/server_zones",
+        "requests to servers, by status_zone",
+        &http::SERVER_ZONE,
+        ("ServerZoneNotFound", "server zone not found"),
+        http::server_zones,
+        true,
+    ),
+    many(
+        "/http/location_zones",
+        "requests in locations, by status_zone",
+        &http::LOCATION_ZONE,
+        ("LocationZoneNotFound", "location zone not found"),
+        http::location_zones,
+        true,
+    ),
+    many(
+        "/http/caches",
+        "caches of upstreams' answers",
+        &http::CACHE,
+        ("CacheNotFound", "cache not found"),
+        http::caches,
+        true,
+    ),
+    many(
+        "/http/limit_conns",
+        "limits of connections",
+        &http::LIMIT_CONN,
+        ("LimitConnNotFound", "limit_conn not found"),
+        http::limit_conns,
+        true,
+    ),
+    many(
+        "/http/limit_reqs",
+        "limits of requests",
+        &http::LIMIT_REQ,
+        ("LimitReqNotFound", "limit_req not found"),
+        http::limit_reqs,
+        true,
+    ),
+    Endpoint { path: "/http/upstreams", summary: "groups of peers", kind: Kind::Upstreams(Plane::Http) },
+    Endpoint { path: "/http/keyvals", summary: "keys and values", kind: Kind::Keyvals(Plane::Http) },
+    one("/stream", "endpoints of stream", &TEXTS, |c| Ok(below("/stream/", c)), None),
+    many(
+        "/stream/server_zones",
+        "sessions with servers, by status_zone",
+        &http::STREAM_ZONE,
+        ("ServerZoneNotFound", "server zone not found"),
+        http::stream_zones,
+        true,
+    ),
+    many(
+        "/stream/limit_conns",
+        "limits of connections",
+        &http::LIMIT_CONN,
+        ("LimitConnNotFound", "limit_conn not found"),
+        http::stream_limit_conns,
+        true,
+    ),
+    Endpoint { path: "/stream/upstreams", summary: "groups of peers", kind: Kind::Upstreams(Plane::Stream) },
+    Endpoint { path: "/stream/keyvals", summary: "keys and values", kind: Kind::Keyvals(Plane::Stream) },
+    one("/ironweir", "endpoints that nginx Plus does not have", &TEXTS, |c| Ok(below("/ironweir/", c)), None),
+    one("/ironweir/access", "what the caller may do", &own::ACCESS, own::access, None),
+    one("/ironweir/latency", "how long requests took", &own::LATENCY, own::latency, Some(own::reset_latency)),
+    one("/ironweir/totals", "all requests, whatever zone", &own::TOTALS, own::totals, None),
+    one("/ironweir/listeners", "listening addresses and their queues", &own::LISTENERS, own::listeners, None),
+    one("/ironweir/threads", "worker threads: work, wait, delay of the loop", &own::THREADS, own::threads, None),
+    one("/openapi.json", "this table", &openapi::DOCUMENT, openapi::show, None),
+];
+
+const fn one(
+    path: &'static str,
+    summary: &'static str,
+    schema: &'static Schema,
+    show: fn(&Context) -> Result<Value, Failure>,
+    reset: Option<fn(&Snapshot)>,
+) -> Endpoint {
+    Endpoint { path, summary, kind: Kind::One { schema, show, reset } }
+}
+
+const fn many(
+    path: &'static str,
+    summary: &'static str,
+    schema: &'static Schema,
+    missing: (&'static str, &'static str),
+    items: fn(&Context) -> Vec<Item>,
+    resets: bool,
+) -> Endpoint {
+    Endpoint { path, summary, kind: Kind::Many { schema, missing, items, resets } }
+}
+
+/// The names right below a path. What is not there (`stream` without a block of it) is not named.
+fn below(path: &str, context: &Context) -> Value {
+    let stream = context.call.snapshot.stream.is_some();
+    let names =
+        ENDPOINTS.iter().filter_map(|e| e.path.strip_prefix(path)).filter(|n| !n.is_empty() && !n.contains('/'));
+    names.filter(|n| stream || *n != "stream").map(|n| json!(n)).collect()
+}
+
+/// Finds who knows a path, and has the call answered. `segments`: what follows the version.
+pub fn find_and_call(call: &Call, version: u32, segments: &[String]) -> Result<Outcome, Failure> {
+    let segments: Vec<&str> = segments.iter().map(String::as_str).collect();
+    let context = Context { call, version, wanted: Wanted::of(&call.query) };
+    if segments.first() == Some(&"stream") && call.snapshot.stream.is_none() {
+        return Err(Failure::path_not_found());
+    }
+    let found = ENDPOINTS.iter().filter_map(|e| e.rest_of(&segments).map(|rest| (e, rest)));
+    let (endpoint, rest) = found.min_by_key(|(_, rest)| rest.len()).ok_or_else(Failure::path_not_found)?;
+    endpoint.call(&context, rest)
+}
+
+impl Endpoint {
+    /// What of a path lies below the endpoint.
+    fn rest_of<'s>(&self, segments: &'s [&'s str]) -> Option<&'s [&'s str]> {
+        let own: Vec<&str> = self.path.split('/').filter(|s| !s.is_empty()).collect();
+        let rest = segments.strip_prefix(own.as_slice())?;
+        let depth = match self.kind {
+            Kind::One { .. } => 0,
+            Kind::Many { .. } | Kind::Keyvals(_) => 1,
+            Kind::Upstreams(_) => 3,
+        };
+        (rest.len() <= depth).then_some(rest)
+    }
+
+    fn call(&self, context: &Context, rest: &[&str]) -> Result<Outcome, Failure> {
+        match &self.kind {
+            Kind::One { show, reset, .. } => match (verb(context, reset.is_some(), &[])?, reset) {
+                (Verb::Delete, Some(reset)) => {
+                    reset(&context.call.snapshot);
+                    Ok(Outcome::Done)
+                }
+                _ => show(context).map(|v| Outcome::Found(context.wanted.of_object(v))),
+            },
+            Kind::Many { missing, items, resets, .. } => {
+                let verb = verb(context, *resets && !rest.is_empty(), &[])?;
+                let all = items(context);
+                let Some(name) = rest.first() else {
+                    let all: Map<_, _> = all.into_iter().map(|i| (i.name, i.value)).collect();
+                    return Ok(Outcome::Found(context.wanted.of_map(all.into())));
+                };
+                let item = all.into_iter().find(|i| i.name == *name);
+                let item = item.ok_or_else(|| Failure::new(404, missing.0, missing.1))?;
+                if verb == Verb::Delete {
+                    (item.reset)();
+                    return Ok(Outcome::Done);
+                }
+                Ok(Outcome::Found(context.wanted.of_object(item.value)))
+            }
+            Kind::Upstreams(plane) => upstreams::call(context, *plane, rest),
+            Kind::Keyvals(plane) => keyvals::call(context, *plane, rest),
+        }
+    }
+}
+
+/// The call's verb, if the endpoint has it and it may be used. `deletes`: there is a `DELETE`; `others`: what else there is.
+pub fn verb(context: &Context, deletes: bool, others: &[Verb]) -> Result<Verb, Failure> {
+    let mut known = vec![Verb::Get];
+    known.extend(others);
+    known.extend(deletes.then_some(Verb::Delete));
+    let names: Vec<_> = known.iter().map(|v| v.name()).collect();
+    let allow = names.join(", ").replacen("GET", "GET, HEAD", 1);
+    let verb = context.call.verb.filter(|v| known.contains(v)).ok_or_else(|| Failure::not_allowed(allow))?;
+    if verb != Verb::Get && !context.call.write {
+        return Err(Failure::method_disabled());
+    }
+    Ok(verb)
+}

@@ -1,0 +1,169 @@
+//! Groups of peers: `/http/upstreams`, `/stream/upstreams`. Shows groups that have a `zone`; what changes them is in
+//! `servers`.
+
+use super::error::Failure;
+use super::http::RESPONSES;
+use super::render::{classes, time};
+use super::schema::{Field, Schema, field, maybe, number};
+use super::table::{Context, verb};
+use super::{Outcome, Verb, servers};
+use crate::config::Plane;
+use crate::status::peers::{self, BOUNDS_MS, Counted};
+use crate::upstream::group::Group;
+use crate::upstream::peer::Peer;
+use crate::worker::clock;
+use serde_json::{Map, Value, json};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+const CHECKS: Schema =
+    Schema::Object(&[number("checks"), number("fails"), number("unhealthy"), maybe("last_passed", Schema::Flag)]);
+const TIMES: Schema = Schema::Object(&[number("count"), number("sum"), field("buckets", Schema::Map(&Schema::Number))]);
+
+/// What peers of both planes have.
+macro_rules! peer {
+    ($($own:expr,)*) => {
+        Schema::Object(&[
+            number("id"),
+            field("server", Schema::Text),
+            field("name", Schema::Text),
+            maybe("service", Schema::Text),
+            field("backup", Schema::Flag),
+            number("weight"),
+            field("state", Schema::Text),
+            maybe("reason", Schema::Text),
+            maybe("drained", Schema::Flag),
+            number("active"),
+            maybe("max_conns", Schema::Number),
+            number("sent"),
+            number("received"),
+            number("fails"),
+            number("unavail"),
+            field("health_checks", CHECKS),
+            number("downtime"),
+            maybe("downstart", Schema::Time),
+            maybe("selected", Schema::Time),
+            maybe("response_time", Schema::Number),
+            $($own,)*
+        ])
+    };
+}
+
+const HTTP_PEER: Schema = peer![
+    number("requests"),
+    field("responses", RESPONSES),
+    maybe("header_time", Schema::Number),
+    field("response_time_hist", TIMES),
+];
+const STREAM_PEER: Schema =
+    peer![number("connections"), maybe("connect_time", Schema::Number), maybe("first_byte_time", Schema::Number),];
+const HTTP_GROUP: &[Field] =
+    &[field("peers", Schema::List(&HTTP_PEER)), number("zombies"), field("zone", Schema::Text)];
+/// One of `/http/upstreams`.
+pub static HTTP: Schema = Schema::Object(HTTP_GROUP);
+/// One of `/stream/upstreams`.
+pub static STREAM: Schema =
+    Schema::Object(&[field("peers", Schema::List(&STREAM_PEER)), number("zombies"), field("zone", Schema::Text)]);
+
+/// Answers a call. `rest`: the group, `servers`, a server, as far as they are named.
+pub fn call(context: &Context, plane: Plane, rest: &[&str]) -> Result<Outcome, Failure> {
+    let groups = context.plane(plane).map_or(&[][..], |p| &p.groups);
+    let Some((name, rest)) = rest.split_first() else {
+        verb(context, false, &[])?;
+        let shown = groups.iter().filter(|g| g.zone.is_some());
+        let all: Map<_, _> = shown.map(|g| (g.name.to_string(), show(g, plane))).collect();
+        return Ok(Outcome::Found(context.wanted.of_map(all.into())));
+    };
+    let group = groups.iter().find(|g| g.is_block && *g.name == **name);
+    let group = group.ok_or_else(|| Failure::new(404, "UpstreamNotFound", "upstream not found"))?;
+    if group.zone.is_none() {
+        return Err(Failure::new(400, "UpstreamStatic", "upstream is static"));
+    }
+    match rest {
+        [] => match verb(context, true, &[])? {
+            Verb::Delete => {
+                group.tiers_now().iter().flat_map(|t| &t.peers).for_each(|p| peers::reset(&p.state));
+                Ok(Outcome::Done)
+            }
+            _ => Ok(Outcome::Found(context.wanted.of_object(show(group, plane)))),
+        },
+        ["servers"] => servers::list(context, plane, group),
+        ["servers", id] => servers::one(context, plane, group, id),
+        _ => Err(Failure::path_not_found()),
+    }
+}
+
+/// A group with all its peers.
+fn show(group: &Arc<Group>, plane: Plane) -> Value {
+    let tiers = group.tiers_now();
+    let services: Vec<_> = group.servers().into_iter().filter_map(|l| Some((l.server, l.service?))).collect();
+    let mut all = Vec::new();
+    for (tier, backup) in tiers.iter().zip([false, true]) {
+        for peer in &tier.peers {
+            let mut value = show_peer(peer, backup, plane);
+            if let Some((_, service)) = services.iter().find(|(server, _)| *server == peer.server) {
+                value["service"] = json!(service);
+            }
+            all.push(value);
+        }
+    }
+    all.sort_by_key(|p| p["id"].as_u64());
+    json!({"peers": all, "zombies": 0, "zone": group.zone.as_deref().unwrap_or_default()})
+}
+
+fn show_peer(peer: &Peer, backup: bool, plane: Plane) -> Value {
+    let state = &peer.state;
+    let counted = peers::counted(state);
+    let now = clock::wall_ms();
+    let (out, checks) = (state.out(), state.health.checks());
+    let mut value = json!({
+        "id": peer.id,
+        "server": peer.name,
+        "name": peer.server,
+        "backup": backup,
+        "weight": peer.settings.weight,
+        "state": peer.state().word(),
+        "active": state.conns.load(Relaxed),
+        "sent": counted.totals.sent,
+        "received": counted.totals.received,
+        "fails": counted.fails,
+        "unavail": counted.unavail,
+        "health_checks": {"checks": checks.checks, "fails": checks.fails, "unhealthy": checks.unhealthy},
+        "downtime": out.total_ms(now),
+    });
+    if let Some(passed) = checks.last_passed {
+        value["health_checks"]["last_passed"] = json!(passed);
+    }
+    let mut add = |name: &str, what: Option<Value>| {
+        if let Some(what) = what {
+            value[name] = what;
+        }
+    };
+    add("reason", peer.reason().map(Value::from));
+    add("drained", (peer.state() == crate::upstream::peer::State::Draining).then(|| peer.is_drained().into()));
+    add("max_conns", (peer.settings.max_conns > 0).then(|| peer.settings.max_conns.into()));
+    add("downstart", out.since_ms.map(|ms| time(ms).into()));
+    let selected = state.selected_ms.load(Relaxed);
+    add("selected", (selected > 0).then(|| time(selected).into()));
+    let times = [("response_time", &state.times.last_byte), ("connect_time", &state.times.connect)];
+    let header = if plane.is_stream() { "first_byte_time" } else { "header_time" };
+    for (name, average) in times.into_iter().chain([(header, &state.times.header)]) {
+        // Averages begin with the first answer.
+        let known = counted.totals.requests > 0 && (plane.is_stream() || name != "connect_time");
+        add(name, known.then(|| average.load(Relaxed).into()));
+    }
+    if plane.is_stream() {
+        add("connections", Some(counted.totals.requests.into()));
+    } else {
+        add("requests", Some(counted.totals.requests.into()));
+        add("responses", Some(classes(&counted.totals.classes, &counted.totals.codes)));
+        add("response_time_hist", Some(show_times(&counted)));
+    }
+    value
+}
+
+fn show_times(counted: &Counted) -> Value {
+    let names = BOUNDS_MS.iter().map(u64::to_string).chain(["inf".to_owned()]);
+    let buckets: Map<_, _> = names.zip(counted.times).map(|(name, n)| (name, json!(n))).collect();
+    json!({"count": counted.times.iter().sum::<u64>(), "sum": counted.times_sum_ms, "buckets": buckets})
+}

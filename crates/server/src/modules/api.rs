@@ -1,0 +1,104 @@
+//! `api`: the REST API as a content handler (nginx Plus' `ngx_http_api_module`). Reads the call, has it answered on the
+//! service thread (`crate::api`), sends the reply. What may be called by whom is said by `allow`, `auth_basic` and the like.
+
+use crate::api::{self, Call, Reply, Verb};
+use crate::config::{Directive, Scope, http};
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::{Content, Verdict, Waiting};
+use crate::request::{Method, Request, Text, body};
+use crate::{log_error, settings};
+use conf::{Node, Problem};
+
+/// The directives.
+pub const DIRECTIVES: &[Directive] = &[http("api", directive)];
+
+settings! {
+    /// The module's values on one level.
+    pub struct Conf {
+        /// `write=on`
+        write: bool = false,
+    }
+}
+
+fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let write = match node.args.first() {
+        None => false,
+        Some(w) if *w == "write=on" => true,
+        Some(w) if *w == "write=off" => false,
+        Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
+    };
+    crate::config::set::value(&mut scope.level.conf.api.write, node, write)?;
+    scope.level.conf.core.handler = Some(Content::Later(run));
+    Ok(())
+}
+
+fn run(r: &mut Request) -> Waiting<'_> {
+    Box::pin(async move {
+        let call = match read(r).await {
+            Ok(call) => call,
+            Err(verdict) => return verdict,
+        };
+        match crate::service::ask(move || async move { api::answer(&call) }).await {
+            Some(reply) => send(r, &reply),
+            None => {
+                log_error!(r, Alert, "the API gave a call up");
+                Verdict::Status(500)
+            }
+        }
+    })
+}
+
+async fn read(r: &mut Request) -> Result<Call, Verdict> {
+    let verb = match r.method {
+        Method::Get | Method::Head => Some(Verb::Get),
+        Method::Post => Some(Verb::Post),
+        Method::Patch => Some(Verb::Patch),
+        Method::Delete => Some(Verb::Delete),
+        _ => None,
+    };
+    // As with nginx Plus, what is sent has to fit into the buffer for bodies.
+    let room = *r.conf().core.client_body_buffer_size;
+    if r.headers_in.content_length.is_some_and(|n| n > room) {
+        return Err(Verdict::Status(413));
+    }
+    let stored = body::read_all(r).await?;
+    if stored.file.is_some() {
+        return Err(Verdict::Status(413));
+    }
+    let text = |t: Text| String::from_utf8_lossy(r.get(t)).into_owned();
+    let target = text(r.target);
+    // The path as it was sent: names in it may have a slash, which is decoded apart.
+    let path = target.split(['?', '#']).next().unwrap_or_default().to_owned();
+    let name = String::from_utf8_lossy(&r.location().name).into_owned();
+    let path = match path.strip_prefix(name.trim_end_matches('/')) {
+        Some(rest) if r.valid_target => rest.to_owned(),
+        _ => {
+            let uri = text(r.uri);
+            uri.strip_prefix(name.trim_end_matches('/')).unwrap_or(&uri).to_owned()
+        }
+    };
+    let (query, write) = (text(r.args), *r.conf().api.write);
+    let address = crate::worker::local_address(&r.client).host().to_string();
+    let request_id =
+        super::variables::request_id(r).map_or_else(String::new, |t| String::from_utf8_lossy(r.get(t)).into_owned());
+    let snapshot = r.shot.whole().clone();
+    Ok(Call { verb, path, query, body: stored.memory.clone(), write, snapshot, address, request_id })
+}
+
+fn send(r: &mut Request, reply: &Reply) -> Verdict {
+    if let Some(path) = &reply.location {
+        let base = r.location().name.clone();
+        let base = String::from_utf8_lossy(&base);
+        let place = r.text(format!("{}{path}", base.trim_end_matches('/')).as_bytes());
+        r.headers_out.set(K::Location, "Location", place);
+    }
+    if let Some(methods) = &reply.allow {
+        let methods = r.text(methods.as_bytes());
+        r.headers_out.push(Text::from("Allow"), methods);
+    }
+    r.headers_out.push(Text::from("Cache-Control"), Text::from("no-store"));
+    if reply.status != 204 {
+        r.headers_out.content_type = Some(Text::from("application/json"));
+    }
+    r.respond(reply.status, &reply.body)
+}

@@ -1,0 +1,379 @@
+//! What a `keyval_zone` holds: keys and values that the API changes and variables look up. Shared by all threads; read under
+//! a lock held for one look-up, changed by the API alone. Bounded by the zone's size. A state file has the same as JSON.
+
+use crate::worker::clock;
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+
+/// Bytes that an entry takes beside its key and value, about as in nginx Plus.
+const OVERHEAD: usize = 64;
+/// The largest state file that is read.
+const MAX_STATE: u64 = 256 << 20;
+
+/// How keys are matched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Matching {
+    /// The same text.
+    #[default]
+    Exact,
+    /// A record is a network, or an address; the longest that holds what is looked up counts.
+    Network,
+    /// A record is the beginning of what is looked up; the longest counts.
+    Prefix,
+}
+
+/// What a zone is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spec {
+    /// Whose it is: zones of `http` and `stream` are different ones.
+    pub owner: &'static str,
+    /// Its name.
+    pub name: Box<str>,
+    /// In bytes.
+    pub size: u64,
+    /// `timeout=`: how long an entry stays, in ms.
+    pub timeout_ms: Option<u64>,
+    /// `type=`
+    pub matching: Matching,
+    /// `state=`
+    pub state: Option<PathBuf>,
+}
+
+/// A zone.
+#[derive(Debug)]
+pub struct Store {
+    /// What it is made of.
+    pub spec: Spec,
+    table: RwLock<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    entries: HashMap<Box<str>, Entry>,
+    used: usize,
+    /// Lengths of keys, and how many there are of each (for prefixes).
+    lengths: BTreeMap<usize, usize>,
+    /// Networks by whether they are IPv6 ones, and the length of their mask.
+    networks: BTreeMap<(bool, u8), HashMap<u128, Box<str>>>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    value: Box<str>,
+    /// Wall clock, ms.
+    until_ms: Option<u64>,
+}
+
+impl Entry {
+    fn is_over(&self, now_ms: u64) -> bool {
+        self.until_ms.is_some_and(|until| until <= now_ms)
+    }
+}
+
+/// Why a change came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// The zone is full.
+    Full,
+    /// The key is no address or network.
+    BadKey,
+}
+
+static STORES: Mutex<Vec<Weak<Store>>> = Mutex::new(Vec::new());
+
+/// The zone: the one there is, if it is the same, or a new one.
+pub fn open(spec: Spec) -> Arc<Store> {
+    let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+    stores.retain(|s| s.strong_count() > 0);
+    stores.iter().filter_map(Weak::upgrade).find(|s| s.spec == spec).unwrap_or_else(|| {
+        let store = Arc::new(Store { spec, table: RwLock::default() });
+        stores.push(Arc::downgrade(&store));
+        store
+    })
+}
+
+impl Table {
+    fn insert(&mut self, matching: Matching, key: &str, entry: Entry) -> Result<(), Refused> {
+        if matching == Matching::Network {
+            let (is_v6, bits, length) = parse_network(key).ok_or(Refused::BadKey)?;
+            self.networks.entry((is_v6, length)).or_default().insert(bits, key.into());
+        }
+        self.used += cost(key, &entry.value);
+        if let Some(before) = self.entries.insert(key.into(), entry) {
+            self.used -= cost(key, &before.value);
+        } else {
+            *self.lengths.entry(key.len()).or_default() += 1;
+        }
+        Ok(())
+    }
+
+    fn remove(&mut self, matching: Matching, key: &str) -> bool {
+        let Some(before) = self.entries.remove(key) else { return false };
+        self.used -= cost(key, &before.value);
+        if let Some(count) = self.lengths.get_mut(&key.len()) {
+            *count -= 1;
+            if *count == 0 {
+                self.lengths.remove(&key.len());
+            }
+        }
+        if matching == Matching::Network
+            && let Some((is_v6, bits, length)) = parse_network(key)
+            && let Some(networks) = self.networks.get_mut(&(is_v6, length))
+        {
+            networks.remove(&bits);
+            if networks.is_empty() {
+                self.networks.remove(&(is_v6, length));
+            }
+        }
+        true
+    }
+
+    fn drop_old(&mut self, matching: Matching, now_ms: u64) {
+        let old: Vec<Box<str>> =
+            self.entries.iter().filter(|(_, e)| e.is_over(now_ms)).map(|(k, _)| k.clone()).collect();
+        old.iter().for_each(|key| {
+            self.remove(matching, key);
+        });
+    }
+
+    fn find(&self, matching: Matching, key: &str, now_ms: u64) -> Option<&str> {
+        let alive = |key: &str| self.entries.get(key).filter(|e| !e.is_over(now_ms)).map(|e| &*e.value);
+        match matching {
+            Matching::Exact => alive(key),
+            Matching::Prefix => {
+                let lengths = self.lengths.range(..=key.len()).rev();
+                lengths.filter_map(|(length, _)| key.get(..*length)).find_map(alive)
+            }
+            Matching::Network => {
+                let (is_v6, bits, length) = parse_network(key)?;
+                let networks = self.networks.range((is_v6, 0)..=(is_v6, length)).rev();
+                networks.filter_map(|((_, length), all)| all.get(&mask(bits, is_v6, *length))).find_map(|k| alive(k))
+            }
+        }
+    }
+}
+
+fn cost(key: &str, value: &str) -> usize {
+    OVERHEAD + key.len() + value.len()
+}
+
+/// `192.0.2.0/24`, `2001:db8::1`: whether it is IPv6, its bits under the mask, the mask's length.
+fn parse_network(text: &str) -> Option<(bool, u128, u8)> {
+    let (address, length) = match text.split_once('/') {
+        Some((address, length)) => (address, Some(length.parse::<u8>().ok()?)),
+        None => (text, None),
+    };
+    let (is_v6, bits, width) = match address.parse().ok()? {
+        IpAddr::V4(ip) => (false, u128::from(ip.to_bits()), 32),
+        IpAddr::V6(ip) => (true, ip.to_bits(), 128),
+    };
+    let length = length.unwrap_or(width);
+    (length <= width).then(|| (is_v6, mask(bits, is_v6, length), length))
+}
+
+fn mask(bits: u128, is_v6: bool, length: u8) -> u128 {
+    let width = if is_v6 { 128 } else { 32 };
+    let dropped = u32::from(width - length);
+    if dropped == 128 { 0 } else { bits >> dropped << dropped }
+}
+
+impl Store {
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, Table> {
+        self.table.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, Table> {
+        self.table.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the value for a key to `take`.
+    pub fn look_up<T>(&self, key: &str, take: impl FnOnce(&str) -> T) -> Option<T> {
+        self.read().find(self.spec.matching, key, clock::wall_ms()).map(take)
+    }
+
+    /// The value of exactly this record.
+    pub fn record(&self, key: &str) -> Option<String> {
+        let now = clock::wall_ms();
+        self.read().entries.get(key).filter(|e| !e.is_over(now)).map(|e| e.value.to_string())
+    }
+
+    /// All records.
+    pub fn all(&self) -> Map<String, Value> {
+        let now = clock::wall_ms();
+        let table = self.read();
+        table
+            .entries
+            .iter()
+            .filter(|(_, e)| !e.is_over(now))
+            .map(|(k, e)| (k.to_string(), (&*e.value).into()))
+            .collect()
+    }
+
+    /// Whether there are no records.
+    pub fn is_empty(&self) -> bool {
+        let now = clock::wall_ms();
+        self.read().entries.values().all(|e| e.is_over(now))
+    }
+
+    /// Sets a record; `keep_ms`: how long it stays, if not as long as the zone says. All or none of several.
+    pub fn set(&self, records: &[(String, String, Option<u64>)]) -> Result<(), Refused> {
+        let now = clock::wall_ms();
+        let matching = self.spec.matching;
+        if matching == Matching::Network && records.iter().any(|(key, ..)| parse_network(key).is_none()) {
+            return Err(Refused::BadKey);
+        }
+        let mut table = self.write();
+        table.drop_old(matching, now);
+        let before = |key: &str| table.entries.get(key).map_or(0, |e| cost(key, &e.value));
+        let more: usize = records.iter().map(|(key, value, _)| cost(key, value).saturating_sub(before(key))).sum();
+        if table.used + more > self.spec.size as usize {
+            return Err(Refused::Full);
+        }
+        for (key, value, keep_ms) in records {
+            let until_ms = keep_ms.or(self.spec.timeout_ms).map(|ms| now.saturating_add(ms));
+            table.insert(matching, key, Entry { value: value.as_str().into(), until_ms })?;
+        }
+        Ok(())
+    }
+
+    /// Removes a record; whether there was one.
+    pub fn remove(&self, key: &str) -> bool {
+        self.write().remove(self.spec.matching, key)
+    }
+
+    /// Removes all records.
+    pub fn clear(&self) {
+        *self.write() = Table::default();
+    }
+
+    /// Pages in use and free.
+    pub fn pages(&self) -> (usize, usize) {
+        let page = crate::zone::store::PAGE;
+        let used = self.read().used.div_ceil(page);
+        (used, (self.spec.size as usize / page).saturating_sub(used))
+    }
+
+    /// Reads the state file, if there is one and the zone has no records yet.
+    pub fn load(&self) -> Result<(), String> {
+        let Some(path) = &self.spec.state else { return Ok(()) };
+        if !self.is_empty() {
+            return Ok(());
+        }
+        let shown = path.display();
+        match std::fs::metadata(path) {
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(e) => return Err(format!("open() \"{shown}\" failed ({})", crate::log::os_error(&e))),
+            Ok(m) if m.len() > MAX_STATE => {
+                return Err(format!("state file \"{shown}\" is larger than {MAX_STATE} bytes"));
+            }
+            Ok(_) => {}
+        }
+        let text =
+            std::fs::read(path).map_err(|e| format!("read() \"{shown}\" failed ({})", crate::log::os_error(&e)))?;
+        let records = parse_state(&text, clock::wall_ms()).map_err(|e| format!("state file \"{shown}\": {e}"))?;
+        self.set(&records).map_err(|e| match e {
+            Refused::Full => format!("state file \"{shown}\" has more than the zone \"{}\" takes", self.spec.name),
+            Refused::BadKey => format!("state file \"{shown}\" has a key that is no address"),
+        })
+    }
+
+    /// Writes the state file: beside it first, so that it is always whole.
+    pub fn save(&self) -> io::Result<()> {
+        let Some(path) = &self.spec.state else { return Ok(()) };
+        let text = {
+            let table = self.read();
+            let records = table.entries.iter().map(|(key, e)| {
+                let value = match e.until_ms {
+                    None => Value::from(&*e.value),
+                    Some(until) => serde_json::json!({"value": &*e.value, "until": until}),
+                };
+                (key.to_string(), value)
+            });
+            Value::Object(records.collect()).to_string()
+        };
+        let mut beside = path.clone().into_os_string();
+        beside.push(".tmp");
+        std::fs::write(&beside, text)?;
+        std::fs::rename(&beside, path)
+    }
+}
+
+/// The records of a state file that are not over: key, value, and how long they stay.
+pub fn parse_state(text: &[u8], now_ms: u64) -> Result<Vec<(String, String, Option<u64>)>, String> {
+    let all: Map<String, Value> = serde_json::from_slice(text).map_err(|e| e.to_string())?;
+    let mut records = Vec::with_capacity(all.len());
+    for (key, value) in all {
+        match &value {
+            Value::String(text) => records.push((key, text.clone(), None)),
+            Value::Object(o) => {
+                match (o.get("value").and_then(Value::as_str), o.get("until").and_then(Value::as_u64)) {
+                    (Some(text), Some(until)) if until > now_ms => {
+                        records.push((key, text.to_owned(), Some(until - now_ms)));
+                    }
+                    (Some(_), Some(_)) => {}
+                    _ => return Err(format!("the value of \"{key}\" is neither a text nor one with a time")),
+                }
+            }
+            _ => return Err(format!("the value of \"{key}\" is neither a text nor one with a time")),
+        }
+    }
+    Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn store(matching: Matching, records: &[(&str, &str)]) -> Store {
+        let spec = Spec { owner: "t", name: "t".into(), size: 32768, timeout_ms: None, matching, state: None };
+        let store = Store { spec, table: RwLock::default() };
+        let records: Vec<_> = records.iter().map(|(k, v)| (k.to_string(), v.to_string(), None)).collect();
+        store.set(&records).expect("they fit");
+        store
+    }
+
+    #[test]
+    fn the_best_match_counts() {
+        let of = |s: &Store, key: &str| s.look_up(key, str::to_owned);
+        let networks =
+            [("10.0.0.0/8", "a"), ("10.1.0.0/16", "b"), ("10.1.2.3", "c"), ("::/0", "d"), ("2001:db8::/32", "e")];
+        let s = store(Matching::Network, &networks);
+        let cases = [("10.9.9.9", Some("a")), ("10.1.9.9", Some("b")), ("10.1.2.3", Some("c")), ("11.0.0.1", None)];
+        for (key, value) in cases.into_iter().chain([("2001:db8::1", Some("e")), ("::1", Some("d")), ("x", None)]) {
+            assert_eq!(of(&s, key).as_deref(), value, "{key}");
+        }
+        assert_eq!(of(&s, "10.1.0.0/12").as_deref(), Some("a"), "a range belongs to what holds all of it");
+        assert!(s.remove("10.1.0.0/16"));
+        assert_eq!(of(&s, "10.1.9.9").as_deref(), Some("a"));
+        assert_eq!(s.set(&[("10.0.0.0/33".into(), String::new(), None)]), Err(Refused::BadKey));
+        let s = store(Matching::Prefix, &[("/a", "1"), ("/a/b", "2"), ("", "0")]);
+        assert_eq!(of(&s, "/a/b/c").as_deref(), Some("2"));
+        assert_eq!(of(&s, "/a/c").as_deref(), Some("1"));
+        assert_eq!(of(&s, "/x").as_deref(), Some("0"));
+    }
+
+    #[test]
+    fn a_zone_is_bounded_and_what_is_over_makes_room() {
+        let s = store(Matching::Exact, &[]);
+        let large = "x".repeat(20_000);
+        assert_eq!(s.set(&[("a".into(), large.clone(), Some(0))]), Ok(()));
+        assert_eq!(s.look_up("a", |_| ()), None, "its time is over");
+        assert_eq!(s.set(&[("b".into(), large.clone(), None)]), Ok(()));
+        assert_eq!(s.set(&[("c".into(), large.clone(), None)]), Err(Refused::Full));
+        assert_eq!(s.set(&[("b".into(), large, None)]), Ok(()), "in the place of itself");
+        s.clear();
+        assert!(s.is_empty());
+    }
+
+    #[test]
+    fn states_are_read() {
+        let text = br#"{"a": "1", "b": {"value": "2", "until": 500}, "c": {"value": "3", "until": 50}}"#;
+        let records = parse_state(text, 100).expect("it is good");
+        assert_eq!(records, [("a".into(), "1".into(), None), ("b".into(), "2".into(), Some(400))]);
+        assert!(parse_state(b"[]", 0).is_err() && parse_state(b"{\"a\": 1}", 0).is_err());
+    }
+}

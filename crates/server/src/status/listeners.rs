@@ -1,0 +1,155 @@
+//! Listening addresses: connections taken, and what the kernel says of the queues before them. Asked socket by socket with
+//! getsockopt(2), which tells the same as sock_diag(7) without a walk through all sockets of the machine.
+
+use super::slot;
+use super::tally::Tally;
+use crate::master::sys;
+use crate::settings::{ListenAddress, SocketKind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// An address, as long as some thread listens on it.
+#[derive(Debug)]
+pub struct Entry {
+    /// The address.
+    pub address: ListenAddress,
+    /// Stream or datagram.
+    pub kind: SocketKind,
+    /// Connections taken.
+    accepted: Tally<1>,
+    sockets: Mutex<Vec<Weak<OwnedFd>>>,
+}
+
+/// What is known of an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// The address.
+    pub address: String,
+    /// Stream or datagram.
+    pub kind: SocketKind,
+    /// Connections taken, or sessions of datagrams begun.
+    pub accepted: u64,
+    /// Sockets that share the address.
+    pub sockets: Vec<Queue>,
+}
+
+/// One socket's queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// Connections that wait to be taken; bytes that wait to be read, of a datagram socket.
+    pub waiting: u32,
+    /// The longest the queue may be (`backlog`, bounded by `net.core.somaxconn`); bytes of the receive buffer.
+    pub limit: u32,
+    /// Connections or datagrams that the kernel dropped here.
+    pub drops: u32,
+}
+
+static ENTRIES: Mutex<Vec<Weak<Entry>>> = Mutex::new(Vec::new());
+
+/// A thread listens on a socket.
+pub fn open(address: &ListenAddress, kind: SocketKind, socket: &Arc<OwnedFd>) -> Arc<Entry> {
+    let mut entries = ENTRIES.lock().unwrap_or_else(PoisonError::into_inner);
+    entries.retain(|e| e.strong_count() > 0);
+    let known = entries.iter().filter_map(Weak::upgrade).find(|e| e.address == *address && e.kind == kind);
+    let entry = known.unwrap_or_else(|| {
+        let (address, sockets) = (address.clone(), Mutex::default());
+        let entry = Arc::new(Entry { address, kind, accepted: Tally::new(), sockets });
+        entries.push(Arc::downgrade(&entry));
+        entry
+    });
+    let mut sockets = entry.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+    sockets.retain(|s| s.strong_count() > 0);
+    // A unix socket is one for all threads.
+    if !sockets.iter().any(|s| std::ptr::eq(s.as_ptr(), Arc::as_ptr(socket))) {
+        sockets.push(Arc::downgrade(socket));
+    }
+    drop(sockets);
+    entry
+}
+
+impl Entry {
+    /// A connection was taken.
+    #[inline]
+    pub fn accepted(&self) {
+        self.accepted.count(0);
+    }
+
+    /// Connections taken by one thread.
+    pub fn accepted_by(&self, thread: slot::Thread) -> u64 {
+        self.accepted.of(thread.slot)[0]
+    }
+
+    fn facts(&self) -> Facts {
+        let sockets: Vec<_> = {
+            let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+            sockets.iter().filter_map(Weak::upgrade).collect()
+        };
+        let queue = |socket: Arc<OwnedFd>| match (&self.address, self.kind) {
+            // The kernel does not tell a unix socket's queue in this way.
+            (ListenAddress::Unix(_), _) => None,
+            (_, SocketKind::Stream) => sys::accept_queue(socket.as_fd()).ok(),
+            (_, SocketKind::Datagram) => sys::datagram_queue(socket.as_fd()).ok(),
+        };
+        let sockets = sockets.into_iter().filter_map(queue);
+        let sockets = sockets.map(|[waiting, limit, drops]| Queue { waiting, limit, drops }).collect();
+        Facts { address: self.address.to_string(), kind: self.kind, accepted: self.accepted.sums()[0], sockets }
+    }
+}
+
+/// All addresses, in order.
+pub fn all() -> Vec<Facts> {
+    let entries: Vec<_> = {
+        let entries = ENTRIES.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().filter_map(Weak::upgrade).collect()
+    };
+    let mut all: Vec<_> = entries.iter().map(|e| e.facts()).collect();
+    all.sort_by(|a, b| a.address.cmp(&b.address));
+    all
+}
+
+/// What the kernel counts for all listeners of the network namespace together: `ListenOverflows`, `ListenDrops`.
+pub fn of_namespace() -> Option<(u64, u64)> {
+    parse_netstat(&std::fs::read_to_string("/proc/net/netstat").ok()?)
+}
+
+/// A line of names, and a line of numbers below it.
+fn parse_netstat(text: &str) -> Option<(u64, u64)> {
+    let mut lines = text.lines().filter_map(|l| l.strip_prefix("TcpExt: "));
+    let (names, numbers) = (lines.next()?, lines.next()?);
+    let of = |wanted: &str| {
+        let mut both = names.split(' ').zip(numbers.split(' '));
+        both.find(|(name, _)| *name == wanted).and_then(|(_, n)| n.parse().ok())
+    };
+    Some((of("ListenOverflows")?, of("ListenDrops")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_full_queue_is_seen() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("it is bound");
+        rustix::net::listen(&listener, 2).expect("it listens");
+        let fd: Arc<OwnedFd> = Arc::new(listener.into());
+        let entry = open(&ListenAddress::Inet(address), SocketKind::Stream, &fd);
+        entry.accepted();
+        let _clients: Vec<_> = (0..2).map(|_| TcpStream::connect(address).expect("there is room")).collect();
+        let facts = entry.facts();
+        assert_eq!(facts.sockets, [Queue { waiting: 2, limit: 2, drops: 0 }]);
+        assert_eq!((facts.accepted, facts.address), (1, address.to_string()));
+        assert!(all().iter().any(|f| f.address == address.to_string()));
+        drop((entry, fd));
+        assert!(!all().iter().any(|f| f.address == address.to_string()));
+    }
+
+    #[test]
+    fn the_kernel_s_table_is_read() {
+        let text = "TcpExt: SyncookiesSent ListenOverflows ListenDrops\nTcpExt: 1 22 33\nIpExt: X\nIpExt: 0\n";
+        assert_eq!(parse_netstat(text), Some((22, 33)));
+        assert_eq!(parse_netstat("TcpExt: A\nTcpExt: 1\n"), None);
+        assert!(of_namespace().is_some());
+    }
+}

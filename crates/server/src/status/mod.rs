@@ -1,0 +1,23 @@
+//! What is counted, for the API, `prometheus`, the dashboard and `ironweir top`.
+//!
+//! ```text
+//!  a thread counts in its own block (tally, slot)        somebody asks (api, service thread)
+//!     requests, latency, ssl, turns, peers, limits, ...  ──>  sums over all blocks; listeners: the kernel is asked
+//! ```
+//! Nothing here locks or is shared on the way of a request (docs/decisions/0009).
+
+pub mod caches;
+pub mod codes;
+pub mod latency;
+pub mod limits;
+pub mod listeners;
+pub mod peers;
+pub mod processes;
+pub mod requests;
+pub mod slot;
+pub mod ssl;
+pub mod tally;
+pub mod turns;
+pub mod zones;
+
+pub use tally::Tally;

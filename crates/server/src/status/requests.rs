@@ -1,0 +1,146 @@
+//! Requests: all of them, and those of a `status_zone`. Before: `connection` (a head is there). After: the log.
+
+use super::caches;
+use super::codes::{self, Responses};
+use super::latency;
+use super::tally::{Mine, Tally};
+use crate::modules::variables;
+use crate::request::Request;
+use crate::snapshot::{ServerId, Shot};
+use crate::worker::clock;
+use std::rc::Rc;
+
+const PROCESSING: usize = 0;
+const REQUESTS: usize = 1;
+const DISCARDED: usize = 2;
+const RECEIVED: usize = 3;
+const SENT: usize = 4;
+const RESPONSES: usize = 5;
+const WIDTH: usize = RESPONSES + codes::WIDTH;
+
+/// What is counted of requests.
+pub type Counts = Tally<WIDTH>;
+
+/// All requests of clients, whatever zone.
+pub static ALL: Counts = Tally::new();
+
+/// What was counted.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Under way now.
+    pub processing: u64,
+    /// Came.
+    pub requests: u64,
+    /// Ended without an answer.
+    pub discarded: u64,
+    /// Bytes from clients.
+    pub received: u64,
+    /// Bytes to clients.
+    pub sent: u64,
+    /// Answers.
+    pub responses: Responses,
+}
+
+impl Totals {
+    fn of(n: &[u64; WIDTH]) -> Totals {
+        Totals {
+            processing: n[PROCESSING],
+            requests: n[REQUESTS],
+            discarded: n[DISCARDED],
+            received: n[RECEIVED],
+            sent: n[SENT],
+            responses: Responses::read(&n[RESPONSES..]),
+        }
+    }
+}
+
+/// Adds up.
+pub fn totals(counts: &Counts) -> Totals {
+    Totals::of(&counts.sums())
+}
+
+/// The same of all requests of one thread.
+pub fn of_thread(slot: usize) -> Totals {
+    Totals::of(&ALL.of(slot))
+}
+
+/// Sets to zero, but for the requests under way.
+pub fn reset(counts: &Counts) {
+    counts.reset(&[PROCESSING]);
+}
+
+/// A request of a client, or a session of `stream`, counts as under way as long as this lives.
+#[derive(Default)]
+pub struct Underway(Option<Place>);
+
+struct Place {
+    shot: Rc<Shot>,
+    server: ServerId,
+    is_request: bool,
+}
+
+impl Drop for Underway {
+    fn drop(&mut self) {
+        let Some(place) = self.0.take() else { return };
+        if place.is_request {
+            ALL.mine().sub(PROCESSING, 1);
+        }
+        if let Some(zone) = &place.shot.server(place.server).conf.zone {
+            zone.counts.mine().sub(PROCESSING, 1);
+        }
+    }
+}
+
+/// A client's request, or its session of `stream`, has come, and its server is known.
+pub fn begin(r: &mut Request) {
+    let start = |mine: Mine<'_, WIDTH>| {
+        mine.add(PROCESSING, 1);
+        mine.add(REQUESTS, 1);
+    };
+    let is_request = r.ctx.stream.is_none();
+    if is_request {
+        start(ALL.mine());
+    }
+    if let Some(zone) = &r.server().conf.zone {
+        start(zone.counts.mine());
+    }
+    r.underway = Underway(Some(Place { shot: r.shot.clone(), server: r.server, is_request }));
+}
+
+/// A client's request is done.
+pub fn end(r: &mut Request) {
+    let status = variables::status(r);
+    let (received, sent, answered) = (r.request_length, r.bytes_sent(), r.header_sent);
+    let finish = |mine: Mine<'_, WIDTH>| {
+        mine.add(RECEIVED, received);
+        mine.add(SENT, sent);
+        if answered {
+            codes::count(mine, RESPONSES, status);
+        } else {
+            mine.add(DISCARDED, 1);
+        }
+    };
+    finish(ALL.mine());
+    caches::count(r);
+    let ms = clock::wall_ms().saturating_sub(r.started_ms);
+    latency::count(latency::REQUESTS_MS.mine(), 0, ms);
+    if let Some(zone) = &r.server().conf.zone {
+        finish(zone.counts.mine());
+    }
+    if let Some(zone) = &*r.conf().status_zone.zone {
+        finish(zone.counts.mine());
+        zone.counts.mine().add(REQUESTS, 1);
+    }
+    r.underway = Underway::default();
+}
+
+/// A session of `stream` is done.
+pub fn end_session(r: &mut Request) {
+    if let (Some(zone), Some(facts)) = (&r.server().conf.zone, &r.ctx.stream) {
+        let mine = zone.counts.mine();
+        mine.add(RECEIVED, facts.received);
+        mine.add(SENT, facts.sent);
+        codes::count(mine, RESPONSES, facts.status);
+    }
+    r.underway = Underway::default();
+}

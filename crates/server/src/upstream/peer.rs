@@ -1,0 +1,325 @@
+//! A peer: one address of one `server` line, and what all threads know of it. States outlive reloads: they are found again
+//! by group, address and which of several lines with this address.
+
+use super::counts::Counts;
+use super::standing::{Role, Standing};
+use crate::connection::Address;
+use crate::health::record::Record;
+use crate::worker::clock;
+use balance::{FailurePolicy, Failures, Inflight};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+/// A peer.
+#[derive(Debug)]
+pub struct Peer {
+    /// Its number in the group, the same as long as it is in it.
+    pub id: u32,
+    /// `127.0.0.1:8080`, `unix:/path`: `$upstream_addr`.
+    pub name: Box<str>,
+    /// The server as it was written.
+    pub server: Box<str>,
+    /// Where it is.
+    pub address: Address,
+    /// What its `server` line says of it.
+    pub settings: PeerSettings,
+    /// What is known of it.
+    pub state: Arc<PeerState>,
+}
+
+/// The parameters of a `server` line that are about each of its peers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PeerSettings {
+    /// `weight`
+    pub weight: u32,
+    /// `max_conns`, 0: no limit.
+    pub max_conns: u32,
+    /// `max_fails`, `fail_timeout`
+    pub policy: FailurePolicy,
+    /// `slow_start`, 0: none.
+    pub slow_start_ms: u64,
+    /// `down`, `drain`
+    pub role: Role,
+    /// `route`, empty if there is none.
+    pub route: Box<str>,
+}
+
+impl Default for PeerSettings {
+    fn default() -> PeerSettings {
+        PeerSettings {
+            weight: 1,
+            max_conns: 0,
+            policy: FailurePolicy::default(),
+            slow_start_ms: 0,
+            role: Role::Up,
+            route: Box::default(),
+        }
+    }
+}
+
+/// How a peer is, as nginx Plus' API calls it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Takes requests.
+    Up,
+    /// Takes the requests of its sessions only.
+    Draining,
+    /// The configuration or the operator says so.
+    Down,
+    /// Set aside: requests failed (`max_fails`), or it is an outlier.
+    Unavail,
+    /// A `mandatory` check has not passed yet.
+    Checking,
+    /// Checks fail.
+    Unhealthy,
+}
+
+impl State {
+    /// nginx Plus' word.
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Up => "up",
+            State::Draining => "draining",
+            State::Down => "down",
+            State::Unavail => "unavail",
+            State::Checking => "checking",
+            State::Unhealthy => "unhealthy",
+        }
+    }
+}
+
+/// What all threads know of a peer.
+#[derive(Debug)]
+pub struct PeerState {
+    /// Connections in use.
+    pub conns: AtomicU32,
+    /// Which of all states of the process: idle connections to the peer are found by it.
+    pub number: u32,
+    count: AtomicU32,
+    accessed_s: AtomicU64,
+    checked_s: AtomicU64,
+    /// When it came back from being set aside (monotonic ms), for `slow_start`; 0: never.
+    pub recovered_ms: AtomicU64,
+    /// What checks, ejection and the operator say.
+    pub standing: Standing,
+    /// When it was chosen last (wall clock ms since 1970); 0: never.
+    pub selected_ms: AtomicU64,
+    /// Tries that failed.
+    pub fails: AtomicU64,
+    /// How often it was set aside for failures of requests.
+    pub unavail: AtomicU64,
+    /// For `least_time`, and to be shown.
+    pub times: Times,
+    /// Requests, answers, bytes.
+    pub counts: Counts,
+    /// What checks found.
+    pub health: Record,
+    /// For the API.
+    pub shown: crate::status::peers::Shown,
+    out: Mutex<Out>,
+}
+
+/// How long a peer has been out of use, not counting what was meant so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Out {
+    /// When the present time out began (wall clock ms since 1970); none: it is in use.
+    pub since_ms: Option<u64>,
+    /// How long the times out before were, together, ms.
+    pub before_ms: u64,
+}
+
+impl Out {
+    /// All time out of use, ms.
+    pub fn total_ms(&self, now_ms: u64) -> u64 {
+        self.before_ms + self.since_ms.map_or(0, |since| now_ms.saturating_sub(since))
+    }
+}
+
+/// How fast a peer is. Milliseconds.
+#[derive(Debug, Default)]
+pub struct Times {
+    /// Moving average until the header (`stream`: the first byte).
+    pub header: AtomicU64,
+    /// Moving average until the last byte.
+    pub last_byte: AtomicU64,
+    /// Moving average until the connection stood (`stream` only).
+    pub connect: AtomicU64,
+    /// Requests under way.
+    pub inflight: Mutex<Inflight>,
+}
+
+impl Times {
+    /// Adds a sample to an average. Threads may overtake each other here; the worst is one sample less.
+    pub fn sample(average: &AtomicU64, ms: u64) {
+        average.store(balance::average(average.load(Relaxed), ms), Relaxed);
+    }
+
+    /// The requests under way.
+    pub fn inflight(&self) -> MutexGuard<'_, Inflight> {
+        self.inflight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for PeerState {
+    fn default() -> PeerState {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        PeerState {
+            conns: AtomicU32::new(0),
+            number: NEXT.fetch_add(1, Relaxed),
+            count: AtomicU32::new(0),
+            accessed_s: AtomicU64::new(0),
+            checked_s: AtomicU64::new(0),
+            recovered_ms: AtomicU64::new(0),
+            standing: Standing::default(),
+            selected_ms: AtomicU64::new(0),
+            fails: AtomicU64::new(0),
+            unavail: AtomicU64::new(0),
+            times: Times::default(),
+            counts: Counts::default(),
+            health: Record::default(),
+            shown: Default::default(),
+            out: Mutex::default(),
+        }
+    }
+}
+
+impl PeerState {
+    /// The failures so far.
+    pub fn failures(&self) -> Failures {
+        Failures {
+            count: self.count.load(Relaxed),
+            accessed_s: self.accessed_s.load(Relaxed),
+            checked_s: self.checked_s.load(Relaxed),
+        }
+    }
+
+    /// Whether no failure counts against the peer, with one load.
+    pub fn is_clean(&self) -> bool {
+        self.count.load(Relaxed) == 0
+    }
+
+    /// Stores what a rule made of the failures. Threads may overtake each other here; the worst is one failure less.
+    pub fn set_failures(&self, f: Failures) {
+        self.count.store(f.count, Relaxed);
+        self.accessed_s.store(f.accessed_s, Relaxed);
+        self.checked_s.store(f.checked_s, Relaxed);
+    }
+
+    /// How long it has been out of use.
+    pub fn out(&self) -> Out {
+        *self.out.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It went out of use, or may be in use again: what is asked decides.
+    pub fn note_use(&self, policy: FailurePolicy) {
+        let aside = policy.max_fails > 0 && self.count.load(Relaxed) >= policy.max_fails;
+        let is_out = aside || !self.standing.now().is_well();
+        let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
+        match (is_out, out.since_ms) {
+            (true, None) => out.since_ms = Some(clock::wall_ms()),
+            (false, Some(since)) => {
+                out.before_ms += clock::wall_ms().saturating_sub(since);
+                out.since_ms = None;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// A peer's name through reloads: group, address, and which of several lines with this address.
+type StateKey = (Box<str>, Box<str>, usize);
+
+/// States as long as any snapshot uses them.
+static STATES: Mutex<Option<HashMap<StateKey, Weak<PeerState>>>> = Mutex::new(None);
+
+/// The state of a peer: the one that is there already, or a new one.
+pub fn state_of(group: &str, peer: &str, ordinal: usize) -> Arc<PeerState> {
+    let mut guard = STATES.lock().expect("nothing panics while it is locked");
+    let states = guard.get_or_insert_default();
+    states.retain(|_, s| s.strong_count() > 0);
+    let key = (Box::from(group), Box::from(peer), ordinal);
+    if let Some(state) = states.get(&key).and_then(Weak::upgrade) {
+        return state;
+    }
+    let state = Arc::new(PeerState::default());
+    states.insert(key, Arc::downgrade(&state));
+    state
+}
+
+impl Peer {
+    /// A peer with the values a `server` line has by default. `ordinal`: how many lines before have the same address.
+    pub fn new(group: &str, server: &str, address: Address, ordinal: usize) -> Peer {
+        let state = state_of(group, &name_of(&address), ordinal);
+        Peer::with_state(server, address, state)
+    }
+
+    /// A peer with default values and a state of its own.
+    pub fn with_state(server: &str, address: Address, state: Arc<PeerState>) -> Peer {
+        Peer {
+            id: 0,
+            name: name_of(&address).into(),
+            server: server.into(),
+            address,
+            settings: PeerSettings::default(),
+            state,
+        }
+    }
+
+    /// What is meant for it: by the operator, else by the configuration.
+    #[inline]
+    pub fn role(&self) -> Role {
+        self.state.standing.now().role().unwrap_or(self.settings.role)
+    }
+
+    /// What sessions call it: its `route`, or a digest of its name.
+    pub fn session_id(&self) -> Box<[u8]> {
+        match &*self.settings.route {
+            "" => Box::new(balance::session_id(self.name.as_bytes())),
+            route => route.as_bytes().into(),
+        }
+    }
+
+    /// Set aside for failures of requests.
+    pub fn is_set_aside(&self, now_s: u64) -> bool {
+        !self.state.is_clean() && self.state.failures().set_aside(self.settings.policy, now_s)
+    }
+
+    /// How it is now.
+    pub fn state(&self) -> State {
+        let stands = self.state.standing.now();
+        match self.role() {
+            Role::Down => State::Down,
+            _ if stands.is_failing() => State::Unhealthy,
+            _ if stands.is_unproven() => State::Checking,
+            _ if stands.is_ejected() || self.is_set_aside(clock::monotonic_ms() / 1000) => State::Unavail,
+            Role::Drain => State::Draining,
+            Role::Up => State::Up,
+        }
+    }
+
+    /// Why it is out, in words for an operator; none while it is in use.
+    pub fn reason(&self) -> Option<String> {
+        let notes = self.state.health.notes();
+        let cause = match self.state() {
+            State::Unhealthy | State::Checking => notes.active.as_ref(),
+            State::Unavail if self.state.standing.now().is_ejected() => notes.outlier.as_ref(),
+            State::Unavail => notes.passive.as_ref(),
+            State::Up | State::Draining | State::Down => None,
+        };
+        cause.map(ToString::to_string)
+    }
+
+    /// It is draining, and nothing of its requests is under way.
+    pub fn is_drained(&self) -> bool {
+        self.role() == Role::Drain && self.state.conns.load(Relaxed) == 0
+    }
+}
+
+/// An address as peers are called.
+pub fn name_of(address: &Address) -> String {
+    match address {
+        Address::Inet(a) => a.to_string(),
+        Address::Unix(path) => format!("unix:{}", path.display()),
+    }
+}

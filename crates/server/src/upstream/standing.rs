@@ -1,0 +1,131 @@
+//! Whether a peer takes requests, in one word that all threads read with one load: what health checks found, what outlier
+//! ejection and the operator decided. Of the configuration's own `down` and `drain` it knows nothing.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Checks that a group may have.
+pub const MAX_CHECKS: usize = 16;
+
+/// The peer failed these checks.
+const FAILING: u64 = (1 << MAX_CHECKS) - 1;
+/// These checks are `mandatory` and have not passed yet.
+const UNPROVEN: u64 = FAILING << MAX_CHECKS;
+/// Set aside as an outlier.
+const EJECTED: u64 = 1 << 32;
+/// Where what the operator said begins: 0 nothing, else a [`Role`] and one.
+const ROLE_AT: u32 = 33;
+const ROLE: u64 = 0b11 << ROLE_AT;
+
+/// What is meant for a peer, by the configuration or the operator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Role {
+    /// Takes requests.
+    #[default]
+    Up,
+    /// `drain`: takes the requests of its sessions, no others.
+    Drain,
+    /// `down`
+    Down,
+}
+
+/// See the top of the file.
+#[derive(Debug, Default)]
+pub struct Standing(AtomicU64);
+
+/// A standing at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stands(u64);
+
+impl Standing {
+    /// As it is now.
+    #[inline]
+    pub fn now(&self) -> Stands {
+        Stands(self.0.load(Relaxed))
+    }
+
+    fn set(&self, bits: u64, on: bool) {
+        if on {
+            self.0.fetch_or(bits, Relaxed);
+        } else {
+            self.0.fetch_and(!bits, Relaxed);
+        }
+    }
+
+    /// The check of this number (within its group) found the peer sick, or well.
+    pub fn set_failing(&self, check: usize, failing: bool) {
+        self.set(1 << check, failing);
+    }
+
+    /// The check of this number has to pass before the peer is used, or has.
+    pub fn set_unproven(&self, check: usize, unproven: bool) {
+        self.set(1 << (MAX_CHECKS + check), unproven);
+    }
+
+    /// Checks from this number on are no more.
+    pub fn forget_checks(&self, from: usize) {
+        let gone = FAILING & (FAILING << from);
+        self.set(gone | gone << MAX_CHECKS, false);
+    }
+
+    /// The peer is set aside as an outlier, or taken back.
+    pub fn set_ejected(&self, ejected: bool) {
+        self.set(EJECTED, ejected);
+    }
+
+    /// What the operator says; `None`: what the configuration says holds again.
+    pub fn set_role(&self, role: Option<Role>) {
+        let bits = role.map_or(0, |r| (r as u64 + 1) << ROLE_AT);
+        let _ = self.0.fetch_update(Relaxed, Relaxed, |word| Some(word & !ROLE | bits));
+    }
+}
+
+impl Stands {
+    /// A check finds the peer sick.
+    pub fn is_failing(self) -> bool {
+        self.0 & FAILING != 0
+    }
+
+    /// A `mandatory` check has not passed yet.
+    pub fn is_unproven(self) -> bool {
+        self.0 & UNPROVEN != 0
+    }
+
+    /// Set aside as an outlier.
+    pub fn is_ejected(self) -> bool {
+        self.0 & EJECTED != 0
+    }
+
+    /// What the operator said, if anything.
+    pub fn role(self) -> Option<Role> {
+        [None, Some(Role::Up), Some(Role::Drain), Some(Role::Down)][(self.0 >> ROLE_AT & 0b11) as usize]
+    }
+
+    /// No check and no ejection stands against the peer.
+    #[inline]
+    pub fn is_well(self) -> bool {
+        self.0 & (FAILING | UNPROVEN | EJECTED) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn checks_ejection_and_roles_do_not_disturb_each_other() {
+        let standing = Standing::default();
+        assert!(standing.now().is_well() && standing.now().role().is_none());
+        standing.set_failing(0, true);
+        standing.set_unproven(MAX_CHECKS - 1, true);
+        standing.set_role(Some(Role::Drain));
+        standing.set_ejected(true);
+        standing.set_role(Some(Role::Down));
+        assert_eq!(standing.now().role(), Some(Role::Down));
+        standing.forget_checks(1);
+        assert!(standing.now().is_failing() && !standing.now().is_unproven() && standing.now().is_ejected());
+        standing.forget_checks(0);
+        standing.set_ejected(false);
+        standing.set_role(None);
+        assert_eq!(standing.now(), Stands(0));
+    }
+}
