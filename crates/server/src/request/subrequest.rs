@@ -64,6 +64,8 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
         crate::modules::log::write(&mut child);
     }
     r.subrequests = child.subrequests;
+    // nginx has one word for a connection: what a subrequest did last stands in its parent's lines too.
+    r.doing = child.doing;
     r.ctx.limit_req = child.ctx.limit_req;
     std::mem::swap(&mut child.ctx.limit_conn, &mut r.ctx.limit_conn);
     child.swap_shared(r);
@@ -112,6 +114,7 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
     child.depth = r.depth + 1;
     child.subrequests = r.subrequests;
     child.internal = true;
+    child.doing = r.doing;
     child.server = r.server;
     child.location = r.location;
     child.method = if options.get { Method::Get } else { r.method };
