@@ -43,7 +43,7 @@ ip netns add stress-verdicts && ip link add sv0 type veth peer name sv1 netns st
 ip addr add 10.213.7.1/24 dev sv0 && ip link set sv0 up
 ip -n stress-verdicts addr add 10.213.7.2/24 dev sv1 && ip -n stress-verdicts link set sv1 up
 ip netns exec stress-verdicts tc qdisc add dev sv1 root tbf rate 10mbit burst 10kb latency 50ms
-ip netns exec stress-verdicts nginx -c "$dir/nginx.conf" & server=$!
+ip netns exec stress-verdicts $run taskset -c 0 nginx -c "$dir/nginx.conf" & server=$!
 sleep 0.5
 load -c64 -d4s http://10.213.7.2:7811/ | say path "a veth of 10 Mbit/s, closed loop"
 load -c64 -d4s -R20000 http://10.213.7.2:7811/ | say path "a veth of 10 Mbit/s, open loop"

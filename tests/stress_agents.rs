@@ -1,15 +1,15 @@
 //! `ironweir agent` and `ironweir stress --agents`: five agents on loopback.
 
-use crate::harness::{Agent, Backend, Json, Program, Site, agents, has_tools, stress, text, wait};
+use crate::harness::{Agent, Backend, Json, Program, Site, agents, agents_by, has_tools, stress, text, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 #[test]
 fn five_agents_share_a_schedule_and_their_histograms_merge() {
-    let (_folder, agents, list) = agents(5);
+    let (_folder, agents, list) = agents_by(Agent::start_promptly, 5);
     let mut spreads = Vec::new();
-    // Five processes on two cores: one run of three may find a neighbour in its way.
+    // One run of three may find a neighbour in its way.
     for _ in 0..3 {
         let backend = Backend::ok("x");
         let url = format!("http://127.0.0.1:{}/", backend.port);

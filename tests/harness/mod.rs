@@ -12,7 +12,7 @@ mod server;
 mod stress;
 mod tls;
 
-pub use agents::{Agent, agents};
+pub use agents::{Agent, agents, agents_by};
 pub use backend::{Backend, Reply};
 pub use client::{Client, Response, find};
 pub use dns::Dns;

@@ -217,8 +217,12 @@ impl Client<'_> {
         match outcome {
             Ok(()) => self.settle(id),
             Err(kind) => {
+                // GOAWAY goes out before the end; where that fails, the connection has failed already.
+                let generation = self.connections[id as usize].generation;
                 self.write_streams(id);
-                self.fail(id, kind);
+                if self.connections[id as usize].generation == generation {
+                    self.fail(id, kind);
+                }
             }
         }
     }

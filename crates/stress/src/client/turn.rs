@@ -28,9 +28,10 @@ impl Client<'_> {
                 if self.pace.wake_at() <= self.now {
                     self.send_due();
                 }
-                self.flush_streams();
             }
         }
+        // After all of them: the target gets its requests in fewer pieces, and answers in fewer.
+        self.flush_streams();
     }
 
     fn event(&mut self, id: u32, flags: u32) {

@@ -46,6 +46,9 @@ struct Held {
     beat: u64,
 }
 
+/// What a connection takes in any case, bytes.
+pub(super) const LEAST_MEMORY: usize = size_of::<Held>();
+
 /// What all threads share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {

@@ -265,7 +265,8 @@ pub fn run(plan: &HoldPlan, watch: &mut dyn HoldWatch, start_ns: Option<u64>) ->
         sample: Sample::new(1),
         ready: Latencies::default(),
         beat: Latencies::default(),
-        memory_each: memory as f64 / held.max(1) as f64,
+        // The list may lie in pages that were there before.
+        memory_each: (memory as f64 / held.max(1) as f64).max(client::LEAST_MEMORY as f64),
         series,
         partial: None,
         verdict: Verdict { limit: Limit::None, evidence: Vec::new() },
