@@ -26,6 +26,19 @@ impl Weights {
         Weights { peers }
     }
 
+    /// The turns of a group whose peers have changed: `before` says which index a peer had, if it was there. Who stays keeps
+    /// its turn, so that a list that changes often is no list that begins with its first peer again and again.
+    pub fn moved<P: Peers + ?Sized>(&self, peers: &P, before: impl Fn(usize) -> Option<usize>) -> Self {
+        let mut weights = Weights::new(peers);
+        for (peer, weight) in weights.peers.iter_mut().enumerate() {
+            if let Some(old) = before(peer).and_then(|index| self.peers.get(index)) {
+                weight.current = old.current;
+                weight.effective = old.effective.min(weight.effective);
+            }
+        }
+        weights
+    }
+
     /// A try at a peer failed: it loses `weight / max_fails` of its effective weight (nothing if `max_fails` is 0).
     pub fn failed<P: Peers + ?Sized>(&mut self, peers: &P, peer: usize, max_fails: u32) {
         self.fit(peers);

@@ -12,6 +12,16 @@ fn round_robin(peers: &[Fake], weights: &mut Weights, count: usize) -> String {
 }
 
 #[test]
+fn peers_that_stay_keep_their_turns() {
+    let mut weights = Weights::new(&group(&[1, 1, 1])[..]);
+    assert_eq!(sequence(&group(&[1, 1, 1]), &mut weights, 1, |c, _| c.round_robin()), "a");
+    // A new one in front; a, b and c are b, c and d now, and c is next.
+    let four = group(&[1, 1, 1, 1]);
+    let mut weights = weights.moved(&four[..], |i| i.checked_sub(1));
+    assert_eq!(sequence(&four, &mut weights, 4, |c, _| c.round_robin()), "cdab");
+}
+
+#[test]
 fn smooth_sequences() {
     for (weights, expected) in [(&[5, 1, 1][..], "aabacaa"), (&[1, 1, 1], "abcabc"), (&[3, 2, 1], "abacba")] {
         let peers = group(weights);

@@ -104,6 +104,7 @@ fn snapshot(
     if let Some(stream) = &snapshot.stream {
         crate::upstream::live::follow(&stream.groups);
     }
+    crate::health::prober::configure(&snapshot);
     Ok(Arc::new(snapshot))
 }
 

@@ -2,6 +2,7 @@
 //! the error log, the API and the page.
 
 use std::fmt;
+use std::net::SocketAddr;
 
 /// What is wrong with a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,10 +98,15 @@ impl Cause {
     }
 }
 
+/// Nobody else could be meant.
+fn is_here(at: &str) -> bool {
+    at.starts_with("unix:") || at.parse::<SocketAddr>().is_ok_and(|a| a.ip().is_loopback())
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::Refused { at } if at.starts_with("unix:") => {
+            Cause::Refused { at } if is_here(at) => {
                 write!(f, "refused: nothing listens on {at}")
             }
             Cause::Refused { at } => {

@@ -1,5 +1,15 @@
-//! Health of peers: what is known of it (`record`, `cause`), and who finds it out. The switch itself is
-//! `upstream::standing`, which the choice of a peer reads.
+//! Health of peers: what is asked of them (`check`, `matching`), who asks (`prober`, `probe` and the protocols), what answers mean
+//! (`verdict`) and what is known (`record`, `cause`). The switch itself is `upstream::standing`, which the choice of a peer reads:
+//! nothing here is on the way of a request.
 
 pub mod cause;
+pub mod check;
+pub mod grpc;
+pub mod http;
+pub mod link;
+pub mod matching;
+pub mod outlier;
+pub mod probe;
+pub mod prober;
 pub mod record;
+pub mod verdict;

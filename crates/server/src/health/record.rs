@@ -2,6 +2,7 @@
 //! Written by the prober and by failed requests, read by whoever shows it.
 
 use super::cause::Cause;
+use super::verdict::{FLAP_WINDOW, FLAPS};
 use crate::upstream::standing::MAX_CHECKS;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
@@ -30,6 +31,8 @@ pub struct Notes {
     pub passive: Option<Cause>,
     /// Why it is ejected.
     pub outlier: Option<Cause>,
+    /// For its ejection.
+    pub ejection: super::outlier::Track,
     /// Of each check of the group.
     pub tracks: [Track; MAX_CHECKS],
     /// When its health changed (monotonic ms): the newest of them, newest last.
@@ -58,6 +61,24 @@ pub struct Checks {
     pub unhealthy: u64,
     /// Whether the last check passed; none before the first.
     pub last_passed: Option<bool>,
+}
+
+impl Notes {
+    /// The peer's health changed, if it did; changes of long ago are forgotten.
+    pub fn changed(&mut self, at_ms: Option<u64>) {
+        let Some(at_ms) = at_ms else { return };
+        if self.changes.len() == FLAPS {
+            self.changes.pop_front();
+        }
+        self.changes.push_back(at_ms);
+    }
+
+    /// How many changes make it flap; 0: it does not.
+    pub fn flapping(&self, now_ms: u64) -> usize {
+        let window = FLAP_WINDOW.as_millis() as u64;
+        let all = self.changes.len() == FLAPS && self.changes.front().is_some_and(|at| now_ms - at <= window);
+        if all { FLAPS } else { 0 }
+    }
 }
 
 impl Record {

@@ -20,6 +20,7 @@ pub mod gzip;
 pub mod gzip_rules;
 pub mod gzip_static;
 pub mod headers;
+pub mod health_check;
 pub mod http2;
 pub mod http3;
 pub mod http_block;
@@ -60,6 +61,7 @@ pub mod stream_proxy;
 pub mod stream_variables;
 pub mod stub_status;
 pub mod sub;
+pub mod tengine_check;
 pub mod try_files;
 pub mod upstream_block;
 pub mod upstream_server;
@@ -115,6 +117,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     upstream_block::DIRECTIVES,
     upstream_server::DIRECTIVES,
     sticky::DIRECTIVES,
+    health_check::DIRECTIVES,
+    tengine_check::DIRECTIVES,
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
     gzip_rules::DIRECTIVES,
@@ -318,6 +322,8 @@ location_confs! {
     status_zone,
     /// `api`.
     api,
+    /// `health_check`.
+    health_check,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
@@ -353,6 +359,8 @@ pub struct MainConf {
     pub limit_req: limit_req::Main,
     /// `keyval_zone`.
     pub keyval: keyval::Main,
+    /// `health_check`, `match`.
+    pub health: health_check::Main,
 }
 
 impl MainConf {
@@ -471,9 +479,11 @@ pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
 /// Checks and completes a level after it has been merged with its parent.
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
     if build.plane.is_stream() {
-        return stream_proxy::finish_level(build, level);
+        stream_proxy::finish_level(build, level);
+        return health_check::finish_level(build, level);
     }
     proxy::finish_level(build, level, parent);
+    health_check::finish_level(build, level);
     fastcgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);
     referer::finish_level(build, level, parent);
@@ -521,7 +531,7 @@ pub fn configure_arguments() -> String {
         "--with-stream_ssl_preread_module",
         "--with-debug",
     ];
-    let without = ["memcached", "uwsgi", "scgi", "browser", "upstream_sticky"];
+    let without = ["memcached", "uwsgi", "scgi", "browser"];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
     let without_stream = ["--without-stream_upstream_least_time_module".to_owned()];
     with.iter().map(|s| s.to_string()).chain(without).chain(without_stream).collect::<Vec<_>>().join(" ")

@@ -87,6 +87,16 @@ impl Conf {
     }
 }
 
+impl Conf {
+    /// The group, where `proxy_pass` has no variables.
+    pub fn group(&self) -> Option<GroupId> {
+        match &*self.own.pass {
+            Some(Pass::Group(id)) => Some(*id),
+            _ => None,
+        }
+    }
+}
+
 /// `proxy_protocol`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProxyHeader {

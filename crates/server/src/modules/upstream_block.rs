@@ -1,19 +1,24 @@
 //! `upstream` blocks: their directives, and the groups made of them (nginx's `ngx_http_upstream` and its balancing modules).
 //! Their `server` lines are read in `upstream_server`.
 
-use super::sticky;
 use super::upstream_server::resolve;
+use super::{sticky, tengine_check};
 use crate::config::complex::Complex;
 use crate::config::set::{duplicate, invalid};
 use crate::config::{Build, Directive, Scope, both, upstream, upstream_of_both};
+use crate::health::outlier::Outliers;
 use crate::resolve::{RESOLVER_TIMEOUT, ResolverConfig};
 use crate::upstream::group::{Better, Group, GroupId, Keepalive, Method, Timing, key_of, number_of};
 use crate::upstream::live::Live;
+use crate::upstream::queue::{Line, Queue};
 use crate::upstream::servers::Servers;
 use conf::{Contexts, Node, Problem, value};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// How long a request waits in a `queue` unless it says otherwise (as in nginx Plus).
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
@@ -23,6 +28,8 @@ pub const DIRECTIVES: &[Directive] = &[
     upstream_of_both("hash", hash),
     upstream_of_both("random", random),
     upstream("least_time", least_time),
+    upstream("queue", queue),
+    upstream("outlier_ejection", outlier_ejection),
     upstream_of_both("zone", zone),
     upstream_of_both("resolver", |s, n| {
         let words: Vec<&[u8]> = n.args.iter().map(|w| w.text.as_slice()).collect();
@@ -57,6 +64,9 @@ pub struct Block {
     resolver: Option<Arc<ResolverConfig>>,
     resolver_timeout: Option<Duration>,
     pub(super) sticky: Option<sticky::Sticky>,
+    pub(super) check: tengine_check::Given,
+    queue: Option<(usize, Duration)>,
+    outliers: Option<Outliers>,
     pub(super) state_file: Option<PathBuf>,
     pub(super) servers: Servers,
     node: Option<Node>,
@@ -163,6 +173,43 @@ fn zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if current(scope).zone.replace(name).is_some() { Err(duplicate(node)) } else { Ok(()) }
 }
 
+/// `queue NUMBER [timeout=TIME]`, after the method as in nginx Plus.
+fn queue(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let most = value::number(&node.args[0].text).filter(|n| *n > 0).ok_or_else(|| invalid(node))?;
+    let mut timeout = QUEUE_TIMEOUT;
+    if let Some(word) = node.args.get(1) {
+        let ms = word.text.strip_prefix(b"timeout=").and_then(value::milliseconds).filter(|ms| *ms > 0);
+        timeout = Duration::from_millis(ms.ok_or_else(|| Problem::invalid_parameter(word))?);
+    }
+    if current(scope).queue.replace((most as usize, timeout)).is_some() { Err(duplicate(node)) } else { Ok(()) }
+}
+
+/// `outlier_ejection errors=PERCENT% | latency=FACTOR [requests=] [interval=] [time=] [max=PERCENT%]`
+fn outlier_ejection(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let mut rules = Outliers::default();
+    for word in &node.args {
+        let text = word.as_str();
+        let bad = || Problem::invalid_parameter(word);
+        let (name, value) = text.split_once('=').ok_or_else(bad)?;
+        let number = |n: Option<&str>| n.and_then(|n| n.parse::<u64>().ok()).filter(|n| *n > 0).ok_or_else(bad);
+        let percent = || number(value.strip_suffix('%')).and_then(|n| if n <= 100 { Ok(n) } else { Err(bad()) });
+        let time = || super::health_check::duration(value.as_bytes()).ok_or_else(bad);
+        match name {
+            "errors" => rules.errors = Some(percent()?),
+            "latency" => rules.latency = Some(number(Some(value))?),
+            "requests" => rules.requests = number(Some(value))?,
+            "interval" => rules.interval = time()?,
+            "time" => rules.time = time()?,
+            "max" => rules.most = percent()?,
+            _ => return Err(bad()),
+        }
+    }
+    if rules.errors.is_none() && rules.latency.is_none() {
+        return Err(node.problem("\"outlier_ejection\" needs \"errors\" or \"latency\"".to_owned()));
+    }
+    if current(scope).outliers.replace(rules).is_some() { Err(duplicate(node)) } else { Ok(()) }
+}
+
 fn keepalive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let n = value::number(&node.args[0].text).ok_or_else(|| {
         node.problem(format!("invalid value \"{}\" in \"keepalive\" directive", node.args[0].as_str()))
@@ -188,10 +235,15 @@ fn time(scope: &mut Scope<'_, '_>, node: &Node, apply: fn(&mut Keepalive, Durati
 
 /// Makes groups of the blocks. Call before levels are merged: they look groups up by name.
 pub fn finish(build: &mut Build<'_>) {
-    for block in std::mem::take(&mut build.main.upstream.blocks) {
-        match group_of(build, block) {
-            Ok(group) => build.groups.push(Arc::new(group)),
-            Err(problem) => build.problems.push(problem),
+    for mut block in std::mem::take(&mut build.main.upstream.blocks) {
+        let check = tengine_check::take(&mut block);
+        let made = group_of(build, block).and_then(|group| {
+            let group = Arc::new(group);
+            build.groups.push(group.clone());
+            tengine_check::finish(build, &group, check)
+        });
+        if let Err(problem) = made {
+            build.problems.push(problem);
         }
     }
 }
@@ -222,14 +274,17 @@ fn group_of(build: &Build<'_>, block: Block) -> Result<Group, Problem> {
         return Err(node.problem(format!("\"state\" requires upstream \"{name}\" to have a \"zone\"")));
     }
     let live = block.zone.is_some().then(|| Live::new(servers, resolver, block.state_file, tiers.clone()));
+    let number = number_of(&key_of(build.plane, name));
     Ok(Group {
-        number: number_of(&key_of(build.plane, name)),
+        number,
         name: name.as_str().into(),
         method,
         tiers,
         live,
         zone: block.zone,
         sticky: block.sticky,
+        queue: block.queue.map(|(most, timeout)| Line { most, timeout, queue: Queue::find(number) }),
+        outliers: block.outliers,
         keepalive: block.keepalive,
         is_block: true,
         for_one_request: false,

@@ -14,6 +14,7 @@ use crate::modules::stream_proxy::{Conf, Pass, ProxyHeader};
 use crate::request::Request;
 use crate::upstream::choose::{self, Chosen, Walk};
 use crate::upstream::group::Group;
+use crate::upstream::peer::Times;
 use crate::upstream::{Attempt, connect, names};
 use crate::worker::clock;
 use crate::worker::timer::Timer;
@@ -59,7 +60,6 @@ pub async fn handle(session: &mut Session) -> u16 {
     };
     let started_ms = clock::monotonic_ms();
     let status = relay_with(session, conf, socket, began_ms).await;
-    drop(chosen);
     let (received, sent) = facts(&mut session.r).upstream;
     let attempt = session.r.attempts.current();
     // The session with the peer began with its connection.
@@ -67,6 +67,7 @@ pub async fn handle(session: &mut Session) -> u16 {
     attempt.response_ms = Some(clock::monotonic_ms() - started_ms + connecting_ms);
     attempt.header_ms = attempt.header_ms.map(|ms| ms + connecting_ms);
     (attempt.received, attempt.sent) = (received, sent);
+    choose::session_over(&chosen, attempt);
     status
 }
 
@@ -138,7 +139,9 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
         let started = clock::monotonic_ms();
         match open(r, conf, &chosen, local).await {
             Ok(socket) => {
-                r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started);
+                let connect_ms = clock::monotonic_ms() - started;
+                r.attempts.current().connect_ms = Some(connect_ms);
+                Times::sample(&chosen.peer.state.times.connect, connect_ms);
                 choose::succeeded(&chosen, r.attempts.current());
                 return Ok(Found { chosen, socket, group, walk, tries });
             }

@@ -92,6 +92,17 @@ impl Context {
         Arc::make_mut(&mut self.config).alpn_protocols = vec![protocol.to_vec()];
         self
     }
+
+    /// What a health check asks: as a request without variables would. `protocols`: offered by ALPN. Sessions are not
+    /// resumed, so that each check sees the certificate.
+    pub fn for_checks(self: &Arc<Self>, host: &[u8], protocols: &[&[u8]]) -> Secure {
+        let mut config = (*self.config).clone();
+        config.resumption = Resumption::disabled();
+        config.alpn_protocols = protocols.iter().map(|p| p.to_vec()).collect();
+        let name = self.name.as_ref().and_then(Complex::as_fixed).unwrap_or(host);
+        let name = without_port(name).into();
+        Secure { context: self.clone(), config: Arc::new(config), name, identity: Arc::default() }
+    }
 }
 
 impl Secure {

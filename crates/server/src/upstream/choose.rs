@@ -4,11 +4,13 @@ use super::Attempt;
 use super::group::{Better, Group, Method, Tier, Tiers, Timing};
 use super::live::Live;
 use super::peer::{Peer, Times};
+use super::queue::Queue;
 use super::standing::Role;
 use crate::request::Request;
 use crate::worker::clock;
 use balance::{Choice, FULL_RAMP, Latency, Peers, Tried, Weights, ip_hash_key};
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -119,12 +121,21 @@ impl Turn {
             return tiers.clone();
         }
         let tiers = Rc::new(live.tiers());
-        if self.live.replace((version, tiers.clone())).is_some() {
-            super::pool::keep_known(group, &tiers);
+        match self.live.replace((version, tiers.clone())) {
+            Some((_, before)) => {
+                super::pool::keep_known(group, &tiers);
+                self.weights = std::array::from_fn(|i| moved(&self.weights[i], &before[i], &tiers[i]));
+            }
+            None => self.weights = fresh(&tiers),
         }
-        self.weights = fresh(&tiers);
         tiers
     }
+}
+
+/// The turns of one rank's peers in a new list of them.
+fn moved(weights: &Weights, before: &Tier, now: &Tier) -> Weights {
+    let places: HashMap<u32, usize> = before.peers.iter().enumerate().map(|(i, p)| (p.state.number, i)).collect();
+    weights.moved(&View::still(now), |i| places.get(&now.peers[i].state.number).copied())
 }
 
 fn fresh(tiers: &Tiers) -> [Weights; 2] {
@@ -160,6 +171,11 @@ impl Walk {
         let tries = peers.filter(|p| p.role() != Role::Down).count();
         (Walk { tiers, ..Walk::default() }, tries)
     }
+
+    /// No peer has been tried yet.
+    pub fn is_fresh(&self) -> bool {
+        !self.backup && self.tried.is_empty()
+    }
 }
 
 /// A peer that was chosen; its connection counts as in use until it is dropped.
@@ -169,6 +185,8 @@ pub struct Chosen {
     tier: usize,
     index: usize,
     timing: Option<Timing>,
+    /// Requests that wait for a peer's room.
+    queue: Option<Arc<Queue>>,
     /// Counted among the requests under way since (ms).
     inflight_ms: Cell<Option<u64>>,
 }
@@ -177,6 +195,9 @@ impl Drop for Chosen {
     fn drop(&mut self) {
         self.peer.state.conns.fetch_sub(1, Relaxed);
         self.landed();
+        if let Some(queue) = &self.queue {
+            queue.call();
+        }
     }
 }
 
@@ -268,7 +289,8 @@ fn choose_in_turn(
             if inflight.is_some() {
                 peer.state.times.inflight().begin(now_ms);
             }
-            return Some(Chosen { peer, tier: number, index, timing, inflight_ms: Cell::new(inflight) });
+            let queue = group.queue.as_ref().map(|line| line.queue.clone());
+            return Some(Chosen { peer, tier: number, index, timing, queue, inflight_ms: Cell::new(inflight) });
         }
         if walk.backup || tiers[1].peers.is_empty() {
             return None;
@@ -327,7 +349,7 @@ fn pick(
 }
 
 /// xorshift: good enough to spread requests.
-fn random() -> u64 {
+pub fn random() -> u64 {
     SEED.with_borrow_mut(|s| {
         if *s == 0 {
             let mut bytes = [0u8; 8];
@@ -364,6 +386,16 @@ pub fn succeeded(chosen: &Chosen, attempt: &Attempt) {
     }
 }
 
+/// A session of `stream` is over, whose connection counted as a success before.
+pub fn session_over(chosen: &Chosen, attempt: &Attempt) {
+    let state = &chosen.peer.state;
+    state.counts.carried(attempt.sent, attempt.received);
+    if let (Some(first_byte), Some(last_byte)) = (attempt.header_ms, attempt.response_ms) {
+        Times::sample(&state.times.header, first_byte);
+        Times::sample(&state.times.last_byte, last_byte);
+    }
+}
+
 /// A try at a peer failed. True when the peer is now set aside.
 pub fn failed(group: &Group, walk: &mut Walk, chosen: &Chosen, attempt: &Attempt) -> bool {
     let now_s = clock::monotonic_ms() / 1000;
@@ -373,6 +405,7 @@ pub fn failed(group: &Group, walk: &mut Walk, chosen: &Chosen, attempt: &Attempt
     let aside = f.failed(policy, now_s);
     state.set_failures(f);
     state.fails.fetch_add(1, Relaxed);
+    state.unanswered.fetch_add(u64::from(attempt.header_ms.is_none()), Relaxed);
     state.counts.carried(attempt.sent, attempt.received);
     if aside && !was_aside {
         state.unavail.fetch_add(1, Relaxed);

@@ -3,10 +3,12 @@
 
 use super::live::Live;
 use super::peer::Peer;
+use super::queue;
 use super::standing::Role;
 use crate::config::Plane;
 use crate::config::complex::Complex;
 use crate::connection::Address;
+use crate::health::outlier::Outliers;
 use crate::modules::sticky::Sticky;
 use balance::{Ranges, Ring};
 use std::collections::HashMap;
@@ -35,6 +37,10 @@ pub struct Group {
     pub zone: Option<Box<str>>,
     /// `sticky`
     pub sticky: Option<Sticky>,
+    /// `queue`
+    pub queue: Option<queue::Line>,
+    /// `outlier_ejection`
+    pub outliers: Option<Outliers>,
     /// `keepalive`
     pub keepalive: Keepalive,
     /// An `upstream` block, not just an address.
@@ -168,6 +174,8 @@ impl Group {
             live: None,
             zone: None,
             sticky: None,
+            queue: None,
+            outliers: None,
             keepalive: Keepalive::default(),
             is_block: false,
             for_one_request: false,
@@ -186,6 +194,8 @@ impl Group {
             live: None,
             zone: None,
             sticky: None,
+            queue: None,
+            outliers: None,
             keepalive: Keepalive { connections: None, ..Keepalive::default() },
             is_block: false,
             for_one_request: true,

@@ -13,7 +13,7 @@ use crate::worker::{clock, timer};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ pub struct Live {
     followed: Mutex<Vec<Weak<Host>>>,
     /// `state`: where edited lines are kept.
     state_file: Option<PathBuf>,
-    /// Counts the lists.
+    /// Which list this is.
     version: AtomicU32,
     tiers: Mutex<Arc<Tiers>>,
 }
@@ -197,6 +197,12 @@ fn until(valid: tokio::time::Instant) -> Duration {
     valid.saturating_duration_since(tokio::time::Instant::now()).max(SHORTEST)
 }
 
+/// A number that no list of peers has had: threads know lists by it, those of the group before a reload as well.
+fn fresh() -> u32 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    NEXT.fetch_add(1, Relaxed)
+}
+
 impl Live {
     /// For a block's lines. The first list is made of what is known already. `resolver`: needed if any is a name.
     pub fn new(
@@ -206,7 +212,7 @@ impl Live {
         tiers: Arc<Tiers>,
     ) -> Live {
         let (servers, tiers) = (Mutex::new(servers), Mutex::new(tiers));
-        Live { servers, resolver, followed: Mutex::default(), state_file, version: AtomicU32::new(0), tiers }
+        Live { servers, resolver, followed: Mutex::default(), state_file, version: AtomicU32::new(fresh()), tiers }
     }
 
     /// The number of the current list.
@@ -259,7 +265,7 @@ impl Live {
     fn renew(&self, group: &Group, servers: &mut Servers) {
         let tiers = Arc::new(servers.assemble(&group.method, group.has_sessions()));
         *lock(&self.tiers) = tiers;
-        self.version.fetch_add(1, Release);
+        self.version.store(fresh(), Release);
     }
 
     /// Waits for the first answers after the start: a request that comes before them is not in vain.

@@ -14,6 +14,7 @@ pub mod live;
 pub mod names;
 pub mod peer;
 pub mod pool;
+pub mod queue;
 pub mod relay;
 pub mod retry;
 pub mod secure;

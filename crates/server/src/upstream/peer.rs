@@ -107,6 +107,8 @@ pub struct PeerState {
     pub selected_ms: AtomicU64,
     /// Tries that failed.
     pub fails: AtomicU64,
+    /// Tries that brought no answer at all.
+    pub unanswered: AtomicU64,
     /// How often it was set aside for failures of requests.
     pub unavail: AtomicU64,
     /// For `least_time`, and to be shown.
@@ -174,6 +176,7 @@ impl Default for PeerState {
             standing: Standing::default(),
             selected_ms: AtomicU64::new(0),
             fails: AtomicU64::new(0),
+            unanswered: AtomicU64::new(0),
             unavail: AtomicU64::new(0),
             times: Times::default(),
             counts: Counts::default(),

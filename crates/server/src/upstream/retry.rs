@@ -1,8 +1,9 @@
 //! Asks peers of a group until one gives an answer to pass on (`proxy_next_upstream`).
 
 use super::Attempt;
-use super::choose::{self, Walk};
+use super::choose::{self, Chosen, Walk};
 use super::exchange::{self, Answer, Job, JobBody};
+use super::queue::{self, InVain};
 use super::settings::{UpstreamSettings, next};
 use crate::connection::doing;
 use crate::log_error;
@@ -26,7 +27,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
     }
     loop {
         r.doing = doing::CONNECTING;
-        let Some(chosen) = choose::choose(r, &job.group, &mut walk) else {
+        let Some(chosen) = choose_or_wait(r, job, &mut walk).await? else {
             return Err(no_live_upstreams(r, job));
         };
         r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
@@ -80,6 +81,27 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
             r.doing = doing::SENDING_TO_CLIENT;
             r.attempts.failed = failure.kind;
             return Err(Verdict::Status(status));
+        }
+    }
+}
+
+/// A peer; the first choice of a request may wait for one (`queue`).
+async fn choose_or_wait(r: &mut Request, job: &Job, walk: &mut Walk) -> Result<Option<Chosen>, Verdict> {
+    let Some(line) = job.group.queue.as_ref().filter(|_| walk.is_fresh()) else {
+        return Ok(choose::choose(r, &job.group, walk));
+    };
+    // Nobody overtakes those that wait.
+    if line.queue.is_empty()
+        && let Some(chosen) = choose::choose(r, &job.group, walk)
+    {
+        return Ok(Some(chosen));
+    }
+    match Box::pin(queue::wait(r, &job.group, line, walk)).await {
+        Ok(chosen) => Ok(Some(chosen)),
+        Err(InVain::NoRoom) => Ok(None),
+        Err(InVain::ClientGone) => {
+            r.aborted = true;
+            Err(Verdict::Status(499))
         }
     }
 }

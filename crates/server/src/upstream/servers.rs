@@ -2,7 +2,7 @@
 //! the server runs: names are followed (`live`), and whoever may edits them (`Group::edit`), which a `state` file keeps.
 
 use super::group::{Group, Method, Tier, Tiers};
-use super::live::Host;
+use super::live::{self, Host};
 use super::peer::{Peer, PeerSettings, PeerState, name_of, state_of};
 use super::standing::Role;
 use crate::connection::Address;
@@ -213,9 +213,14 @@ impl Group {
     ///
     /// # Errors
     /// What `change` says, and see [`EditError`].
-    pub fn edit<T>(&self, change: impl FnOnce(&mut Servers) -> Result<T, EditError>) -> Result<T, EditError> {
-        let live = self.live.as_ref().filter(|_| self.zone.is_some()).ok_or(EditError::Fixed)?;
-        live.edit(self, change)
+    pub fn edit<T>(
+        self: &Arc<Group>,
+        change: impl FnOnce(&mut Servers) -> Result<T, EditError>,
+    ) -> Result<T, EditError> {
+        let live = self.live.as_ref().ok_or(EditError::Fixed)?;
+        let done = live.edit(self, change)?;
+        live::follow_names(self);
+        Ok(done)
     }
 
     /// The operator says what a peer is to do, whatever the configuration says; `None`: what it says. Holds until it is

@@ -80,6 +80,16 @@ impl Standing {
 }
 
 impl Stands {
+    /// The check of this number finds the peer sick.
+    pub fn fails(self, check: usize) -> bool {
+        self.0 & 1 << check != 0
+    }
+
+    /// The check of this number has to pass first.
+    pub fn lacks(self, check: usize) -> bool {
+        self.0 & 1 << (MAX_CHECKS + check) != 0
+    }
+
     /// A check finds the peer sick.
     pub fn is_failing(self) -> bool {
         self.0 & FAILING != 0

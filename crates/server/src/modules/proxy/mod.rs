@@ -264,6 +264,15 @@ fn hide(ready: &mut Ready, upstream: &UpstreamSettings, hidden: &[&[u8]]) {
 }
 
 impl Conf {
+    /// What a health check of the location needs: the group, the host's name, and TLS if it is spoken. None without
+    /// `proxy_pass`, or where that has variables.
+    pub(super) fn checked(&self) -> Option<(GroupId, &str, Option<Arc<crate::tls::client::Context>>)> {
+        let pass = self.pass.as_ref()?;
+        let url = pass.fixed.as_ref()?;
+        let context = if url.secure { self.ready.ssl.clone() } else { None };
+        Some((*pass.group.get()?, &url.host, context))
+    }
+
     /// Makes the values ready for answers of another module's peers.
     pub(super) fn for_answers(&mut self, hidden: &[&[u8]]) {
         let mut ready = Ready::default();

@@ -1,0 +1,136 @@
+//! Tengine's health checks, for those who come from there (`ngx_http_upstream_check_module`): `check` in an `upstream` block
+//! and its companions. They become the same checks as `health_check`.
+
+use super::health_check::{count, duration, port};
+use super::upstream_block::{Block, current};
+use crate::config::set::duplicate;
+use crate::config::{Build, Directive, Scope, http, upstream, upstream_of_both};
+use crate::health::check::{Ask, Check, HttpAsk, Keep, Rhythm, Talk};
+use crate::health::matching::{Match, Statuses};
+use crate::upstream::group::Group;
+use conf::{Node, Problem};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The directives.
+pub const DIRECTIVES: &[Directive] = &[
+    upstream_of_both("check", check),
+    upstream("check_http_send", |s, n| {
+        let text = n.args[0].text.as_slice().into();
+        let given = &mut current(s).check;
+        if given.send.replace(text).is_some() { Err(duplicate(n)) } else { Ok(()) }
+    }),
+    upstream("check_http_expect_alive", |s, n| {
+        for word in &n.args {
+            let class = word.text.strip_prefix(b"http_").and_then(|c| c.strip_suffix(b"xx"));
+            match class {
+                Some([c @ b'2'..=b'5']) => current(s).check.alive.push(u16::from(c - b'0')),
+                _ => return Err(n.problem(format!("invalid value \"{}\"", word.as_str()))),
+            }
+        }
+        Ok(())
+    }),
+    upstream("check_keepalive_requests", |s, n| {
+        let requests = count(&n.args[0].text).ok_or_else(|| Problem::invalid_number(n))?;
+        current(s).check.requests = Some(requests);
+        Ok(())
+    }),
+    // What is known of peers needs no zone here.
+    http("check_shm_size", |s, n| {
+        s.build.note(n);
+        Ok(())
+    }),
+];
+
+/// What a block says.
+#[derive(Debug, Default)]
+pub struct Given {
+    check: Option<Written>,
+    send: Option<Box<[u8]>>,
+    alive: Vec<u16>,
+    requests: Option<u32>,
+}
+
+#[derive(Debug)]
+struct Written {
+    node: Node,
+    rhythm: Rhythm,
+    port: Option<u16>,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Tcp,
+    Http,
+    Udp,
+}
+
+/// `check interval=ms [fall=] [rise=] [timeout=ms] [default_down=] [type=] [port=]`
+fn check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let is_stream = scope.build.plane.is_stream();
+    // Tengine's defaults; what it knows of peers outlives reloads.
+    let rhythm = Rhythm {
+        interval: Duration::from_secs(30),
+        limit: Duration::from_secs(1),
+        fails: 5,
+        passes: 2,
+        mandatory: true,
+        persistent: true,
+        ..Rhythm::default()
+    };
+    let mut written = Written { node: node.clone(), rhythm, port: None, kind: Kind::Tcp };
+    for word in &node.args {
+        let text = word.as_str();
+        let (name, value) = text.split_once('=').unwrap_or((&text, ""));
+        let bad = || Problem::invalid_parameter(word);
+        let rhythm = &mut written.rhythm;
+        let ms = || value.parse::<u32>().ok().and_then(|_| duration(format!("{value}ms").as_bytes()));
+        match (name, value) {
+            ("interval", _) => rhythm.interval = ms().ok_or_else(bad)?,
+            ("timeout", _) => rhythm.limit = ms().ok_or_else(bad)?,
+            ("fall", v) => rhythm.fails = count(v.as_bytes()).ok_or_else(bad)?,
+            ("rise", v) => rhythm.passes = count(v.as_bytes()).ok_or_else(bad)?,
+            ("default_down", "true") => rhythm.mandatory = true,
+            ("default_down", "false") => (rhythm.mandatory, rhythm.persistent) = (false, false),
+            ("port", v) => written.port = Some(port(v.as_bytes()).ok_or_else(bad)?),
+            ("type", "tcp") => written.kind = Kind::Tcp,
+            ("type", "http") if !is_stream => written.kind = Kind::Http,
+            ("type", "udp") if is_stream => written.kind = Kind::Udp,
+            ("type", "ssl_hello" | "mysql" | "ajp" | "fastcgi") => {
+                return Err(word.problem(format!("\"{text}\" of \"check\" is not supported yet")));
+            }
+            _ => return Err(bad()),
+        }
+    }
+    if current(scope).check.check.replace(written).is_some() { Err(duplicate(node)) } else { Ok(()) }
+}
+
+/// Makes the check of a group.
+pub fn finish(build: &mut Build<'_>, group: &Arc<Group>, given: Given) -> Result<(), Problem> {
+    let Some(Written { node, mut rhythm, port, kind }) = given.check else { return Ok(()) };
+    rhythm.limit = rhythm.limit.min(rhythm.interval);
+    rhythm.connect_limit = rhythm.limit;
+    if kind == Kind::Http {
+        rhythm.keepalive = given.requests.filter(|n| *n > 1).map(Keep::Requests);
+    }
+    let ask = match kind {
+        Kind::Tcp => Ask::Tcp(Talk::default()),
+        Kind::Udp => Ask::Udp(Talk { send: b"X"[..].into(), expect: None }),
+        Kind::Http => {
+            let request = given.send.unwrap_or_else(|| b"GET / HTTP/1.0\r\n\r\n"[..].into());
+            let alive = if given.alive.is_empty() { vec![2, 3] } else { given.alive };
+            let ranges = alive.iter().map(|class| (class * 100, class * 100 + 99)).collect();
+            let wanted = Match { status: Some(Statuses { ranges, not: false }), ..Match::default() };
+            let is_head = request.starts_with(b"HEAD ");
+            Ask::Http(Arc::new(HttpAsk { request, is_head, wanted: Arc::new(wanted) }))
+        }
+    };
+    let group = group.clone();
+    super::health_check::add(build, &node, |number| Check { group, number, rhythm, port, secure: None, ask })
+}
+
+/// Takes what the block says of checks.
+pub(super) fn take(block: &mut Block) -> Given {
+    std::mem::take(&mut block.check)
+}
