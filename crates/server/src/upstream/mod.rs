@@ -15,6 +15,7 @@ pub mod pool;
 pub mod relay;
 pub mod retry;
 pub mod secure;
+mod send;
 pub mod settings;
 pub mod store;
 pub mod tunnel;

@@ -3,7 +3,8 @@
 //! The protocol itself is `wire::http2`, which knows no socket.
 //!
 //! ```text
-//! driver.rs   socket <-> frames; when the connection is idle, ends, or is given up
+//! link.rs     the socket, and what was read from it; connections to peers have the same
+//! driver.rs   bytes <-> frames; when the connection is idle, ends, or is given up
 //! head.rs     a header block -> a request
 //! stream.rs   what a request sees of its stream: body in, answer out
 //! answer.rs   head, body and trailers of an answer as frames
@@ -12,6 +13,7 @@
 mod answer;
 mod driver;
 mod head;
+pub mod link;
 mod stream;
 
 pub use answer::{informational, queue, write_head};
