@@ -40,18 +40,7 @@ pub struct Conf {
     pass: Option<Arc<Pass>>,
 }
 
-impl std::ops::Deref for Conf {
-    type Target = proxy::Conf;
-    fn deref(&self) -> &proxy::Conf {
-        &self.answers
-    }
-}
-
-impl std::ops::DerefMut for Conf {
-    fn deref_mut(&mut self) -> &mut proxy::Conf {
-        &mut self.answers
-    }
-}
+proxy::answers_as_proxy!(Conf);
 
 impl Conf {
     /// Takes from the level around what this one does not set.

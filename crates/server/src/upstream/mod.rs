@@ -18,6 +18,7 @@ pub mod queue;
 pub mod relay;
 pub mod retry;
 pub mod secure;
+mod send;
 pub mod servers;
 pub mod settings;
 pub mod standing;

@@ -1,5 +1,6 @@
 //! The task of a connection: reads, lets the protocol and the streams work, writes all that came of it in one call.
 
+use super::link::Link;
 use super::{Http2Stream, OUTPUT_LIMIT, Session, State};
 use crate::connection::fields::{self, Arrived};
 use crate::connection::http1::Http1;
@@ -90,13 +91,11 @@ enum End {
 struct Driver {
     session: Rc<Session>,
     client: Rc<Client>,
-    socket: Socket,
+    link: Link,
     timer: Timer,
     wait: Wait,
     /// See `State::unread`.
     unread_timer: Option<Timer>,
-    input: Vec<u8>,
-    at: usize,
     started: bool,
     /// The client broke the protocol: only what is written still goes out.
     failed: bool,
@@ -139,6 +138,7 @@ impl Driver {
             wire.goaway(ErrorCode::NO_ERROR);
         }
         let state = State { wire, ready: VecDeque::new(), unread: VecDeque::new(), task: TaskId::NOBODY, dead: false };
+        let socket = std::mem::replace(&mut http.socket, Socket::none());
         Driver {
             session: Rc::new(Session {
                 state: RefCell::new(state),
@@ -146,12 +146,10 @@ impl Driver {
                 handshaking: Cell::new(false),
             }),
             client,
-            socket: std::mem::replace(&mut http.socket, Socket::none()),
+            link: Link::new(socket, std::mem::take(&mut http.input), std::mem::take(&mut http.at)),
             timer: Timer::new(),
             wait: Wait::Streams,
             unread_timer: None,
-            input: std::mem::take(&mut http.input),
-            at: std::mem::take(&mut http.at),
             started: false,
             failed: false,
             counted_idle: false,
@@ -177,7 +175,7 @@ impl Driver {
         if crate::worker::draining() {
             self.session.state.borrow_mut().wire.goaway(ErrorCode::NO_ERROR);
         }
-        if self.at < self.input.len() && !self.failed {
+        if self.link.at < self.link.input.len() && !self.failed {
             self.process(cx);
         }
         let mut steps = 0;
@@ -217,18 +215,8 @@ impl Driver {
                 self.process(cx);
                 continue;
             }
-            if self.input.capacity() == 0 {
-                match self.socket.poll_readable(cx) {
-                    Poll::Pending => return Poll::Pending,
-                    Poll::Ready(_) => self.input = pool::take_buffer(),
-                }
-            }
-            self.make_room();
-            match self.socket.poll_read(cx, &mut self.input) {
-                Poll::Pending => {
-                    self.give_input();
-                    return Poll::Pending;
-                }
+            match self.link.poll_fill(cx) {
+                Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(n)) if n > 0 => self.process(cx),
                 Poll::Ready(result) => {
                     let state = self.session.state.borrow();
@@ -258,30 +246,13 @@ impl Driver {
         self.unread_timer = None;
     }
 
-    fn make_room(&mut self) {
-        if self.at > 0 {
-            self.input.drain(..self.at);
-            self.at = 0;
-        }
-        if self.input.capacity() - self.input.len() < pool::BUFFER / 4 {
-            self.input.reserve(pool::BUFFER);
-        }
-    }
-
-    fn give_input(&mut self) {
-        if self.at == self.input.len() {
-            pool::give_buffer(std::mem::take(&mut self.input));
-            self.at = 0;
-        }
-    }
-
     /// Works on what has come.
     fn process(&mut self, cx: &mut Context<'_>) {
-        if let Some(tls) = self.socket.tls() {
+        if let Some(tls) = self.link.socket.tls() {
             self.session.handshaking.set(tls.state().is_handshaking());
         }
         let mut fields = FIELDS.take();
-        let input = std::mem::take(&mut self.input);
+        let input = std::mem::take(&mut self.link.input);
         loop {
             let mut state = self.session.state.borrow_mut();
             if state.wire.output().len() >= OUTPUT_LIMIT {
@@ -290,7 +261,7 @@ impl Driver {
                 break;
             }
             state.wire.lend_buffer(pool::take_buffer);
-            let event = state.wire.next(&input, &mut self.at, &mut fields);
+            let event = state.wire.next(&input, &mut self.link.at, &mut fields);
             let note = state.wire.note.take();
             if let Some(note) = &note {
                 self.log(Level::Info, note);
@@ -333,7 +304,7 @@ impl Driver {
                 }
             }
         }
-        self.input = input;
+        self.link.input = input;
         FIELDS.set(fields);
     }
 
@@ -385,17 +356,12 @@ impl Driver {
     /// Writes what waits. True: the socket takes no more now.
     fn write(&mut self, cx: &mut Context<'_>) -> Result<bool, ()> {
         let mut state = self.session.state.borrow_mut();
-        while !state.wire.output().is_empty() {
-            match self.socket.poll_write_with(cx, |s| s.try_write(state.wire.output(), false)) {
-                Poll::Ready(Ok(n)) => {
-                    state.wire.advance(n);
-                    self.wait = if self.wait == Wait::Write { Wait::Streams } else { self.wait };
-                }
-                Poll::Ready(Err(_)) => return Err(()),
-                Poll::Pending => return Ok(true),
-            }
+        let waiting = state.wire.output().len();
+        let blocked = self.link.write(cx, &mut state.wire).map_err(drop)?;
+        if self.wait == Wait::Write && state.wire.output().len() < waiting {
+            self.wait = Wait::Streams;
         }
-        Ok(false)
+        Ok(blocked)
     }
 
     /// Nothing is to be done now: what is waited for? None: something is to be written after all.
@@ -454,7 +420,7 @@ impl Driver {
         }
         state.wire.rest();
         drop(state);
-        self.give_input();
+        self.link.give_back();
     }
 
     fn time_out(&mut self, wait: Wait) -> Option<Poll<End>> {
@@ -495,7 +461,7 @@ impl Driver {
         }
         let (time, each) = (*core.lingering_time, *core.lingering_timeout);
         drop(shot);
-        self.socket.shutdown();
+        self.link.socket.shutdown();
         let end = clock::monotonic_ms() + time.as_millis() as u64;
         let mut buffer = Vec::with_capacity(LINGER_BUFFER);
         loop {
@@ -505,7 +471,7 @@ impl Driver {
             }
             self.timer.set(each.min(Duration::from_millis(left)));
             buffer.clear();
-            match self.timer.guard(self.socket.read(&mut buffer)).await {
+            match self.timer.guard(self.link.socket.read(&mut buffer)).await {
                 Some(Ok(n)) if n > 0 => {}
                 _ => return,
             }
@@ -530,7 +496,7 @@ impl Driver {
 
 impl Drop for Driver {
     fn drop(&mut self) {
-        crate::log::lines::close_after_lines(std::mem::replace(&mut self.socket, Socket::none()));
+        crate::log::lines::close_after_lines(std::mem::replace(&mut self.link.socket, Socket::none()));
     }
 }
 

@@ -3,13 +3,15 @@
 //! The protocol itself is `wire::http2`, which knows no socket.
 //!
 //! ```text
-//! driver.rs   socket <-> frames; when the connection is idle, ends, or is given up
+//! link.rs     the socket, and what was read from it; connections to peers have the same
+//! driver.rs   bytes <-> frames; when the connection is idle, ends, or is given up
 //! stream.rs   what a request sees of its stream: body in, answer out
 //! answer.rs   head, body and trailers of an answer as frames
 //! ```
 
 mod answer;
 mod driver;
+pub mod link;
 mod stream;
 
 pub use answer::{informational, queue, write_head};

@@ -164,6 +164,25 @@ impl Conf {
 
 reads_as_settings!(Conf);
 
+/// What a module does with answers is what `proxy_pass` does: its values are those of its field `answers`.
+macro_rules! answers_as_proxy {
+    ($conf:ty) => {
+        impl std::ops::Deref for $conf {
+            type Target = $crate::modules::proxy::Conf;
+            fn deref(&self) -> &Self::Target {
+                &self.answers
+            }
+        }
+
+        impl std::ops::DerefMut for $conf {
+            fn deref_mut(&mut self) -> &mut Self::Target {
+                &mut self.answers
+            }
+        }
+    };
+}
+pub(super) use answers_as_proxy;
+
 /// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_proxy_merge_loc_conf`).
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
     inherit_pass(level, &parent.proxy.pass, |c| &mut c.proxy.pass, Content::Proxy);

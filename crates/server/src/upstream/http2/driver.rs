@@ -2,6 +2,7 @@
 //! a request: what one does not take stays in its window.
 
 use super::{OUTPUT_LIMIT, STREAM_WINDOW, Session, State, Trouble, head};
+use crate::connection::http2::link::Link;
 use crate::connection::pool;
 use crate::connection::socket::Socket;
 use crate::engine;
@@ -25,20 +26,18 @@ thread_local! {
 
 struct Driver {
     session: Rc<Session>,
-    socket: Socket,
+    link: Link,
     /// How long it may be idle.
     timer: Timer,
     idle: bool,
-    input: Vec<u8>,
-    at: usize,
     /// The peer broke the protocol: only what is written still goes out.
     failed: bool,
 }
 
 /// Drives a connection until it ends.
 pub(super) async fn run(session: Rc<Session>, socket: Socket) {
-    let mut driver =
-        Driver { session, socket, timer: Timer::new(), idle: false, input: Vec::new(), at: 0, failed: false };
+    let link = Link::new(socket, Vec::new(), 0);
+    let mut driver = Driver { session, link, timer: Timer::new(), idle: false, failed: false };
     poll_fn(|cx| driver.turn(cx)).await;
 }
 
@@ -46,7 +45,7 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.session.retire();
         self.session.state.borrow_mut().end_all(&Trouble::Closed);
-        pool::give_buffer(std::mem::take(&mut self.input));
+        pool::give_buffer(std::mem::take(&mut self.link.input));
     }
 }
 
@@ -99,37 +98,14 @@ impl Driver {
             if self.session.state.borrow().wire.output().len() >= OUTPUT_LIMIT {
                 return Ok(true);
             }
-            if self.input.capacity() == 0 {
-                match self.socket.poll_readable(cx) {
-                    Poll::Pending => return Ok(false),
-                    Poll::Ready(_) => self.input = pool::take_buffer(),
-                }
-            }
-            self.make_room();
-            match self.socket.poll_read(cx, &mut self.input) {
+            match self.link.poll_fill(cx) {
                 Poll::Ready(Ok(n)) if n > 0 => self.process(),
                 Poll::Ready(Ok(_)) => return Err(Trouble::Closed),
                 Poll::Ready(Err(e)) => return Err(Trouble::Failed(crate::log::read_error("recv()", &e).into())),
-                Poll::Pending => {
-                    if self.at == self.input.len() {
-                        pool::give_buffer(std::mem::take(&mut self.input));
-                        self.at = 0;
-                    }
-                    return Ok(false);
-                }
+                Poll::Pending => return Ok(false),
             }
         }
         Ok(true)
-    }
-
-    fn make_room(&mut self) {
-        if self.at > 0 {
-            self.input.drain(..self.at);
-            self.at = 0;
-        }
-        if self.input.capacity() - self.input.len() < pool::BUFFER / 4 {
-            self.input.reserve(pool::BUFFER);
-        }
     }
 
     fn process(&mut self) {
@@ -139,13 +115,13 @@ impl Driver {
         state.wire.lend_buffer(pool::take_buffer);
         let mut goaway = false;
         loop {
-            match state.wire.next(&self.input, &mut self.at, &mut fields) {
+            match state.wire.next(&self.link.input, &mut self.link.at, &mut fields) {
                 Ok(Event::More) => break,
                 Ok(Event::Goaway { last, code }) => {
                     goaway = true;
                     state.go_away(last, code);
                 }
-                Ok(event) => state.take(event, &self.input, &fields),
+                Ok(event) => state.take(event, &self.link.input, &fields),
                 Err(error) => {
                     state.wire.goaway(error.code);
                     let text = of_upstream(&error.text);
@@ -165,16 +141,9 @@ impl Driver {
     /// Writes what waits. True: the socket takes no more now.
     fn write(&mut self, cx: &mut Context<'_>) -> std::io::Result<bool> {
         let mut state = self.session.state.borrow_mut();
-        while !state.wire.output().is_empty() {
-            match self.socket.poll_write_with(cx, |s| s.try_write(state.wire.output(), false)) {
-                Poll::Ready(n) => {
-                    state.wire.advance(n?);
-                    state.relieve();
-                }
-                Poll::Pending => return Ok(true),
-            }
-        }
-        Ok(false)
+        let blocked = self.link.write(cx, &mut state.wire)?;
+        state.relieve();
+        Ok(blocked)
     }
 
     /// Nothing is to be done now. Ready when the connection is of no use any more.
