@@ -1,0 +1,278 @@
+//! Reads the head of a request into its arena, and says what is wrong with those that are not answered as they ask.
+
+use super::reset_on_close;
+use crate::connection::{Client, Session, doing, http2};
+use crate::log::error::Level;
+use crate::log_error;
+use crate::request::headers::{HeaderLine, RequestHead};
+use crate::request::{Request, Version, head};
+use crate::status::requests;
+use crate::worker::{clock, counters};
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+use wire::http1::Parsed;
+use wire::http1::request::{RequestError, RequestParser, Rules};
+
+/// How much of a header line that is too long is shown in the log (nginx: `NGX_MAX_ERROR_STR` less 300).
+const SHOWN_HEADER: usize = 2048 - 300;
+/// CR LF.
+const LINE_END: usize = 2;
+/// What came of reading a head.
+pub(super) enum HeadRead {
+    Complete,
+    /// What came is the beginning of HTTP/2.
+    Http2,
+    /// The client went away or timed out before it said anything of use.
+    Nothing,
+    /// The head is refused: answer with this status and close.
+    Refused(u16),
+}
+
+/// Reads the next head into the request's arena.
+pub(super) async fn read_head(r: &mut Request) -> HeadRead {
+    let shot = r.shot.clone();
+    let server = head::default_server(r);
+    let conf = &shot.server(server).conf.core;
+    r.server = server;
+    r.location = shot.server(server).root;
+    let rules = Rules {
+        ignore_invalid_headers: *conf.ignore_invalid_headers,
+        underscores_in_headers: *conf.underscores_in_headers,
+        max_headers: *conf.max_headers as usize,
+        pause_at_host: false,
+    };
+    let mut parser = RequestParser::default();
+    r.doing = if r.client.requests.get() > 0 { doing::KEPT } else { doing::WAITING };
+    let (mut waiting, mut armed) = (false, false);
+    loop {
+        let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+        let preface = begins_http2(http.unread(), &r.client);
+        if preface == Some(true) {
+            return HeadRead::Http2;
+        }
+        if !http.unread().is_empty() && preface.is_some() {
+            if r.started_ms == 0 {
+                r.started_ms = clock::wall_ms();
+                counters::request();
+                let line = if r.pipelined { doing::READING_PIPELINED_LINE } else { doing::READING_LINE };
+                r.doing = line;
+            }
+            match parser.parse(http.unread(), &rules, &mut r.headers_in.head) {
+                Ok(Parsed::Complete { len }) => {
+                    r.doing = doing::READING_HEADERS;
+                    if let Some(status) = oversized(&r.headers_in.head, len, conf) {
+                        let (number, size) = *conf.large_client_header_buffers;
+                        let room = *conf.client_header_buffer_size as usize + number * size;
+                        let long = |h: &&HeaderLine| {
+                            (h.value.end - h.name.start) as usize >= size || h.value.end as usize >= room
+                        };
+                        let line = r.headers_in.head.headers.iter().find(long).map(|h| h.name.start as usize);
+                        return refuse_large(r, status, line.filter(|_| status == 494));
+                    }
+                    let Session::Http1(http) = &mut r.session else { unreachable!("taken above") };
+                    r.arena.push(&http.unread()[..len]);
+                    r.request_length = len as u64;
+                    http.consume(len);
+                    return HeadRead::Complete;
+                }
+                Ok(_) => {
+                    if parser.is_line_complete() {
+                        r.doing = doing::READING_HEADERS;
+                    }
+                    let skip = parser.empty_lines();
+                    if skip > 0 {
+                        http.consume(skip);
+                        parser = RequestParser::default();
+                    }
+                    if let Some(status) = too_large(http.unread().len(), &parser, conf) {
+                        let at = parser.line_start();
+                        let line = (status == 494 && at < http.unread().len()).then_some(at);
+                        return refuse_large(r, status, line);
+                    }
+                }
+                Err(error) => {
+                    let mut text = Vec::new();
+                    error.log(http.unread(), &mut text);
+                    if parser.is_line_complete() {
+                        r.doing = doing::READING_HEADERS;
+                    }
+                    keep_line(r, parser.is_line_complete());
+                    if error == RequestError::InvalidMethodHttp09 {
+                        // Whoever speaks HTTP/0.9 cannot read a head.
+                        r.version = Version::HTTP09;
+                    }
+                    log_error!(r, Info, "{}", String::from_utf8_lossy(&text));
+                    return HeadRead::Refused(error.status());
+                }
+            }
+        }
+        if !waiting {
+            waiting = true;
+            let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+            // Answers to pipelined requests before this incomplete one must not wait for its rest.
+            if !http.output.is_empty() && http.flush().await.is_err() {
+                return HeadRead::Nothing;
+            }
+        }
+        let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+        let state = if http.unread().is_empty() { counters::waiting } else { counters::reading };
+        let mut counted = false;
+        let got = poll_fn(|cx| {
+            if let Poll::Ready(n) = http.poll_fill(cx) {
+                return Poll::Ready(Some(n));
+            }
+            if !std::mem::replace(&mut counted, true) {
+                state(1);
+            }
+            if !std::mem::replace(&mut armed, true) {
+                http.timer.set(*conf.client_header_timeout);
+            }
+            http.timer.poll_expired(cx).map(|()| None)
+        })
+        .await;
+        if counted {
+            state(-1);
+        }
+        let began = !http.unread().is_empty();
+        match got {
+            Some(Ok(n)) if n > 0 => {}
+            Some(end) => {
+                ended(r, &parser, end.err());
+                return HeadRead::Nothing;
+            }
+            None => {
+                r.started_ms = if r.started_ms == 0 { clock::wall_ms() } else { r.started_ms };
+                keep_line(r, parser.is_line_complete());
+                log_error!(r, Info, "client timed out ({}: {})", 110, "Connection timed out");
+                return time_out(r, began);
+            }
+        }
+    }
+}
+
+/// The client closed before its head was whole.
+fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
+    if !r.logs(Level::Info) {
+        return;
+    }
+    let began = matches!(&r.session, Session::Http1(http) if !http.unread().is_empty());
+    if began {
+        keep_line(r, parser.is_line_complete());
+    }
+    match error {
+        // A record that makes no sense is no way to close.
+        Some(e) if e.kind() == io::ErrorKind::InvalidData => log_error!(r, Info, "{}", crate::log::read_error("", &e)),
+        error if r.doing == doing::KEPT => {
+            let text = error.map_or_else(String::new, |e| format!(" ({})", crate::log::os_error(&e)));
+            let client = r.client.remote.borrow();
+            let line = format_args!("client {} closed keepalive connection{text}", client.host());
+            r.error_log().write(Level::Info, Some(r.client.number), line);
+        }
+        Some(e) => log_error!(r, Info, "{}", crate::log::read_error("recv()", &e)),
+        None if began => log_error!(r, Info, "client prematurely closed connection"),
+        None => log_error!(r, Info, "client closed connection"),
+    }
+}
+
+/// Whether the first bytes of a connection are HTTP/2. None: they may become it.
+#[inline]
+fn begins_http2(unread: &[u8], client: &Client) -> Option<bool> {
+    if unread.first() != Some(&wire::http2::PREFACE[0]) || client.requests.get() > 0 {
+        return Some(false);
+    }
+    match http2::is_preface(unread) {
+        Some(false) => Some(false),
+        maybe if http2::is_wanted(client) => maybe,
+        _ => Some(false),
+    }
+}
+
+/// A head that stays incomplete is not answered; only the log line says 408.
+fn time_out(r: &mut Request, began: bool) -> HeadRead {
+    if began {
+        r.headers_out.status = 408;
+        r.aborted = true;
+        requests::begin(r);
+        requests::end(r);
+        crate::modules::log::write(r);
+    }
+    if *r.conf().core.reset_timedout_connection
+        && let Session::Http1(http) = &r.session
+    {
+        reset_on_close(&http.socket);
+    }
+    HeadRead::Nothing
+}
+
+/// Makes the bytes of a refused head part of the request, for the log.
+fn keep_line(r: &mut Request, line_complete: bool) {
+    let Session::Http1(http) = &mut r.session else { return };
+    r.arena.push(http.unread());
+    r.request_length = http.unread().len() as u64;
+    let head = &r.headers_in.head;
+    if line_complete {
+        r.line = head.line.into();
+        r.method_name = head.method.into();
+        r.target = head.target.into();
+    } else {
+        let all = r.arena.since(0);
+        let end = memchr::memchr2(b'\r', b'\n', r.arena.span(all)).unwrap_or(all.len());
+        r.line = arena_span(0, end).into();
+    }
+    let n = http.unread().len();
+    http.consume(n);
+}
+
+fn arena_span(start: usize, end: usize) -> crate::request::arena::Span {
+    crate::request::arena::Span { start: start as u32, end: end as u32 }
+}
+
+/// `large_client_header_buffers`: 414 for a request line, 494 for a header, that does not fit in one buffer, 494 for a
+/// head that does not fit in all of them.
+fn too_large(len: usize, parser: &RequestParser, conf: &crate::modules::core::ServerSettings) -> Option<u16> {
+    let (number, size) = *conf.large_client_header_buffers;
+    let first = *conf.client_header_buffer_size as usize;
+    let line = len - parser.line_start();
+    if line >= size.max(first) {
+        return Some(if parser.is_line_complete() { 494 } else { 414 });
+    }
+    (len > first + number * size).then_some(494)
+}
+
+/// The same limits for a head that came whole: nginx's buffers would not have held it.
+fn oversized(head: &RequestHead, len: usize, conf: &crate::modules::core::ServerSettings) -> Option<u16> {
+    let (number, size) = *conf.large_client_header_buffers;
+    let first = *conf.client_header_buffer_size as usize;
+    let room = size.max(first);
+    if len <= room {
+        return None;
+    }
+    if head.line.len() + LINE_END >= room {
+        return Some(414);
+    }
+    let long = |h: &HeaderLine| (h.value.end - h.name.start) as usize + LINE_END >= room;
+    (head.headers.iter().any(long) || len > first + number * size).then_some(494)
+}
+
+/// `line`: where the header line begins that is too long.
+fn refuse_large(r: &mut Request, status: u16, line: Option<usize>) -> HeadRead {
+    let complete = status == 494;
+    let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+    let shown = line.map(|at| {
+        let rest = &http.unread()[at..];
+        let line = &rest[..memchr::memchr2(b'\r', b'\n', rest).unwrap_or(rest.len())];
+        String::from_utf8_lossy(line).chars().take(SHOWN_HEADER).collect::<String>()
+    });
+    keep_line(r, complete);
+    if let Some(shown) = shown {
+        log_error!(r, Info, "client sent too long header line: \"{shown}...\"");
+    } else if complete {
+        log_error!(r, Info, "client sent too large request");
+    } else {
+        r.doing = doing::READING_LINE;
+        log_error!(r, Info, "client sent too long URI");
+    }
+    r.lingering_close = true;
+    HeadRead::Refused(status)
+}

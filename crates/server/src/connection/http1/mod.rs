@@ -1,0 +1,341 @@
+//! The HTTP/1 session: reads heads (`head`), hands requests on, frames their answers (`framing`), decides what becomes of
+//! the connection.
+//! Before: `connection`. Around: `request`. RFC 9112; nginx's `ngx_http_request.c` where the RFC leaves a choice.
+
+mod framing;
+mod head;
+
+pub use framing::{may_chunk, queue, write_head};
+
+use super::output::Output;
+use super::socket::Socket;
+use super::{Client, Session, doing, pool};
+use crate::modules::core::Lingering;
+use crate::request::{Request, phases};
+use crate::snapshot::Shot;
+use crate::status::requests;
+use crate::worker::timer::Timer;
+use crate::worker::{clock, counters};
+use head::{HeadRead, read_head};
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Answers to pipelined requests are written together up to this many bytes.
+const PIPELINE_FLUSH: u64 = 64 * 1024;
+/// A connection that waits longer than this for its next request gives back what it holds.
+const STAY_READY: Duration = Duration::from_millis(20);
+/// How much a lingering close reads at once.
+const LINGER_BUFFER: usize = 4096;
+
+/// One HTTP/1 connection.
+pub struct Http1 {
+    /// The way to the client.
+    pub socket: Socket,
+    /// The deadline of whatever is waited for.
+    pub timer: Timer,
+    /// Bytes that came and are not used yet start at `at`.
+    pub input: Vec<u8>,
+    /// See `input`.
+    pub at: usize,
+    /// Bytes on their way out.
+    pub output: Output,
+    /// The answer is sent in chunks.
+    pub chunked: bool,
+    /// `output.queued` when the answer began.
+    pub answer_start: u64,
+    /// Bytes of the answer's head.
+    pub header_size: u64,
+    /// When a rate limit began to count, ms.
+    pub rate_start_ms: u64,
+    /// `keepalive_min_timeout`: until then (monotonic ms) a shutdown leaves the idle connection alone.
+    stay_until_ms: u64,
+    /// TCP_NODELAY is set.
+    nodelay: bool,
+}
+
+/// What becomes of a connection after a request or a wait.
+pub enum Next {
+    /// It is idle: wait for bytes without holding anything.
+    Idle(Box<Http1>),
+    /// The client speaks HTTP/2.
+    Http2(Box<Http1>),
+    /// It is closed, or belongs to somebody else now.
+    Gone,
+}
+
+impl Drop for Http1 {
+    fn drop(&mut self) {
+        crate::log::lines::close_after_lines(std::mem::replace(&mut self.socket, Socket::none()));
+    }
+}
+
+impl Http1 {
+    /// A session on a new connection.
+    pub fn new(socket: Socket) -> Box<Http1> {
+        Box::new(Http1 {
+            socket,
+            timer: Timer::new(),
+            input: Vec::new(),
+            at: 0,
+            output: Output::default(),
+            chunked: false,
+            answer_start: 0,
+            header_size: 0,
+            rate_start_ms: 0,
+            stay_until_ms: 0,
+            nodelay: false,
+        })
+    }
+
+    /// Takes what was read from the connection before the session began.
+    pub fn push_back(&mut self, early: Vec<u8>) {
+        self.input = early;
+    }
+
+    /// Bytes that came and are not used yet.
+    pub fn unread(&self) -> &[u8] {
+        &self.input[self.at..]
+    }
+
+    /// Marks `n` unread bytes as used.
+    pub fn consume(&mut self, n: usize) {
+        self.at += n;
+        if self.at == self.input.len() {
+            self.input.clear();
+            self.at = 0;
+        }
+    }
+
+    /// Makes room and reads once.
+    pub fn poll_fill(&mut self, cx: &mut std::task::Context<'_>) -> Poll<io::Result<usize>> {
+        self.make_room();
+        self.socket.poll_read(cx, &mut self.input)
+    }
+
+    fn make_room(&mut self) {
+        if self.input.capacity() == 0 {
+            self.input = pool::take_buffer();
+        }
+        if self.at > 0 && self.input.capacity() - self.input.len() < pool::BUFFER / 4 {
+            self.input.drain(..self.at);
+            self.at = 0;
+        }
+        if self.input.capacity() == self.input.len() {
+            self.input.reserve(pool::BUFFER);
+        }
+    }
+
+    /// Writes all that is queued. The deadline is the caller's.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        let Http1 { socket, output, .. } = self;
+        while !output.is_empty() {
+            poll_fn(|cx| output.poll_write(socket, cx, u64::MAX)).await?;
+        }
+        Ok(())
+    }
+
+    /// Whether a shutdown closes the connection while it is idle.
+    pub fn may_drain(&self) -> bool {
+        self.stay_until_ms == 0 || self.stay_until_ms <= clock::monotonic_ms()
+    }
+
+    /// Makes an idle connection end as soon as a shutdown may close it.
+    pub fn end_when_drained(&self) {
+        let left = Duration::from_millis(self.stay_until_ms.saturating_sub(clock::monotonic_ms()));
+        self.timer.shorten(left);
+    }
+
+    /// `tcp_nodelay`: what is written leaves at once. Asks the kernel once a connection.
+    pub fn set_nodelay(&mut self) {
+        if !std::mem::replace(&mut self.nodelay, true) {
+            // A unix socket has no such option, and needs none.
+            let _ = rustix::net::sockopt::set_tcp_nodelay(self.socket.as_fd(), true);
+        }
+    }
+
+    /// Gives an empty input buffer back while somebody else is waited for.
+    pub fn lend_input(&mut self) {
+        if self.input.capacity() > 0 && self.unread().is_empty() {
+            pool::give_buffer(std::mem::take(&mut self.input));
+            self.at = 0;
+        }
+    }
+
+    /// Gives back what an idle connection does not need.
+    fn rest(&mut self) {
+        self.lend_input();
+        if self.output.is_empty() {
+            pool::give_buffer(self.output.take_buffer());
+        }
+    }
+}
+
+/// Serves requests on a connection until it is idle or gone.
+pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) -> Next {
+    loop {
+        let shot = crate::worker::shot();
+        let mut r = pool::take_request(shot, client.clone(), Session::None);
+        r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
+        r.session = Session::Http1(http);
+        let (keep, mut back) = one_request(&mut r).await;
+        pool::give_request(r);
+        let Some(h) = back.take() else { return Next::Gone };
+        http = h;
+        let Some(wait) = keep else {
+            return Next::Http2(http);
+        };
+        if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
+            continue;
+        }
+        if !http.output.is_empty() && http.flush().await.is_err() {
+            return Next::Gone;
+        }
+        if !http.unread().is_empty() {
+            continue;
+        }
+        counters::waiting(1);
+        http.rest();
+        http.timer.set(wait.min(STAY_READY));
+        let woken = poll_fn(|cx| {
+            if let Poll::Ready(r) = http.socket.poll_readable(cx) {
+                return Poll::Ready(r.is_ok());
+            }
+            if crate::worker::draining() && http.may_drain() {
+                return Poll::Ready(false);
+            }
+            http.timer.poll_expired(cx).map(|()| false)
+        })
+        .await;
+        counters::waiting(-1);
+        if !woken {
+            http.timer.set(wait.saturating_sub(STAY_READY));
+            return Next::Idle(http);
+        }
+    }
+}
+
+/// Reads and answers one request. Gives back the session, if it lives on, and how long to wait for the next request (none:
+/// HTTP/2 begins).
+async fn one_request(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
+    match read_head(r).await {
+        HeadRead::Nothing => {
+            let Session::Http1(mut http) = std::mem::take(&mut r.session) else { return (None, None) };
+            let _ = http.flush().await;
+            return (None, None);
+        }
+        HeadRead::Http2 => {
+            let Session::Http1(http) = std::mem::take(&mut r.session) else { return (None, None) };
+            return (None, Some(http));
+        }
+        HeadRead::Refused(status) => {
+            requests::begin(r);
+            r.keepalive = false;
+            phases::answer_status(r, status).await;
+        }
+        HeadRead::Complete => {
+            let accepted = crate::request::head::accept(r);
+            requests::begin(r);
+            match accepted {
+                Ok(()) => phases::process(r).await,
+                Err(status) => phases::answer_status(r, status).await,
+            }
+        }
+    }
+    finish(r).await
+}
+
+/// After the answer: the rest of the body, the last bytes, the log line, and whether the connection lives on.
+async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
+    let shot = r.shot.clone();
+    let conf = &shot.location(r.location).conf.core;
+    if !matches!(r.session, Session::Http1(_)) {
+        // The connection was handed over: an upgrade or a tunnel has ended with it.
+        return (None, None);
+    }
+    if r.keepalive && !r.aborted && !crate::request::body::discard(r).await {
+        r.keepalive = false;
+        r.lingering_close = true;
+    }
+    let keep = r.keepalive && !r.aborted && r.response_done;
+    let Session::Http1(http) = &mut r.session else { unreachable!("checked above") };
+    // A complete batch leaves in one write: only what nothing follows is written now.
+    if !r.aborted && (!keep || http.unread().is_empty()) && crate::request::respond::flush_rest(r).await.is_err() {
+        r.aborted = true;
+    }
+    r.doing = doing::LOGGING;
+    requests::end(r);
+    crate::modules::log::write(r);
+    crate::request::finish::after_log(r).await;
+    let keep = keep && !r.aborted;
+    // Who sees the connection close finds the cache up to date, as with nginx. A kept connection need not wait for it.
+    if !keep && let Some(update) = r.ctx.cache_update.take() {
+        let _ = update.await;
+    }
+    let linger = !r.aborted
+        && match *conf.lingering_close {
+            Lingering::Off => false,
+            Lingering::On => r.lingering_close || has_unread(r),
+            Lingering::Always => true,
+        };
+    let Session::Http1(mut http) = std::mem::take(&mut r.session) else { unreachable!("checked above") };
+    http.chunked = false;
+    if keep {
+        if *conf.tcp_nodelay {
+            http.set_nodelay();
+        }
+        let min = *conf.keepalive_min_timeout;
+        http.stay_until_ms = match min.is_zero() {
+            true => 0,
+            false => clock::monotonic_ms() + min.min(*conf.keepalive_timeout).as_millis() as u64,
+        };
+        return (Some(*conf.keepalive_timeout), Some(http));
+    }
+    if linger && !crate::worker::draining() {
+        let (time, each) = (*conf.lingering_time, *conf.lingering_timeout);
+        crate::engine::spawn(lingering_close(http, time, each));
+        return (None, None);
+    }
+    if r.aborted && *conf.reset_timedout_connection {
+        reset_on_close(&http.socket);
+    }
+    (None, None)
+}
+
+fn has_unread(r: &Request) -> bool {
+    let Session::Http1(http) = &r.session else { return false };
+    !http.unread().is_empty() || http.socket.tls().is_some_and(|t| t.expects_more())
+}
+
+/// Says that nothing more comes and reads what the client still sends, so that it sees the answer before a reset.
+async fn lingering_close(mut http: Box<Http1>, time: Duration, each: Duration) {
+    http.socket.shutdown();
+    let end = clock::monotonic_ms() + time.as_millis() as u64;
+    let mut buffer = Vec::with_capacity(LINGER_BUFFER);
+    loop {
+        let left = end.saturating_sub(clock::monotonic_ms());
+        if left == 0 {
+            return;
+        }
+        http.timer.set(each.min(Duration::from_millis(left)));
+        buffer.clear();
+        let Http1 { socket, timer, .. } = &mut *http;
+        match timer.guard(socket.read(&mut buffer)).await {
+            Some(Ok(n)) if n > 0 => {}
+            _ => return,
+        }
+    }
+}
+
+/// `reset_timedout_connection`: the close sends RST and frees the kernel's memory at once.
+pub fn reset_on_close(socket: &Socket) {
+    let _ = rustix::net::sockopt::set_socket_linger(socket.as_fd(), Some(Duration::ZERO));
+}
+
+/// A view of the shot for callers that wait with the session in hand.
+pub fn shot_of(r: &Request) -> Rc<Shot> {
+    r.shot.clone()
+}
