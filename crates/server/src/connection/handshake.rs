@@ -118,10 +118,9 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
     let (message, hello) = match read_hello(http, &log).await {
         Hello::Asked(message, hello) => (message, hello),
         Hello::Plain => return true,
+        Hello::Nothing => return false,
         Hello::Over(why) => {
-            if let Some(why) = why {
-                ssl::failed(shot.server(site.default), why.as_ref());
-            }
+            ssl::failed(shot.server(site.default), why.as_ref());
             return false;
         }
     };
@@ -225,8 +224,10 @@ enum Hello {
     Asked(Vec<u8>, ClientHello),
     /// Another protocol: most likely HTTP.
     Plain,
-    /// It came to nothing. Why, unless nothing had begun; no error: it took too long.
-    Over(Option<Option<io::Error>>),
+    /// The client closed before it said anything.
+    Nothing,
+    /// It came to nothing. Without an error: it took too long.
+    Over(Option<io::Error>),
 }
 
 async fn read_hello(http: &mut Http1, log: &Log<'_>) -> Hello {
@@ -248,7 +249,7 @@ async fn read_hello(http: &mut Http1, log: &Log<'_>) -> Hello {
             Err(e) => {
                 refuse(http, alert_of(e));
                 log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {})", e.text()));
-                return Hello::Over(Some(Some(io::ErrorKind::InvalidData.into())));
+                return Hello::Over(Some(io::ErrorKind::InvalidData.into()));
             }
         }
         let began = !http.unread().is_empty();
@@ -261,19 +262,19 @@ async fn read_hello(http: &mut Http1, log: &Log<'_>) -> Hello {
             Some(Ok(n)) if n > 0 => {}
             Some(Ok(_)) if began => {
                 log.line(Level::Info, format_args!("peer closed connection in SSL handshake"));
-                return Hello::Over(Some(Some(io::ErrorKind::UnexpectedEof.into())));
+                return Hello::Over(Some(io::ErrorKind::UnexpectedEof.into()));
             }
             Some(Ok(_)) => {
                 log.line(Level::Info, format_args!("client closed connection"));
-                return Hello::Over(None);
+                return Hello::Nothing;
             }
             Some(Err(e)) => {
                 log.line(Level::Info, format_args!("recv() failed ({})", crate::log::os_error(&e)));
-                return Hello::Over(Some(Some(e)));
+                return Hello::Over(Some(e));
             }
             None => {
                 log.timed_out();
-                return Hello::Over(Some(None));
+                return Hello::Over(None);
             }
         }
     }
