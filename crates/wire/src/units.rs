@@ -36,14 +36,12 @@ impl Units {
     ) -> Result<(), E> {
         let mut at = self.pass_over(bytes);
         let mut whole = std::mem::take(&mut self.part);
-        let all = match whole.is_empty() {
-            true => bytes,
-            false => {
-                whole.extend_from_slice(&bytes[at..]);
-                at = 0;
-                &whole[..]
-            }
-        };
+        let is_joined = !whole.is_empty();
+        if is_joined {
+            whole.extend_from_slice(&bytes[at..]);
+            at = 0;
+        }
+        let all = if is_joined { &whole[..] } else { bytes };
         while at < all.len() {
             let rest = &all[at..];
             let Some(Size { header, payload }) = size(rest)? else { break };
@@ -55,7 +53,14 @@ impl Units {
             at += self.pass_over(&all[at..]);
         }
         if at < all.len() {
-            self.part = all[at..].to_vec();
+            // A unit that comes byte by byte is not copied with each of them.
+            self.part = match is_joined {
+                true => {
+                    whole.drain(..at);
+                    whole
+                }
+                false => bytes[at..].to_vec(),
+            };
         }
         Ok(())
     }
