@@ -292,7 +292,7 @@ fn grpc_health_service() {
     let server = Site::http(
         "upstream u { zone u 64k; server 127.0.0.1:@SICK@ max_fails=0; server 127.0.0.1:@GOOD@ max_fails=0; } \
          server { listen 127.0.0.1:@PORT@; \
-         location / { proxy_pass http://u; health_check interval=100ms type=grpc grpc_service=shop; } }",
+         location / { grpc_pass u; health_check interval=100ms type=grpc grpc_service=shop; } }",
     )
     .set("SICK", silent)
     .set("GOOD", serving)

@@ -124,6 +124,13 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
     answers.for_grpc(ssl);
 }
 
+impl Conf {
+    /// What a health check of the location needs; see [`proxy::Conf::checked`].
+    pub(super) fn checked(&self) -> Option<proxy::Checked<'_>> {
+        self.answers.checked_at(self.pass.as_deref()?)
+    }
+}
+
 /// The content handler.
 fn run(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move { handle(r).await.unwrap_or_else(|verdict| verdict) })

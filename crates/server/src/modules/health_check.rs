@@ -303,7 +303,9 @@ pub(super) fn add(build: &mut Build<'_>, node: &Node, make: impl FnOnce(usize) -
 }
 
 fn finish(build: &mut Build<'_>, level: &Level, w: &Written) -> Result<(), Problem> {
-    let missing = || w.node.problem("\"health_check\" requires \"proxy_pass\" without variables here".to_owned());
+    let missing = || {
+        w.node.problem("\"health_check\" requires \"proxy_pass\" or \"grpc_pass\" without variables here".to_owned())
+    };
     let named = match &w.matching {
         None => None,
         Some(name) => Some(
@@ -325,8 +327,15 @@ fn finish(build: &mut Build<'_>, level: &Level, w: &Written) -> Result<(), Probl
         let group = group(build, id);
         return add(build, &w.node, |number| Check { group, number, rhythm, port: w.port, secure: None, ask });
     }
-    let proxy = &level.conf.proxy;
-    let (id, host, context) = proxy.checked().ok_or_else(missing)?;
+    let (proxy, grpc) = (&level.conf.proxy, &level.conf.grpc);
+    let (proxy, (id, host, context)) = match (proxy.checked(), grpc.checked()) {
+        (Some(checked), _) => (proxy, checked),
+        (None, Some(_)) if w.kind == Kind::Http => {
+            return Err(w.node.problem("\"health_check\" of \"grpc_pass\" requires \"type=grpc\"".to_owned()));
+        }
+        (None, Some(checked)) => (&**grpc, checked),
+        (None, None) => return Err(missing()),
+    };
     // A check is over before the next begins: so a peer that hangs is out after `fails` intervals.
     rhythm.limit = rhythm.interval.min(*proxy.upstream.read_timeout);
     rhythm.connect_limit = *proxy.upstream.connect_timeout;
@@ -337,7 +346,7 @@ fn finish(build: &mut Build<'_>, level: &Level, w: &Written) -> Result<(), Probl
             let wanted = if let Some(Named::Http(m)) = named { m } else { Arc::new(Match::standard()) };
             let uri = w.uri.as_deref().unwrap_or(b"/");
             let keep = rhythm.keepalive.is_some();
-            let request = request(build, &level.conf.proxy, host, uri, keep);
+            let request = request(build, proxy, host, uri, keep);
             Ask::Http(Arc::new(HttpAsk { request, is_head: false, wanted }))
         }
         Kind::Grpc => Ask::Grpc(Arc::new(GrpcAsk {

@@ -483,9 +483,9 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
         return health_check::finish_level(build, level);
     }
     proxy::finish_level(build, level, parent);
-    health_check::finish_level(build, level);
     fastcgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);
+    health_check::finish_level(build, level);
     referer::finish_level(build, level, parent);
     let _ = parent;
     log::finish_level(build, level);

@@ -163,11 +163,17 @@ impl Sticky {
         let created = first_of(r, &learn.create);
         let Some(id) = created.or_else(|| first_of(r, &self.lookup)) else { return };
         let (key, now_ms) = (key(r.get(id)), clock::monotonic_ms());
+        let unused = learn.unused(now_ms);
         if created.is_some() {
-            learn.sessions.enter(&key, &learn.unused(now_ms), |s, _| s.bind(peer, now_ms));
-        } else {
-            learn.sessions.look(&key, |s| s.bind(peer, now_ms));
+            learn.sessions.enter(&key, &unused, |s, _| s.bind(peer, now_ms));
+            return;
         }
+        learn.sessions.look(&key, |s| {
+            // What ended while the answer was under way has ended.
+            if !unused.is_idle(s) {
+                s.bind(peer, now_ms);
+            }
+        });
     }
 }
 

@@ -121,6 +121,9 @@ pub struct Pass {
     location: Vec<u8>,
 }
 
+/// What a health check of a location needs: the group, the host's name, TLS if it is spoken.
+pub(super) type Checked<'p> = (GroupId, &'p str, Option<Arc<crate::tls::client::Context>>);
+
 /// Lists made once for a level.
 #[derive(Debug, Default)]
 struct Ready {
@@ -285,8 +288,12 @@ fn hide(ready: &mut Ready, upstream: &UpstreamSettings, hidden: &[&[u8]]) {
 impl Conf {
     /// What a health check of the location needs: the group, the host's name, and TLS if it is spoken. None without
     /// `proxy_pass`, or where that has variables.
-    pub(super) fn checked(&self) -> Option<(GroupId, &str, Option<Arc<crate::tls::client::Context>>)> {
-        let pass = self.pass.as_ref()?;
+    pub(super) fn checked(&self) -> Option<Checked<'_>> {
+        self.checked_at(self.pass.as_deref()?)
+    }
+
+    /// The same for another module's pass.
+    pub(super) fn checked_at<'p>(&self, pass: &'p Pass) -> Option<Checked<'p>> {
         let url = pass.fixed.as_ref()?;
         let context = if url.secure { self.ready.ssl.clone() } else { None };
         Some((*pass.group.get()?, &url.host, context))
