@@ -5,7 +5,7 @@
 //!                                                                  └> tend: log in ─> order ─> slot, disk ─> wait ─> renew
 //! handshake (tls::dynamic) <─ slot         request, handshake <─ challenge: proofs on offer
 //! ```
-//! All of it happens in the worker process, with the worker's rights (docs/decisions/0009). Whatever an authority does, the
+//! All of it happens in the worker process, with the worker's rights (docs/decisions/0010). Whatever an authority does, the
 //! server goes on with the certificates it has.
 
 pub mod challenge;

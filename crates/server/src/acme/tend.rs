@@ -113,31 +113,29 @@ impl Tender {
         if self.client.is_some() {
             return Ok(());
         }
-        let (key, is_new) = self.account_key().await?;
+        let key = self.account_key().await?;
         let issuer = &self.issuer;
         let fetch = Fetch { resolver: issuer.resolver.clone(), tls: Some(tls(issuer)?) };
         let mut client = Client::open(fetch, &issuer.uri, key).await?;
         // A URL is good for the key and the authority it came from.
-        let kept = self.state.read(ACCOUNT_URL)?.filter(|_| !is_new);
-        let known = kept.and_then(|text| {
-            let (directory, account) = text.trim_end().split_once('\n')?;
-            (directory == issuer.uri).then(|| account.to_owned())
-        });
+        let whose = format!("{}\n{}\n", issuer.uri, client.thumbprint());
+        let kept = self.state.read(ACCOUNT_URL)?;
+        let known = kept.and_then(|text| text.strip_prefix(&*whose).map(|url| url.trim_end().to_owned()));
         let is_known = known.is_some();
         let url = client.log_in(issuer, known).await?;
         if !is_known {
-            self.state.write(ACCOUNT_URL, &format!("{}\n{url}\n", issuer.uri))?;
+            self.state.write(ACCOUNT_URL, &format!("{whose}{url}\n"))?;
             process_line(Level::Notice, format_args!("acme: issuer \"{}\": account {url}", issuer.name));
         }
         self.client = Some(client);
         Ok(())
     }
 
-    /// The account's key, and whether it was just made.
-    async fn account_key(&mut self) -> Result<(AccountKey, bool), String> {
-        let bad = |e| format!("the account key cannot be used: {e}");
+    /// The account's key: given, kept, or new.
+    async fn account_key(&mut self) -> Result<AccountKey, String> {
+        let usable = |pem: &[u8]| AccountKey::from_pem(pem).map_err(|e| format!("the account key cannot be used: {e}"));
         let kind = match &self.issuer.account_key {
-            Key::Given(pem) => return AccountKey::from_pem(pem).map(|key| (key, false)).map_err(bad),
+            Key::Given(pem) => return usable(pem),
             Key::Made(kind) => *kind,
         };
         let kept = match &self.key {
@@ -145,14 +143,14 @@ impl Tender {
             None => self.state.read(ACCOUNT_KEY)?,
         };
         if let Some(pem) = kept {
-            return AccountKey::from_pem(pem.as_bytes()).map(|key| (key, false)).map_err(bad);
+            return usable(pem.as_bytes());
         }
         let pem = kind.generate().await?.serialize_pem();
         // Kept before it is used: an account with a lost key is of no use to anybody.
         self.state.write(ACCOUNT_KEY, &pem)?;
-        let key = AccountKey::from_pem(pem.as_bytes()).map_err(bad)?;
+        let key = usable(pem.as_bytes())?;
         self.key = Some(pem);
-        Ok((key, true))
+        Ok(key)
     }
 
     async fn order(&mut self, at: usize) -> Result<(), Failure> {

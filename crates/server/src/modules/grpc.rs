@@ -127,7 +127,9 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
 impl Conf {
     /// What a health check of the location needs; see [`proxy::Conf::checked`].
     pub(super) fn checked(&self) -> Option<proxy::Checked<'_>> {
-        self.answers.checked_at(self.pass.as_deref()?)
+        let pass = self.pass.as_deref()?;
+        let url = pass.fixed.as_ref()?;
+        Some((*pass.group.get()?, &url.target, self.answers.encryption(url.secure)))
     }
 }
 

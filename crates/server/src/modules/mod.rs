@@ -51,6 +51,7 @@ pub mod ssi_commands;
 pub mod ssi_date;
 pub mod ssi_parse;
 pub mod ssl;
+pub mod ssl_caches;
 pub mod ssl_variables;
 pub mod static_files;
 pub mod status_zone;

@@ -1,6 +1,7 @@
 //! `ssl_*`: TLS towards clients (nginx's `ngx_http_ssl_module`). What a server needs of it is made in `tls::server`; the
 //! handshake is `connection::handshake`'s; the variables are in `ssl_variables`.
 
+use super::ssl_caches;
 use crate::acme::store::Slot;
 use crate::config::complex::Complex;
 use crate::config::set;
@@ -18,7 +19,7 @@ use crate::tls::dynamic::{CacheLimits, Dynamic, Pair};
 use crate::tls::server::{self, Context, Source};
 use crate::tls::{certificate, password};
 use aws_lc_rs::digest::{SHA256, digest};
-use conf::{Node, Problem, value};
+use conf::{Node, Problem};
 use rustls::SupportedProtocolVersion;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -28,7 +29,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("ssl_certificate", |s, n| add(&mut server(s).certificate, n)),
     http("ssl_certificate_key", |s, n| add(&mut server(s).certificate_key, n)),
     http("ssl_certificate_cache", |s, n| {
-        let limits = cache_limits(n)?;
+        let limits = ssl_caches::cache_limits(n)?;
         set::value(&mut server(s).certificate_cache, n, limits)
     }),
     http("ssl_certificate_compression", |s, n| set::flag(&mut server(s).certificate_compression, n)),
@@ -58,7 +59,7 @@ pub const DIRECTIVES: &[Directive] = &[
         Ok(())
     }),
     http("ssl_buffer_size", |s, n| set::size(&mut server(s).buffer_size, n)),
-    http("ssl_session_cache", session_cache),
+    http("ssl_session_cache", ssl_caches::session_cache),
     http("ssl_session_tickets", |s, n| set::flag(&mut server(s).session_tickets, n)),
     http("ssl_session_ticket_key", |s, n| add(&mut server(s).session_ticket_keys, n)),
     http("ssl_session_timeout", |s, n| set::seconds(&mut server(s).session_timeout, n)),
@@ -83,16 +84,11 @@ pub const DIRECTIVES: &[Directive] = &[
         let words = [("off", Ocsp::Off), ("on", Ocsp::On), ("leaf", Ocsp::Leaf)];
         set::one_of(&mut server(s).ocsp, n, &words)
     }),
-    http("ssl_ocsp_cache", ocsp_cache),
+    http("ssl_ocsp_cache", ssl_caches::ocsp_cache),
     http("ssl_ocsp_responder", |s, n| text(&mut server(s).ocsp_responder, n)),
     http("ssl_early_data", |s, n| set::flag(&mut server(s).early_data, n)),
     http("ssl_reject_handshake", |s, n| set::flag(&mut server(s).reject_handshake, n)),
 ];
-
-/// Sessions of `ssl_session_cache builtin` (OpenSSL's SSL_SESSION_CACHE_MAX_SIZE_DEFAULT).
-const BUILTIN_SESSIONS: usize = 20 * 1024;
-/// Smallest `ssl_session_cache shared`: eight pages, in bytes.
-const MIN_ZONE: u64 = 8 * 4096;
 
 settings! {
     /// Values of `http` and `server` level.
@@ -245,7 +241,7 @@ impl Protocols {
     }
 }
 
-fn server<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut ServerSettings {
+pub(super) fn server<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut ServerSettings {
     &mut scope.level.server.get_or_insert_default().ssl
 }
 
@@ -258,35 +254,6 @@ fn text(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
     set::value(setting, node, node.args[0].text.as_slice().into())
 }
 
-/// `max=N [inactive=T] [valid=T]`, or `off`.
-pub fn cache_limits(node: &Node) -> Result<Option<CacheLimits>, Problem> {
-    let mut limits = CacheLimits { max: 0, inactive_ms: 10_000, valid_ms: 60_000 };
-    let mut off = false;
-    for word in &node.args {
-        let text = word.as_str();
-        let invalid = || node.problem(format!("invalid parameter \"{text}\""));
-        let seconds = |t: &str| value::seconds(t.as_bytes()).map(|s| s * 1000).ok_or_else(invalid);
-        match text.split_once('=') {
-            Some(("max", n)) => {
-                let max = value::number(n.as_bytes()).filter(|n| *n > 0).ok_or_else(invalid)?;
-                limits.max = max as usize;
-            }
-            Some(("inactive", t)) => limits.inactive_ms = seconds(t)?,
-            Some(("valid", t)) => limits.valid_ms = seconds(t)?,
-            None if text == "off" => off = true,
-            _ => return Err(invalid()),
-        }
-    }
-    if off {
-        return Ok(None);
-    }
-    if limits.max == 0 {
-        let name = node.name.as_str();
-        return Err(node.problem(format!("\"{name}\" must have the \"max\" parameter")));
-    }
-    Ok(Some(limits))
-}
-
 /// Reads an `ssl_password_file`.
 pub fn read_passwords(build: &Build<'_>, node: &Node) -> Result<Arc<Vec<Vec<u8>>>, Problem> {
     let path = build.conf_path(&node.args[0].text);
@@ -295,62 +262,6 @@ pub fn read_passwords(build: &Build<'_>, node: &Node) -> Result<Arc<Vec<Vec<u8>>
         .read(&path)
         .map_err(|e| node.problem(format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e))))?;
     Ok(Arc::new(password::list(&content)))
-}
-
-fn ocsp_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let word = &node.args[0];
-    let mut cache = None;
-    if *word != "off" {
-        let shown = word.as_str();
-        let zone = word.text.strip_prefix(b"shared:").and_then(shared);
-        let (name, size) = zone.ok_or_else(|| node.problem(format!("invalid OCSP cache \"{shown}\"")))?;
-        if size < MIN_ZONE {
-            return Err(node.problem(format!("OCSP cache \"{shown}\" is too small")));
-        }
-        let names = &mut scope.build.main.zones;
-        names.add(name.as_bytes(), size, "ssl ocsp").map_err(|e| node.problem(e))?;
-        cache = Some((name, size as usize));
-    }
-    set::value(&mut server(scope).ocsp_cache, node, cache)
-}
-
-fn session_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let mut cache = SessionCache::None;
-    for word in &node.args {
-        let shown = word.as_str();
-        let invalid = || node.problem(format!("invalid session cache \"{shown}\""));
-        if let Some(rest) = word.text.strip_prefix(b"shared:") {
-            let (name, size) = shared(rest).ok_or_else(invalid)?;
-            if size < MIN_ZONE {
-                return Err(node.problem(format!("session cache \"{shown}\" is too small")));
-            }
-            let names = &mut scope.build.main.zones;
-            names.add(name.as_bytes(), size, "ssl").map_err(|e| node.problem(e))?;
-            cache = SessionCache::Shared(name, size as usize);
-            continue;
-        }
-        // What is shared is better: the other kind is only looked at where there is nothing else.
-        let other = match &*shown {
-            "off" | "none" => SessionCache::None,
-            "builtin" => SessionCache::Builtin(BUILTIN_SESSIONS),
-            text => {
-                let count = text.strip_prefix("builtin:").and_then(|n| value::number(n.as_bytes()));
-                SessionCache::Builtin(count.ok_or_else(invalid)? as usize)
-            }
-        };
-        if !matches!(cache, SessionCache::Shared(..)) {
-            cache = other;
-        }
-    }
-    server(scope).session_cache.force(cache);
-    Ok(())
-}
-
-/// `name:size`
-fn shared(text: &[u8]) -> Option<(Box<str>, u64)> {
-    let colon = memchr::memchr(b':', text).filter(|at| *at > 0)?;
-    let size = value::size(&text[colon + 1..])?;
-    Some((String::from_utf8_lossy(&text[..colon]).into(), size))
 }
 
 /// Contexts by what they were made of: many servers share one.

@@ -1,8 +1,8 @@
 //! Certificates whose names have variables (`ssl_certificate $ssl_server_name.crt`): read when a client asks, with the
 //! worker's own rights, and kept for a while with `ssl_certificate_cache`. Those that `acme` had issued are there already.
 
+use super::asked::Certificates;
 use super::certificate;
-use super::server::Certificates;
 use crate::acme::store::Slot;
 use crate::config::complex::Complex;
 use crate::request::Request;

@@ -2,6 +2,7 @@
 //! Made while a configuration is read (`modules::ssl`, `modules::proxy::ssl`); used by `connection::handshake` and
 //! `upstream`. Private keys and passwords are never logged.
 
+pub mod asked;
 pub mod certificate;
 pub mod ciphers;
 pub mod client;

@@ -51,7 +51,7 @@ impl Handshakes {
         let suite = provider.cipher_suites.iter().find(|s| s.suite() == first)?.tls13()?.quic_suite()?;
         let builder = ServerConfig::builder_with_provider(provider);
         let builder = builder.with_protocol_versions(&[&rustls::version::TLS13]).ok()?.with_no_client_auth();
-        let nobody = super::server::Certificates::new(Vec::new());
+        let nobody = super::asked::Certificates::new(Vec::new());
         let config = builder.with_cert_resolver(Arc::new(nobody));
         let bare = QuicServerConfig::with_initial(Arc::new(config), suite).ok()?;
         Some(Handshakes { bare: Arc::new(bare), suite, ids })

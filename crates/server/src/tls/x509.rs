@@ -139,6 +139,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_certificate_and_what_is_nearly_one() {
+        let key = rcgen::KeyPair::generate().expect("a key");
+        let params = rcgen::CertificateParams::new(["a.test".to_owned(), "192.0.2.1".to_owned()]).expect("names");
+        let der = params.self_signed(&key).expect("signed").der().to_vec();
+        let whole = Certificate::parse(&der).expect("a certificate");
+        assert_eq!(crate::tls::verify::host::names(&whole), ["a.test", "192.0.2.1"]);
+        assert!(Certificate::parse(&[&der[..], b"x"].concat()).is_err(), "nothing may follow");
+        for cut in 0..der.len() {
+            assert!(Certificate::parse(&der[..cut]).is_err(), "{cut}");
+        }
+        for (at, bit) in (0..der.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut mangled = der.clone();
+            mangled[at] ^= 1 << bit;
+            // Whatever comes, nothing breaks but the certificate.
+            if let Ok(c) = Certificate::parse(&mangled) {
+                let _ = (crate::tls::verify::host::names(&c), c.extensions().count());
+            }
+        }
+    }
+
+    #[test]
     fn times() {
         let utc = |t: &str| time(&mut Der::new(&[&[tag::UTC_TIME, t.len() as u8][..], t.as_bytes()].concat()));
         assert_eq!(utc("700101000000Z"), Ok(0));

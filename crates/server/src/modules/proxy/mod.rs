@@ -289,14 +289,14 @@ impl Conf {
     /// What a health check of the location needs: the group, the host's name, and TLS if it is spoken. None without
     /// `proxy_pass`, or where that has variables.
     pub(super) fn checked(&self) -> Option<Checked<'_>> {
-        self.checked_at(self.pass.as_deref()?)
+        let pass = self.pass.as_deref()?;
+        let url = pass.fixed.as_ref()?;
+        Some((*pass.group.get()?, &url.host, self.encryption(url.secure)))
     }
 
-    /// The same for another module's pass.
-    pub(super) fn checked_at<'p>(&self, pass: &'p Pass) -> Option<Checked<'p>> {
-        let url = pass.fixed.as_ref()?;
-        let context = if url.secure { self.ready.ssl.clone() } else { None };
-        Some((*pass.group.get()?, &url.host, context))
+    /// TLS for a pass that is `secure`.
+    pub(super) fn encryption(&self, secure: bool) -> Option<Arc<crate::tls::client::Context>> {
+        self.ready.ssl.clone().filter(|_| secure)
     }
 
     /// Makes the values ready for answers of another module's peers.

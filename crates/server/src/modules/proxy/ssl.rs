@@ -4,7 +4,8 @@
 use crate::config::complex::Complex;
 use crate::config::setting::Setting;
 use crate::config::{Build, Directive, Scope, http, set};
-use crate::modules::ssl::{Protocols, cache_limits, read_passwords, warn_once};
+use crate::modules::ssl::{Protocols, read_passwords, warn_once};
+use crate::modules::ssl_caches::cache_limits;
 use crate::tls::client::{self, Context};
 use crate::tls::dynamic::{Dynamic, Pair};
 use crate::tls::server::Source;

@@ -231,5 +231,11 @@ mod tests {
         for cut in 0..whole.len() {
             assert!(check(&whole[..cut], &this, None, NOW).is_err(), "{cut}");
         }
+        // Whatever comes, there is an answer.
+        for (at, bit) in (0..whole.len()).flat_map(|at| (0..8).map(move |bit| (at, bit))) {
+            let mut mangled = whole.clone();
+            mangled[at] ^= 1 << bit;
+            let _ = check(&mangled, &this, None, NOW);
+        }
     }
 }
