@@ -63,11 +63,11 @@ fn bodies_go_to_upstreams_and_answers_come_back() {
         let (_endpoint, mut requests) = client(server.port).await;
         let post = |path: &str| Request::post(format!("https://localhost{path}")).body(()).unwrap();
         let answer = ask(&mut requests, post("/a"), b"short").await;
-        assert_eq!(answer.text(), "POST /a HTTP/1.0 5");
+        assert_eq!(answer.text(), "POST /a HTTP/1.1 5");
         let answer = ask(&mut requests, post("/b"), &body).await;
-        assert_eq!(answer.text(), "POST /b HTTP/1.0 2000000");
+        assert_eq!(answer.text(), "POST /b HTTP/1.1 2000000");
         let announced = Request::post("https://localhost/c").header("content-length", "9").body(()).unwrap();
-        assert_eq!(ask(&mut requests, announced, b"too short").await.text(), "POST /c HTTP/1.0 9");
+        assert_eq!(ask(&mut requests, announced, b"too short").await.text(), "POST /c HTTP/1.1 9");
     });
 }
 
@@ -152,7 +152,7 @@ fn frames_in_the_wrong_place_end_the_connection() {
         (settings.clone(), 0x105),
         (framed(6, b""), 0x105),
         ([head("/"), framed(kind::HEADERS, b"\0\0"), framed(kind::DATA, b"x")].concat(), 0x105),
-        (framed(kind::HEADERS, b"\x05\x00\x80"), 0x200),
+        (framed(kind::HEADERS, b"\xff\x02\x00\x80"), 0x200),
         (vec![1, 10, 0], 0x106),
     ];
     let oneway: [(Vec<u8>, u64); 8] = [
@@ -162,7 +162,7 @@ fn frames_in_the_wrong_place_end_the_connection() {
         (control(&[&framed(kind::SETTINGS, b"\x06\x01\x06\x02")]), 0x109),
         (control(&[&settings]), 0x104),
         (vec![1], 0x103),
-        (vec![2, 0x3f, 0x10], 0x201),
+        (vec![2, 0x3f, 0xe2, 0x1f], 0x201),
         (vec![3, 0x01], 0x202),
     ];
     run(async {
@@ -199,7 +199,7 @@ fn requests_that_are_cancelled_again_and_again_end_the_connection() {
         std::thread::sleep(std::time::Duration::from_millis(50));
         Reply::ok("late")
     });
-    let server = quic_site("", "location / { proxy_pass http://127.0.0.1:@BACKEND@; }")
+    let server = quic_site("", "keepalive_requests 100000; location / { proxy_pass http://127.0.0.1:@BACKEND@; }")
         .set("THREADS", 1)
         .set("BACKEND", backend.port)
         .start();

@@ -23,6 +23,7 @@ mod http2;
 mod http2_floods;
 mod http2_upstream;
 mod http3;
+mod http3_clients;
 mod http3_connections;
 mod includes;
 mod keepalive;

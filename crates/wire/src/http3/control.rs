@@ -1,7 +1,8 @@
-//! The peer's one-way streams (RFC 9114 section 6.2): one control stream with settings first; encoder and decoder streams of
-//! QPACK, which have little to say where we allow no dynamic table and use none; others are ignored.
+//! The peer's one-way streams (RFC 9114 section 6.2): one control stream with settings first; the encoder stream of QPACK,
+//! which fills the client's table; the decoder stream, which has little to say since we use no table; others are ignored.
 
 use super::frame::{Numbers, kind, setting, stream};
+use super::qpack::table::Table;
 use super::{ConnectionError, ErrorCode, varint};
 
 /// Frames of a control stream that are held until they are whole: settings of many names. Larger ones are an attack.
@@ -36,6 +37,8 @@ pub struct Reader {
     body: Vec<u8>,
     settled: bool,
     idle: u32,
+    /// A stream's number of more than one byte is under way.
+    in_number: bool,
 }
 
 fn error<T>(code: ErrorCode, text: &'static str) -> Result<T, ConnectionError> {
@@ -43,11 +46,11 @@ fn error<T>(code: ErrorCode, text: &'static str) -> Result<T, ConnectionError> {
 }
 
 impl Reader {
-    /// Works on bytes of the stream. True: its kind was not known before and is now.
+    /// Works on bytes of the stream; `table` is what an encoder stream fills. True: its kind was not known before and is now.
     ///
     /// # Errors
     /// The peer broke the protocol.
-    pub fn take(&mut self, input: &[u8]) -> Result<bool, ConnectionError> {
+    pub fn take(&mut self, input: &[u8], table: &mut Table) -> Result<bool, ConnectionError> {
         let mut at = 0;
         let mut found = false;
         if self.kind == Kind::Unknown {
@@ -65,8 +68,11 @@ impl Reader {
         }
         match self.kind {
             Kind::Control => self.frames(input, &mut at)?,
-            Kind::Encoder => encoder(&input[at..])?,
-            Kind::Decoder => decoder(&input[at..])?,
+            Kind::Encoder => table.instruct(&input[at..]).map_err(|_| {
+                let text = "client sent an encoder instruction that is wrong or does not fit";
+                ConnectionError::new(ErrorCode::QPACK_ENCODER_STREAM_ERROR, text)
+            })?,
+            Kind::Decoder => self.cancellations(&input[at..])?,
             Kind::Ignored | Kind::Unknown => {}
         }
         Ok(found)
@@ -94,6 +100,21 @@ impl Reader {
             let body = std::mem::take(&mut self.body);
             read(kind, &body)?;
         }
+    }
+
+    /// Decoder instructions: only streams that are cancelled can be told of a table that nobody uses (RFC 9204 section 4.4).
+    fn cancellations(&mut self, input: &[u8]) -> Result<(), ConnectionError> {
+        for byte in input {
+            self.in_number = match (self.in_number, byte & 0xc0) {
+                (true, _) => byte & 0x80 != 0,
+                (false, 0x40) => byte & 0x3f == 0x3f,
+                (false, _) => {
+                    let text = "client sent a decoder instruction for a table that is not used";
+                    return error(ErrorCode::QPACK_DECODER_STREAM_ERROR, text);
+                }
+            };
+        }
+        Ok(())
     }
 
     fn begin(&mut self, kind: u64, len: u64) -> Result<(), ConnectionError> {
@@ -150,26 +171,4 @@ fn read(kind: u64, body: &[u8]) -> Result<(), ConnectionError> {
         },
         _ => Ok(()),
     }
-}
-
-/// Encoder instructions: the only one for a table without room sets its size to nothing (RFC 9204 section 4.3).
-fn encoder(input: &[u8]) -> Result<(), ConnectionError> {
-    const NO_CAPACITY: u8 = 0x20;
-    match input.iter().all(|byte| *byte == NO_CAPACITY) {
-        true => Ok(()),
-        false => error(ErrorCode::QPACK_ENCODER_STREAM_ERROR, "client sent an encoder instruction without a table"),
-    }
-}
-
-/// Decoder instructions: only cancelled streams can be told of a table that does not exist (RFC 9204 section 4.4).
-fn decoder(input: &[u8]) -> Result<(), ConnectionError> {
-    let mut rest = input.iter().peekable();
-    while let Some(first) = rest.next() {
-        // A number of seven bytes or less follows a full prefix: bytes with the high bit, and one without. A stream that
-        // is cut within one is read on as if it began anew, which accepts more than it should and changes nothing.
-        if first & 0xc0 != 0x40 && first & 0x80 == 0 {
-            return error(ErrorCode::QPACK_DECODER_STREAM_ERROR, "client sent a decoder instruction without a table");
-        }
-    }
-    Ok(())
 }

@@ -7,7 +7,8 @@
 //! ```
 
 use super::frame::{Numbers, kind};
-use super::qpack::decoder;
+use super::qpack::decoder::{self, Decoded};
+use super::qpack::table::Table;
 use super::{ConnectionError, ErrorCode};
 use crate::http2::hpack::decoder::Limits;
 use crate::http2::hpack::{HeaderBlock, HpackError};
@@ -25,13 +26,20 @@ pub enum Event {
     Head {
         /// Bytes of the field section as it was sent.
         len: usize,
+        /// The table was needed: its owner waits to hear that they were read.
+        referring: bool,
     },
+    /// A field section needs entries of the table that have not come: call again when they have.
+    Blocked,
     /// The head is larger than allowed; nothing more comes of the stream.
     HeadTooLarge,
     /// A stretch of the input that is body.
     Data(Span),
     /// Trailers; they are in the block.
-    Trailers,
+    Trailers {
+        /// See `Head`.
+        referring: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,6 +86,7 @@ impl Reader {
         input: &[u8],
         at: &mut usize,
         limits: Limits,
+        table: &Table,
         fields: &mut HeaderBlock,
     ) -> Result<Event, ConnectionError> {
         loop {
@@ -116,7 +125,7 @@ impl Reader {
                     if self.section.len() < len {
                         return Ok(Event::More);
                     }
-                    return self.decode(len, limits, fields);
+                    return self.decode(limits, table, fields);
                 }
             }
         }
@@ -148,15 +157,20 @@ impl Reader {
         Ok(())
     }
 
-    fn decode(&mut self, len: usize, limits: Limits, fields: &mut HeaderBlock) -> Result<Event, ConnectionError> {
+    fn decode(&mut self, limits: Limits, table: &Table, fields: &mut HeaderBlock) -> Result<Event, ConnectionError> {
         fields.clear();
+        let decoded = decoder::decode(&self.section, limits, table, fields);
+        if decoded == Ok(Decoded::Blocked) {
+            return Ok(Event::Blocked);
+        }
         self.frame = Frame::None;
-        let section = std::mem::take(&mut self.section);
+        let len = std::mem::take(&mut self.section).len();
         let head = self.phase == Phase::Head;
         self.phase = if head { Phase::Body } else { Phase::End };
-        match decoder::decode(&section, limits, fields) {
-            Ok(()) if head => Ok(Event::Head { len }),
-            Ok(()) => Ok(Event::Trailers),
+        match decoded {
+            Ok(Decoded::Whole { referring }) if head => Ok(Event::Head { len, referring }),
+            Ok(Decoded::Whole { referring }) => Ok(Event::Trailers { referring }),
+            Ok(Decoded::Blocked) => Ok(Event::Blocked),
             Err(HpackError::FieldTooLarge | HpackError::BlockTooLarge) => {
                 self.frame = Frame::Rest;
                 Ok(Event::HeadTooLarge)

@@ -7,7 +7,7 @@ use crate::request::Request;
 use crate::request::filter::Chunk;
 use crate::worker::clock;
 use bytes::Bytes;
-use quinn_proto::{StreamId, WriteError};
+use quinn_proto::{Dir, StreamId, WriteError};
 use std::io;
 use wire::http3::frame::{self, kind};
 use wire::http3::qpack::encoder;
@@ -146,7 +146,7 @@ impl State {
     /// Lets the streams that have something to send do so in turn, a piece each, until QUIC takes no more or `pieces` are out.
     /// True: there is more that may go now.
     pub(super) fn pump(&mut self, hq: bool, pieces: usize) -> bool {
-        self.pump_control();
+        self.pump_oneway();
         for _ in 0..pieces {
             let Some(id) = self.ready.pop_front() else { return false };
             if let Some(s) = self.streams.get_mut(&id) {
@@ -168,10 +168,17 @@ impl State {
         !self.ready.is_empty()
     }
 
-    fn pump_control(&mut self) {
-        let Some(id) = self.control.filter(|_| !self.control_output.is_empty()) else { return };
-        if let Ok(n) = self.quic.send_stream(id).write(&self.control_output) {
-            self.control_output.drain(..n);
+    fn pump_oneway(&mut self) {
+        if self.decoder.id.is_none() && !self.decoder.output.is_empty() {
+            self.decoder.id = self.quic.streams().open(Dir::Uni);
+            self.decoder.output.insert(0, frame::stream::DECODER as u8);
+        }
+        for stream in [&mut self.control, &mut self.decoder] {
+            if let Some(id) = stream.id.filter(|_| !stream.output.is_empty())
+                && let Ok(n) = self.quic.send_stream(id).write(&stream.output)
+            {
+                stream.output.drain(..n);
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! The task of a connection: takes its datagrams, lets the protocols and the streams work, sends all that came of it.
 
-use super::{Session, State, code, default_server, log};
+use super::{MAX_BLOCKED, OneWay, Session, State, TABLE, code, default_server, log};
 use crate::connection::{Address, Client, handshake};
 use crate::listen::quic::{self, Link};
 use crate::log::error::Level;
@@ -20,6 +20,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 use wire::http2::hpack::decoder::Limits;
 use wire::http3::frame::{self, setting};
+use wire::http3::qpack::table::Table;
 use wire::http3::{ConnectionError, ErrorCode};
 
 /// Calls to send of one turn, before other connections of the thread get theirs.
@@ -83,8 +84,11 @@ impl Driver {
             streams: HashMap::new(),
             oneway: Vec::new(),
             ready: VecDeque::new(),
-            control: None,
-            control_output: Vec::new(),
+            control: OneWay::default(),
+            decoder: OneWay::default(),
+            table: Table::new(TABLE),
+            confirmed: 0,
+            blocked: Vec::new(),
             goaway: None,
             next: 0,
             task: crate::engine::current(),
@@ -133,7 +137,10 @@ impl Driver {
         }
         self.events(cx);
         self.wait_for(cx);
-        let more = self.send(now);
+        let mut more = self.send(now);
+        if !more && self.farewell() {
+            more = self.send(now);
+        }
         self.tell_endpoint();
         if self.drained {
             return Poll::Ready(());
@@ -197,13 +204,12 @@ impl Driver {
         if let Some(e) = error {
             self.fail(&e);
         }
-        self.farewell();
     }
 
     /// The client wants no more of an answer.
     fn stopped(&mut self, id: StreamId) -> Result<(), ConnectionError> {
         let mut state = self.session.state.borrow_mut();
-        if state.control == Some(id) {
+        if [state.control.id, state.decoder.id].contains(&Some(id)) {
             let text = "client stopped a stream that the connection needs";
             return Err(ConnectionError::new(ErrorCode::CLOSED_CRITICAL_STREAM, text));
         }
@@ -230,18 +236,22 @@ impl Driver {
         self.open_control();
     }
 
-    /// Our settings: no dynamic table.
+    /// Our settings.
     fn open_control(&mut self) {
         let mut state = self.session.state.borrow_mut();
-        if self.session.hq.get() || state.control.is_some() {
+        if self.session.hq.get() || state.control.id.is_some() {
             return;
         }
-        state.control = state.quic.streams().open(Dir::Uni);
-        let size = self.session.limits.block as u64;
+        state.control.id = state.quic.streams().open(Dir::Uni);
+        let settings = [
+            (setting::QPACK_MAX_TABLE_CAPACITY, TABLE as u64),
+            (setting::MAX_FIELD_SECTION_SIZE, self.session.limits.block as u64),
+            (setting::QPACK_BLOCKED_STREAMS, MAX_BLOCKED as u64),
+        ];
         let goaway = state.goaway;
-        frame::write_control(&[(setting::MAX_FIELD_SECTION_SIZE, size)], &mut state.control_output);
+        frame::write_control(&settings, &mut state.control.output);
         if let Some(end) = goaway {
-            frame::write_goaway(end, &mut state.control_output);
+            frame::write_goaway(end, &mut state.control.output);
         }
     }
 
@@ -303,8 +313,8 @@ impl Driver {
         let state = &mut *state;
         if state.goaway.is_none() {
             state.goaway = Some(state.next);
-            if state.control.is_some() {
-                frame::write_goaway(state.next, &mut state.control_output);
+            if state.control.id.is_some() {
+                frame::write_goaway(state.next, &mut state.control.output);
             }
         }
     }
@@ -325,15 +335,17 @@ impl Driver {
         &shot.location(shot.server(default_server(shot, &self.client)).root).conf.core
     }
 
-    /// All that was to be said is said, and nothing may follow.
-    fn farewell(&mut self) {
+    /// Whether all that was to be said is said, and nothing may follow: then the connection is closed.
+    fn farewell(&mut self) -> bool {
         let over = {
             let mut state = self.session.state.borrow_mut();
-            state.goaway.is_some() && state.requests() == 0 && !state.dead && !state.is_sending()
+            let said = state.control.output.is_empty() && !state.is_sending();
+            state.goaway.is_some() && state.requests() == 0 && !state.dead && said
         };
         if over {
             self.close(ErrorCode::NO_ERROR, "");
         }
+        over
     }
 
     /// What is waited for on our side, and whether it took too long.

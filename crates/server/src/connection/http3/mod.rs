@@ -31,6 +31,7 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use wire::http2::flood::Counters;
 use wire::http2::hpack::decoder::Limits;
+use wire::http3::qpack::{self, table::Table};
 use wire::http3::{ConnectionError, ErrorCode, control, request};
 
 /// What the driver and the streams of a connection share.
@@ -53,10 +54,15 @@ struct State {
     oneway: Vec<(StreamId, control::Reader)>,
     /// Streams with something to send, in turn.
     ready: VecDeque<StreamId>,
-    /// Our control stream, once it is open.
-    control: Option<StreamId>,
-    /// What waits to be sent on it.
-    control_output: Vec<u8>,
+    /// Our control stream.
+    control: OneWay,
+    /// What we say about the client's table.
+    decoder: OneWay,
+    table: Table,
+    /// How many of its entries we have confirmed.
+    confirmed: u64,
+    /// Streams whose heads wait for entries of the table.
+    blocked: Vec<StreamId>,
     /// Requests from this stream on are not worked on: we said so.
     goaway: Option<u64>,
     /// One more than the last request's stream.
@@ -68,6 +74,20 @@ struct State {
     flood: Counters,
 }
 
+/// A stream of ours that lasts as long as the connection.
+#[derive(Default)]
+struct OneWay {
+    /// Once it is open.
+    id: Option<StreamId>,
+    /// What waits to be sent.
+    output: Vec<u8>,
+}
+
+/// The client's table may be so large, as in nginx, in bytes.
+const TABLE: usize = 4096;
+/// So many streams may wait for it.
+const MAX_BLOCKED: usize = 100;
+
 /// What is kept for a request's stream.
 #[derive(Default)]
 struct StreamState {
@@ -78,7 +98,8 @@ struct StreamState {
     input: Vec<u8>,
     /// What `Content-Length` said.
     length: Option<u64>,
-    received: u64,
+    /// A field section of it waits for the client's table.
+    blocked: bool,
     /// The client has said all.
     ended: bool,
     /// Nothing more is wanted of it.
@@ -153,6 +174,14 @@ impl State {
         }
     }
 
+    /// Nothing more is read of a stream: what it refers to in the table need not be kept for it.
+    fn unread(&mut self, id: StreamId) {
+        self.blocked.retain(|blocked| *blocked != id);
+        if self.table.inserted() > 0 {
+            qpack::cancel(u64::from(id), &mut self.decoder.output);
+        }
+    }
+
     /// The client has given up a request that is being answered. Those who do nothing else are attackers (rapid reset).
     fn cancel(&mut self, id: StreamId) -> Result<(), ConnectionError> {
         let Some(s) = self.streams.get_mut(&id).filter(|s| !s.reset) else { return Ok(()) };
@@ -163,8 +192,14 @@ impl State {
 
     /// Whether the client has not confirmed all of an answer.
     fn is_sending(&mut self) -> bool {
-        // Our control stream has no end.
-        self.quic.streams().send_streams() > usize::from(self.control.is_some())
+        // Our one-way streams have no end.
+        let ours = usize::from(self.control.id.is_some()) + usize::from(self.decoder.id.is_some());
+        self.quic.streams().send_streams() > ours
+    }
+
+    /// The fields of a stream were read with the table's help.
+    fn acknowledge(&mut self, id: StreamId) {
+        qpack::acknowledge(u64::from(id), &mut self.decoder.output);
     }
 
     /// Requests under way.

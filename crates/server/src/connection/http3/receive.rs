@@ -1,7 +1,7 @@
 //! What streams bring: heads become requests, bodies wait until somebody reads them, one-way streams are only checked.
 
 use super::driver::Driver;
-use super::{Http3Stream, Session, State, code};
+use super::{Http3Stream, MAX_BLOCKED, Session, State, code};
 use crate::connection::Session as Way;
 use crate::connection::fields::{self, Arrived};
 use crate::connection::stream;
@@ -12,8 +12,10 @@ use bytes::Bytes;
 use quinn_proto::{Dir, ReadError, StreamId};
 use std::cell::RefCell;
 use std::task::Context;
+use wire::http2::hpack::decoder::Limits;
 use wire::http2::hpack::{Field, HeaderBlock};
 use wire::http3::control::{self, Kind};
+use wire::http3::qpack;
 use wire::http3::request::Event;
 use wire::http3::{ConnectionError, ErrorCode};
 use wire::span::Span;
@@ -32,6 +34,16 @@ enum Got {
     Nothing,
     End,
     Reset,
+}
+
+/// How far a head has come.
+enum Head {
+    Pending,
+    /// It took so many bytes.
+    Whole(usize),
+    TooLarge,
+    /// The stream has ended before.
+    Incomplete,
 }
 
 fn take_chunk(state: &mut State, id: StreamId) -> Got {
@@ -70,7 +82,9 @@ impl Driver {
     /// Bytes have come on a stream, or its end.
     pub(super) fn readable(&mut self, cx: &mut Context<'_>, id: StreamId) -> Result<(), ConnectionError> {
         if id.dir() == Dir::Uni {
-            return self.session.state.borrow_mut().read_oneway(id);
+            let before = self.session.state.borrow().table.inserted();
+            self.session.state.borrow_mut().read_oneway(id)?;
+            return self.unblock(cx, before);
         }
         let owned = {
             let mut state = self.session.state.borrow_mut();
@@ -86,6 +100,20 @@ impl Driver {
         Ok(())
     }
 
+    /// Entries have come: those who waited for them try again.
+    fn unblock(&mut self, cx: &mut Context<'_>, before: u64) -> Result<(), ConnectionError> {
+        let mut state = self.session.state.borrow_mut();
+        let now = state.table.inserted();
+        if now == before {
+            return Ok(());
+        }
+        let news = now - std::mem::replace(&mut state.confirmed, now);
+        qpack::increment(news, &mut state.decoder.output);
+        let blocked = std::mem::take(&mut state.blocked);
+        drop(state);
+        blocked.into_iter().try_for_each(|id| self.readable(cx, id))
+    }
+
     /// A client may give up a request whose body nobody reads.
     fn look_for_reset(&self, id: StreamId) -> Result<(), ConnectionError> {
         let mut state = self.session.state.borrow_mut();
@@ -99,54 +127,19 @@ impl Driver {
     }
 
     fn read_head(&mut self, cx: &mut Context<'_>, id: StreamId) {
-        let limits = self.session.limits;
-        loop {
-            let mut state = self.session.state.borrow_mut();
-            match take_chunk(&mut state, id) {
-                Got::Nothing => return,
-                Got::Reset => return state.drop_stream(id),
-                Got::End => {
-                    let incomplete =
-                        ConnectionError::new(ErrorCode::REQUEST_INCOMPLETE, "client prematurely closed stream");
-                    let ended = state.streams.get(&id).map_or(Ok(()), |s| s.reader.finish());
-                    let _ = state.quic.send_stream(id).reset(code(incomplete.code));
-                    state.streams.remove(&id);
-                    drop(state);
-                    return match ended {
-                        Ok(()) => self.note(&incomplete.text),
-                        Err(e) => self.fail(&e),
-                    };
-                }
-                Got::Bytes(bytes) => {
-                    let mut fields = FIELDS.take();
-                    let mut at = 0;
-                    let Some(s) = state.streams.get_mut(&id) else { return };
-                    let event = s.reader.next(&bytes, &mut at, limits, &mut fields);
-                    s.rest = bytes.slice(at..);
-                    drop(state);
-                    let opened = match event {
-                        Ok(Event::Head { len }) => {
-                            self.open(cx, id, Version::HTTP30, len, &fields, Ok(()));
-                            true
-                        }
-                        Ok(Event::HeadTooLarge) => {
-                            fields.clear();
-                            self.open(cx, id, Version::HTTP30, 0, &fields, Err(494));
-                            true
-                        }
-                        Ok(_) => false,
-                        Err(e) => {
-                            self.fail(&e);
-                            true
-                        }
-                    };
-                    FIELDS.set(fields);
-                    if opened {
-                        return;
-                    }
-                }
+        let mut fields = FIELDS.take();
+        let head = self.session.state.borrow_mut().read_head(id, self.session.limits, &mut fields);
+        match head {
+            Ok(Head::Pending) => {}
+            Ok(Head::Whole(len)) => self.open(cx, id, Version::HTTP30, len, &fields, Ok(())),
+            Ok(Head::TooLarge) => {
+                fields.clear();
+                self.open(cx, id, Version::HTTP30, 0, &fields, Err(494));
             }
+            Ok(Head::Incomplete) => self.note("client prematurely closed stream"),
+            Err(e) => self.fail(&e),
         }
+        FIELDS.set(fields);
     }
 
     /// A request of HTTP/0.9: `GET /path`.
@@ -157,7 +150,7 @@ impl Driver {
             let Some(s) = state.streams.get_mut(&id) else { return };
             match got {
                 Got::Nothing => return,
-                Got::Reset => return state.drop_stream(id),
+                Got::Reset => return state.drop_stream(id, ErrorCode::REQUEST_CANCELLED),
                 Got::End => s.ended = true,
                 Got::Bytes(bytes) => s.input.extend_from_slice(&bytes),
             }
@@ -224,10 +217,64 @@ fn push(block: &mut HeaderBlock, name: &[u8], value: &[u8]) {
 }
 
 impl State {
+    /// What an event means for the table: a stream waits for it, or its use is confirmed.
+    fn noted(&mut self, id: StreamId, event: Result<Event, ConnectionError>) -> Result<Event, ConnectionError> {
+        match event {
+            Ok(Event::Blocked) => {
+                if let Some(s) = self.streams.get_mut(&id) {
+                    s.blocked = true;
+                }
+                if !self.blocked.contains(&id) {
+                    self.blocked.push(id);
+                }
+                if self.blocked.len() > MAX_BLOCKED {
+                    let text = "client sent too many streams that wait for its table";
+                    return Err(ConnectionError::new(ErrorCode::QPACK_DECOMPRESSION_FAILED, text));
+                }
+            }
+            Ok(Event::Head { referring: true, .. } | Event::Trailers { referring: true }) => self.acknowledge(id),
+            _ => {}
+        }
+        event
+    }
+
+    /// Reads on in a request stream until its head is whole.
+    fn read_head(&mut self, id: StreamId, limits: Limits, fields: &mut HeaderBlock) -> Result<Head, ConnectionError> {
+        loop {
+            let Some(s) = self.streams.get_mut(&id) else { return Ok(Head::Pending) };
+            let again = std::mem::take(&mut s.blocked).then(|| std::mem::take(&mut s.rest));
+            let bytes = match again.map_or_else(|| take_chunk(self, id), Got::Bytes) {
+                Got::Bytes(bytes) => bytes,
+                Got::Nothing => return Ok(Head::Pending),
+                Got::Reset => {
+                    let done = self.cancel(id);
+                    self.drop_stream(id, ErrorCode::REQUEST_CANCELLED);
+                    return done.map(|()| Head::Pending);
+                }
+                Got::End => {
+                    let cut = self.streams.get(&id).map_or(Ok(()), |s| s.reader.finish());
+                    self.drop_stream(id, ErrorCode::REQUEST_INCOMPLETE);
+                    return cut.map(|()| Head::Incomplete);
+                }
+            };
+            let Some(s) = self.streams.get_mut(&id) else { return Ok(Head::Pending) };
+            let mut at = 0;
+            let event = s.reader.next(&bytes, &mut at, limits, &self.table, fields);
+            s.rest = bytes.slice(at..);
+            match self.noted(id, event)? {
+                Event::Head { len, .. } => return Ok(Head::Whole(len)),
+                Event::HeadTooLarge => return Ok(Head::TooLarge),
+                Event::Blocked => return Ok(Head::Pending),
+                Event::More | Event::Data(_) | Event::Trailers { .. } => {}
+            }
+        }
+    }
+
     /// Forgets a stream that no request works on.
-    fn drop_stream(&mut self, id: StreamId) {
+    fn drop_stream(&mut self, id: StreamId, why: ErrorCode) {
         self.streams.remove(&id);
-        let _ = self.quic.send_stream(id).reset(code(ErrorCode::REQUEST_CANCELLED));
+        self.unread(id);
+        let _ = self.quic.send_stream(id).reset(code(why));
     }
 
     fn read_oneway(&mut self, id: StreamId) -> Result<(), ConnectionError> {
@@ -238,7 +285,7 @@ impl State {
             match got {
                 Got::Nothing => return Ok(()),
                 Got::Bytes(bytes) => {
-                    if self.oneway[place].1.take(&bytes)? {
+                    if self.oneway[place].1.take(&bytes, &mut self.table)? {
                         let kind = self.oneway[place].1.kind;
                         let same = self.oneway.iter().filter(|(_, r)| r.kind == kind).count();
                         if same > 1 && kind != Kind::Ignored {
@@ -269,7 +316,7 @@ impl State {
             if s.ended || s.stopped || s.reset {
                 break;
             }
-            if s.rest.is_empty() {
+            if s.rest.is_empty() && !s.blocked {
                 if !s.input.is_empty() && s.input.len() >= window {
                     break;
                 }
@@ -293,19 +340,21 @@ impl State {
             }
             let rest = std::mem::take(&mut s.rest);
             let mut at = 0;
-            match s.reader.next(&rest, &mut at, session.limits, &mut fields) {
-                Ok(Event::Data(span)) => {
-                    s.received += span.len() as u64;
-                    s.input.extend_from_slice(span.of(&rest));
-                }
-                // Nobody has a use for trailers.
-                Ok(_) => {}
-                Err(e) => {
-                    broken = Some(e);
-                    break;
-                }
-            }
+            s.blocked = false;
+            let event = s.reader.next(&rest, &mut at, session.limits, &self.table, &mut fields);
             s.rest = rest.slice(at..);
+            match event {
+                Ok(Event::Data(span)) => s.input.extend_from_slice(span.of(&rest)),
+                // Nobody has a use for trailers.
+                other => match self.noted(id, other) {
+                    Ok(Event::Blocked) => break,
+                    Ok(_) => {}
+                    Err(e) => {
+                        broken = Some(e);
+                        break;
+                    }
+                },
+            }
         }
         FIELDS.set(fields);
         if let Some(e) = broken {

@@ -139,6 +139,7 @@ impl Drop for Http3Stream {
         if !s.ended && !s.stopped {
             // RFC 9114 section 4.1: the answer is complete without the rest of the request.
             let _ = state.quic.recv_stream(self.id).stop(code(s.failed.unwrap_or(ErrorCode::NO_ERROR)));
+            state.unread(self.id);
         }
         if s.finished {
             state.flood.finished();

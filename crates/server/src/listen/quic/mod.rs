@@ -6,12 +6,14 @@
 //! ids.rs         connection ids that name their thread
 //! mail.rs        datagrams that came to another thread
 //! keys.rs        what `quic_host_key` is good for
+//! tokens.rs      addresses that need no check
 //! transport.rs   limits
 //! ```
 
 mod ids;
 mod keys;
 mod mail;
+mod tokens;
 mod transport;
 
 use super::Listener;

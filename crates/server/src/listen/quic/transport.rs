@@ -1,10 +1,10 @@
 //! What a QUIC connection is told of our limits, from the `http3_*` and `quic_*` values of the server its address stands for.
 
-use super::keys;
+use super::{keys, tokens};
 use crate::modules::core;
 use crate::modules::http3::Conf;
 use crate::tls::quic::Handshakes;
-use quinn_proto::{IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig, VarInt};
+use quinn_proto::{IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +18,8 @@ const MAX_SEND: u64 = 2 * 1024 * 1024;
 const HANDSHAKE_BUFFER: usize = 32 * 1024;
 /// New connections that wait to be looked at.
 const MAX_INCOMING: usize = 1024;
+/// How long an address counts as checked, as in nginx.
+const TOKEN_LIFETIME: Duration = Duration::from_secs(600);
 /// Early packets of those, together.
 const INCOMING_BYTES: u64 = 1024 * 1024;
 
@@ -41,6 +43,9 @@ pub(super) fn config(conf: &Conf, core: &core::Conf) -> Option<Arc<ServerConfig>
     let handshakes = Handshakes::new(*conf.quic_active_connection_id_limit)?;
     let mut config = ServerConfig::new(Arc::new(handshakes), Arc::new(keys::tokens(host_key)));
     config.transport_config(Arc::new(transport));
+    let mut validation = ValidationTokenConfig::default();
+    validation.sent(1).lifetime(TOKEN_LIFETIME).log(tokens::used());
+    config.validation_token_config(validation);
     config.max_incoming(MAX_INCOMING).incoming_buffer_size_total(INCOMING_BYTES);
     Some(Arc::new(config))
 }

@@ -1,36 +1,52 @@
 //! Field sections to fields (RFC 9204 section 4.5).
 
 use super::static_table::STATIC;
+use super::string;
+use super::table::Table;
 use crate::http2::hpack::decoder::Limits;
-use crate::http2::hpack::{Field, HeaderBlock, HpackError, huffman, integer};
+use crate::http2::hpack::{Field, HeaderBlock, HpackError, integer};
 use crate::span::Span;
+
+/// What a section came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Decoded {
+    /// Its fields are there. `referring`: the table was needed, which its peer wants to know.
+    Whole {
+        /// See above.
+        referring: bool,
+    },
+    /// Entries of the table are missing that are on their way: try again when they have come.
+    Blocked,
+}
 
 /// Decodes a whole section; the fields are appended to `out`.
 ///
 /// # Errors
-/// See [`HpackError`]. `BadIndex` stands for references to a dynamic table too: there is none.
-pub fn decode(section: &[u8], limits: Limits, out: &mut HeaderBlock) -> Result<(), HpackError> {
+/// See [`HpackError`].
+pub fn decode(section: &[u8], limits: Limits, table: &Table, out: &mut HeaderBlock) -> Result<Decoded, HpackError> {
     let mut at = 0;
     let mut left = limits.block;
-    // Required Insert Count and Base (section 4.5.1): without a table the first is zero, and then the other says nothing.
-    if integer::read(section, &mut at, 8)? != 0 {
-        return Err(HpackError::BadIndex);
+    let required = required(integer::read(section, &mut at, 8)? as u64, table)?;
+    let negative = section.get(at).ok_or(HpackError::Truncated)? & 0x80 != 0;
+    let delta = integer::read(section, &mut at, 7)? as u64;
+    let base = match negative {
+        false => required + delta,
+        true => required.checked_sub(delta + 1).ok_or(HpackError::BadIndex)?,
+    };
+    if required > table.inserted() {
+        return Ok(Decoded::Blocked);
     }
-    integer::read(section, &mut at, 7)?;
+    let entries = Entries { table, required, base };
     while let Some(&first) = section.get(at) {
         let start = out.bytes.len();
         let middle = match first {
             0x80.. => {
-                let (name, value) = static_entry(section, &mut at, 6, first & 0x40 != 0)?;
-                out.bytes.extend_from_slice(name.as_bytes());
-                let middle = out.bytes.len();
-                out.bytes.extend_from_slice(value.as_bytes());
-                middle
+                let index = integer::read(section, &mut at, 6)?;
+                entries.copy(index, first & 0x40 != 0, true, &mut out.bytes)?
             }
             0x40.. => {
-                let (name, _) = static_entry(section, &mut at, 4, first & 0x10 != 0)?;
-                out.bytes.extend_from_slice(name.as_bytes());
-                let middle = out.bytes.len();
+                let index = integer::read(section, &mut at, 4)?;
+                let middle = entries.copy(index, first & 0x10 != 0, false, &mut out.bytes)?;
                 string(section, &mut at, 7, limits.field, &mut out.bytes)?;
                 middle
             }
@@ -43,37 +59,71 @@ pub fn decode(section: &[u8], limits: Limits, out: &mut HeaderBlock) -> Result<(
                 string(section, &mut at, 7, limits.field, &mut out.bytes)?;
                 middle
             }
-            _ => return Err(HpackError::BadIndex),
+            0x10.. => {
+                let index = integer::read(section, &mut at, 4)?;
+                entries.copy_later(index, true, &mut out.bytes)?
+            }
+            _ => {
+                let index = integer::read(section, &mut at, 3)?;
+                let middle = entries.copy_later(index, false, &mut out.bytes)?;
+                string(section, &mut at, 7, limits.field, &mut out.bytes)?;
+                middle
+            }
         };
         out.fields.push(Field { name: Span::new(start, middle), value: Span::new(middle, out.bytes.len()) });
         left = left.checked_sub(out.bytes.len() - start).ok_or(HpackError::BlockTooLarge)?;
     }
-    Ok(())
+    Ok(Decoded::Whole { referring: required > 0 })
 }
 
-fn static_entry(
-    section: &[u8],
-    at: &mut usize,
-    bits: u32,
-    is_static: bool,
-) -> Result<(&'static str, &'static str), HpackError> {
-    let index = integer::read(section, at, bits)?;
-    STATIC.get(index).copied().filter(|_| is_static).ok_or(HpackError::BadIndex)
+/// How many entries a section needs (section 4.5.1.1): sent modulo twice what the table can hold.
+fn required(encoded: u64, table: &Table) -> Result<u64, HpackError> {
+    if encoded == 0 {
+        return Ok(0);
+    }
+    let range = 2 * table.most();
+    if encoded > range {
+        return Err(HpackError::BadIndex);
+    }
+    let largest = table.inserted() + table.most();
+    let value = largest / range * range + encoded - 1;
+    let value = if value > largest { value.checked_sub(range).ok_or(HpackError::BadIndex)? } else { value };
+    (value > 0).then_some(value).ok_or(HpackError::BadIndex)
 }
 
-/// Reads a string whose length has a prefix of `bits` bits, with the Huffman bit before it.
-fn string(section: &[u8], at: &mut usize, bits: u32, limit: usize, out: &mut Vec<u8>) -> Result<(), HpackError> {
-    let coded = section.get(*at).ok_or(HpackError::Truncated)? & (1 << bits) != 0;
-    let len = integer::read(section, at, bits)?;
-    if len > limit {
-        return Err(HpackError::FieldTooLarge);
+/// The tables as one section may use them.
+struct Entries<'t> {
+    table: &'t Table,
+    required: u64,
+    base: u64,
+}
+
+impl Entries<'_> {
+    /// Copies an entry before the base, or one of the static table. Gives where its name ends.
+    fn copy(&self, index: usize, is_static: bool, value: bool, out: &mut Vec<u8>) -> Result<usize, HpackError> {
+        if is_static {
+            let (n, v) = STATIC.get(index).ok_or(HpackError::BadIndex)?;
+            return Ok(put((n.as_bytes(), v.as_bytes()), value, out));
+        }
+        self.copy_number(self.base.checked_sub(index as u64 + 1), value, out)
     }
-    let bytes = section.get(*at..*at + len).ok_or(HpackError::Truncated)?;
-    *at += len;
-    if coded {
-        huffman::decode(bytes, out)?;
-    } else {
-        out.extend_from_slice(bytes);
+
+    /// The same for one that came after the base.
+    fn copy_later(&self, index: usize, value: bool, out: &mut Vec<u8>) -> Result<usize, HpackError> {
+        self.copy_number(self.base.checked_add(index as u64), value, out)
     }
-    Ok(())
+
+    fn copy_number(&self, number: Option<u64>, value: bool, out: &mut Vec<u8>) -> Result<usize, HpackError> {
+        let number = number.filter(|n| *n < self.required).ok_or(HpackError::BadIndex)?;
+        Ok(put(self.table.entry(number)?, value, out))
+    }
+}
+
+fn put((name, value): (&[u8], &[u8]), with_value: bool, out: &mut Vec<u8>) -> usize {
+    out.extend_from_slice(name);
+    let middle = out.len();
+    if with_value {
+        out.extend_from_slice(value);
+    }
+    middle
 }
