@@ -131,9 +131,9 @@ impl Identifier {
         }
         let name = text.to_ascii_lowercase();
         let bare = name.strip_prefix('.').unwrap_or(&name);
-        let bad =
-            |c: char| !(c.is_ascii_graphic() && !matches!(c, '/' | '\\' | ':' | '"' | '<' | '>' | '#' | '?' | '@'));
-        if let Some(at) = bare.find(bad) {
+        let is_bad =
+            |c: char| !c.is_ascii_graphic() || matches!(c, '/' | '\\' | ':' | '"' | '<' | '>' | '#' | '?' | '@');
+        if let Some(at) = bare.find(is_bad) {
             return Err(format!("invalid server name \"{text}\": unexpected character at position {at}"));
         }
         if bare.split('.').any(str::is_empty) {
