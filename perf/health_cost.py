@@ -3,25 +3,25 @@
 
 perf/health_cost.py IRONWEIR [--peers 1000] [--interval 1s] [--seconds 20] [--rounds 3]
 
-Peers are addresses of one nginx on another core: a port each. The kinds are measured in turns, so that what the machine does meanwhile is
-in all of them. Prints percent of one core and microseconds for a check; 1,000 peers a second are to cost under 5 percent.
+Peers are addresses of one nginx on another core, which counts what arrives: a busy machine checks late, and that must not look cheap. The
+kinds are measured in turns, so that what the machine does meanwhile is in all of them. Prints microseconds for a check, and what a core
+spends on all of them; 1,000 peers a second are to cost under 5 percent.
 """
 import argparse
 import pathlib
 import statistics
-import sys
 import tempfile
 import time
+import urllib.request
 
 from rig import processes
 
 SERVER_CPU, BACKEND_CPU = 0, 1
 START_SECONDS = 3
-KINDS = {
-    "unchecked": "",
-    "tcp": "health_check interval=@I@ type=tcp;",
-    "http": "health_check interval=@I@;",
-    "http, kept": "health_check interval=@I@ keepalive_time=1h;",
+CHECKED = {
+    "tcp": "health_check interval=@I@ fails=1000 type=tcp;",
+    "http": "health_check interval=@I@ fails=1000;",
+    "http, kept": "health_check interval=@I@ fails=1000 keepalive_time=1h;",
 }
 
 
@@ -37,7 +37,7 @@ def backend(folder, addresses, port):
     (folder / "backend.conf").write_text(
         f"daemon off; master_process off; worker_rlimit_nofile 65536; pid {folder}/backend.pid; error_log /dev/null;"
         f"events {{ worker_connections 20000; }} http {{ access_log off; keepalive_timeout 1h; keepalive_requests 1000000;"
-        f"server {{ listen 127.0.0.1:{port}; {listens} return 200 ok; }} }}")
+        f"server {{ listen 127.0.0.1:{port}; {listens} location / {{ return 200 ok; }} location /count {{ stub_status; }} }} }}")
     return processes.start("backend", ["nginx", "-c", str(folder / "backend.conf")], folder, BACKEND_CPU, port)
 
 
@@ -47,10 +47,17 @@ def server(program, folder, name, addresses, check):
     servers = "".join(f"server {a};" for a in addresses)
     (folder / "server.conf").write_text(
         f"daemon off; worker_processes 1; pid {folder}/server.pid; error_log {folder}/{name}.log notice; events {{}}"
-        f"http {{ upstream u {{ zone u 16m; {servers} }} server {{ listen 127.0.0.1:{port};"
+        f"http {{ access_log off; upstream u {{ zone u 16m; {servers} }} server {{ listen 127.0.0.1:{port};"
         f"location / {{ proxy_pass http://u; {check} }} }} }}")
     command = [str(program), "-p", str(folder), "-c", str(folder / "server.conf")]
     return processes.start("server", command, folder, SERVER_CPU, port)
+
+
+def arrived(port):
+    """Connections and requests that the backend has seen."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/count") as answer:
+        accepted, _, requests = map(int, answer.read().split(b"\n")[2].split())
+    return accepted, requests
 
 
 def main():
@@ -67,23 +74,27 @@ def main():
         folder.chmod(0o755)
         addresses, port = ports_of(options.peers)
         backend(folder, addresses, port)
-        used = {kind: [] for kind in KINDS}
+        used, costs = [], {kind: [] for kind in CHECKED}
         for _ in range(options.rounds):
-            for kind, check in KINDS.items():
+            for kind, check in {"unchecked": "", **CHECKED}.items():
                 running = server(program, folder, "server", addresses, check.replace("@I@", options.interval))
                 time.sleep(START_SECONDS)
-                before, began = running.cpu()[2], time.monotonic()
+                before, counted, began = running.cpu()[2], arrived(port), time.monotonic()
                 time.sleep(options.seconds)
-                used[kind].append((running.cpu()[2] - before) / (time.monotonic() - began))
+                cpu, seconds = running.cpu()[2] - before, time.monotonic() - began
+                connections, requests = (b - a for a, b in zip(counted, arrived(port)))
                 running.stop()
-                if "unhealthy" in (folder / "server.log").read_text():
-                    sys.exit("a peer was found unhealthy: the measurement is worth nothing")
-        idle = statistics.median(used["unchecked"])
+                if kind == "unchecked":
+                    used.append(cpu / seconds)
+                    continue
+                checks = (connections if kind == "tcp" else requests) - 1
+                costs[kind].append((cpu - used[-1] * seconds) / checks)
+                print(f"{kind:10} {checks / seconds:6.0f} checks a second, {costs[kind][-1] * 1e6:6.1f} us for each", flush=True)
         rate = options.peers / (float(options.interval.rstrip("ms")) / (1000 if options.interval.endswith("ms") else 1))
-        print(f"{options.peers} peers, {rate:.0f} checks a second; unchecked {idle * 100:.2f} % of a core")
-        for kind in list(KINDS)[1:]:
-            cost = statistics.median(used[kind]) - idle
-            print(f"{kind:10} {cost * 100:6.2f} % of a core, {cost / rate * 1e6:6.1f} us for a check")
+        print(f"{options.peers} peers, {rate:.0f} checks a second; unchecked {statistics.median(used) * 100:.2f} % of a core")
+        for kind, cost in costs.items():
+            cost = statistics.median(cost)
+            print(f"{kind:10} {cost * rate * 100:6.2f} % of a core, {cost * 1e6:6.1f} us for a check")
 
 
 if __name__ == "__main__":

@@ -132,16 +132,17 @@ async fn watch_peer(check: Arc<Check>, peer: Arc<Peer>, first: Duration) {
         due = Instant::now() + wait.saturating_sub(passed);
     }
     loop {
-        tokio::time::sleep_until(on_tick(due) + jitter(&check)).await;
-        let began = Instant::now();
+        let planned = on_tick(due);
+        tokio::time::sleep_until(planned + jitter(&check)).await;
         if peer.role() == Role::Down {
-            due = began + check.rhythm.interval;
+            due = planned + check.rhythm.interval;
             continue;
         }
         state.health.notes().tracks[check.number].began_ms = clock::monotonic_ms();
         let result = probe(&check, &peer, &mut kept).await;
         note(&check, &peer, result);
-        due = began + next_pause(&check, &peer);
+        // From plan to plan: a thread that is late once is not late for good.
+        due = (planned + next_pause(&check, &peer)).max(Instant::now());
     }
 }
 

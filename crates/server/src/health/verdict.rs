@@ -41,7 +41,9 @@ pub fn note(check: &Check, peer: &Peer, result: Result<(), Cause>) {
             let needed = check.rhythm.passes * if flapping > 0 { FLAP_PASSES } else { 1 };
             let comes_back = is_failing && passed >= needed;
             if comes_back || is_unproven {
-                notes.active = None;
+                if !stands.fails_beside(check.number) {
+                    notes.active = None;
+                }
                 notes.changed(comes_back.then_some(now_ms));
                 drop(notes);
                 healthy(check, peer);

@@ -259,3 +259,20 @@ impl Tier {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn skew_is_the_busiest_over_the_mean() {
+        let address = |port| Address::Inet(([127, 0, 0, 1], port).into());
+        let group = Group::for_one_request("g", vec![address(1), address(2)]);
+        assert_eq!(group.skew(|_| 0), None);
+        let counts = |i: usize| &group.tiers[0].peers[i].state.counts;
+        (0..3).for_each(|_| counts(0).chosen());
+        counts(1).chosen();
+        assert_eq!(group.skew(|_| 0), Some(1.5));
+        assert_eq!(group.skew(|p| if p.name.ends_with(":1") { 2 } else { 0 }), Some(1.0));
+    }
+}

@@ -35,6 +35,8 @@ pub struct Live {
     followed: Mutex<Vec<Weak<Host>>>,
     /// `state`: where edited lines are kept.
     state_file: Option<PathBuf>,
+    /// It has names, and it is not known yet that each has been answered.
+    unanswered: AtomicBool,
     /// Which list this is.
     version: AtomicU32,
     tiers: Mutex<Arc<Tiers>>,
@@ -211,8 +213,17 @@ impl Live {
         state_file: Option<PathBuf>,
         tiers: Arc<Tiers>,
     ) -> Live {
+        let unanswered = AtomicBool::new(servers.has_names());
         let (servers, tiers) = (Mutex::new(servers), Mutex::new(tiers));
-        Live { servers, resolver, followed: Mutex::default(), state_file, version: AtomicU32::new(fresh()), tiers }
+        Live {
+            servers,
+            resolver,
+            followed: Mutex::default(),
+            state_file,
+            unanswered,
+            version: AtomicU32::new(fresh()),
+            tiers,
+        }
     }
 
     /// The number of the current list.
@@ -270,6 +281,9 @@ impl Live {
 
     /// Waits for the first answers after the start: a request that comes before them is not in vain.
     pub async fn first_answer(&self) {
+        if !self.unanswered.load(Relaxed) {
+            return;
+        }
         let end = clock::monotonic_ms() + FIRST_ANSWER.as_millis() as u64;
         let answered = || lock(&self.servers).hosts().all(|h| h.answered.load(Acquire));
         while !answered() && clock::monotonic_ms() < end {
@@ -277,6 +291,9 @@ impl Live {
                 return;
             }
             timer::sleep(LOOK).await;
+        }
+        if answered() {
+            self.unanswered.store(false, Relaxed);
         }
     }
 }

@@ -90,6 +90,11 @@ impl Stands {
         self.0 & 1 << (MAX_CHECKS + check) != 0
     }
 
+    /// Another check than this finds the peer sick.
+    pub fn fails_beside(self, check: usize) -> bool {
+        self.0 & FAILING & !(1 << check) != 0
+    }
+
     /// A check finds the peer sick.
     pub fn is_failing(self) -> bool {
         self.0 & FAILING != 0
