@@ -323,6 +323,20 @@ fn floods_of_a_peer_cost_it_the_connection() {
 }
 
 #[test]
+fn floods_on_an_idle_connection_are_logged_and_end_it() {
+    let port = raw(|stream, id, number| {
+        let _ = stream.write_all(&ok(id));
+        if number == 0 {
+            let _ = stream.write_all(&frame(kind::PING, 0, 0, &[0; 8]).repeat(20_000));
+        }
+    });
+    let server = front(port);
+    assert_eq!(server.get("/").status, 200);
+    server.wait_for("logs/error.log", &format!("http2 flood detected, upstream: \"127.0.0.1:{port}\""));
+    assert_eq!(server.get("/").status, 200);
+}
+
+#[test]
 fn tls_agrees_on_http2() {
     if !has_tools() {
         return;

@@ -25,6 +25,9 @@ use std::task::{Context, Poll};
 use wire::http1::response::{ResponseHead, ResponseParser};
 use wire::http1::{Parsed, Version};
 
+/// Heads of the 1xx kind before an answer's own together have at most so many times `proxy_buffer_size`.
+const INTERIM_HEADS: u64 = 16;
+
 /// What is asked of the peers of a group.
 pub struct Job {
     /// Whom to ask.
@@ -334,6 +337,9 @@ async fn read_head(
                 Ok(Parsed::Complete { len }) if head.status == 103 => {
                     super::relay::early_hints(r, &head, &input[start..start + len]);
                     start += len;
+                    if start as u64 > *conf.buffer_size * INTERIM_HEADS {
+                        break Err(too_big(r));
+                    }
                     parser = ResponseParser::default();
                     continue;
                 }

@@ -1,11 +1,12 @@
 //! The task of a connection: reads, lets the protocol work, wakes requests, writes all that came of it in one call. Never waits for
 //! a request: what one does not take stays in its window.
 
-use super::{OUTPUT_LIMIT, STREAM_WINDOW, Session, State, Trouble, head};
+use super::{OUTPUT_LIMIT, Session, State, Trouble, head};
 use crate::connection::http2::link::Link;
 use crate::connection::pool;
 use crate::connection::socket::Socket;
 use crate::engine;
+use crate::log::error::Level;
 use crate::worker::clock;
 use crate::worker::timer::Timer;
 use std::cell::RefCell;
@@ -125,6 +126,11 @@ impl Driver {
                 Err(error) => {
                     state.wire.goaway(error.code);
                     let text = of_upstream(&error.text);
+                    if state.wire.streams().is_empty() {
+                        // No request will say it.
+                        let peer = &self.session.peer;
+                        crate::log::process_line(Level::Error, format_args!("{text}, upstream: \"{peer}\""));
+                    }
                     state.end_all(&Trouble::Invalid(text.into()));
                     self.failed = true;
                     break;
@@ -244,7 +250,6 @@ impl State {
         s.data.input.extend_from_slice(bytes);
         s.data.complete |= end;
         s.data.wake();
-        debug_assert!(s.data.input.len() <= STREAM_WINDOW as usize + super::HEADERS.block * 2);
     }
 
     /// What came on a stream makes no sense.

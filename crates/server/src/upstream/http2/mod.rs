@@ -48,6 +48,8 @@ pub struct Session {
     driving: Cell<bool>,
     /// Where it stands in the table; none: it is one request's own.
     key: Option<sharing::Key>,
+    /// The peer's name, for the log.
+    peer: Box<str>,
     /// When it stood, ms of the monotonic clock.
     began_ms: u64,
     keepalive: Keepalive,

@@ -43,7 +43,7 @@ pub async fn open(
             Found::Opening(opening) => wait(r, conf, &timer, &opening).await?,
             Found::Nothing(slot) => {
                 let Connection { socket, timer, .. } = exchange::open(r, job, conf, chosen, started_ms).await?;
-                let session = Session::start(socket, job, slot.as_ref().map(|s| s.key()));
+                let session = Session::start(socket, job, chosen, slot.as_ref().map(|s| s.key()));
                 let stream = begin(r, job, &session);
                 if let Some(slot) = slot {
                     slot.fill(session);
@@ -110,7 +110,7 @@ fn begin(r: &mut Request, job: &Job, session: &Rc<Session>) -> Option<Stream> {
 
 impl Session {
     /// Takes over a connection that stands; a task drives it from now on. `key`: requests share it.
-    fn start(socket: Socket, job: &Job, key: Option<sharing::Key>) -> Rc<Session> {
+    fn start(socket: Socket, job: &Job, chosen: &Chosen, key: Option<sharing::Key>) -> Rc<Session> {
         let config = Config { role: Role::Client, max_streams: 0, stream_window: STREAM_WINDOW, headers: HEADERS };
         let now = clock::monotonic_ms();
         let state = State {
@@ -126,6 +126,7 @@ impl Session {
             // Until it runs for the first time.
             driving: Cell::new(true),
             key,
+            peer: chosen.peer.name.as_ref().into(),
             began_ms: now,
             keepalive: job.group.keepalive.clone(),
         });

@@ -107,12 +107,16 @@ impl Slot {
 
     fn replace(&self, session: Option<Rc<Session>>) {
         TABLE.with_borrow_mut(|table| {
-            let Some(places) = table.get_mut(&(self.key.group, self.key.peer)) else { return };
+            let peer = (self.key.group, self.key.peer);
+            let Some(places) = table.get_mut(&peer) else { return };
             let mine = |p: &Place| matches!(p, Place::Opening(o) if Rc::ptr_eq(o, &self.opening));
             let Some(at) = places.iter().position(|(_, p)| mine(p)) else { return };
             match session {
                 Some(session) => places[at].1 = Place::Ready(session),
                 None => drop(places.remove(at)),
+            }
+            if places.is_empty() {
+                table.remove(&peer);
             }
         });
     }
