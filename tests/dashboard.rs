@@ -66,9 +66,8 @@ impl Load {
         let over = Arc::new(AtomicBool::new(false));
         let (seen, port) = (over.clone(), server.port);
         let thread = std::thread::spawn(move || {
-            let mut client = crate::harness::Client::connect(port);
             while !seen.load(Relaxed) {
-                client.get("/shop");
+                crate::harness::Client::connect(port).get("/shop");
                 std::thread::sleep(std::time::Duration::from_millis(5));
             }
         });

@@ -45,7 +45,7 @@ function showThreads(all) {
   const share = (t, what) => rate(before, all, (look) => was(look, t.id)?.[what]) / 1e7;
   const columns = [
     ["thread", (t) => `worker ${t.id}`],
-    ["requests/s", (t) => [meter((rates[list.indexOf(t)] / most) * 100, "share of the busiest"), ` ${perSecond(rates[list.indexOf(t)])}`], true],
+    ["requests/s", (t) => [meter((rates[list.indexOf(t)] / most) * 100, "share of the busiest", true), ` ${perSecond(rates[list.indexOf(t)])}`], true],
     ["connections", (t) => count(t.connections), true],
     ["CPU", (t) => [meter(share(t, "running_ns"), "CPU"), ` ${percent(share(t, "running_ns"))}`], true],
     ["waits for CPU", (t) => percent(share(t, "waiting_ns")), true],
@@ -196,7 +196,7 @@ async function refresh() {
 }
 
 async function about() {
-  const [nginx, access] = await Promise.all([ask("nginx"), ask("ironweir/access")]);
+  const [nginx, access] = await Promise.all([ask("nginx"), ask("ironweir/access"), discover()]);
   write = access?.write ?? false;
   byId("version").textContent = `${nginx.build.replace("ironweir-", "")} · nginx ${nginx.version} · ${nginx.address}`;
   byId("load").textContent = `Configuration ${nginx.generation}, loaded ${new Date(nginx.load_timestamp).toLocaleString()}. Write access is ${write ? "on" : "off"}.`;

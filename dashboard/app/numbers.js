@@ -29,19 +29,23 @@ const ENDPOINTS = {
   servers: "http/server_zones", locations: "http/location_zones", caches: "http/caches",
   http: "http/upstreams", stream: "stream/upstreams",
 };
-/** Endpoints that were not there: they are asked for again once in a while. */
-const absent = new Map();
+/** Those of them that this server has: `stream` is there only with a block of it. */
+let known = [];
+
+/** Finds out which endpoints there are. */
+async function discover() {
+  const [top, http, own] = await Promise.all([ask(""), ask("http"), ask("ironweir")]);
+  const stream = top.includes("stream") ? await ask("stream") : [];
+  const all = new Set([...top, ...http.map((n) => `http/${n}`), ...own.map((n) => `ironweir/${n}`), ...stream.map((n) => `stream/${n}`)]);
+  known = Object.entries(ENDPOINTS).filter(([, endpoint]) => all.has(endpoint));
+}
 
 /** Everything that is shown, and when it was asked. */
 async function look() {
   const now = performance.now();
-  const wanted = Object.entries(ENDPOINTS).filter(([name]) => (absent.get(name) ?? 0) <= now);
-  const answers = await Promise.all(wanted.map(([, endpoint]) => ask(endpoint)));
+  const answers = await Promise.all(known.map(([, endpoint]) => ask(endpoint)));
   const all = { at: now };
-  wanted.forEach(([name], i) => {
-    all[name] = answers[i];
-    if (answers[i] === undefined) absent.set(name, now + 30000);
-  });
+  known.forEach(([name], i) => (all[name] = answers[i]));
   return all;
 }
 

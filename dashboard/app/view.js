@@ -15,11 +15,12 @@ const byId = (id) => document.getElementById(id);
 const tile = (label, value, note, bad) =>
   element("div", {}, element("dt", {}, label), element("dd", { class: bad ? "bad" : undefined }, value, note ? element("small", {}, note) : undefined));
 
-const meter = (part, label) => {
+/** `isShare`: of others, so a full one is nothing to worry about. */
+const meter = (part, label, isShare) => {
   const width = Math.max(0, Math.min(100, part));
   const inside = element("i");
   inside.style.width = `${width}%`;
-  return element("span", { class: `meter ${width > 90 ? "bad" : width > 60 ? "warn" : ""}`, role: "img", "aria-label": label }, inside);
+  return element("span", { class: `meter ${isShare || width <= 60 ? "" : width > 90 ? "bad" : "warn"}`, role: "img", "aria-label": label }, inside);
 };
 
 /** A table; columns are [title, cell of a row, is a number]. On a narrow page each row is a card. */

@@ -90,8 +90,9 @@ pub(crate) struct Thread {
 pub(crate) struct Listener {
     pub(crate) address: String,
     pub(crate) accepted: f64,
-    /// Waiting, limit and drops, where the kernel tells them.
-    pub(crate) queue: Option<[u64; 3]>,
+    /// Waiting and limit, where the kernel tells them.
+    pub(crate) queue: Option<[u64; 2]>,
+    pub(crate) drops: Option<u64>,
 }
 
 /// What changed between two looks, a second.
@@ -195,7 +196,8 @@ impl Look {
             Listener {
                 address: text(l, "address"),
                 accepted: self.per_second(before, number(l, "/accepted"), number(was, "/accepted")),
-                queue: l["limit"].is_u64().then(|| ["/waiting", "/limit", "/drops"].map(|p| number(l, p))),
+                queue: l["limit"].is_u64().then(|| ["/waiting", "/limit"].map(|p| number(l, p))),
+                drops: l["drops"].as_u64(),
             }
         };
         self.listeners.iter().map(listener).collect()

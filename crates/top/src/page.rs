@@ -124,10 +124,11 @@ fn thread_lines(now: &Look, before: &Look) -> Vec<String> {
 fn listener_lines(now: &Look, before: &Look) -> Vec<String> {
     let line = |l: &crate::look::Listener| {
         let queue = match l.queue {
-            Some([waiting, limit, drops]) => format!("queue {waiting} of {limit}  dropped {drops}"),
+            Some([waiting, limit]) => format!("queue {waiting} of {limit}"),
             None => "queue not told".to_owned(),
         };
-        format!("{:<22} {:>8} acc/s  {queue}", l.address, count(l.accepted))
+        let drops = l.drops.map_or_else(String::new, |n| format!("  dropped {n}"));
+        format!("{:<22} {:>8} acc/s  {queue}{drops}", l.address, count(l.accepted))
     };
     now.listeners(before).iter().map(line).collect()
 }

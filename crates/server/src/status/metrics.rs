@@ -356,15 +356,17 @@ fn queues(page: &mut Page) {
     let all = listeners::all();
     let label = |f: &listeners::Facts| vec![("listen", f.address.clone())];
     page.each(("ironweir_listen_accepted_total", "counter", "Connections taken."), &all, |f| Some((label(f), f.accepted)));
-    let numbers: [(&str, &str, &str, fn(&listeners::Queue) -> u32); 3] = [
-        ("ironweir_listen_queue_length", "gauge", "Connections that wait to be taken (datagrams: bytes).", |q| q.waiting),
-        ("ironweir_listen_queue_limit", "gauge", "How many may wait.", |q| q.limit),
+    let numbers: [(&str, &str, &str, fn(&listeners::Queue) -> Option<u32>); 3] = [
+        ("ironweir_listen_queue_length", "gauge", "Connections that wait to be taken (datagrams: bytes).", |q| {
+            Some(q.waiting)
+        }),
+        ("ironweir_listen_queue_limit", "gauge", "How many may wait.", |q| Some(q.limit)),
         ("ironweir_listen_drops_total", "counter", "What the kernel dropped here.", |q| q.drops),
     ];
     for (name, kind, help, number) in numbers {
         page.each((name, kind, help), &all, |f| {
-            let known = !f.sockets.is_empty();
-            known.then(|| (label(f), f.sockets.iter().map(|q| u64::from(number(q))).sum::<u64>()))
+            let sum = f.sockets.iter().map(|q| number(q).map(u64::from)).sum::<Option<u64>>();
+            sum.filter(|_| !f.sockets.is_empty()).map(|n| (label(f), n))
         });
     }
     if let Some((overflows, drops)) = listeners::of_namespace() {
