@@ -119,7 +119,10 @@ fn servers_are_added_changed_drained_and_removed() {
 
     let new = json!({"server": format!("127.0.0.1:{}", two.port), "weight": 3, "fail_timeout": "7s"});
     let (status, made) = call(&server, "POST", base, Some(new));
-    assert_eq!((status, &made["weight"], &made["fail_timeout"], &made["id"]), (201, &json!(3), &json!("7s"), &json!(1)));
+    assert_eq!(
+        (status, &made["weight"], &made["fail_timeout"], &made["id"]),
+        (201, &json!(3), &json!("7s"), &json!(1))
+    );
     let seen = ask(8);
     assert_eq!(seen.iter().filter(|t| *t == "two").count(), 6, "{seen:?}");
 
@@ -151,9 +154,13 @@ fn servers_are_added_changed_drained_and_removed() {
     for (body, code) in bad {
         assert_eq!(refused(&server, "POST", base, Some(body)), (400, code.to_owned()));
     }
-    assert_eq!(refused(&server, "PATCH", &format!("{base}/99"), Some(json!({}))), (404, "UpstreamServerNotFound".into()));
+    assert_eq!(
+        refused(&server, "PATCH", &format!("{base}/99"), Some(json!({}))),
+        (404, "UpstreamServerNotFound".into())
+    );
     assert_eq!(refused(&server, "GET", &format!("{base}/x"), None), (400, "UpstreamBadServerId".into()));
-    let response = server.connect().send(format!("POST {base} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{{")).response();
+    let response =
+        server.connect().send(format!("POST {base} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{{")).response();
     assert_eq!(response.status, 415);
 }
 
@@ -280,7 +287,10 @@ fn metrics_are_as_prometheus_wants_them() {
     let page = response.text();
     assert_eq!(response.header("Content-Type"), Some("text/plain; version=0.0.4; charset=utf-8"));
     let zone = "nginxplus_server_zone_requests{server_zone=\"a \\\"site\\\"\"} 2";
-    assert!(page.contains(zone) && page.contains("ironweir_http_request_duration_seconds_bucket{le=\"0.001\"}"), "{page}");
+    assert!(
+        page.contains(zone) && page.contains("ironweir_http_request_duration_seconds_bucket{le=\"0.001\"}"),
+        "{page}"
+    );
     let Some(mut promtool) = program("promtool") else { return };
     let mut child = promtool
         .args(["check", "metrics"])

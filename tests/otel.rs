@@ -181,7 +181,8 @@ fn spans_arrive_at_a_collector() {
     .set("COLLECTOR", collector.port)
     .set("BACKEND", backend.port)
     .start();
-    let head = format!("GET /passed?who=me HTTP/1.1\r\nHost: shop.test\r\ntraceparent: {PARENT}\r\ntracestate: a=b\r\n\r\n");
+    let head =
+        format!("GET /passed?who=me HTTP/1.1\r\nHost: shop.test\r\ntraceparent: {PARENT}\r\ntracestate: a=b\r\n\r\n");
     assert_eq!(server.connect().send(head).response().status, 200);
     let told = server.get("/told?trace=on").text();
     for path in ["/told?trace=off", "/told", "/silent"] {

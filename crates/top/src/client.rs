@@ -74,7 +74,9 @@ impl Client {
         stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).map_err(failed)?;
         let mut answer = Vec::new();
         stream.take(LONGEST).read_to_end(&mut answer).map_err(failed)?;
-        parse(&answer).ok_or_else(|| format!("{} answers, but not as the API does: is there \"api;\" at {}?", self.authority, self.path))
+        parse(&answer).ok_or_else(|| {
+            format!("{} answers, but not as the API does: is there \"api;\" at {}?", self.authority, self.path)
+        })
     }
 }
 

@@ -116,9 +116,12 @@ impl Look {
         let wanted = |endpoint: &str| {
             client.ask(endpoint)?.ok_or_else(|| format!("{} has no {endpoint}: is it Ironweir's API?", client.url()))
         };
+        let top = wanted("")?;
+        let planes =
+            ["http", "stream"].into_iter().filter(|p| top.as_array().is_some_and(|t| t.iter().any(|n| n == p)));
         let mut peers = Vec::new();
-        for (plane, endpoint) in [("http", "http/upstreams"), ("stream", "stream/upstreams")] {
-            let Some(Value::Object(groups)) = client.ask(endpoint)? else { continue };
+        for plane in planes {
+            let Some(Value::Object(groups)) = client.ask(&format!("{plane}/upstreams"))? else { continue };
             for (name, group) in &groups {
                 let all = group["peers"].as_array().map(Vec::as_slice).unwrap_or_default();
                 peers.extend(all.iter().map(|p| Peer::read(plane, name, p)));
@@ -149,7 +152,8 @@ impl Look {
 
     /// What changed since.
     pub(crate) fn rates(&self, before: &Look) -> Rates {
-        let of = |pointer: &str| self.per_second(before, number(&self.totals, pointer), number(&before.totals, pointer));
+        let of =
+            |pointer: &str| self.per_second(before, number(&self.totals, pointer), number(&before.totals, pointer));
         let (now, was) = (number(&self.connections, "/accepted"), number(&before.connections, "/accepted"));
         Rates {
             answers: of("/responses/total"),
@@ -159,7 +163,8 @@ impl Look {
             dropped: number(&self.connections, "/dropped"),
             sent: of("/sent"),
             received: of("/received"),
-            connections: ["/connections/reading", "/connections/writing", "/connections/idle"].map(|p| number(&self.totals, p)),
+            connections: ["/connections/reading", "/connections/writing", "/connections/idle"]
+                .map(|p| number(&self.totals, p)),
             latency_ms: quantiles(&self.latency["steps_ms"], &before.latency["steps_ms"], [0.5, 0.9, 0.99]),
         }
     }

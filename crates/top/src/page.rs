@@ -53,7 +53,10 @@ fn ms(value: Option<u64>) -> String {
 }
 
 fn us(value: Option<u64>) -> String {
-    value.map_or_else(|| "-".to_owned(), |us| if us < 1000 { format!("{us} us") } else { format!("{:.1} ms", us as f64 / 1e3) })
+    value.map_or_else(
+        || "-".to_owned(),
+        |us| if us < 1000 { format!("{us} us") } else { format!("{:.1} ms", us as f64 / 1e3) },
+    )
 }
 
 fn color(state: &str) -> Color {
@@ -189,7 +192,11 @@ impl Page {
     pub(crate) fn chosen_path(&self) -> Option<String> {
         let p = self.chosen()?;
         // A name may have anything in it.
-        let group: String = p.group.bytes().map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") }).collect();
+        let group: String = p
+            .group
+            .bytes()
+            .map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") })
+            .collect();
         Some(format!("{}/upstreams/{group}/servers/{}", p.plane, p.id))
     }
 
@@ -243,7 +250,8 @@ impl Page {
         let before = self.before.as_ref().unwrap_or(&self.now);
         let rows = self.now.peers.iter().map(|p| {
             let [rest @ .., state] = peer_cells(&self.now, before, p);
-            let cells = rest.into_iter().map(Cell::from).chain([Cell::from(state).style(Style::new().fg(color(&p.state)))]);
+            let cells =
+                rest.into_iter().map(Cell::from).chain([Cell::from(state).style(Style::new().fg(color(&p.state)))]);
             Row::new(cells.collect::<Vec<_>>())
         });
         let widths = [
@@ -267,7 +275,11 @@ impl Page {
         if let Some(said) = &self.said {
             return Line::from(said.as_str()).red();
         }
-        let keys = if self.may_write() { "q end  p pause  up/down peer  d drain  x down  +/- weight" } else { "q end  p pause  up/down peer  (write access is off)" };
+        let keys = if self.may_write() {
+            "q end  p pause  up/down peer  d drain  x down  +/- weight"
+        } else {
+            "q end  p pause  up/down peer  (write access is off)"
+        };
         let state = if self.paused { Span::from("paused  ").yellow() } else { Span::from("live  ").green() };
         Line::from(vec![state, Span::from(keys).dim()])
     }
@@ -284,7 +296,10 @@ fn draw_curve(frame: &mut Frame, area: Rect, title: &str, curve: &VecDeque<u64>,
     let width = area.width.saturating_sub(2) as usize;
     let shown: Vec<u64> = curve.iter().skip(curve.len().saturating_sub(width)).copied().collect();
     let title = format!("{title}(highest {}) ", shown.iter().max().copied().unwrap_or(0));
-    frame.render_widget(Sparkline::default().data(&shown).style(Style::new().fg(color)).block(Block::bordered().title(title)), area);
+    frame.render_widget(
+        Sparkline::default().data(&shown).style(Style::new().fg(color)).block(Block::bordered().title(title)),
+        area,
+    );
 }
 
 fn draw_lines(frame: &mut Frame, area: Rect, title: &str, lines: &[String]) {

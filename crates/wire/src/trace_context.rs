@@ -78,7 +78,9 @@ mod tests {
         let parent = parse(good).expect("the standard's own");
         assert_eq!((parent.trace[0], parent.span[7], parent.sampled), (0x4b, 0xb7, true));
         assert_eq!(format(&parent.trace, &parent.span, true), good);
-        assert!(parse(b"cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-the-future-will-be-like").is_some());
+        assert!(
+            parse(b"cc-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-what-the-future-will-be-like").is_some()
+        );
         let bad: [&[u8]; 8] = [
             b"",
             b"00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-0",

@@ -183,7 +183,8 @@ fn endpoint(row: &Node, text: &str) -> Result<String, Problem> {
         return Err(row.problem("\"https\" in \"endpoint\" of \"otel_exporter\" is not supported yet".to_owned()));
     }
     let authority = text.strip_prefix("http://").unwrap_or(text);
-    let has_port = authority.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    let has_port =
+        authority.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
     if !has_port {
         return Err(row.problem(format!("invalid \"endpoint\" value \"{text}\"")));
     }
@@ -313,7 +314,8 @@ fn usual_attributes(r: &mut Request, route: &[u8]) -> Vec<KeyValue> {
     let flavor: &[u8] = match r.version {
         Version::HTTP10 => b"1.0",
         Version::HTTP11 => b"1.1",
-        v if v > Version::HTTP11 => b"2.0",
+        Version::HTTP20 => b"2.0",
+        Version::HTTP30 => b"3.0",
         _ => b"0.9",
     };
     let mut all = vec![

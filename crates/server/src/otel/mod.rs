@@ -109,7 +109,10 @@ impl Exporter {
                         _ => format!("no answer within {} s", PATIENCE.as_secs()),
                     };
                     let endpoint = &self.settings.endpoint;
-                    process_line(Level::Error, format_args!("OTel export of {count} spans to {endpoint} failed ({text})"));
+                    process_line(
+                        Level::Error,
+                        format_args!("OTel export of {count} spans to {endpoint} failed ({text})"),
+                    );
                 }
             }
         }

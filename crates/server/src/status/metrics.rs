@@ -125,13 +125,23 @@ fn general(page: &mut Page, snapshot: &Snapshot) {
     page.sample("ironweir_build_info", &labels, 1);
     page.one("nginxplus_connections_accepted", "counter", "Accepted client connections.", sum.accepted);
     page.one("nginxplus_connections_dropped", "counter", "Client connections closed for lack of room.", sum.dropped());
-    page.one("nginxplus_connections_active", "gauge", "Client connections with a request.", (sum.active - sum.waiting).max(0));
+    page.one(
+        "nginxplus_connections_active",
+        "gauge",
+        "Client connections with a request.",
+        (sum.active - sum.waiting).max(0),
+    );
     page.one("nginxplus_connections_idle", "gauge", "Client connections without a request.", sum.waiting.max(0));
     page.one("nginxplus_http_requests_total", "counter", "Requests of clients.", sum.requests);
     page.one("nginxplus_http_requests_current", "gauge", "Requests under way.", all.processing);
     page.one("nginxplus_processes_respawned", "counter", "Worker processes that died.", processes::respawned());
     page.one("ironweir_config_generation", "gauge", "Configurations since the start.", snapshot.generation);
-    page.one("ironweir_config_load_time_seconds", "gauge", "When the configuration came.", snapshot.loaded_ms as f64 / 1000.0);
+    page.one(
+        "ironweir_config_load_time_seconds",
+        "gauge",
+        "When the configuration came.",
+        snapshot.loaded_ms as f64 / 1000.0,
+    );
     let classes = class_samples(&all.responses);
     page.each(("ironweir_http_responses_total", "counter", "Answers by class."), &classes, |(class, n)| {
         Some((vec![("class", class.clone())], *n))
@@ -222,12 +232,16 @@ fn caches(page: &mut Page, snapshot: &Snapshot) {
     });
     let answers: Vec<_> = all
         .iter()
-        .flat_map(|c| caches::totals(&c.zone.counts).map(|(status, t)| (name(c), status.text().to_ascii_lowercase(), t)))
+        .flat_map(|c| {
+            caches::totals(&c.zone.counts).map(|(status, t)| (name(c), status.text().to_ascii_lowercase(), t))
+        })
         .collect();
     let labels = |cache: &String, status: &String| vec![("cache", cache.clone()), ("status", status.clone())];
-    page.each(("ironweir_cache_responses_total", "counter", "Answers by what the cache said."), &answers, |(c, s, t)| {
-        Some((labels(c, s), t.responses))
-    });
+    page.each(
+        ("ironweir_cache_responses_total", "counter", "Answers by what the cache said."),
+        &answers,
+        |(c, s, t)| Some((labels(c, s), t.responses)),
+    );
     page.each(("ironweir_cache_bytes_total", "counter", "Bytes of those answers."), &answers, |(c, s, t)| {
         Some((labels(c, s), t.bytes))
     });
@@ -244,7 +258,9 @@ fn limits(page: &mut Page, snapshot: &Snapshot) {
     let requests: Vec<_> = snapshot.main.limit_req.counts().map(|(n, c)| (n, c.sums())).collect();
     let connections: Vec<_> = snapshot.main.limit_conn.counts().map(|(n, c)| (n, c.sums())).collect();
     for (kind, zones, delays) in [("request", requests, true), ("connection", connections, false)] {
-        for (word, event) in events.iter().filter(|(_, e)| delays || !matches!(e, Event::Delayed | Event::DelayedDryRun)) {
+        for (word, event) in
+            events.iter().filter(|(_, e)| delays || !matches!(e, Event::Delayed | Event::DelayedDryRun))
+        {
             let name = format!("nginxplus_limit_{kind}_{word}");
             page.each((&name, "counter", "What a zone of limits said."), &zones, |(zone, n)| {
                 Some((vec![("zone", String::from_utf8_lossy(zone).into_owned())], n[*event as usize]))
@@ -292,7 +308,9 @@ const PEER_METRICS: &[PeerMetric] = &[
     ("unavail", "counter", "How often it was set aside.", |f| f.counted.unavail),
     ("health_checks_checks", "counter", "Health checks.", |f| f.peer.state.health.checks().checks),
     ("health_checks_fails", "counter", "Health checks that failed.", |f| f.peer.state.health.checks().fails),
-    ("health_checks_unhealthy", "counter", "How often it became unhealthy.", |f| f.peer.state.health.checks().unhealthy),
+    ("health_checks_unhealthy", "counter", "How often it became unhealthy.", |f| {
+        f.peer.state.health.checks().unhealthy
+    }),
     ("downtime_ms", "counter", "Time out of use, ms.", |f| f.peer.state.out().total_ms(clock::wall_ms())),
 ];
 
@@ -310,8 +328,10 @@ fn upstreams(page: &mut Page, plane: &Snapshot, prefix: &str) {
         page.each((&name, kind, help), &all, |f| Some((f.labels(), number(f))));
     }
     let name = format!("nginxplus_{prefix}_responses");
-    let answers: Vec<_> =
-        all.iter().flat_map(|f| f.counted.totals.classes.into_iter().zip(1..).map(move |(n, class)| (f, class, n))).collect();
+    let answers: Vec<_> = all
+        .iter()
+        .flat_map(|f| f.counted.totals.classes.into_iter().zip(1..).map(move |(n, class)| (f, class, n)))
+        .collect();
     page.each((&name, "counter", "Answers by class."), &answers, |(f, class, n)| {
         let mut labels = f.labels();
         labels.push(("code", format!("{class}xx")));
@@ -343,19 +363,26 @@ fn threads(page: &mut Page) {
     page.each(("ironweir_thread_cpu_seconds_total", "counter", "Time on a CPU."), &schedules, |(t, s)| {
         Some((label(t), s.running_ns as f64 / 1e9))
     });
-    page.each(("ironweir_thread_run_delay_seconds_total", "counter", "Ready to run, and waiting for a CPU."), &schedules, |(t, s)| {
-        Some((label(t), s.waiting_ns as f64 / 1e9))
-    });
-    let delays: Vec<_> = all.iter().filter_map(|t| Some((t, Histogram::read(&turns::TURNS_US.of(t.slot)).quantile(0.99)?))).collect();
-    page.each(("ironweir_thread_turn_p99_seconds", "gauge", "Turns of the loop, p99 since the start."), &delays, |(t, us)| {
-        Some((label(t), *us as f64 / 1e6))
-    });
+    page.each(
+        ("ironweir_thread_run_delay_seconds_total", "counter", "Ready to run, and waiting for a CPU."),
+        &schedules,
+        |(t, s)| Some((label(t), s.waiting_ns as f64 / 1e9)),
+    );
+    let delays: Vec<_> =
+        all.iter().filter_map(|t| Some((t, Histogram::read(&turns::TURNS_US.of(t.slot)).quantile(0.99)?))).collect();
+    page.each(
+        ("ironweir_thread_turn_p99_seconds", "gauge", "Turns of the loop, p99 since the start."),
+        &delays,
+        |(t, us)| Some((label(t), *us as f64 / 1e6)),
+    );
 }
 
 fn queues(page: &mut Page) {
     let all = listeners::all();
     let label = |f: &listeners::Facts| vec![("listen", f.address.clone())];
-    page.each(("ironweir_listen_accepted_total", "counter", "Connections taken."), &all, |f| Some((label(f), f.accepted)));
+    page.each(("ironweir_listen_accepted_total", "counter", "Connections taken."), &all, |f| {
+        Some((label(f), f.accepted))
+    });
     let numbers: [(&str, &str, &str, fn(&listeners::Queue) -> Option<u32>); 3] = [
         ("ironweir_listen_queue_length", "gauge", "Connections that wait to be taken (datagrams: bytes).", |q| {
             Some(q.waiting)
