@@ -21,6 +21,8 @@ setup-build:
 # Tests and measurements leave out a peer that is not there, so a machine without the network can still run them.
 setup-peers:
 	@.ci/setup peers || echo "setup: going on without nginx, haproxy or wrk: what compares with them is left out" >&2
+	@[ -d tests/browser/node_modules ] || npm ci --silent --no-audit --no-fund --prefix tests/browser \
+		|| echo "setup: going on without playwright-core: the dashboard is not looked at" >&2
 
 build: setup-build ## the release binary
 	@$(CARGO) build --release --locked -p ironweir

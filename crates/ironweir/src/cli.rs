@@ -102,6 +102,7 @@ pub(crate) const HELP: &str = "Usage: ironweir [-?hvVtTq] [-s signal] [-p prefix
        ironweir demo [--port 8080]
        ironweir stress --help
        ironweir agent --help
+       ironweir top [URL]
 
 Options:
   -?,-h         : this help

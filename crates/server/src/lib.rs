@@ -13,6 +13,7 @@ pub mod listen;
 pub mod log;
 pub mod master;
 pub mod modules;
+pub mod otel;
 pub mod password;
 pub mod request;
 pub mod resolve;

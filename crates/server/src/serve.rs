@@ -100,6 +100,7 @@ fn snapshot(
     snapshot.end = Some(link.reporter());
     crate::acme::load(&snapshot);
     crate::modules::keyval::load(&snapshot);
+    snapshot.main.otel.exporter.iter().for_each(crate::otel::start);
     crate::upstream::live::follow(&snapshot.groups);
     if let Some(stream) = &snapshot.stream {
         crate::upstream::live::follow(&stream.groups);
@@ -165,6 +166,7 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
                 crate::acme::stop();
                 master::set_title("worker process is shutting down");
                 workers.drain(timeout, |time: Duration| matches!(link.wait(Some(time)), Some(Order::Terminate)));
+                crate::otel::flush();
                 return 0;
             }
             Some(Order::Terminate) => {

@@ -139,6 +139,7 @@ impl Snapshot {
     /// The snapshot of one plane.
     fn plane(mut build: Build<'_>, generation: u64) -> (Option<Snapshot>, Vec<Problem>) {
         upstream_block::finish(&mut build);
+        crate::modules::otel::finish(&mut build);
         let tables = http_block::finish(&mut build);
         let variables = match build.variables.finish() {
             Ok(v) => v,

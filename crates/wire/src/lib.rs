@@ -16,5 +16,6 @@ pub mod proxy_protocol;
 pub mod range;
 pub mod span;
 pub mod tls;
+pub mod trace_context;
 pub mod units;
 pub mod websocket;

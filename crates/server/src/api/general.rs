@@ -4,6 +4,7 @@ use super::error::Failure;
 use super::render;
 use super::schema::{Field, Schema, field, number};
 use super::table::{Context, Item};
+use crate::resolve::Counters;
 use crate::snapshot::Snapshot;
 use crate::status::requests;
 use crate::status::ssl::Totals;
@@ -165,9 +166,9 @@ pub static RESOLVER: Schema = Schema::Object(&[
     ),
 ]);
 
-/// `/resolvers`: those with a `status_zone` that were asked since their configuration came.
-pub fn resolvers(_: &Context) -> Vec<Item> {
-    crate::upstream::names::resolvers(|zone, c| {
+/// `/resolvers`: those with a `status_zone`. Their counts begin anew with a configuration.
+pub fn resolvers(context: &Context) -> Vec<Item> {
+    let show = |zone: &[u8], c: &Counters| {
         let value = json!({
             "requests": {"name": c.name.get(), "srv": c.srv.get(), "addr": c.addr.get()},
             "responses": {
@@ -182,5 +183,14 @@ pub fn resolvers(_: &Context) -> Vec<Item> {
             },
         });
         Item::new(String::from_utf8_lossy(zone), value, || {})
-    })
+    };
+    let mut all = crate::upstream::names::resolvers(show);
+    // Of those that nobody has asked yet there is nothing but the name.
+    let configured = context.call.snapshot.locations.iter().filter_map(|l| l.conf.core.resolver.as_ref());
+    for zone in configured.filter_map(|c| c.status_zone.as_deref()) {
+        if !all.iter().any(|i| i.name.as_bytes() == zone) {
+            all.push(show(zone, &Counters::default()));
+        }
+    }
+    all
 }

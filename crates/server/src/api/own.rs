@@ -102,7 +102,9 @@ pub fn listeners(_: &Context) -> Result<Value, Failure> {
             let part = |q: &listeners::Queue| u64::from(q.waiting) * 100 / u64::from(q.limit.max(1));
             value["waiting"] = json!(sum(|q| q.waiting));
             value["limit"] = json!(sum(|q| q.limit));
-            value["drops"] = json!(sum(|q| q.drops));
+            if let Some(drops) = f.sockets.iter().map(|q| q.drops.map(u64::from)).sum::<Option<u64>>() {
+                value["drops"] = json!(drops);
+            }
             value["fullest"] = json!(f.sockets.iter().map(part).max().unwrap_or(0));
         }
         value

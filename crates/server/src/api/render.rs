@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn times_have_milliseconds() {
-        assert_eq!(time(1_793_918_220_007), "2026-11-05T19:57:00.007Z");
+        assert_eq!(time(1_793_918_220_007), "2026-11-05T22:37:00.007Z");
         assert_eq!(time(0), "1970-01-01T00:00:00.000Z");
     }
 }

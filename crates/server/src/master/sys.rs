@@ -227,19 +227,21 @@ fn set_raw<T>(socket: BorrowedFd<'_>, level: i32, name: i32, value: &T) -> io::R
         .map(drop)
 }
 
-/// A listening TCP socket's queue: connections in it, its limit, and connections dropped since the socket was opened.
-pub fn accept_queue(socket: BorrowedFd<'_>) -> io::Result<[u32; 3]> {
+/// A listening TCP socket's queue: connections in it and its limit; and connections dropped since the socket was opened.
+/// No drops with deferred accept: the kernel counts every client's bare ACK among them, which it holds back on purpose.
+pub fn accept_queue(socket: BorrowedFd<'_>) -> io::Result<(u32, u32, Option<u32>)> {
     /// Where `tcpi_unacked` stands in `tcp_info`; `tcpi_sacked` follows. Of a listening socket they are the queue and its limit.
     const UNACKED: usize = 6;
     let info = option_words::<26>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
     let memory = option_words::<MEMINFO>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
-    Ok([info[UNACKED], info[UNACKED + 1], memory[MEMINFO_DROPS]])
+    let [deferred] = option_words::<1>(socket, libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT)?;
+    Ok((info[UNACKED], info[UNACKED + 1], (deferred == 0).then_some(memory[MEMINFO_DROPS])))
 }
 
 /// A datagram socket's receive buffer: bytes in it, its size, and datagrams dropped since the socket was opened.
-pub fn datagram_queue(socket: BorrowedFd<'_>) -> io::Result<[u32; 3]> {
+pub fn datagram_queue(socket: BorrowedFd<'_>) -> io::Result<(u32, u32, Option<u32>)> {
     let memory = option_words::<MEMINFO>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
-    Ok([memory[0], memory[1], memory[MEMINFO_DROPS]])
+    Ok((memory[0], memory[1], Some(memory[MEMINFO_DROPS])))
 }
 
 /// `SK_MEMINFO_VARS`, `SK_MEMINFO_DROPS`: what `SO_MEMINFO` tells begins with the bytes waiting and the buffer's size.

@@ -56,6 +56,10 @@ async fn read(r: &mut Request) -> Result<Call, Verdict> {
         Method::Delete => Some(Verb::Delete),
         _ => None,
     };
+    if verb != Some(Verb::Get) && is_from_elsewhere(r) {
+        log_error!(r, Error, "a page of another site tried to change something by the API");
+        return Err(Verdict::Status(403));
+    }
     // As with nginx Plus, what is sent has to fit into the buffer for bodies.
     let room = *r.conf().core.client_body_buffer_size;
     if r.headers_in.content_length.is_some_and(|n| n > room) {
@@ -83,6 +87,13 @@ async fn read(r: &mut Request) -> Result<Call, Verdict> {
         super::variables::request_id(r).map_or_else(String::new, |t| String::from_utf8_lossy(r.get(t)).into_owned());
     let snapshot = r.shot.whole().clone();
     Ok(Call { verb, path, query, body: stored.memory.clone(), write, snapshot, address, request_id })
+}
+
+/// Whether a browser says that a page of another site makes the call: the operator's cookies and address are not its.
+/// Programs do not send the header (Fetch Metadata, `Sec-Fetch-Site`).
+fn is_from_elsewhere(r: &Request) -> bool {
+    let mut sites = r.headers_in.named(&r.arena, b"Sec-Fetch-Site");
+    sites.any(|h| !matches!(r.arena.span(h.value), b"same-origin" | b"none"))
 }
 
 fn send(r: &mut Request, reply: &Reply) -> Verdict {

@@ -11,6 +11,7 @@ pub mod autoindex;
 pub mod charset;
 pub mod charset_tables;
 pub mod core;
+pub mod dashboard;
 pub mod disable_symlinks;
 pub mod empty_gif;
 pub mod fastcgi;
@@ -36,7 +37,9 @@ pub mod map;
 pub mod mirror;
 pub mod not_modified;
 pub mod open_file_cache;
+pub mod otel;
 pub mod process;
+pub mod prometheus;
 pub mod proxy;
 pub mod random_index;
 pub mod range;
@@ -138,6 +141,9 @@ const DIRECTIVES: &[&[Directive]] = &[
     stub_status::DIRECTIVES,
     status_zone::DIRECTIVES,
     api::DIRECTIVES,
+    prometheus::DIRECTIVES,
+    dashboard::DIRECTIVES,
+    otel::DIRECTIVES,
     keyval::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
@@ -164,6 +170,7 @@ const VARIABLES: &[&[Builtin]] = &[
     slice::VARIABLES,
     ssl_variables::VARIABLES,
     acme::VARIABLES,
+    otel::VARIABLES,
 ];
 
 /// The variables of all modules in `stream`, beside those of `http` that mean the same there.
@@ -180,6 +187,7 @@ pub type Step = (fn(&LocationConf) -> bool, Handler);
 
 /// The preaccess phase.
 pub const PREACCESS: &[Step] = &[
+    (|c| c.otel.is_of_use(), Handler::Now(otel::handler)),
     (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler)),
     (|c| !c.limit_req.limits.is_empty(), Handler::Now(limit_req::handler)),
     (|c| !c.limit_req.limits.is_empty(), limit_req::DELAY),
@@ -325,6 +333,10 @@ location_confs! {
     api,
     /// `health_check`.
     health_check,
+    /// `dashboard`.
+    dashboard,
+    /// `otel_trace` and its like.
+    otel,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
@@ -362,6 +374,8 @@ pub struct MainConf {
     pub keyval: keyval::Main,
     /// `health_check`, `match`.
     pub health: health_check::Main,
+    /// `otel_exporter`.
+    pub otel: otel::Main,
 }
 
 impl MainConf {
@@ -400,6 +414,8 @@ pub struct RequestContexts {
     pub limit_req: limit_req::Context,
     /// `$date_gmt`, `$date_local`.
     pub ssi: ssi::Context,
+    /// The trace that the request belongs to.
+    pub otel: Option<Box<otel::Context>>,
     /// This is no request but a session of `stream`: what is known of it.
     pub stream: Option<Box<crate::stream::Facts>>,
 }
@@ -421,6 +437,7 @@ impl RequestContexts {
             limit_conn,
             limit_req,
             ssi,
+            otel,
             stream,
         } = self;
         *cache = Default::default();
@@ -436,6 +453,7 @@ impl RequestContexts {
         *limit_conn = Default::default();
         *limit_req = Default::default();
         *ssi = Default::default();
+        *otel = None;
         *stream = None;
     }
 
@@ -446,6 +464,7 @@ impl RequestContexts {
             gzip: self.gzip,
             limit_conn: self.limit_conn,
             limit_req: self.limit_req,
+            otel: self.otel,
             ..RequestContexts::default()
         }
     }

@@ -40,8 +40,8 @@ pub struct Queue {
     pub waiting: u32,
     /// The longest the queue may be (`backlog`, bounded by `net.core.somaxconn`); bytes of the receive buffer.
     pub limit: u32,
-    /// Connections or datagrams that the kernel dropped here.
-    pub drops: u32,
+    /// Connections or datagrams that the kernel dropped here, where that can be told.
+    pub drops: Option<u32>,
 }
 
 static ENTRIES: Mutex<Vec<Weak<Entry>>> = Mutex::new(Vec::new());
@@ -91,7 +91,7 @@ impl Entry {
             (_, SocketKind::Datagram) => sys::datagram_queue(socket.as_fd()).ok(),
         };
         let sockets = sockets.into_iter().filter_map(queue);
-        let sockets = sockets.map(|[waiting, limit, drops]| Queue { waiting, limit, drops }).collect();
+        let sockets = sockets.map(|(waiting, limit, drops)| Queue { waiting, limit, drops }).collect();
         Facts { address: self.address.to_string(), kind: self.kind, accepted: self.accepted.sums()[0], sockets }
     }
 }
@@ -138,7 +138,7 @@ mod tests {
         entry.accepted();
         let _clients: Vec<_> = (0..2).map(|_| TcpStream::connect(address).expect("there is room")).collect();
         let facts = entry.facts();
-        assert_eq!(facts.sockets, [Queue { waiting: 2, limit: 2, drops: 0 }]);
+        assert_eq!(facts.sockets, [Queue { waiting: 2, limit: 2, drops: Some(0) }]);
         assert_eq!((facts.accepted, facts.address), (1, address.to_string()));
         assert!(all().iter().any(|f| f.address == address.to_string()));
         drop((entry, fd));

@@ -4,13 +4,14 @@
 //!  a thread counts in its own block (tally, slot)        somebody asks (api, service thread)
 //!     requests, latency, ssl, turns, peers, limits, ...  ──>  sums over all blocks; listeners: the kernel is asked
 //! ```
-//! Nothing here locks or is shared on the way of a request (docs/decisions/0009).
+//! Nothing here locks or is shared on the way of a request (docs/decisions/0012).
 
 pub mod caches;
 pub mod codes;
 pub mod latency;
 pub mod limits;
 pub mod listeners;
+pub mod metrics;
 pub mod peers;
 pub mod processes;
 pub mod requests;

@@ -1,0 +1,33 @@
+//! `prometheus`: what is counted, in the text format that Prometheus scrapes (version 0.0.4), as a content handler. The
+//! names are those of nginx's exporter where it has the number, so that its dashboards work.
+
+use crate::config::{Directive, http};
+use crate::request::phases::{Content, Verdict, Waiting};
+use crate::request::{Method, Request, Text, body};
+use crate::status::metrics;
+
+/// The directives.
+pub const DIRECTIVES: &[Directive] = &[http("prometheus", |s, _| {
+    s.level.conf.core.handler = Some(Content::Later(run));
+    Ok(())
+})];
+
+fn run(r: &mut Request) -> Waiting<'_> {
+    Box::pin(async move {
+        if !matches!(r.method, Method::Get | Method::Head) {
+            return Verdict::Status(405);
+        }
+        if let Err(status) = body::discard_arrived(r) {
+            return Verdict::Status(status);
+        }
+        let snapshot = r.shot.whole().clone();
+        // Of a thousand peers it is long: nobody waits for it here.
+        match crate::service::ask(move || async move { metrics::page(&snapshot) }).await {
+            Some(page) => {
+                r.headers_out.content_type = Some(Text::from("text/plain; version=0.0.4; charset=utf-8"));
+                r.respond(200, page.as_bytes())
+            }
+            None => Verdict::Status(500),
+        }
+    })
+}

@@ -1,0 +1,125 @@
+//! Asks the API: plain HTTP, a connection for each question.
+
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+/// How long a question may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest answer that is read.
+const LONGEST: u64 = 64 << 20;
+
+/// A server's API.
+pub(crate) struct Client {
+    url: String,
+    /// `host:port`
+    authority: String,
+    /// Without a slash at its end.
+    path: String,
+}
+
+impl Client {
+    /// From `http://host[:port]/path`.
+    pub(crate) fn new(url: &str) -> Result<Client, String> {
+        let rest = match url.split_once("://") {
+            Some(("http", rest)) => rest,
+            Some((scheme, _)) => return Err(format!("{scheme} is not spoken here: ask a listener without TLS")),
+            None => url,
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        if authority.is_empty() {
+            return Err(format!("no host in \"{url}\""));
+        }
+        let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        let authority = if has_port { authority.to_owned() } else { format!("{authority}:80") };
+        Ok(Client { url: url.to_owned(), authority, path: path.trim_end_matches('/').to_owned() })
+    }
+
+    /// As it was given.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// What an endpoint says; nothing if it is not there.
+    pub(crate) fn ask(&self, endpoint: &str) -> Result<Option<Value>, String> {
+        match self.call("GET", endpoint, "")? {
+            (200, value) => Ok(Some(value)),
+            (404, _) => Ok(None),
+            (status, value) => Err(said(status, &value)),
+        }
+    }
+
+    /// Changes something.
+    pub(crate) fn change(&self, method: &str, endpoint: &str, body: &Value) -> Result<(), String> {
+        match self.call(method, endpoint, &body.to_string())? {
+            (200..=299, _) => Ok(()),
+            (status, value) => Err(said(status, &value)),
+        }
+    }
+
+    fn call(&self, method: &str, endpoint: &str, body: &str) -> Result<(u16, Value), String> {
+        let failed = |e: std::io::Error| format!("{} does not answer ({e})", self.authority);
+        let mut addresses = self.authority.to_socket_addrs().map_err(failed)?;
+        let address = addresses.next().ok_or_else(|| format!("{} has no address", self.authority))?;
+        let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
+        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        let head = format!(
+            "{method} {}/9/{endpoint} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\n\
+             Content-Length: {}\r\n\r\n",
+            self.path,
+            self.authority,
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).map_err(failed)?;
+        let mut answer = Vec::new();
+        stream.take(LONGEST).read_to_end(&mut answer).map_err(failed)?;
+        parse(&answer).ok_or_else(|| {
+            format!("{} answers, but not as the API does: is there \"api;\" at {}?", self.authority, self.path)
+        })
+    }
+}
+
+fn said(status: u16, value: &Value) -> String {
+    let text = value.pointer("/error/text").and_then(Value::as_str);
+    text.map_or_else(|| format!("the server answers {status}"), |text| format!("{text} ({status})"))
+}
+
+/// Status and JSON of an answer that has a length and ends with the connection. Without JSON in it: null.
+fn parse(answer: &[u8]) -> Option<(u16, Value)> {
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n")?;
+    let head = std::str::from_utf8(&answer[..end]).ok()?;
+    let status = head.strip_prefix("HTTP/1.1 ")?.get(..3)?.parse().ok()?;
+    let is_json = head.to_ascii_lowercase().contains("\r\ncontent-type: application/json");
+    let body = &answer[end + 4..];
+    match (is_json, status) {
+        (true, _) => Some((status, serde_json::from_slice(body).ok()?)),
+        (false, 200) => None,
+        (false, _) => Some((status, Value::Null)),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_taken_apart() {
+        let of = |url| Client::new(url).map(|c| (c.authority, c.path));
+        assert_eq!(of("http://h:81/a/b/"), Ok(("h:81".into(), "/a/b".into())));
+        assert_eq!(of("http://h"), Ok(("h:80".into(), String::new())));
+        assert_eq!(of("[::1]:8080/api"), Ok(("[::1]:8080".into(), "/api".into())));
+        assert!(of("https://h/api").is_err() && of("http:///api").is_err());
+    }
+
+    #[test]
+    fn answers_are_read() {
+        let json = b"HTTP/1.1 404 Not Found\r\nContent-Type: application/json\r\n\r\n{\"error\":{\"text\":\"x\"}}";
+        let (status, value) = parse(json).unwrap();
+        assert_eq!(said(status, &value), "x (404)");
+        assert_eq!(parse(b"HTTP/1.1 204 No Content\r\n\r\n"), Some((204, Value::Null)));
+        assert_eq!(parse(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<p>"), None);
+        assert_eq!(parse(b"HTTP/1.1 200"), None);
+    }
+}

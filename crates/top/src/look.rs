@@ -1,0 +1,246 @@
+//! What the API says at one moment, and what that is a second between two.
+
+use crate::client::Client;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// One look.
+pub(crate) struct Look {
+    at: Instant,
+    /// `/nginx`
+    pub(crate) about: Value,
+    write: bool,
+    totals: Value,
+    connections: Value,
+    latency: Value,
+    threads: Vec<Value>,
+    listeners: Vec<Value>,
+    /// Peers of all groups, in order.
+    pub(crate) peers: Vec<Peer>,
+}
+
+/// A peer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Peer {
+    /// `http` or `stream`.
+    pub(crate) plane: &'static str,
+    pub(crate) group: String,
+    pub(crate) id: u64,
+    pub(crate) server: String,
+    pub(crate) state: String,
+    pub(crate) reason: String,
+    pub(crate) weight: u64,
+    pub(crate) active: u64,
+    pub(crate) requests: u64,
+    pub(crate) errors: u64,
+    pub(crate) fails: u64,
+    pub(crate) header_ms: Option<u64>,
+}
+
+/// A number in a value, 0 if it is not there.
+fn number(value: &Value, pointer: &str) -> u64 {
+    value.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
+}
+
+fn text(value: &Value, name: &str) -> String {
+    value[name].as_str().unwrap_or_default().to_owned()
+}
+
+fn list(value: Option<Value>, name: &str) -> Vec<Value> {
+    value.and_then(|mut v| v.get_mut(name).map(Value::take)).and_then(|v| v.as_array().cloned()).unwrap_or_default()
+}
+
+impl Peer {
+    fn read(plane: &'static str, group: &str, value: &Value) -> Peer {
+        let of = |pointer: &str| number(value, pointer);
+        Peer {
+            plane,
+            group: group.to_owned(),
+            id: of("/id"),
+            server: text(value, "server"),
+            state: text(value, "state"),
+            reason: text(value, "reason"),
+            weight: of("/weight"),
+            active: of("/active"),
+            requests: of("/requests") + of("/connections"),
+            errors: of("/responses/5xx"),
+            fails: of("/fails"),
+            header_ms: value["header_time"].as_u64().or(value["first_byte_time"].as_u64()),
+        }
+    }
+
+    fn is(&self, other: &Peer) -> bool {
+        (self.plane, &self.group, self.id) == (other.plane, &other.group, other.id)
+    }
+}
+
+/// A thread between two looks.
+pub(crate) struct Thread {
+    pub(crate) number: u64,
+    pub(crate) requests: f64,
+    pub(crate) connections: u64,
+    /// Parts of one CPU: running, and ready without running.
+    pub(crate) running: f64,
+    pub(crate) waiting: f64,
+    pub(crate) turn_p99_us: Option<u64>,
+}
+
+/// A listening address between two looks.
+pub(crate) struct Listener {
+    pub(crate) address: String,
+    pub(crate) accepted: f64,
+    /// Waiting and limit, where the kernel tells them.
+    pub(crate) queue: Option<[u64; 2]>,
+    pub(crate) drops: Option<u64>,
+}
+
+/// What changed between two looks, a second.
+pub(crate) struct Rates {
+    pub(crate) answers: f64,
+    pub(crate) client_errors: f64,
+    pub(crate) server_errors: f64,
+    pub(crate) accepted: f64,
+    pub(crate) dropped: u64,
+    pub(crate) sent: f64,
+    pub(crate) received: f64,
+    /// Reading, writing, idle.
+    pub(crate) connections: [u64; 3],
+    /// p50, p90, p99.
+    pub(crate) latency_ms: [Option<u64>; 3],
+}
+
+impl Look {
+    /// Asks for everything.
+    pub(crate) fn take(client: &Client) -> Result<Look, String> {
+        let wanted = |endpoint: &str| {
+            client.ask(endpoint)?.ok_or_else(|| format!("{} has no {endpoint}: is it Ironweir's API?", client.url()))
+        };
+        let top = wanted("")?;
+        let planes =
+            ["http", "stream"].into_iter().filter(|p| top.as_array().is_some_and(|t| t.iter().any(|n| n == p)));
+        let mut peers = Vec::new();
+        for plane in planes {
+            let Some(Value::Object(groups)) = client.ask(&format!("{plane}/upstreams"))? else { continue };
+            for (name, group) in &groups {
+                let all = group["peers"].as_array().map(Vec::as_slice).unwrap_or_default();
+                peers.extend(all.iter().map(|p| Peer::read(plane, name, p)));
+            }
+        }
+        Ok(Look {
+            at: Instant::now(),
+            about: wanted("nginx")?,
+            write: wanted("ironweir/access")?["write"] == true,
+            totals: wanted("ironweir/totals")?,
+            connections: wanted("connections")?,
+            latency: wanted("ironweir/latency")?,
+            threads: list(client.ask("ironweir/threads")?, "threads"),
+            listeners: list(client.ask("ironweir/listeners")?, "listeners"),
+            peers,
+        })
+    }
+
+    /// `api write=on`
+    pub(crate) fn may_write(&self) -> bool {
+        self.write
+    }
+
+    fn per_second(&self, before: &Look, now: u64, was: u64) -> f64 {
+        let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
+        now.saturating_sub(was) as f64 / seconds
+    }
+
+    /// What changed since.
+    pub(crate) fn rates(&self, before: &Look) -> Rates {
+        let of =
+            |pointer: &str| self.per_second(before, number(&self.totals, pointer), number(&before.totals, pointer));
+        let (now, was) = (number(&self.connections, "/accepted"), number(&before.connections, "/accepted"));
+        Rates {
+            answers: of("/responses/total"),
+            client_errors: of("/responses/4xx"),
+            server_errors: of("/responses/5xx"),
+            accepted: self.per_second(before, now, was),
+            dropped: number(&self.connections, "/dropped"),
+            sent: of("/sent"),
+            received: of("/received"),
+            connections: ["/connections/reading", "/connections/writing", "/connections/idle"]
+                .map(|p| number(&self.totals, p)),
+            latency_ms: quantiles(&self.latency["steps_ms"], &before.latency["steps_ms"], [0.5, 0.9, 0.99]),
+        }
+    }
+
+    /// Requests and errors of a peer, a second.
+    pub(crate) fn of_peer(&self, before: &Look, peer: &Peer) -> (f64, f64) {
+        let Some(was) = before.peers.iter().find(|p| p.is(peer)) else { return (0.0, 0.0) };
+        (self.per_second(before, peer.requests, was.requests), self.per_second(before, peer.errors, was.errors))
+    }
+
+    /// The threads.
+    pub(crate) fn threads(&self, before: &Look) -> Vec<Thread> {
+        let thread = |t: &Value| {
+            let was = before.threads.iter().find(|o| o["id"] == t["id"] && o["tid"] == t["tid"]).unwrap_or(t);
+            let of = |pointer: &str| self.per_second(before, number(t, pointer), number(was, pointer));
+            let [p99] = quantiles(&t["turns_us"]["steps"], &was["turns_us"]["steps"], [0.99]);
+            Thread {
+                number: number(t, "/id"),
+                requests: of("/requests"),
+                connections: number(t, "/connections"),
+                running: of("/running_ns") / 1e9,
+                waiting: of("/waiting_ns") / 1e9,
+                turn_p99_us: p99,
+            }
+        };
+        self.threads.iter().map(thread).collect()
+    }
+
+    /// The listening addresses.
+    pub(crate) fn listeners(&self, before: &Look) -> Vec<Listener> {
+        let listener = |l: &Value| {
+            let same = |o: &&Value| o["address"] == l["address"] && o["kind"] == l["kind"];
+            let was = before.listeners.iter().find(same).unwrap_or(l);
+            Listener {
+                address: text(l, "address"),
+                accepted: self.per_second(before, number(l, "/accepted"), number(was, "/accepted")),
+                queue: l["limit"].is_u64().then(|| ["/waiting", "/limit"].map(|p| number(l, p))),
+                drops: l["drops"].as_u64(),
+            }
+        };
+        self.listeners.iter().map(listener).collect()
+    }
+}
+
+/// Quantiles of what was added to a histogram; none without any.
+fn quantiles<const N: usize>(now: &Value, before: &Value, parts: [f64; N]) -> [Option<u64>; N] {
+    let Value::Object(steps) = now else { return [None; N] };
+    let added: BTreeMap<u64, u64> = steps
+        .iter()
+        .filter_map(|(top, n)| {
+            let was = before.get(top).and_then(Value::as_u64).unwrap_or(0);
+            Some((top.parse().ok()?, n.as_u64()?.saturating_sub(was)))
+        })
+        .collect();
+    let total: u64 = added.values().sum();
+    parts.map(|part| {
+        let wanted = ((total as f64 * part).ceil() as u64).max(1);
+        let mut seen = 0;
+        let found = added.iter().find(|(_, n)| {
+            seen += **n;
+            seen >= wanted
+        });
+        found.map(|(top, _)| *top)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn quantiles_are_of_what_was_added() {
+        let (before, now) = (json!({"1": 100, "20": 5}), json!({"1": 150, "20": 55, "300": 1}));
+        assert_eq!(quantiles(&now, &before, [0.5, 0.6, 1.0]), [Some(20), Some(20), Some(300)]);
+        assert_eq!(quantiles(&before, &before, [0.5]), [None]);
+        assert_eq!(quantiles(&Value::Null, &before, [0.5]), [None]);
+    }
+}

@@ -1,0 +1,43 @@
+// Curves of the last minutes (uPlot).
+
+const KEPT = 180;
+const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+class Curve {
+  /** `series`: [label, colour variable] each; `format`: of a value. */
+  constructor(place, series, format) {
+    Object.assign(this, { place: byId(place), series, format });
+    this.data = [[], ...series.map(() => [])];
+    this.draw();
+    new ResizeObserver(() => this.plot.setSize(this.size())).observe(this.place);
+  }
+
+  size() {
+    return { width: Math.max(200, this.place.clientWidth), height: 160 };
+  }
+
+  /** Anew: colours are those of the theme. */
+  draw() {
+    this.plot?.destroy();
+    const axis = { stroke: color("--soft"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
+    const lines = this.series.map(([label, name], i) => ({
+      label, stroke: color(name), width: 1.5, fill: i === 0 ? `${color(name)}22` : undefined,
+      value: (_, v) => (v == null ? "–" : this.format(v)), spanGaps: true, points: { show: false },
+    }));
+    this.plot = new uPlot({
+      ...this.size(),
+      series: [{ value: (_, v) => (v == null ? "" : new Date(v * 1000).toLocaleTimeString()) }, ...lines],
+      axes: [axis, { ...axis, size: 46, values: (_, all) => all.map((v) => this.format(v)) }],
+      scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1) * 1.1] } },
+      cursor: { points: { size: 5 } },
+    }, this.data, this.place);
+  }
+
+  push(values) {
+    [Date.now() / 1000, ...values].forEach((value, i) => {
+      this.data[i].push(value ?? null);
+      if (this.data[i].length > KEPT) this.data[i].shift();
+    });
+    this.plot.setData(this.data);
+  }
+}

@@ -1,0 +1,250 @@
+// The page: looks once a second, shows what changed, and does what is clicked where write access is on.
+
+const PAUSE_MS = 1000;
+let before;
+let paused = false;
+let write = false;
+
+const charts = {
+  rate: new Curve("chart-rate", [["answers", "--one"], ["4xx", "--two"], ["5xx", "--bad"]], perSecond),
+  latency: new Curve("chart-latency", [["p50", "--one"], ["p90", "--three"], ["p99", "--two"]], (ms) => (ms >= 1000 ? `${(ms / 1000).toFixed(1)}s` : String(Math.round(ms)))),
+  connections: new Curve("chart-connections", [["writing", "--one"], ["idle", "--three"], ["reading", "--two"]], count),
+};
+
+const filter = byId("filter");
+const isWanted = (name) => name.toLowerCase().includes(filter.value.trim().toLowerCase());
+const named = (all) => Object.entries(all ?? {}).filter(([name]) => isWanted(name)).map(([name, value]) => ({ name, ...value }));
+
+function showNow(all) {
+  const of = (what) => rate(before, all, (look) => what(look));
+  const classes = (name) => of((look) => look.totals?.responses[name]);
+  const [requests, client, server] = [of((l) => l.totals?.responses.total), classes("4xx"), classes("5xx")];
+  const [p50, p90, p99] = quantiles(before?.latency?.steps_ms, all.latency?.steps_ms, [0.5, 0.9, 0.99]);
+  const { reading, writing, idle } = all.totals.connections;
+  const failed = of((l) => l.ssl?.handshakes_failed);
+  byId("tiles").replaceChildren(
+    tile("answers a second", perSecond(requests), `${count(all.totals.responses.total)} in all`),
+    tile("latency p50", milliseconds(p50), `p90 ${milliseconds(p90)} · p99 ${milliseconds(p99)}`),
+    tile("5xx a second", perSecond(server), `4xx ${perSecond(client)}`, server > 0),
+    tile("connections", count(reading + writing + idle), `${count(writing)} writing · ${count(idle)} idle`),
+    tile("accepted a second", perSecond(of((l) => l.connections?.accepted)), `${count(all.connections?.dropped ?? 0)} dropped`, of((l) => l.connections?.dropped) > 0),
+    tile("TLS handshakes a second", perSecond(of((l) => l.ssl?.handshakes)), `${perSecond(failed)} failed`, failed > 0),
+    tile("out a second", bytes(of((l) => l.totals?.sent)), `in ${bytes(of((l) => l.totals?.received))}`),
+  );
+  if (!before) return;
+  charts.rate.push([requests, client, server]);
+  charts.latency.push([p50, p90, p99]);
+  charts.connections.push([writing, idle, reading]);
+}
+
+function showThreads(all) {
+  const list = all.threads?.threads ?? [];
+  const was = (look, id) => look.threads?.threads.find((t) => t.id === id);
+  const rates = list.map((t) => rate(before, all, (look) => was(look, t.id)?.requests));
+  const most = Math.max(...rates, 1);
+  const share = (t, what) => rate(before, all, (look) => was(look, t.id)?.[what]) / 1e7;
+  const columns = [
+    ["thread", (t) => `worker ${t.id}`],
+    ["requests/s", (t) => [meter((rates[list.indexOf(t)] / most) * 100, "share of the busiest", true), ` ${perSecond(rates[list.indexOf(t)])}`], true],
+    ["connections", (t) => count(t.connections), true],
+    ["CPU", (t) => [meter(share(t, "running_ns"), "CPU"), ` ${percent(share(t, "running_ns"))}`], true],
+    ["waits for CPU", (t) => percent(share(t, "waiting_ns")), true],
+    ["loop delay p50", (t) => microseconds(quantiles(was(before ?? {}, t.id)?.turns_us.steps, t.turns_us.steps, [0.5])[0]), true],
+    ["p99", (t) => microseconds(quantiles(was(before ?? {}, t.id)?.turns_us.steps, t.turns_us.steps, [0.99])[0]), true],
+  ];
+  show("threads", table(columns, list));
+}
+
+function showListeners(all) {
+  const list = (all.listeners?.listeners ?? []).filter((l) => isWanted(l.address));
+  const was = (look, l) => look.listeners?.listeners.find((o) => o.address === l.address && o.kind === l.kind);
+  const columns = [
+    ["address", (l) => l.address],
+    ["accepted/s", (l) => perSecond(rate(before, all, (look) => was(look, l)?.accepted)), true],
+    ["queue", (l) => (l.limit === undefined ? "not told" : [meter(l.fullest, "the fullest queue"), ` ${count(l.waiting)} of ${count(l.limit)}`]), true],
+    ["sockets", (l) => String(l.sockets), true],
+    ["dropped", (l) => (l.drops === undefined ? "–" : count(l.drops)), true],
+  ];
+  const { overflows, drops } = all.listeners?.namespace ?? {};
+  const whole = overflows === undefined ? undefined : element("p", { class: "soft" }, `All listeners of this machine or container since its start: ${count(overflows)} full queues, ${count(drops)} dropped.`);
+  show("listeners", ...(list.length ? [table(columns, list)] : []), ...(whole ? [whole] : []));
+}
+
+async function apply(control, work) {
+  control.disabled = true;
+  try {
+    await work();
+    tell("");
+    await refresh();
+  } catch (error) {
+    tell(error.message);
+  } finally {
+    control.disabled = false;
+  }
+}
+
+function actions(plane, group, peer) {
+  const endpoint = `${plane}/upstreams/${encodeURIComponent(group)}/servers/${peer.id}`;
+  const key = `${plane} ${group} ${peer.id}`;
+  const drains = peer.state === "draining";
+  const isDown = peer.state === "down";
+  const patch = (body) => (event) => apply(event.currentTarget, () => change("PATCH", endpoint, body));
+  const weight = element("input", {
+    type: "number", min: 1, value: peer.weight, "aria-label": `weight of ${peer.server}`, "data-key": `${key} weight`,
+    oninput: (event) => (event.target.dataset.touched = "yes"),
+    onblur: (event) => delete event.target.dataset.touched,
+    onchange: (event) => {
+      delete event.target.dataset.touched;
+      apply(event.target, () => change("PATCH", endpoint, { weight: Number(event.target.value) }));
+    },
+  });
+  const drain = plane === "http" && element("button", { type: "button", "data-key": `${key} drain`, onclick: patch({ drain: !drains }) }, drains ? "Take back" : "Drain");
+  const down = element("button", { type: "button", "data-key": `${key} down`, onclick: patch({ down: !isDown }) }, isDown ? "Up" : "Down");
+  return [weight, " ", ...(drain ? [drain, " "] : []), down];
+}
+
+function showUpstreams(all) {
+  const blocks = [];
+  for (const [plane, groups] of [["http", all.http], ["stream", all.stream]]) {
+    for (const [name, group] of Object.entries(groups ?? {})) {
+      const peers = group.peers.filter((p) => isWanted(name) || isWanted(p.server) || isWanted(p.name));
+      if (peers.length === 0 && !isWanted(name)) continue;
+      const was = (look, peer) => look[plane]?.[name]?.peers.find((p) => p.id === peer.id);
+      const grown = (peer, of) => rate(before, all, (look) => { const p = was(look, peer); return p && of(p); });
+      const columns = [
+        ["peer", (p) => [p.server, p.backup ? element("span", { class: "soft" }, " backup") : undefined]],
+        ["state", (p) => [...stateBadge(p), p.state === "up" || !p.downtime ? undefined : element("div", { class: "soft" }, `out ${duration(p.downtime)} in all`)]],
+        [plane === "http" ? "requests/s" : "connections/s", (p) => perSecond(grown(p, (q) => q.requests ?? q.connections)), true],
+        ["5xx/s", (p) => perSecond(grown(p, (q) => q.responses?.["5xx"])), true],
+        ["in use", (p) => count(p.active) + (p.max_conns ? ` of ${count(p.max_conns)}` : ""), true],
+        ["header", (p) => milliseconds(p.header_time ?? p.first_byte_time), true],
+        ["fails", (p) => count(p.fails), true],
+        ["checks", (p) => (p.health_checks.checks ? `${count(p.health_checks.checks - p.health_checks.fails)} of ${count(p.health_checks.checks)}` : "none"), true],
+        write ? ["weight, role", (p) => actions(plane, name, p)] : ["weight", (p) => String(p.weight), true],
+      ];
+      const order = (p) => STATES[p.state]?.[1] ?? 0;
+      peers.sort((a, b) => order(a) - order(b) || a.id - b.id);
+      const up = group.peers.filter((p) => p.state === "up").length;
+      const title = element("h3", {}, `${plane === "stream" ? "stream " : ""}${name} `, element("span", { class: `badge ${up === group.peers.length ? "ok" : up ? "warn" : "bad"}` }, `${up} of ${group.peers.length} up`));
+      blocks.push(title, table(columns, peers));
+    }
+  }
+  show("upstreams", ...blocks);
+}
+
+function showZones(all) {
+  const of = (key, zone, what) => rate(before, all, (look) => what(look[key]?.[zone.name] ?? {}));
+  const columns = (key) => [
+    [key === "servers" ? "server" : "location", (z) => z.name],
+    ["requests/s", (z) => perSecond(of(key, z, (v) => v.requests)), true],
+    ["now", (z) => (z.processing === undefined ? "" : count(z.processing)), true],
+    ["4xx/s", (z) => perSecond(of(key, z, (v) => v.responses?.["4xx"])), true],
+    ["5xx/s", (z) => perSecond(of(key, z, (v) => v.responses?.["5xx"])), true],
+    ["unanswered", (z) => count(z.discarded), true],
+    ["out/s", (z) => bytes(of(key, z, (v) => v.sent)), true],
+  ];
+  const blocks = ["servers", "locations"].filter((key) => named(all[key]).length).map((key) => table(columns(key), named(all[key])));
+  show("zones", ...blocks);
+}
+
+function showCaches(all) {
+  const parts = ["hit", "stale", "updating", "revalidated", "miss", "expired", "bypass"];
+  const sum = (cache, names) => names.reduce((total, name) => total + cache[name].responses, 0);
+  const columns = [
+    ["cache", (c) => c.name],
+    ["size", (c) => bytes(c.size) + (c.max_size ? ` of ${bytes(c.max_size)}` : ""), true],
+    ["from the cache", (c) => (sum(c, parts) ? percent((sum(c, parts.slice(0, 4)) / sum(c, parts)) * 100) : "–"), true],
+    ["hits/s", (c) => perSecond(rate(before, all, (look) => look.caches?.[c.name]?.hit.responses)), true],
+    ["misses/s", (c) => perSecond(rate(before, all, (look) => look.caches?.[c.name]?.miss.responses)), true],
+    ["", (c) => (c.cold ? "still loading" : "")],
+  ];
+  const list = named(all.caches);
+  show("caches", ...(list.length ? [table(columns, list)] : []));
+}
+
+function showCertificates(all) {
+  const list = (all.certificates?.certificates ?? []).filter((c) => isWanted(c.name));
+  const days = (c) => (Date.parse(c.not_after) - Date.now()) / 86400000;
+  const columns = [
+    ["certificate", (c) => c.name],
+    ["ends", (c) => new Date(c.not_after).toLocaleString()],
+    ["days left", (c) => element("span", { class: `badge ${days(c) < 3 ? "bad" : days(c) < 21 ? "warn" : "ok"}` }, String(Math.floor(days(c)))), true],
+  ];
+  show("certificates", ...(list.length ? [table(columns, list.sort((a, b) => days(a) - days(b)))] : []));
+}
+
+function tell(text) {
+  byId("trouble").hidden = !text;
+  byId("trouble").textContent = text;
+}
+
+function setState(text, kind) {
+  byId("state").textContent = text;
+  byId("state").className = `badge ${kind}`;
+}
+
+async function refresh() {
+  const all = await look();
+  showNow(all);
+  showUpstreams(all);
+  showListeners(all);
+  showThreads(all);
+  showZones(all);
+  showCaches(all);
+  showCertificates(all);
+  before = all;
+}
+
+async function about() {
+  const [nginx, access] = await Promise.all([ask("nginx"), ask("ironweir/access"), discover()]);
+  write = access?.write ?? false;
+  byId("version").textContent = `${nginx.build.replace("ironweir-", "")} · nginx ${nginx.version} · ${nginx.address}`;
+  byId("load").textContent = `Configuration ${nginx.generation}, loaded ${new Date(nginx.load_timestamp).toLocaleString()}. Write access is ${write ? "on" : "off"}.`;
+}
+
+let round = 0;
+async function turn() {
+  if (!paused && !document.hidden) {
+    try {
+      if (round++ % 10 === 0) await about();
+      await refresh();
+      setState("live", "ok");
+    } catch (error) {
+      setState("no answer", "bad");
+      before = undefined;
+      if (!(error instanceof TypeError)) tell(error.message);
+    }
+  }
+  setTimeout(turn, PAUSE_MS);
+}
+
+function setPaused(value) {
+  paused = value;
+  byId("pause").setAttribute("aria-pressed", String(paused));
+  if (paused) setState("paused", "warn");
+  before = paused ? undefined : before;
+}
+
+function nextTheme() {
+  const root = document.documentElement;
+  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = isDark ? "light" : "dark";
+  Object.values(charts).forEach((chart) => chart.draw());
+}
+
+byId("pause").addEventListener("click", () => setPaused(!paused));
+byId("theme").addEventListener("click", nextTheme);
+filter.addEventListener("input", () => before && refresh());
+document.addEventListener("keydown", (event) => {
+  if (event.target.tagName === "INPUT") {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const known = { "/": () => filter.focus(), p: () => setPaused(!paused), t: nextTheme };
+  if (known[event.key]) {
+    event.preventDefault();
+    known[event.key]();
+  }
+});
+turn();

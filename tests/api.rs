@@ -1,0 +1,309 @@
+//! `api`, `status_zone`, `keyval`, `prometheus`: what is counted, what can be changed, and the programs that ask for it.
+
+use crate::harness::{Backend, Client, Reply, Server, Site, wait};
+use serde_json::{Value, json};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+
+/// A call; status and JSON.
+fn call(server: &Server, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
+    let body = body.map_or_else(String::new, |b| b.to_string());
+    let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n", body.len());
+    let response = server.connect().send(head).send(body).response();
+    let value = serde_json::from_slice(&response.body).unwrap_or(Value::Null);
+    (response.status, value)
+}
+
+fn get(server: &Server, path: &str) -> Value {
+    let (status, value) = call(server, "GET", path, None);
+    assert_eq!(status, 200, "{path}: {value}");
+    value
+}
+
+/// The code of the error that a call ends with.
+fn refused(server: &Server, method: &str, path: &str, body: Option<Value>) -> (u16, String) {
+    let (status, value) = call(server, method, path, body);
+    assert_eq!(value["error"]["status"], status, "{value}");
+    assert!(value["request_id"].as_str().is_some_and(|id| id.len() == 32) && value["href"].is_string(), "{value}");
+    (status, value["error"]["code"].as_str().expect("a code").to_owned())
+}
+
+#[test]
+fn requests_are_counted_by_zone() {
+    let server = Site::http(
+        "limit_req_zone $uri zone=slow:64k rate=1r/m; limit_conn_zone $uri zone=few:64k;
+         server { listen 127.0.0.1:@PORT@; status_zone site;
+           location / { return 200 hello; }
+           location /gone { status_zone gone; return 404; }
+           location /gone/on { return 301 /; }
+           location /gone/off { status_zone off; return 204; }
+           location /mute { return 444; }
+           location /slow { limit_req zone=slow; limit_conn few 1; empty_gif; }
+           location /api/ { status_zone off; api; } }",
+    )
+    .start();
+    for path in ["/", "/", "/gone", "/gone/on", "/gone/off", "/slow", "/slow"] {
+        server.get(path);
+    }
+    assert!(server.connect().send("GET /mute HTTP/1.1\r\nHost: x\r\n\r\n").read_response(false).is_none());
+    let all = get(&server, "/api/9/http/server_zones");
+    let site = &all["site"];
+    assert_eq!(site["responses"]["codes"], json!({"200": 3, "204": 1, "301": 1, "404": 1, "503": 1}));
+    assert_eq!(site["responses"]["total"], 7);
+    assert_eq!((&site["discarded"], &site["processing"]), (&json!(1), &json!(1)), "this call is under way");
+    assert!(site["received"].as_u64() > Some(8 * 30) && site["sent"].as_u64() > Some(7 * 100));
+    let gone = get(&server, "/api/9/http/location_zones/gone");
+    assert_eq!((&gone["requests"], &gone["responses"]["3xx"]), (&json!(2), &json!(1)), "what is inside inherits");
+    assert_eq!(get(&server, "/api/9/http/server_zones?fields="), json!(["site"]));
+    assert_eq!(get(&server, "/api/9/http/server_zones?fields=discarded"), json!({"site": {"discarded": 1}}));
+    assert_eq!(get(&server, "/api/9/http/limit_reqs/slow")["rejected"], 1);
+    assert_eq!(get(&server, "/api/9/http/limit_conns/few"), json!({"passed": 1, "rejected": 0, "rejected_dry_run": 0}));
+    let connections = get(&server, "/api/8/connections");
+    assert!(connections["accepted"].as_u64() >= Some(13) && connections["dropped"] == 0, "{connections}");
+    let totals = get(&server, "/api/9/ironweir/totals");
+    assert!(totals["requests"].as_u64() >= Some(15) && totals["processing"] == 1, "{totals}");
+    let listeners = get(&server, "/api/9/ironweir/listeners");
+    let listener = &listeners["listeners"][0];
+    assert_eq!(listener["address"], format!("127.0.0.1:{}", server.port));
+    assert!(listener["limit"].as_u64() >= Some(511) && listener["accepted"].as_u64() >= Some(15), "{listener}");
+    let threads = get(&server, "/api/9/ironweir/threads");
+    assert!(threads["threads"][0]["running_ns"].as_u64() > Some(0), "{threads}");
+    assert_eq!(get(&server, "/api/9/workers/0")["http"]["requests"]["current"], 1);
+}
+
+#[test]
+fn errors_are_told_as_nginx_plus_tells_them() {
+    let site = "location /api { api; } location /closed { api write=on; deny all; }";
+    let server = Site::server(site).start();
+    assert_eq!(get(&server, "/api/"), json!([8, 9]));
+    assert_eq!(get(&server, "/api"), json!([8, 9]));
+    let root = get(&server, "/api/9/");
+    let names = ["nginx", "processes", "connections", "slabs", "http", "resolvers", "ssl", "workers"];
+    assert!(names.iter().all(|n| root.as_array().is_some_and(|r| r.contains(&json!(n)))), "{root}");
+    assert!(!root.as_array().is_some_and(|r| r.contains(&json!("stream"))), "there is none");
+    let cases = [
+        ("GET", "/api/7/nginx", 404, "UnknownVersion"),
+        ("GET", "/api/9/nothing", 404, "PathNotFound"),
+        ("GET", "/api/9/stream/server_zones", 404, "PathNotFound"),
+        ("GET", "/api/9/http/server_zones/x", 404, "ServerZoneNotFound"),
+        ("GET", "/api/9/http/upstreams/x/", 404, "UpstreamNotFound"),
+        ("DELETE", "/api/9/connections", 405, "MethodDisabled"),
+        ("POST", "/api/9/connections", 405, "MethodNotAllowed"),
+        ("PUT", "/api/9/nginx", 405, "MethodNotAllowed"),
+    ];
+    for (method, path, status, code) in cases {
+        assert_eq!(refused(&server, method, path, None), (status, code.to_owned()), "{method} {path}");
+    }
+    assert_eq!(server.get("/closed/9/nginx").status, 403);
+    let nginx = get(&server, "/api/9/nginx");
+    assert_eq!((&nginx["version"], &nginx["address"]), (&json!("1.31.5"), &json!("127.0.0.1")));
+    let text = Site::server("location / { api write; }").check().1;
+    assert!(text.contains("invalid parameter \"write\""), "{text}");
+}
+
+#[test]
+fn servers_are_added_changed_drained_and_removed() {
+    let (one, two) = (Backend::ok("one"), Backend::ok("two"));
+    let server = Site::http(
+        "upstream u { zone u 64k; server 127.0.0.1:@ONE@; } upstream fixed { server 127.0.0.1:@ONE@; }
+         server { listen 127.0.0.1:@PORT@;
+           location / { proxy_pass http://u; } location /fixed { proxy_pass http://fixed; }
+           location /api { api write=on; } }",
+    )
+    .set("ONE", one.port)
+    .start();
+    let base = "/api/9/http/upstreams/u/servers";
+    let ask = |times: usize| (0..times).map(|_| server.get("/").text()).collect::<Vec<_>>();
+    assert_eq!(ask(2), ["one", "one"]);
+    assert_eq!(refused(&server, "GET", "/api/9/http/upstreams/fixed/servers", None), (400, "UpstreamStatic".into()));
+
+    let new = json!({"server": format!("127.0.0.1:{}", two.port), "weight": 3, "fail_timeout": "7s"});
+    let (status, made) = call(&server, "POST", base, Some(new));
+    assert_eq!(
+        (status, &made["weight"], &made["fail_timeout"], &made["id"]),
+        (201, &json!(3), &json!("7s"), &json!(1))
+    );
+    let seen = ask(8);
+    assert_eq!(seen.iter().filter(|t| *t == "two").count(), 6, "{seen:?}");
+
+    let (status, changed) = call(&server, "PATCH", &format!("{base}/1"), Some(json!({"weight": 1, "max_conns": 9})));
+    assert_eq!((status, &changed["weight"], &changed["max_conns"]), (200, &json!(1), &json!(9)));
+    let (_, drained) = call(&server, "PATCH", &format!("{base}/0"), Some(json!({"drain": true})));
+    assert_eq!(drained["drain"], true);
+    assert_eq!(ask(4), ["two"; 4]);
+    let group = get(&server, "/api/9/http/upstreams/u");
+    let peers = group["peers"].as_array().expect("a list");
+    assert_eq!((&peers[0]["state"], &peers[0]["drained"]), (&json!("draining"), &json!(true)));
+    assert_eq!((&peers[1]["state"], &peers[1]["requests"]), (&json!("up"), &json!(10)));
+    assert_eq!(peers[1]["response_time_hist"]["count"], 10);
+    assert_eq!(peers[1]["responses"]["codes"]["200"], 10);
+
+    let (status, left) = call(&server, "DELETE", &format!("{base}/0"), None);
+    assert_eq!((status, left.as_array().map(Vec::len)), (200, Some(1)));
+    assert_eq!(call(&server, "DELETE", "/api/9/http/upstreams/u", None).0, 204);
+    assert_eq!(get(&server, "/api/9/http/upstreams/u")["peers"][0]["requests"], 0);
+    let bad = [
+        (json!({"weight": 1}), "UpstreamConfFormatError"),
+        (json!({"server": "127.0.0.1:1", "weight": 0}), "UpstreamBadWeight"),
+        (json!({"server": "127.0.0.1:1", "colour": 1}), "UpstreamConfFormatError"),
+        (json!({"server": "127.0.0.1:1", "weight": [1]}), "UpstreamConfFormatError"),
+        (json!({"server": "a b"}), "UpstreamBadAddress"),
+        (json!({"server": "name.test:80"}), "UpstreamConfNoResolver"),
+        (json!({"server": "127.0.0.1:1", "route": "x; y"}), "UpstreamBadRoute"),
+    ];
+    for (body, code) in bad {
+        assert_eq!(refused(&server, "POST", base, Some(body)), (400, code.to_owned()));
+    }
+    assert_eq!(
+        refused(&server, "PATCH", &format!("{base}/99"), Some(json!({}))),
+        (404, "UpstreamServerNotFound".into())
+    );
+    assert_eq!(refused(&server, "GET", &format!("{base}/x"), None), (400, "UpstreamBadServerId".into()));
+    let response =
+        server.connect().send(format!("POST {base} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n{{")).response();
+    assert_eq!(response.status, 415);
+}
+
+#[test]
+fn keys_and_values_are_looked_up() {
+    let site = Site::http(
+        "keyval_zone zone=names:64k state=@DIR@/names.json; keyval_zone zone=nets:64k type=ip timeout=1h;
+         keyval $arg_key $name zone=names; keyval $arg_key $net zone=nets;
+         server { listen 127.0.0.1:@PORT@;
+           location / { return 200 \"[$name][$net]\"; } location /api { api write=on; } }",
+    );
+    std::fs::set_permissions(site.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("it is ours");
+    let server = site.start();
+    let names = "/api/9/http/keyvals/names";
+    assert_eq!(server.get("/?key=a").text(), "[][]");
+    assert_eq!(call(&server, "POST", names, Some(json!({"a": "1", "b": "2"}))).0, 201);
+    assert_eq!(server.get("/?key=b").text(), "[2][]");
+    assert_eq!(refused(&server, "POST", names, Some(json!({"a": "1"}))), (409, "KeyvalKeyExists".into()));
+    assert_eq!(call(&server, "PATCH", names, Some(json!({"a": "3"}))).0, 204);
+    assert_eq!(call(&server, "PATCH", names, Some(json!({"b": null}))).0, 204);
+    assert_eq!(get(&server, names), json!({"a": "3"}));
+    assert_eq!(get(&server, &format!("{names}?key=a")), json!({"a": "3"}));
+    assert_eq!(refused(&server, "GET", &format!("{names}?key=b"), None), (404, "KeyvalKeyNotFound".into()));
+    assert_eq!(serde_json::from_str::<Value>(&server.read("names.json")).expect("JSON"), json!({"a": "3"}));
+    let nets = json!({"10.0.0.0/8": "ten", "10.1.0.0/16": {"value": "one", "expire": 3_600_000}});
+    assert_eq!(call(&server, "POST", "/api/9/http/keyvals/nets", Some(nets)).0, 201);
+    assert_eq!(server.get("/?key=10.1.2.3").text(), "[][one]");
+    let late = json!({"c": {"value": "1", "expire": 1000}});
+    assert_eq!(refused(&server, "POST", names, Some(late)), (400, "KeyvalFormatError".into()), "no timeout= there");
+    assert_eq!(call(&server, "DELETE", "/api/9/http/keyvals/nets", None).0, 204);
+    assert_eq!(server.get("/?key=10.1.2.3").text(), "[][]");
+    server.signal(rustix::process::Signal::HUP);
+    assert!(wait(|| get(&server, "/api/9/nginx")["generation"] == 2), "{}", server.error_log());
+    assert_eq!(server.get("/?key=a").text(), "[3][]", "a reload changes nothing");
+}
+
+#[test]
+fn a_state_file_is_read_at_the_start() {
+    let server = Site::http(
+        "keyval_zone zone=names:64k state=@DIR@/names.json; keyval $arg_key $name zone=names;
+         server { listen 127.0.0.1:@PORT@; location / { return 200 [$name]; } }",
+    )
+    .file("names.json", r#"{"a": "kept"}"#)
+    .start();
+    assert_eq!(server.get("/?key=a").text(), "[kept]");
+}
+
+/// A program that runs beside a test.
+struct Beside(Child);
+
+impl Drop for Beside {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A program of Debian's; said aloud where it is not there.
+fn program(name: &str) -> Option<Command> {
+    let found = ["/usr/bin", "/usr/local/bin", "/usr/sbin"].iter().map(|d| format!("{d}/{name}"));
+    let found = found.into_iter().find(|p| std::path::Path::new(p).exists());
+    if found.is_none() {
+        println!("{name} is not installed: left out");
+    }
+    found.map(Command::new)
+}
+
+#[test]
+fn nginx_s_own_exporter_reads_the_api() {
+    let Some(mut exporter) = program("prometheus-nginx-exporter") else { return };
+    let backend = Backend::start(|seen| match seen.line() {
+        "GET /slow HTTP/1.1" => Reply::Keep(b"HTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n".to_vec()),
+        _ => Reply::ok("hello"),
+    });
+    let server = Site::whole(
+        "events {}
+         http { access_log off; upstream u { zone u 64k; server 127.0.0.1:@BACKEND@; }
+           proxy_cache_path @DIR@/cache keys_zone=c:1m; resolver 127.0.0.1 status_zone=dns;
+           server { listen 127.0.0.1:@PORT@; status_zone site;
+             location / { status_zone all; proxy_pass http://u; } location /api { api; } } }
+         stream { upstream s { zone s 64k; server 127.0.0.1:@BACKEND@; }
+           server { listen 127.0.0.1:@OTHER@; status_zone tcp; proxy_pass s; } }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    for path in ["/", "/slow"] {
+        server.get(path);
+    }
+    let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+    let uri = format!("http://127.0.0.1:{}/api", server.port);
+    let listen = format!("127.0.0.1:{port}");
+    let exporter = exporter.args(["-nginx.plus", "-nginx.scrape-uri", &uri, "-web.listen-address", &listen]);
+    let _exporter = Beside(exporter.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts"));
+    assert!(wait(|| std::net::TcpStream::connect(("127.0.0.1", port)).is_ok()), "the exporter did not come up");
+    let page = Client::connect(port).get("/metrics").text();
+    let backend = format!("127.0.0.1:{}", backend.port);
+    let expected = [
+        "nginxplus_up 1".to_owned(),
+        "nginxplus_server_zone_responses{code=\"5xx\",server_zone=\"site\"} 1".to_owned(),
+        format!("nginxplus_upstream_server_requests{{server=\"{backend}\",upstream=\"u\"}} 2"),
+        format!("nginxplus_upstream_server_state{{server=\"{backend}\",upstream=\"u\"}} 1"),
+        "nginxplus_stream_server_zone_connections{server_zone=\"tcp\"} 0".to_owned(),
+        "nginxplus_resolver_name{resolver=\"dns\"} 0".to_owned(),
+        "nginxplus_location_zone_requests{location_zone=\"all\"} 2".to_owned(),
+    ];
+    for line in expected {
+        assert!(page.contains(&line), "no {line:?} in\n{page}");
+    }
+}
+
+#[test]
+fn metrics_are_as_prometheus_wants_them() {
+    let backend = Backend::ok("hello");
+    let server = Site::http(
+        "upstream u { zone u 64k; server 127.0.0.1:@BACKEND@; } limit_req_zone $uri zone=slow:64k rate=1r/m;
+         proxy_cache_path @DIR@/cache keys_zone=c:1m;
+         server { listen 127.0.0.1:@PORT@; status_zone \"a \\\"site\\\"\";
+           location / { proxy_pass http://u; } location /metrics { prometheus; } }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    server.get("/");
+    let response = server.get("/metrics");
+    let page = response.text();
+    assert_eq!(response.header("Content-Type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let zone = "nginxplus_server_zone_requests{server_zone=\"a \\\"site\\\"\"} 2";
+    assert!(
+        page.contains(zone) && page.contains("ironweir_http_request_duration_seconds_bucket{le=\"0.001\"}"),
+        "{page}"
+    );
+    let Some(mut promtool) = program("promtool") else { return };
+    let mut child = promtool
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    std::io::Write::write_all(&mut child.stdin.take().expect("a pipe"), page.as_bytes()).expect("it reads");
+    let out = child.wait_with_output().expect("it ends");
+    // It exits with 3 for advice on names, which are nginx's exporter's.
+    let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
+    assert_ne!(out.status.code(), Some(1), "{said}");
+    let advice = said.lines().filter(|l| !l.starts_with("nginxplus_")).collect::<Vec<_>>();
+    assert!(advice.is_empty(), "{advice:?}");
+}

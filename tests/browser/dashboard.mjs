@@ -1,0 +1,81 @@
+// Drives the dashboard in Chromium, step by step as the test asks (a line each on standard input), and says what it sees (a
+// line of JSON each). usage: dashboard.mjs CHROMIUM URL DIRECTORY-FOR-PICTURES
+import { chromium } from "playwright-core";
+import { createInterface } from "node:readline";
+
+const [executablePath, url, pictures] = process.argv.slice(2);
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+const page = await browser.newPage({ viewport: { width: 1280, height: 1000 } });
+const errors = [];
+page.on("pageerror", (error) => errors.push(error.message));
+page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
+page.setDefaultTimeout(15000);
+
+const row = (peer) => page.locator("#upstreams tr", { hasText: peer });
+const steps = {
+  async open() {
+    await page.goto(url);
+    await page.locator("#state", { hasText: "live" }).waitFor();
+    return { title: await page.title(), version: await page.textContent("#version") };
+  },
+  // Waits until answers are counted.
+  async load() {
+    await page.waitForFunction(() => {
+      const shown = document.querySelector("#tiles dd")?.firstChild?.textContent;
+      return shown && parseFloat(shown) > 5;
+    });
+    await page.waitForTimeout(4000);
+    return { rate: await page.locator("#tiles dd").first().textContent(), canvases: await page.locator("canvas").count() };
+  },
+  async picture(name, width, scheme) {
+    await page.setViewportSize({ width: Number(width), height: 1000 });
+    await page.emulateMedia({ colorScheme: scheme });
+    await page.waitForTimeout(1200);
+    await page.screenshot({ path: `${pictures}/${name}.png`, fullPage: true });
+    return { overflow: await page.evaluate(() => document.documentElement.scrollWidth - innerWidth) };
+  },
+  async state(peer, word) {
+    await row(peer).locator(".badge", { hasText: word }).first().waitFor();
+    return { text: (await row(peer).innerText()).replaceAll("\n", " ") };
+  },
+  // By keyboard alone: focus the button, press Enter.
+  async drain(peer) {
+    await row(peer).getByRole("button", { name: "Drain" }).focus();
+    await page.keyboard.press("Enter");
+    await row(peer).locator(".badge", { hasText: /drain/ }).waitFor();
+    return { focused: await page.evaluate(() => document.activeElement?.textContent) };
+  },
+  async weight(peer, value) {
+    await row(peer).getByRole("spinbutton").fill(value);
+    await page.keyboard.press("Enter");
+    await page.waitForTimeout(1500);
+    return { value: await row(peer).getByRole("spinbutton").inputValue() };
+  },
+  async keys() {
+    await page.locator("h1").click();
+    await page.keyboard.press("/");
+    const filter = await page.evaluate(() => document.activeElement?.id);
+    await page.keyboard.press("Escape");
+    await page.keyboard.press("t");
+    const theme = await page.evaluate(() => document.documentElement.dataset.theme);
+    await page.keyboard.press("p");
+    const state = await page.textContent("#state");
+    await page.keyboard.press("p");
+    return { filter, theme, state };
+  },
+  async errors() {
+    return { errors };
+  },
+};
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const [name, ...words] = line.split(" ");
+  let said;
+  try {
+    said = await steps[name](...words);
+  } catch (error) {
+    said = { failed: String(error), errors };
+  }
+  console.log(JSON.stringify(said));
+}
+await browser.close();

@@ -1,0 +1,133 @@
+//! `dashboard` in a real browser: it shows load, a peer that dies and why, drains the other; light and dark, wide and narrow,
+//! by keyboard. Chromium and playwright-core are peers: left out, aloud, where they are not there.
+
+use crate::harness::{Backend, Reply, Server, Site, wait};
+use serde_json::Value;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// A page in a browser.
+struct Browser {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+}
+
+impl Browser {
+    fn start(url: &str, pictures: &Path) -> Option<Browser> {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/browser/dashboard.mjs");
+        let left_out = |what: &str| {
+            println!("{what} is not installed: left out");
+            None
+        };
+        if !script.with_file_name("node_modules/playwright-core").exists() {
+            return left_out("playwright-core (npm ci --prefix tests/browser)");
+        }
+        let chromium = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
+        let Some(chromium) = chromium.iter().find(|p| Path::new(p).exists()) else { return left_out("chromium") };
+        let child = Command::new("node")
+            .arg(script)
+            .args([chromium, url])
+            .arg(pictures)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let Ok(mut child) = child else { return left_out("node") };
+        let (to, from) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
+        Some(Browser { child, to, from })
+    }
+
+    /// Does a step of `dashboard.mjs`; what it saw.
+    fn step(&mut self, step: &str) -> Value {
+        writeln!(self.to, "{step}").expect("the script reads");
+        let mut line = String::new();
+        self.from.read_line(&mut line).expect("the script writes");
+        let said: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{step}: {line:?}"));
+        assert!(said.get("failed").is_none(), "{step}: {said}");
+        said
+    }
+}
+
+impl Drop for Browser {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Requests one after the other until dropped.
+struct Load(Arc<AtomicBool>, Option<std::thread::JoinHandle<()>>);
+
+impl Load {
+    fn on(server: &Server) -> Load {
+        let over = Arc::new(AtomicBool::new(false));
+        let (seen, port) = (over.clone(), server.port);
+        let thread = std::thread::spawn(move || {
+            while !seen.load(Relaxed) {
+                crate::harness::Client::connect(port).get("/shop");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        });
+        Load(over, Some(thread))
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+        self.1.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+/// Where pictures go: kept if somebody asks for them.
+fn pictures(server: &Server) -> PathBuf {
+    std::env::var_os("DASHBOARD_PICTURES").map_or_else(|| server.dir().to_owned(), PathBuf::from)
+}
+
+#[test]
+fn the_page_shows_load_and_a_dying_peer_and_drains_the_other() {
+    // They close after each answer, so that who is gone is gone at once.
+    let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello";
+    let [one, two, three] = [(); 3].map(|()| Backend::start(|_| Reply::Close(answer.to_vec())));
+    let server = Site::http(
+        "upstream shop { zone shop 64k; server 127.0.0.1:@ONE@ max_fails=1 fail_timeout=60s; server 127.0.0.1:@TWO@;
+           server 127.0.0.1:@THREE@ backup; }
+         server { listen 127.0.0.1:@PORT@; status_zone site;
+           location / { dashboard; } location /api/ { api write=on; }
+           location /shop { status_zone shop; proxy_pass http://shop; } }",
+    )
+    .set("ONE", one.port)
+    .set("TWO", two.port)
+    .set("THREE", three.port)
+    .start();
+    let page = server.get("/");
+    assert!(page.header("Content-Security-Policy").is_some_and(|p| p.contains("script-src 'sha256-")));
+    let url = format!("http://127.0.0.1:{}/", server.port);
+    let Some(mut browser) = Browser::start(&url, &pictures(&server)) else { return };
+    let _load = Load::on(&server);
+    let opened = browser.step("open");
+    assert!(opened["version"].as_str().is_some_and(|v| v.contains("1.31.5")), "{opened}");
+    assert_eq!(browser.step("load")["canvases"], 3);
+    for (name, width, scheme) in [("light", 1280, "light"), ("dark", 1280, "dark"), ("narrow", 360, "light")] {
+        let seen = browser.step(&format!("picture {name} {width} {scheme}"));
+        assert!(seen["overflow"].as_i64() <= Some(0), "{name} is wider than the window: {seen}");
+    }
+    browser.step("picture wide 1280 light");
+
+    let (name_of_one, name_of_two) = (format!("127.0.0.1:{}", one.port), format!("127.0.0.1:{}", two.port));
+    browser.step(&format!("state {name_of_one} up"));
+    let port = one.port;
+    drop(one);
+    assert!(wait(|| std::net::TcpStream::connect(("127.0.0.1", port)).is_err()));
+    browser.step(&format!("state {name_of_one} unavail"));
+    browser.step("picture dying 1280 dark");
+    assert_eq!(browser.step(&format!("weight {name_of_two} 7"))["value"], "7");
+    let drained = browser.step(&format!("drain {name_of_two}"));
+    assert_eq!(drained["focused"], "Take back", "the keyboard stays where it was: {drained}");
+    let keys = browser.step("keys");
+    assert_eq!((&keys["filter"], &keys["state"]), (&Value::from("filter"), &Value::from("paused")), "{keys}");
+    assert_eq!(browser.step("errors")["errors"], Value::Array(Vec::new()));
+}
