@@ -15,8 +15,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// How often a request is sent again because its nonce was not taken.
-const NONCE_TRIES: usize = 5;
+/// How often a request is sent because its nonce was not taken.
+const NONCE_TRIES: usize = 10;
 /// The longest that an authority may ask us to wait.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Of an authority's text in a log line, in characters.
