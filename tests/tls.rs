@@ -268,29 +268,6 @@ fn sessions_are_kept_here_or_under_keys_of_files() {
 }
 
 #[test]
-fn a_reload_takes_up_a_new_certificate_and_drops_nobody() {
-    if !has_tools() {
-        return;
-    }
-    let server = secure("return 200 ok;").start();
-    let mut kept = Setup::new().connect(server.port, "localhost");
-    assert_eq!(kept.get("/", "localhost").1, "ok");
-    let serial = |port: u16| {
-        let client = Setup::new().connect(port, "localhost");
-        client.stream.conn.peer_certificates().expect("shown")[0].to_vec()
-    };
-    let before = serial(server.port);
-    let site = Site::http("").certificate("localhost");
-    for name in ["localhost.crt", "localhost.key"] {
-        std::fs::copy(site.path().join(name), server.dir().join(name)).expect("both are there");
-    }
-    server.signal(Signal::HUP);
-    server.wait_for("logs/error.log", "exited with code");
-    assert_ne!(serial(server.port), before);
-    assert_eq!(kept.get("/", "localhost").1, "ok");
-}
-
-#[test]
 fn other_protocols_and_nonsense() {
     if !has_tools() {
         return;

@@ -4,6 +4,7 @@
 use super::jws::{self, AccountKey};
 use super::settings::{Issuer, Profile};
 use crate::fetch::{Answer, Fetch};
+use crate::worker::clock;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, header};
 use http_body_util::Full;
@@ -15,8 +16,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-/// How often a request is sent again because its nonce was not taken.
-const NONCE_TRIES: usize = 5;
+/// How often a request is sent because its nonce was not taken.
+const NONCE_TRIES: usize = 10;
 /// The longest that an authority may ask us to wait.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 /// Of an authority's text in a log line, in characters.
@@ -291,7 +292,7 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let text = text_of(headers, header::RETRY_AFTER)?;
     let seconds = text.trim().parse().ok().or_else(|| {
         let at = wire::date::parse_http(text.as_bytes())?;
-        u64::try_from(at - super::now_s()).ok()
+        u64::try_from(at - clock::wall_seconds()).ok()
     })?;
     Some(Duration::from_secs(seconds).min(MAX_RETRY_AFTER))
 }
@@ -320,7 +321,7 @@ mod tests {
         assert_eq!(after("120"), Some(Duration::from_secs(120)));
         assert_eq!(after("99999999"), Some(MAX_RETRY_AFTER));
         assert_eq!(after("soon"), None);
-        let date = wire::date::format_http(crate::acme::now_s() + 100);
+        let date = wire::date::format_http(clock::wall_seconds() + 100);
         let waited = after(std::str::from_utf8(&date).expect("ASCII")).expect("a date");
         assert!((95..=100).contains(&waited.as_secs()));
     }

@@ -25,7 +25,6 @@ use crate::snapshot::Snapshot;
 use settings::Issuer;
 use state::State;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 use store::Slot;
 use tend::Tender;
 use tokio::sync::{Notify, oneshot};
@@ -43,11 +42,6 @@ static RUNNING: Mutex<Vec<Running>> = Mutex::new(Vec::new());
 
 fn running() -> MutexGuard<'static, Vec<Running>> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Unix time in seconds. The coarse clock belongs to worker threads.
-fn now_s() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
 }
 
 /// Whether a file holds a key that an account can have.

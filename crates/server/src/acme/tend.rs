@@ -2,11 +2,11 @@
 
 use super::client::{Client, Failure};
 use super::jws::{AccountKey, base64url};
+use super::order;
 use super::renewal::{self, Window};
 use super::settings::{Issuer, Key};
 use super::state::{ACCOUNT_KEY, ACCOUNT_URL, State};
 use super::store::Slot;
-use super::{now_s, order};
 use crate::fetch::Fetch;
 use crate::log::error::Level;
 use crate::log::process_line;
@@ -14,6 +14,7 @@ use crate::tls::client::unverified;
 use crate::tls::der::{Der, tag};
 use crate::tls::names;
 use crate::tls::x509::Certificate;
+use crate::worker::clock;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
@@ -65,7 +66,7 @@ pub(super) struct Tender {
 
 impl Tender {
     pub(super) fn new(issuer: Arc<Issuer>, slots: Vec<Arc<Slot>>, again: Arc<Notify>) -> Tender {
-        let now = now_s();
+        let now = clock::wall_seconds();
         let plan = |slot: Arc<Slot>| {
             let renew = slot.current().map(|c| Window::of_life(c.not_before, c.not_after).moment(random()));
             let step = if renew.is_some_and(|at| at > now) { Step::Look } else { Step::Order };
@@ -79,7 +80,7 @@ impl Tender {
     pub(super) async fn run(&mut self) {
         loop {
             let Some(next) = (0..self.plans.len()).min_by_key(|i| self.plans[*i].due) else { return };
-            let wait = self.plans[next].due - now_s();
+            let wait = self.plans[next].due - clock::wall_seconds();
             if wait > 0 {
                 self.client = None;
                 let sleep = tokio::time::sleep(Duration::from_secs(wait.min(LONGEST_SLEEP_S) as u64));
@@ -105,7 +106,7 @@ impl Tender {
 
     /// What failed is tried again now.
     fn forgive(&mut self) {
-        let now = now_s();
+        let now = clock::wall_seconds();
         self.plans.iter_mut().filter(|p| p.failures > 0).for_each(|p| p.due = now);
     }
 
@@ -159,7 +160,7 @@ impl Tender {
         let replaces = plan.slot.current().and_then(|c| ari_name(&c.pair.cert[0]));
         let replaces = replaces.filter(|_| client.renewal_info().is_some());
         let issued = order::obtain(client, &self.issuer, &plan.slot.order, replaces.as_deref()).await?;
-        let now = now_s();
+        let now = clock::wall_seconds();
         let end = names::time(issued.not_after);
         let renew = Window::of_life(issued.not_before, issued.not_after).moment(random());
         // What cannot be kept on disk is used all the same.
@@ -190,7 +191,7 @@ impl Tender {
         let info: RenewalInfo = reply.json()?;
         let window = info.window().ok_or_else(|| Failure::new("the renewal window is not understood"))?;
         let after = reply.retry_after().map_or(LOOK_S.0, |d| d.as_secs() as i64).clamp(LOOK_S.1, LOOK_S.2);
-        let (now, plan) = (now_s(), &mut self.plans[at]);
+        let (now, plan) = (clock::wall_seconds(), &mut self.plans[at]);
         let asked = window.moment(random());
         // The authority may want it earlier, but not at once again, and not after its own certificate has ended.
         let end = plan.slot.current().map_or(asked, |c| c.not_after);
@@ -203,7 +204,7 @@ impl Tender {
 
     /// The authority cannot be worked with at all: everything that is due waits.
     fn put_off(&mut self, failure: Failure) {
-        let now = now_s();
+        let now = clock::wall_seconds();
         let due: Vec<usize> = (0..self.plans.len()).filter(|i| self.plans[*i].due <= now).collect();
         let Some(first) = due.first() else { return };
         let pause = self.pause(*first, failure.retry_after);
@@ -236,7 +237,7 @@ impl Tender {
     fn postpone(&mut self, at: usize, pause: Duration) {
         let plan = &mut self.plans[at];
         plan.failures = plan.failures.saturating_add(1);
-        plan.due = now_s() + pause.as_secs() as i64;
+        plan.due = clock::wall_seconds() + pause.as_secs() as i64;
         // Without an answer to when, it is renewed when its life says so.
         if plan.step == Step::Look && plan.due >= plan.renew {
             (plan.step, plan.due) = (Step::Order, plan.renew);

@@ -18,11 +18,12 @@ use crate::status::ssl as status;
 use crate::tls::dynamic::{CacheLimits, Dynamic, Pair};
 use crate::tls::server::{self, Context, Source};
 use crate::tls::{certificate, password};
+use crate::worker::clock;
 use aws_lc_rs::digest::{SHA256, digest};
 use conf::{Node, Problem};
 use rustls::SupportedProtocolVersion;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
@@ -329,7 +330,7 @@ fn make(build: &mut Build<'_>, conf: &ServerSettings, around: &Around) -> Option
     let (context, complaints) = server::build(conf, Source { read: &read, prefix: &prefix }, dynamic, around.fetch());
     build.problems.extend(complaints.errors.into_iter().map(Problem::bare));
     complaints.warnings.into_iter().for_each(|w| warn_once(build, w));
-    let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
+    let now_s = clock::wall_seconds();
     let held = context.iter().flat_map(|c| &c.certificates);
     held.filter_map(|h| h.warning(now_s)).for_each(|w| warn_once(build, w));
     context.map(Arc::new)

@@ -93,10 +93,16 @@ impl<'a> Certificate<'a> {
         })
     }
 
-    /// The extensions in order; ends early where they are broken.
+    /// The extensions in order; ends with an error where they are broken.
     pub fn extensions(&self) -> impl Iterator<Item = Result<Extension<'a>, BadDer>> + use<'a> {
         let mut der = Der::new(self.extensions);
-        std::iter::from_fn(move || (!der.is_empty()).then(|| extension(&mut der)))
+        std::iter::from_fn(move || {
+            let next = (!der.is_empty()).then(|| extension(&mut der))?;
+            if next.is_err() {
+                der = Der::new(&[]);
+            }
+            Some(next)
+        })
     }
 
     /// The content of an extension.

@@ -13,7 +13,7 @@ use rustls::sign::CertifiedKey;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 /// An answer is asked for again at least this long before it ends, and not sooner after the last time, in seconds.
 const MARGIN_S: i64 = 300;
@@ -42,10 +42,6 @@ impl fmt::Debug for Staple {
 }
 
 static STAPLES: Mutex<Vec<Weak<Staple>>> = Mutex::new(Vec::new());
-
-fn now_s() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64)
-}
 
 impl Staple {
     /// The staple of a certificate: the one in use, else a new one. The error is nginx's text for why there is none.
@@ -91,7 +87,7 @@ impl Staple {
 
     /// Asks once. Gives when to ask again, Unix seconds.
     async fn update(&self) -> i64 {
-        let now = now_s();
+        let now = clock::wall_seconds();
         let asked = self.ask().await;
         match asked {
             Ok((answer, valid_s)) => {
@@ -116,7 +112,7 @@ impl Staple {
         let identifier = message::identifier(&certificate, &issuer).map_err(malformed)?;
         let answer = self.responder.ask(&certificate, &identifier).await?;
         let signer = self.verify.then_some((&issuer, &self.responder.algorithms));
-        let found = message::check(&answer, &identifier, signer, now_s())?;
+        let found = message::check(&answer, &identifier, signer, clock::wall_seconds())?;
         match found.status {
             Status::Good => Ok((answer.to_vec(), found.valid_s)),
             status => Err(format!("certificate status \"{}\" in the OCSP response", status.name())),
@@ -133,7 +129,7 @@ pub fn follow(snapshot: &Snapshot) {
             while let Some(used) = staple.upgrade() {
                 let next = used.update().await;
                 drop(used);
-                tokio::time::sleep(Duration::from_secs((next - now_s()).max(1) as u64)).await;
+                tokio::time::sleep(Duration::from_secs((next - clock::wall_seconds()).max(1) as u64)).await;
             }
         });
     }
