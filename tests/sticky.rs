@@ -48,6 +48,16 @@ fn a_cookie_binds_over_reloads_and_new_peers() {
 }
 
 #[test]
+fn the_old_name_of_the_cookie_directive() {
+    let (a, b) = (Backend::ok("a"), Backend::ok("b"));
+    let block = "server 127.0.0.1:@A@ route=one; server 127.0.0.1:@B@ route=two; sticky_cookie_insert srv expires=1h;";
+    let server = site(block, &a, &b).start();
+    let cookie = server.get("/").header("Set-Cookie").expect("a cookie").to_owned();
+    assert!(cookie.starts_with("srv=one; expires=") && cookie.ends_with("; max-age=3600"), "{cookie}");
+    assert!((0..4).all(|_| with_cookie(&server, "srv=two") == "b"));
+}
+
+#[test]
 fn a_draining_peer_keeps_its_sessions_and_gets_no_new_ones() {
     let (a, b) = (Backend::ok("a"), Backend::ok("b"));
     let block = "server 127.0.0.1:@A@ route=x; server 127.0.0.1:@B@ route=y; sticky route $cookie_r $arg_r;";
