@@ -31,7 +31,7 @@ pub async fn probe(check: &Check, peer: &Peer, kept: &mut Option<Link>) -> Resul
     let limit = check.rhythm.limit;
     if let Ask::Udp(talk) = &check.ask {
         let done = timeout_at(began + limit, datagram(&address, talk)).await;
-        return done.unwrap_or_else(|_| Err(Cause::NoAnswer { waited_ms: limit.as_millis() as u64 }));
+        return done.unwrap_or(Err(Cause::NoAnswer { waited_ms: limit.as_millis() as u64 }));
     }
     let connected = Cell::new(false);
     let link = kept.take().filter(|l| is_good(check, l));
