@@ -79,9 +79,10 @@ def main():
             for kind, check in {"unchecked": "", **CHECKED}.items():
                 running = server(program, folder, "server", addresses, check.replace("@I@", options.interval))
                 time.sleep(START_SECONDS)
-                before, counted, began = running.cpu()[2], arrived(port), time.monotonic()
+                before, counted, began = running.cpu(), arrived(port), time.monotonic()
                 time.sleep(options.seconds)
-                cpu, seconds = running.cpu()[2] - before, time.monotonic() - began
+                user, system, cpu = (b - a for a, b in zip(before, running.cpu()))
+                seconds = time.monotonic() - began
                 connections, requests = (b - a for a, b in zip(counted, arrived(port)))
                 running.stop()
                 if kind == "unchecked":
@@ -89,7 +90,8 @@ def main():
                     continue
                 checks = (connections if kind == "tcp" else requests) - 1
                 costs[kind].append((cpu - used[-1] * seconds) / checks)
-                print(f"{kind:10} {checks / seconds:6.0f} checks a second, {costs[kind][-1] * 1e6:6.1f} us for each", flush=True)
+                print(f"{kind:10} {checks / seconds:6.0f} checks a second, {costs[kind][-1] * 1e6:6.1f} us for each, "
+                      f"{system / (user + system) * 100:.0f} % of it the kernel's", flush=True)
         rate = options.peers / (float(options.interval.rstrip("ms")) / (1000 if options.interval.endswith("ms") else 1))
         print(f"{options.peers} peers, {rate:.0f} checks a second; unchecked {statistics.median(used) * 100:.2f} % of a core")
         for kind, cost in costs.items():

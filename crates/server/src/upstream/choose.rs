@@ -100,11 +100,15 @@ thread_local! {
     static SEED: RefCell<u64> = const { RefCell::new(0) };
 }
 
+/// A list of peers as one thread holds it: a request counts it without touching what other threads count too.
+#[allow(clippy::redundant_allocation, reason = "the inner count is shared by threads, the outer is not")]
+type Held = Rc<Arc<Tiers>>;
+
 /// Whose turn it is in a group, for this thread.
 struct Turn {
     weights: [Weights; 2],
     /// The number of the peers' list, and the list, of a group whose names are followed.
-    live: Option<(u32, Rc<Arc<Tiers>>)>,
+    live: Option<(u32, Held)>,
 }
 
 impl Turn {
@@ -113,7 +117,7 @@ impl Turn {
     }
 
     /// The current list of a live group; the turns begin anew with a new one.
-    fn tiers(&mut self, group: &Group, live: &Live) -> Rc<Arc<Tiers>> {
+    fn tiers(&mut self, group: &Group, live: &Live) -> Held {
         let version = live.version();
         if let Some((known, tiers)) = &self.live
             && *known == version
@@ -160,7 +164,7 @@ pub struct Walk {
     /// The turns of a group that is made for one request, or of a list of peers that is no longer the newest.
     turns: Option<[Weights; 2]>,
     /// The peers that a live group had when the request came: its tries are counted by their places.
-    tiers: Option<Rc<Arc<Tiers>>>,
+    tiers: Option<Held>,
 }
 
 impl Walk {
