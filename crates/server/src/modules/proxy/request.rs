@@ -164,7 +164,8 @@ pub(in crate::modules) fn build(
     }
     for (name, value) in &ready.headers {
         let value = value.eval(r);
-        if !r.get(value).is_empty() && !(packed && is_of_connection(name)) {
+        let skipped = r.get(value).is_empty() || packed && is_of_connection(name);
+        if !skipped {
             head.line(name, r.get(value));
         }
     }
