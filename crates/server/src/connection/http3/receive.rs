@@ -321,8 +321,7 @@ impl State {
         let mut fields = FIELDS.take();
         let mut read = false;
         let mut broken = None;
-        loop {
-            let Some(s) = self.streams.get_mut(&id) else { break };
+        while let Some(s) = self.streams.get_mut(&id) {
             if s.ended || s.stopped || s.reset {
                 break;
             }

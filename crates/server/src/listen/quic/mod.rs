@@ -298,7 +298,8 @@ impl Endpoint {
         let Some(client) = connection::new_quic(remote, local, self.listener.number) else {
             return Some(self.proto.borrow_mut().refuse(incoming, answer));
         };
-        let accepted = with_client(&client, || self.proto.borrow_mut().accept(incoming, now, answer, None));
+        let accepted =
+            with_client(&client, || self.proto.borrow_mut().accept(incoming, now, answer, None).map_err(Box::new));
         match accepted {
             Ok((handle, connection)) => {
                 let link = Rc::new(Link {
