@@ -223,3 +223,19 @@ fn requests_that_are_cancelled_again_and_again_end_the_connection() {
         assert_eq!(ask(&mut requests, get("/"), b"").await.text(), "late");
     });
 }
+
+#[test]
+fn a_head_that_never_comes_costs_its_stream_and_no_other() {
+    let server = site("client_header_timeout 1s;");
+    run(async {
+        let endpoint = endpoint(b"h3");
+        let connection = connect(&endpoint, server.port).await;
+        let (mut slow, mut nothing) = connection.open_bi().await.unwrap();
+        slow.write_all(&head("/")[..5]).await.unwrap();
+        assert!(matches!(nothing.read_to_end(100).await, Err(quinn::ReadToEndError::Read(quinn::ReadError::Reset(_)))));
+        let (mut send, mut receive) = connection.open_bi().await.unwrap();
+        send.write_all(&head("/")).await.unwrap();
+        send.finish().unwrap();
+        assert!(receive.read_to_end(10_000).await.unwrap().ends_with(b"a file\n"));
+    });
+}

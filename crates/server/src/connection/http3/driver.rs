@@ -376,9 +376,14 @@ impl Driver {
         if wait != Wait::Idle {
             self.note("client timed out (110: Connection timed out)");
         }
+        self.patience.clear();
+        if self.session.state.borrow_mut().abandon_heads() {
+            // What is waited for next is found in the next turn.
+            self.wait = Wait::Streams;
+            return crate::engine::wake(crate::engine::current());
+        }
         self.close(ErrorCode::NO_ERROR, "");
         self.wait = Wait::Farewell;
-        self.patience.clear();
     }
 
     fn count_idle(&mut self, idle: bool) {

@@ -192,9 +192,10 @@ impl State {
 
     /// Whether the client has not confirmed all of an answer.
     fn is_sending(&mut self) -> bool {
-        // Our one-way streams have no end.
-        let ours = usize::from(self.control.id.is_some()) + usize::from(self.decoder.id.is_some());
-        self.quic.streams().send_streams() > ours
+        // Our one-way streams have no end, and requests under way are known.
+        let oneway = usize::from(self.control.id.is_some()) + usize::from(self.decoder.id.is_some());
+        let unfinished = self.streams.values().filter(|s| !s.finished).count();
+        self.quic.streams().send_streams() > oneway + unfinished
     }
 
     /// The fields of a stream were read with the table's help.

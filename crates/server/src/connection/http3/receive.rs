@@ -270,6 +270,16 @@ impl State {
         }
     }
 
+    /// Gives up streams whose heads took too long. False: there are none.
+    pub(super) fn abandon_heads(&mut self) -> bool {
+        let ids: Vec<_> = self.streams.iter().filter(|(_, s)| !s.owned).map(|(id, _)| *id).collect();
+        for id in &ids {
+            let _ = self.quic.recv_stream(*id).stop(code(ErrorCode::REQUEST_REJECTED));
+            self.drop_stream(*id, ErrorCode::REQUEST_REJECTED);
+        }
+        !ids.is_empty()
+    }
+
     /// Forgets a stream that no request works on.
     fn drop_stream(&mut self, id: StreamId, why: ErrorCode) {
         self.streams.remove(&id);
