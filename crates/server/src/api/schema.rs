@@ -73,35 +73,4 @@ impl Schema {
             Schema::List(items) => json!({"type": "array", "items": items.describe(false)}),
         }
     }
-
-    /// What does not fit, and where; nothing if all does.
-    #[cfg(test)]
-    pub(super) fn complain(&self, value: &Value, at: &str) -> Vec<String> {
-        let bad = |what: &str| vec![format!("{at}: {value} is no {what}")];
-        match (self, value) {
-            (Schema::Anything, Value::Object(_)) => Vec::new(),
-            (Schema::Number, v) if v.is_u64() => Vec::new(),
-            (Schema::Number, _) => bad("number"),
-            (Schema::Text, Value::String(_)) | (Schema::Flag, Value::Bool(_)) => Vec::new(),
-            (Schema::Time, Value::String(t)) if t.len() == 24 && t.ends_with('Z') => Vec::new(),
-            (Schema::Object(fields), Value::Object(all)) => {
-                let missing = fields.iter().filter(|f| !f.optional && !all.contains_key(f.name));
-                let mut found: Vec<_> = missing.map(|f| format!("{at}: no {}", f.name)).collect();
-                for (name, value) in all {
-                    match fields.iter().find(|f| f.name == name) {
-                        Some(f) => found.extend(f.schema.complain(value, &format!("{at}/{name}"))),
-                        None => found.push(format!("{at}: {name} is not in the schema")),
-                    }
-                }
-                found
-            }
-            (Schema::Map(values), Value::Object(all)) => {
-                all.iter().flat_map(|(name, v)| values.complain(v, &format!("{at}/{name}"))).collect()
-            }
-            (Schema::List(items), Value::Array(all)) => {
-                all.iter().flat_map(|v| items.complain(v, &format!("{at}[]"))).collect()
-            }
-            _ => bad("such thing"),
-        }
-    }
 }

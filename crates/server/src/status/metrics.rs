@@ -25,6 +25,9 @@ struct Page {
     text: String,
 }
 
+/// A metric of things of one kind: its name or the end of it, kind, help, and the number of a thing.
+type Metric<T, N = u64> = (&'static str, &'static str, &'static str, fn(&T) -> N);
+
 /// The labels of a sample.
 type Labels<'l> = &'l [(&'l str, &'l str)];
 
@@ -173,15 +176,15 @@ fn requests_of_zones(page: &mut Page, kind: Kind, label: &'static str) {
     let all: Vec<(String, Totals)> =
         zones::all(kind).iter().map(|z| (z.name.to_string(), requests::totals(&z.counts))).collect();
     let prefix = format!("nginxplus_{label}");
-    let numbers: [(&str, &str, fn(&Totals) -> u64); 4] = [
-        ("requests", "Requests.", |t| t.requests),
-        ("discarded", "Requests without an answer.", |t| t.discarded),
-        ("received", "Bytes of requests.", |t| t.received),
-        ("sent", "Bytes of answers.", |t| t.sent),
+    let numbers: [Metric<Totals>; 4] = [
+        ("requests", "counter", "Requests.", |t| t.requests),
+        ("discarded", "counter", "Requests without an answer.", |t| t.discarded),
+        ("received", "counter", "Bytes of requests.", |t| t.received),
+        ("sent", "counter", "Bytes of answers.", |t| t.sent),
     ];
-    for (what, help, number) in numbers {
+    for (what, kind, help, number) in numbers {
         let name = format!("{prefix}_{what}");
-        page.each((&name, "counter", help), &all, |(zone, t)| Some((vec![(label, zone.clone())], number(t))));
+        page.each((&name, kind, help), &all, |(zone, t)| Some((vec![(label, zone.clone())], number(t))));
     }
     if kind == Kind::Server {
         page.each(("nginxplus_server_zone_processing", "gauge", "Requests under way."), &all, |(zone, t)| {
@@ -201,7 +204,7 @@ fn requests_of_zones(page: &mut Page, kind: Kind, label: &'static str) {
 fn sessions(page: &mut Page) {
     let all: Vec<(String, Totals)> =
         zones::all(Kind::Stream).iter().map(|z| (z.name.to_string(), requests::totals(&z.counts))).collect();
-    let numbers: [(&str, &str, &str, fn(&Totals) -> u64); 4] = [
+    let numbers: [Metric<Totals>; 4] = [
         ("nginxplus_stream_server_zone_connections", "counter", "Connections.", |t| t.requests),
         ("nginxplus_stream_server_zone_processing", "gauge", "Connections under way.", |t| t.processing),
         ("nginxplus_stream_server_zone_received", "counter", "Bytes from clients.", |t| t.received),
@@ -383,7 +386,7 @@ fn queues(page: &mut Page) {
     page.each(("ironweir_listen_accepted_total", "counter", "Connections taken."), &all, |f| {
         Some((label(f), f.accepted))
     });
-    let numbers: [(&str, &str, &str, fn(&listeners::Queue) -> Option<u32>); 3] = [
+    let numbers: [Metric<listeners::Queue, Option<u32>>; 3] = [
         ("ironweir_listen_queue_length", "gauge", "Connections that wait to be taken (datagrams: bytes).", |q| {
             Some(q.waiting)
         }),
