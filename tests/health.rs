@@ -139,7 +139,7 @@ fn a_flapping_peer_has_to_prove_itself() {
     let steady = Arc::new(AtomicBool::new(false));
     let settled = steady.clone();
     let sick = Backend::start(move |_| {
-        let ok = settled.load(Ordering::Relaxed) || count.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+        let ok = settled.load(Ordering::Relaxed) || count.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
         if ok { Reply::ok("sick") } else { Reply::Close("HTTP/1.1 500 No\r\nContent-Length: 0\r\n\r\n".into()) }
     });
     let server = site(sick.port, &good, "health_check interval=60ms;", "").start();

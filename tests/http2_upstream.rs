@@ -292,7 +292,9 @@ fn a_request_above_the_last_stream_of_goaway_goes_elsewhere() {
 
 #[test]
 fn floods_of_a_peer_cost_it_the_connection() {
-    let floods: [(&str, fn(u32) -> Vec<u8>); 5] = [
+    /// The frames of a flood on a stream.
+    type Frames = fn(u32) -> Vec<u8>;
+    let floods: [(&str, Frames); 5] = [
         ("http2 flood detected", |_| frame(kind::SETTINGS, 0, 0, b"").repeat(20_000)),
         ("http2 flood detected", |_| frame(kind::PING, 0, 0, &[0; 8]).repeat(20_000)),
         ("upstream sent too large header", |id| {

@@ -121,7 +121,7 @@ fn early_data_is_heard_once_and_marked() {
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], server.port));
         for (path, expected) in [("/", (200, "early:1:r")), ("/strict", (425, ""))] {
             let connecting = endpoint.connect(address, "localhost").unwrap();
-            let (connection, accepted) = connecting.into_0rtt().ok().expect("there is a session");
+            let (connection, accepted) = connecting.into_0rtt().unwrap_or_else(|_| panic!("there is a session"));
             let mut requests = speak(connection.clone()).await;
             let answer = ask(&mut requests, get(path), b"").await;
             assert!(accepted.await);

@@ -2,6 +2,7 @@
 //! reads it; therefore nothing may stand in it that ends a line or frames a body. What is refused, and with which words, is
 //! nginx's `ngx_http_grpc_process_header`.
 
+use super::Trailers;
 use std::rc::Rc;
 use wire::http1::response::ResponseHead;
 use wire::http1::values::parse_content_length;
@@ -104,7 +105,7 @@ pub fn complete(head: &mut ResponseHead) {
 }
 
 /// Trailers, checked. The error is for the log.
-pub fn trailers(block: &HeaderBlock) -> Result<Vec<(Box<[u8]>, Box<[u8]>)>, Rc<str>> {
+pub(super) fn trailers(block: &HeaderBlock) -> Result<Trailers, Rc<str>> {
     let checked = block.iter().map(|(name, value)| match is_valid(name, value) {
         true => Ok((name.into(), value.into())),
         false => Err(format!("upstream sent invalid trailer {}", shown(name, value)).into()),

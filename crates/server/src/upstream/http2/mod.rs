@@ -84,10 +84,13 @@ struct StreamState {
     complete: bool,
     /// Something of an answer has come.
     heard: bool,
-    trailers: Vec<(Box<[u8]>, Box<[u8]>)>,
+    trailers: Trailers,
     /// The request's, while it waits.
     task: Option<TaskId>,
 }
+
+/// Names and values of trailers, in order.
+type Trailers = Vec<(Box<[u8]>, Box<[u8]>)>;
 
 /// Why a stream came to nothing.
 #[derive(Clone, Debug)]
