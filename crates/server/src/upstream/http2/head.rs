@@ -103,8 +103,11 @@ pub fn complete(head: &mut ResponseHead) {
     head.status_line = Span::default();
 }
 
+/// Name and value.
+pub type Trailer = (Box<[u8]>, Box<[u8]>);
+
 /// Trailers, checked. The error is for the log.
-pub fn trailers(block: &HeaderBlock) -> Result<Vec<(Box<[u8]>, Box<[u8]>)>, Rc<str>> {
+pub fn trailers(block: &HeaderBlock) -> Result<Vec<Trailer>, Rc<str>> {
     let checked = block.iter().map(|(name, value)| match is_valid(name, value) {
         true => Ok((name.into(), value.into())),
         false => Err(format!("upstream sent invalid trailer {}", shown(name, value)).into()),

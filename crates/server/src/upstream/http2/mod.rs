@@ -84,7 +84,7 @@ struct StreamState {
     complete: bool,
     /// Something of an answer has come.
     heard: bool,
-    trailers: Vec<(Box<[u8]>, Box<[u8]>)>,
+    trailers: Vec<head::Trailer>,
     /// The request's, while it waits.
     task: Option<TaskId>,
 }
