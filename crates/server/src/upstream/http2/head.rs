@@ -104,9 +104,6 @@ pub fn complete(head: &mut ResponseHead) {
     head.status_line = Span::default();
 }
 
-/// Name and value.
-pub type Trailer = (Box<[u8]>, Box<[u8]>);
-
 /// Trailers, checked. The error is for the log.
 pub(super) fn trailers(block: &HeaderBlock) -> Result<Trailers, Rc<str>> {
     let checked = block.iter().map(|(name, value)| match is_valid(name, value) {
