@@ -35,8 +35,7 @@ fn requests_are_counted_by_zone() {
          server { listen 127.0.0.1:@PORT@; status_zone site;
            location / { return 200 hello; }
            location /gone { status_zone gone; return 404;
-             location /gone/on { return 301 /; }
-             location /gone/off { status_zone off; return 204; } }
+             location /gone/on { return 301 /; } location /gone/off { status_zone off; return 204; } }
            location /mute { return 444; }
            location /slow { limit_req zone=slow; limit_conn few 1; empty_gif; }
            location /api/ { status_zone off; api; } }",

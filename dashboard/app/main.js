@@ -71,7 +71,9 @@ function showListeners(all) {
 }
 
 async function apply(control, work) {
-  control.disabled = true;
+  // Not disabled meanwhile: that would take the keyboard away from it.
+  if (control.ariaBusy === "true") return;
+  control.ariaBusy = "true";
   try {
     await work();
     tell("");
@@ -79,7 +81,7 @@ async function apply(control, work) {
   } catch (error) {
     tell(error.message);
   } finally {
-    control.disabled = false;
+    control.ariaBusy = "false";
   }
 }
 
