@@ -1,6 +1,6 @@
 //! `api`, `status_zone`, `keyval`, `prometheus`: what is counted, what can be changed, and the programs that ask for it.
 
-use crate::harness::{Backend, Client, Reply, Server, Site, wait};
+use crate::harness::{Backend, Client, Reply, Server, Site, has_tools, wait};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::process::{Child, Command, Stdio};
@@ -68,6 +68,25 @@ fn requests_are_counted_by_zone() {
     let threads = get(&server, "/api/9/ironweir/threads");
     assert!(threads["threads"][0]["running_ns"].as_u64() > Some(0), "{threads}");
     assert_eq!(get(&server, "/api/9/workers/0")["http"]["requests"]["current"], 1);
+}
+
+#[test]
+fn certificates_tell_until_when_they_are_good() {
+    if !has_tools() {
+        return;
+    }
+    let server = Site::http(
+        "server { listen 127.0.0.1:@PORT@; location /api/ { api; } }
+         server { listen unix:@DIR@/tls ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key; }",
+    )
+    .certificate("localhost")
+    .start();
+    let all = get(&server, "/api/9/ironweir/certificates");
+    let one = &all["certificates"][0];
+    assert_eq!((&one["name"], &all["certificates"][1]), (&json!("localhost.crt"), &Value::Null), "{all}");
+    assert!(one["hosts"].as_array().is_some_and(|hosts| hosts.contains(&json!("localhost"))), "{all}");
+    let (from, to) = (one["not_before"].as_str(), one["not_after"].as_str());
+    assert!(from.is_some() && from < to && to > Some("2026"), "{all}");
 }
 
 #[test]

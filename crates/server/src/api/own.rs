@@ -5,10 +5,12 @@ use super::http::RESPONSES;
 use super::render;
 use super::schema::{Field, Schema, field, maybe, number};
 use super::table::Context;
+use crate::config::Plane;
 use crate::settings::SocketKind;
 use crate::snapshot::Snapshot;
 use crate::status::latency::{self, Histogram};
 use crate::status::{listeners, requests, slot, turns};
+use crate::tls::expiry::{self, Held};
 use crate::worker::{clock, counters};
 use serde_json::{Map, Value, json};
 
@@ -115,6 +117,24 @@ pub fn listeners(_: &Context) -> Result<Value, Failure> {
         None => json!({}),
     };
     Ok(json!({"listeners": all, "namespace": namespace}))
+}
+
+const CERTIFICATE: Schema = Schema::Object(&[
+    field("name", Schema::Text),
+    field("hosts", Schema::List(&Schema::Text)),
+    field("not_before", Schema::Time),
+    field("not_after", Schema::Time),
+]);
+/// `/ironweir/certificates`
+pub static CERTIFICATES: Schema = Schema::Object(&[field("certificates", Schema::List(&CERTIFICATE))]);
+
+/// `/ironweir/certificates`: those that `http` shows to clients, and until when they are good. Without those of which the
+/// names have variables.
+pub fn certificates(context: &Context) -> Result<Value, Failure> {
+    let time = |seconds: i64| render::time(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
+    let show = |c: Held| json!({"name": c.name, "hosts": c.hosts, "not_before": time(c.not_before), "not_after": time(c.not_after)});
+    let held = context.plane(Plane::Http).map(expiry::certificates).unwrap_or_default();
+    Ok(json!({"certificates": held.into_iter().map(show).collect::<Vec<_>>()}))
 }
 
 const THREAD: Schema = Schema::Object(&[

@@ -188,6 +188,13 @@ pub static ENDPOINTS: &[Endpoint] = &[
     one("/ironweir/latency", "how long requests took", &own::LATENCY, own::latency, Some(own::reset_latency)),
     one("/ironweir/totals", "all requests, whatever zone", &own::TOTALS, own::totals, None),
     one("/ironweir/listeners", "listening addresses and their queues", &own::LISTENERS, own::listeners, None),
+    one(
+        "/ironweir/certificates",
+        "certificates and until when they are good",
+        &own::CERTIFICATES,
+        own::certificates,
+        None,
+    ),
     one("/ironweir/threads", "worker threads: work, wait, delay of the loop", &own::THREADS, own::threads, None),
     one("/openapi.json", "this table", &openapi::DOCUMENT, openapi::show, None),
 ];
