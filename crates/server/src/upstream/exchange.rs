@@ -139,6 +139,12 @@ impl Failure {
         Failure { kind, request_sent: sent, stale, client: None }
     }
 
+    /// The peer took too long. `sent`: something of the request went out.
+    pub(super) fn timed_out(r: &Request, sent: bool) -> Failure {
+        log_error!(r, Error, "upstream timed out (110: Connection timed out)");
+        Failure::of(next::TIMEOUT, sent, false)
+    }
+
     pub(super) fn client(status: u16) -> Failure {
         Failure { kind: next::ERROR, request_sent: false, stale: false, client: Some(status) }
     }
@@ -248,10 +254,7 @@ pub(super) async fn open(
             Ok(Connection::new(socket, timer, job.identity().cloned()))
         }
         Event::Done(Err(f)) => Err(connect_failed(r, job, chosen, &f)),
-        Event::TimedOut => {
-            log_error!(r, Error, "upstream timed out (110: Connection timed out)");
-            Err(Failure::of(next::TIMEOUT, false, false))
-        }
+        Event::TimedOut => Err(Failure::timed_out(r, false)),
         Event::ClientGone => Err(client_gone(r)),
     }
 }
@@ -446,8 +449,7 @@ async fn read_head(
             }
             Event::TimedOut => {
                 connection.note_timeout();
-                log_error!(r, Error, "upstream timed out (110: Connection timed out)");
-                break Err(Failure::of(next::TIMEOUT, true, false));
+                break Err(Failure::timed_out(r, true));
             }
             Event::ClientGone => break Err(client_gone(r)),
             Event::Done(Heard::Failed(f)) => break Err(f),

@@ -123,10 +123,7 @@ async fn write_two(
                 log_error!(r, Error, "upstream prematurely closed connection");
                 return Err(Failure::of(next::ERROR, true, reused));
             }
-            Event::TimedOut => {
-                log_error!(r, Error, "upstream timed out (110: Connection timed out)");
-                return Err(Failure::of(next::TIMEOUT, true, false));
-            }
+            Event::TimedOut => return Err(Failure::timed_out(r, true)),
             Event::ClientGone => return Err(client_gone(r)),
         }
     }
@@ -180,10 +177,7 @@ async fn send_file(
                 r.attempts.current().received += n as u64;
                 return Ok(false);
             }
-            Event::TimedOut => {
-                log_error!(r, Error, "upstream timed out (110: Connection timed out)");
-                return Err(Failure::of(next::TIMEOUT, true, false));
-            }
+            Event::TimedOut => return Err(Failure::timed_out(r, true)),
             _ => {
                 log_error!(r, Error, "sendfile() failed");
                 return Err(Failure::of(next::ERROR, true, reused));

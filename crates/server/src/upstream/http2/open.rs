@@ -6,7 +6,6 @@ use super::{HEADERS, STREAM_WINDOW, Session, State, Stream, StreamState, driver,
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;
 use crate::engine::{self, TaskId};
-use crate::log_error;
 use crate::request::Request;
 use crate::upstream::choose::Chosen;
 use crate::upstream::exchange::{self, Failure, Job, poll_client_gone};
@@ -79,10 +78,7 @@ async fn wait(r: &mut Request, conf: &UpstreamSettings, timer: &Timer, opening: 
     .await;
     match failure {
         None => Ok(()),
-        Some(next::TIMEOUT) => {
-            log_error!(r, Error, "upstream timed out (110: Connection timed out)");
-            Err(Failure::of(next::TIMEOUT, false, false))
-        }
+        Some(next::TIMEOUT) => Err(Failure::timed_out(r, false)),
         Some(_) => Err(exchange::client_gone(r)),
     }
 }

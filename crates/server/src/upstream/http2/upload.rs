@@ -80,8 +80,7 @@ impl Upload {
             }
             if !self.rest().is_empty() {
                 if self.expired(cx, *conf.send_timeout) {
-                    log_error!(r, Error, "upstream timed out (110: Connection timed out)");
-                    return Poll::Ready(Err(Failure::of(next::TIMEOUT, true, false)));
+                    return Poll::Ready(Err(Failure::timed_out(r, true)));
                 }
                 return Poll::Pending;
             }
