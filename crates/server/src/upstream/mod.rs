@@ -1,5 +1,5 @@
 //! Upstreams. The way of a request through here: `group` (who there is) -> `choose` (whom to ask) -> `connect` and `pool`
-//! (a connection, perhaps made `secure`) -> `exchange` (one try) -> `relay` (the answer on its way to the client), around it `retry` (the next
+//! (a connection, perhaps made `secure`) -> `exchange` (one try at a `job`: `send`, `head`) -> `relay` (the answer on its way to the client), around it `retry` (the next
 //! peer). What is sent and how the answer is read belongs to the protocol's module (`modules::proxy`).
 
 pub mod choose;
@@ -8,7 +8,9 @@ pub mod counts;
 pub mod exchange;
 pub mod fastcgi;
 pub mod group;
+mod head;
 pub mod http2;
+pub mod job;
 pub mod layer;
 pub mod live;
 pub mod names;

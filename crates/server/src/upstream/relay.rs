@@ -1,7 +1,8 @@
 //! The answer's body on its way from the peer to the client: as fast as the peer sends while there is room in memory or in
 //! a file, no faster than the client takes otherwise.
 
-use super::exchange::{Answer, Job, is_bodiless, poll_client_gone, release};
+use super::exchange::{Answer, is_bodiless, poll_client_gone, release};
+use super::job::Job;
 use super::settings::{UpstreamSettings, next};
 use super::tunnel;
 use crate::cache::caching::Caching;

@@ -2,7 +2,8 @@
 
 use super::Attempt;
 use super::choose::{self, Chosen, Walk};
-use super::exchange::{self, Answer, Job, JobBody};
+use super::exchange::{self, Answer};
+use super::job::{Job, JobBody};
 use super::queue::{self, InVain};
 use super::settings::{UpstreamSettings, next};
 use crate::connection::doing;
@@ -36,7 +37,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         let mut stale = 0;
         let (failure, chosen) = loop {
             match exchange::ask(r, job, conf, chosen, stale >= STALE_TRIES).await {
-                Ok(answer) => match judge(r, job, conf, &answer, left, started) {
+                Ok(answer) => match judge(r, job, conf, left, started) {
                     None => {
                         answer.chosen.head_came(r.attempts.head.status, r.attempts.current().header_ms);
                         if let Some(sticky) = &job.group.sticky {
@@ -128,11 +129,10 @@ fn may_repeat(r: &Request, conf: &UpstreamSettings, job: &Job, sent: bool) -> bo
 }
 
 /// Whether an answer's status is a reason to ask another peer.
-fn judge(r: &Request, job: &Job, conf: &UpstreamSettings, answer: &Answer, left: usize, started: u64) -> Option<u32> {
+fn judge(r: &Request, job: &Job, conf: &UpstreamSettings, left: usize, started: u64) -> Option<u32> {
     let kind = next::of_status(r.attempts.head.status)?;
     let late = !conf.next_upstream_timeout.is_zero()
         && clock::monotonic_ms() - started >= conf.next_upstream_timeout.as_millis() as u64;
-    let _ = answer;
     (left > 1 && *conf.next_upstream & kind != 0 && !late && may_repeat(r, conf, job, true)).then_some(kind)
 }
 

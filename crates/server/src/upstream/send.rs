@@ -1,10 +1,11 @@
 //! The request of a try on its way to a peer that has the connection to itself: the head, and a body from memory, from a file, or as
 //! the client sends it. A peer that answers before it has all is listened to at once. Part of `exchange`.
 
-use super::exchange::{Event, Failure, Job, JobBody, Protocol, client_gone, poll_client_gone, watches_client};
-use super::pool::Connection;
-use super::settings::{UpstreamSettings, next};
+use super::exchange::{Event, Failure, Try, client_gone, poll_client_gone, watches_client};
+use super::job::{Job, JobBody, Protocol};
+use super::settings::next;
 use crate::connection::pool as buffers;
+use crate::connection::socket::Socket;
 use crate::log_error;
 use crate::request::Request;
 use crate::request::body::{self, BodyError, Stored};
@@ -17,174 +18,221 @@ use std::task::{Context, Poll};
 /// How much of a body file is sent at once.
 const FILE_CHUNK: usize = 512 * 1024;
 
-/// Sends the request. True when all of it went out; false when the peer answered before that.
-pub(super) async fn send(
-    r: &mut Request,
-    job: &Job,
-    conf: &UpstreamSettings,
-    connection: &mut Connection,
-    input: &mut Vec<u8>,
-    reused: bool,
-) -> Result<bool, Failure> {
-    // What came with the client's head leaves with ours.
-    let mut framed = Vec::new();
-    let memory: &[u8] = match &job.body {
-        JobBody::Stored(s) if s.file.is_none() => &s.memory,
-        JobBody::Stream { chunked, first, complete } => {
-            keep_for_variable(r, first, *complete);
-            frame(first, Framing::of(job, *chunked), *complete, &mut framed);
-            &framed
+impl Try<'_> {
+    /// Sends the request. True when all of it went out; false when the peer answered before that.
+    pub(super) async fn send(&mut self, r: &mut Request) -> Result<bool, Failure> {
+        let job = self.job;
+        // What came with the client's head leaves with ours.
+        let mut framed = Vec::new();
+        let memory: &[u8] = match &job.body {
+            JobBody::Stored(s) if s.file.is_none() => &s.memory,
+            JobBody::Stream { chunked, first, complete } => {
+                keep_for_variable(r, first, *complete);
+                frame(first, Framing::of(job, *chunked), *complete, &mut framed);
+                &framed
+            }
+            _ => b"",
+        };
+        if !self.write_two(r, &job.head, memory).await? {
+            return Ok(false);
         }
-        _ => b"",
-    };
-    if !write_two(r, conf, connection, &job.head, memory, input, reused).await? {
-        return Ok(false);
+        match &job.body {
+            JobBody::Stored(s) if s.file.is_some() && matches!(job.protocol, Protocol::FastCgi(_)) => {
+                self.send_records(r, s).await
+            }
+            JobBody::Stored(s) if s.file.is_some() => self.send_file(r, s).await,
+            JobBody::Stream { chunked, complete: false, .. } => self.stream(r, Framing::of(job, *chunked)).await,
+            _ => Ok(true),
+        }
     }
-    match &job.body {
-        JobBody::Stored(s) if s.file.is_some() && matches!(job.protocol, Protocol::FastCgi(_)) => {
-            send_records(r, conf, connection, s, input, reused).await
-        }
-        JobBody::Stored(s) if s.file.is_some() => send_file(r, conf, connection, s, input, reused).await,
-        JobBody::Stream { chunked, complete: false, .. } => {
-            stream(r, conf, connection, Framing::of(job, *chunked), input, reused).await
-        }
-        _ => Ok(true),
-    }
-}
 
-/// Writes two pieces. False: the peer said something first.
-#[allow(clippy::too_many_arguments, reason = "the parts of a try; a struct of them would be used here only")]
-async fn write_two(
-    r: &mut Request,
-    conf: &UpstreamSettings,
-    connection: &mut Connection,
-    first: &[u8],
-    second: &[u8],
-    input: &mut Vec<u8>,
-    reused: bool,
-) -> Result<bool, Failure> {
-    let total = first.len() + second.len();
-    let mut done = 0;
-    while done < total {
-        let mut armed = false;
-        let rest_first = &first[done.min(first.len())..];
-        let rest_second = &second[done.saturating_sub(first.len())..];
-        let watch = watches_client(r, conf);
-        let event = poll_fn(|cx| {
-            let write = connection.socket.poll_write_with(cx, |s| {
-                if rest_second.is_empty() {
-                    s.try_write(rest_first, false)
-                } else {
-                    s.try_write_two(rest_first, rest_second)
+    /// Writes two pieces. False: the peer said something first.
+    async fn write_two(&mut self, r: &mut Request, first: &[u8], second: &[u8]) -> Result<bool, Failure> {
+        let total = first.len() + second.len();
+        let mut done = 0;
+        while done < total {
+            let mut armed = false;
+            let rest_first = &first[done.min(first.len())..];
+            let rest_second = &second[done.saturating_sub(first.len())..];
+            let watch = watches_client(r, self.conf);
+            let event = poll_fn(|cx| {
+                let write = self.connection.socket.poll_write_with(cx, |s| {
+                    if rest_second.is_empty() {
+                        s.try_write(rest_first, false)
+                    } else {
+                        s.try_write_two(rest_first, rest_second)
+                    }
+                });
+                if let Poll::Ready(n) = write {
+                    return Poll::Ready(Event::Done(Ok(n)));
                 }
-            });
-            if let Poll::Ready(n) = write {
-                return Poll::Ready(Event::Done(Ok(n)));
-            }
-            // A peer that answers before it has read all stops reading: what it says counts.
-            if input.is_empty()
-                && done > 0
-                && let Poll::Ready(n) = read_answer(connection, cx, input)
-            {
-                return Poll::Ready(Event::Done(Err(n)));
-            }
-            if !std::mem::replace(&mut armed, true) {
-                connection.timer.set(*conf.send_timeout);
-            }
-            if connection.timer.poll_expired(cx).is_ready() {
-                return Poll::Ready(Event::TimedOut);
-            }
-            if watch && poll_client_gone(r, cx).is_ready() {
-                return Poll::Ready(Event::ClientGone);
-            }
-            Poll::Pending
-        })
-        .await;
-        match event {
-            Event::Done(Ok(Ok(n))) => {
-                done += n;
-                r.attempts.current().sent += n as u64;
-            }
-            Event::Done(Ok(Err(e))) => {
-                // A peer may have answered and closed before it had read everything.
-                input.reserve(buffers::BUFFER);
-                if connection.try_read(input).is_ok_and(|n| n > 0) {
-                    r.attempts.current().received += input.len() as u64;
-                    return Ok(false);
+                // A peer that answers before it has read all stops reading: what it says counts.
+                if done > 0
+                    && let Poll::Ready(n) = self.poll_answer(cx)
+                {
+                    return Poll::Ready(Event::Done(Err(n)));
                 }
-                log_error!(r, Error, "send() failed ({})", crate::log::os_error(&e));
-                return Err(Failure::of(next::ERROR, done > 0, reused));
+                if !std::mem::replace(&mut armed, true) {
+                    self.connection.timer.set(*self.conf.send_timeout);
+                }
+                if self.connection.timer.poll_expired(cx).is_ready() {
+                    return Poll::Ready(Event::TimedOut);
+                }
+                if watch && poll_client_gone(r, cx).is_ready() {
+                    return Poll::Ready(Event::ClientGone);
+                }
+                Poll::Pending
+            })
+            .await;
+            match event {
+                Event::Done(Ok(Ok(n))) => {
+                    done += n;
+                    r.attempts.current().sent += n as u64;
+                }
+                Event::Done(Ok(Err(e))) => {
+                    // A peer may have answered and closed before it had read everything.
+                    self.input.reserve(buffers::BUFFER);
+                    if let Ok(n @ 1..) = self.connection.try_read(&mut self.input) {
+                        r.attempts.current().received += n as u64;
+                        return Ok(false);
+                    }
+                    log_error!(r, Error, "send() failed ({})", crate::log::os_error(&e));
+                    return Err(Failure::of(next::ERROR, done > 0, self.reused));
+                }
+                Event::Done(Err(read)) => return self.answered_early(r, read),
+                Event::TimedOut => return Err(Failure::timed_out(r, true)),
+                Event::ClientGone => return Err(client_gone(r)),
             }
-            Event::Done(Err(Ok(n))) if n > 0 => {
-                r.attempts.current().received += n as u64;
+        }
+        Ok(true)
+    }
+
+    /// What the peer says before it has been sent everything, unless it has spoken already.
+    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if !self.input.is_empty() {
+            return Poll::Pending;
+        }
+        std::task::ready!(self.connection.socket.poll_readable(cx))?;
+        if self.input.capacity() == 0 {
+            self.input = buffers::take_buffer();
+        }
+        self.connection.poll_read(cx, &mut self.input)
+    }
+
+    /// What [`Try::poll_answer`] gave decides the try.
+    fn answered_early(&self, r: &mut Request, read: io::Result<usize>) -> Result<bool, Failure> {
+        if let Ok(n @ 1..) = read {
+            r.attempts.current().received += n as u64;
+            return Ok(false);
+        }
+        log_error!(r, Error, "upstream prematurely closed connection");
+        Err(Failure::of(next::ERROR, true, self.reused))
+    }
+
+    /// Sends a body that is in a file as it is.
+    async fn send_file(&mut self, r: &mut Request, stored: &Stored) -> Result<bool, Failure> {
+        let file = stored.file.as_ref().expect("asked before");
+        let mut offset = 0u64;
+        self.connection.timer.set(*self.conf.send_timeout);
+        while offset < stored.len {
+            let len = (stored.len - offset).min(FILE_CHUNK as u64) as usize;
+            let mut at = offset;
+            let event = poll_fn(|cx| {
+                let write = |s: &mut Socket| s.try_sendfile(file.fd.as_fd(), &mut at, len);
+                if let Poll::Ready(n) = self.connection.socket.poll_write_with(cx, write) {
+                    return Poll::Ready(Event::Done(Ok(n)));
+                }
+                if let Poll::Ready(n) = self.poll_answer(cx) {
+                    return Poll::Ready(Event::Done(Err(n)));
+                }
+                self.connection.timer.poll_expired(cx).map(|()| Event::TimedOut)
+            })
+            .await;
+            match event {
+                Event::Done(Ok(Ok(n @ 1..))) => {
+                    offset += n as u64;
+                    r.attempts.current().sent += n as u64;
+                    self.connection.timer.set(*self.conf.send_timeout);
+                }
+                Event::Done(Err(read)) => return self.answered_early(r, read),
+                Event::TimedOut => return Err(Failure::timed_out(r, true)),
+                _ => {
+                    log_error!(r, Error, "sendfile() failed");
+                    return Err(Failure::of(next::ERROR, true, self.reused));
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    /// Sends a body that is in a file as records of FastCGI.
+    async fn send_records(&mut self, r: &mut Request, stored: &Stored) -> Result<bool, Failure> {
+        let file = stored.file.as_ref().expect("asked before");
+        let mut piece = vec![0; wire::fastcgi::MAX_CONTENT];
+        let mut framed = Vec::new();
+        let mut offset = 0;
+        loop {
+            let n = match rustix::io::pread(&file.fd, &mut piece, offset) {
+                Ok(n) => n,
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(e) => {
+                    // Less than all of a body must not look like all of it.
+                    log_error!(r, Crit, "pread() of a request body failed ({})", crate::log::os_error(&e.into()));
+                    return Err(Failure::of(next::ERROR, true, false));
+                }
+            };
+            framed.clear();
+            wire::fastcgi::stdin(&piece[..n], &mut framed);
+            if n == 0 {
+                wire::fastcgi::end_of_stdin(&mut framed);
+            }
+            if !self.write_two(r, &framed, b"").await? {
                 return Ok(false);
             }
-            Event::Done(Err(_)) => {
-                log_error!(r, Error, "upstream prematurely closed connection");
-                return Err(Failure::of(next::ERROR, true, reused));
+            if n == 0 {
+                return Ok(true);
             }
-            Event::TimedOut => return Err(Failure::timed_out(r, true)),
-            Event::ClientGone => return Err(client_gone(r)),
+            offset += n as u64;
         }
     }
-    Ok(true)
-}
 
-/// What a peer says before it has been sent everything.
-fn read_answer(connection: &mut Connection, cx: &mut Context<'_>, input: &mut Vec<u8>) -> Poll<io::Result<usize>> {
-    std::task::ready!(connection.socket.poll_readable(cx))?;
-    if input.capacity() == 0 {
-        *input = buffers::take_buffer();
-    }
-    connection.poll_read(cx, input)
-}
-
-async fn send_file(
-    r: &mut Request,
-    conf: &UpstreamSettings,
-    connection: &mut Connection,
-    stored: &Stored,
-    input: &mut Vec<u8>,
-    reused: bool,
-) -> Result<bool, Failure> {
-    let file = stored.file.as_ref().expect("asked before");
-    let mut offset = 0u64;
-    connection.timer.set(*conf.send_timeout);
-    while offset < stored.len {
-        let len = (stored.len - offset).min(FILE_CHUNK as u64) as usize;
-        let mut at = offset;
-        let event = poll_fn(|cx| {
-            if let Poll::Ready(n) =
-                connection.socket.poll_write_with(cx, |s| s.try_sendfile(file.fd.as_fd(), &mut at, len))
-            {
-                return Poll::Ready(Event::Done(Ok(n)));
+    /// Sends the client's body on as it comes.
+    async fn stream(&mut self, r: &mut Request, framing: Framing) -> Result<bool, Failure> {
+        let mut piece = buffers::take_buffer();
+        let mut framed = Vec::new();
+        let timeout = *r.conf().core.client_body_timeout;
+        loop {
+            piece.clear();
+            body::arm(r, timeout);
+            let got = poll_fn(|cx| {
+                if let Poll::Ready(x) = body::poll_some(r, cx, &mut piece) {
+                    return Poll::Ready(Ok(x));
+                }
+                self.poll_answer(cx).map(Err)
+            })
+            .await;
+            let complete = match got {
+                Ok(Ok(complete)) => complete,
+                Ok(Err(BodyError::Status(s))) => return Err(Failure::client(s)),
+                Ok(Err(BodyError::Gone)) => return Err(Failure::client(499)),
+                Err(read) => return self.answered_early(r, read),
+            };
+            keep_for_variable(r, &piece, complete);
+            let mut out = &piece;
+            if framing != Framing::None {
+                framed.clear();
+                frame(&piece, framing, complete, &mut framed);
+                out = &framed;
             }
-            if input.is_empty()
-                && let Poll::Ready(n) = read_answer(connection, cx, input)
-            {
-                return Poll::Ready(Event::Done(Err(n)));
-            }
-            connection.timer.poll_expired(cx).map(|()| Event::TimedOut)
-        })
-        .await;
-        match event {
-            Event::Done(Ok(Ok(n))) if n > 0 => {
-                offset += n as u64;
-                r.attempts.current().sent += n as u64;
-                connection.timer.set(*conf.send_timeout);
-            }
-            Event::Done(Err(Ok(n))) if n > 0 => {
-                r.attempts.current().received += n as u64;
+            if !self.write_two(r, out, b"").await? {
                 return Ok(false);
             }
-            Event::TimedOut => return Err(Failure::timed_out(r, true)),
-            _ => {
-                log_error!(r, Error, "sendfile() failed");
-                return Err(Failure::of(next::ERROR, true, reused));
+            if complete {
+                buffers::give_buffer(piece);
+                return Ok(true);
             }
         }
     }
-    Ok(true)
 }
 
 /// How a streamed body is framed.
@@ -206,120 +254,6 @@ impl Framing {
             (_, false) => Framing::None,
         }
     }
-}
-
-/// Sends a body that is in a file as records of FastCGI.
-async fn send_records(
-    r: &mut Request,
-    conf: &UpstreamSettings,
-    connection: &mut Connection,
-    stored: &Stored,
-    input: &mut Vec<u8>,
-    reused: bool,
-) -> Result<bool, Failure> {
-    let file = stored.file.as_ref().expect("asked before");
-    let mut piece = vec![0; wire::fastcgi::MAX_CONTENT];
-    let mut framed = Vec::new();
-    let mut offset = 0;
-    loop {
-        let n = match rustix::io::pread(&file.fd, &mut piece, offset) {
-            Ok(n) => n,
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(e) => {
-                // Less than all of a body must not look like all of it.
-                log_error!(r, Crit, "pread() of a request body failed ({})", crate::log::os_error(&e.into()));
-                return Err(Failure::of(next::ERROR, true, false));
-            }
-        };
-        framed.clear();
-        wire::fastcgi::stdin(&piece[..n], &mut framed);
-        if n == 0 {
-            wire::fastcgi::end_of_stdin(&mut framed);
-        }
-        if !write_two(r, conf, connection, &framed, b"", input, reused).await? {
-            return Ok(false);
-        }
-        if n == 0 {
-            return Ok(true);
-        }
-        offset += n as u64;
-    }
-}
-
-/// Sends the client's body on as it comes.
-#[allow(clippy::too_many_arguments, reason = "the parts of a try; a struct of them would be used here only")]
-async fn stream(
-    r: &mut Request,
-    conf: &UpstreamSettings,
-    connection: &mut Connection,
-    framing: Framing,
-    input: &mut Vec<u8>,
-    reused: bool,
-) -> Result<bool, Failure> {
-    let mut piece = buffers::take_buffer();
-    let mut framed = Vec::new();
-    let timeout = *r.conf().core.client_body_timeout;
-    loop {
-        piece.clear();
-        body::arm(r, timeout);
-        let got = poll_fn(|cx| {
-            if let Poll::Ready(x) = body::poll_some(r, cx, &mut piece) {
-                return Poll::Ready(Ok(x));
-            }
-            if input.is_empty()
-                && let Poll::Ready(n) = read_answer(connection, cx, input)
-            {
-                return Poll::Ready(Err(n));
-            }
-            Poll::Pending
-        })
-        .await;
-        let complete = match got {
-            Ok(Ok(complete)) => complete,
-            Ok(Err(BodyError::Status(s))) => return Err(Failure::client(s)),
-            Ok(Err(BodyError::Gone)) => return Err(Failure::client(499)),
-            Err(Ok(n)) if n > 0 => {
-                r.attempts.current().received += n as u64;
-                return Ok(false);
-            }
-            Err(_) => {
-                log_error!(r, Error, "upstream prematurely closed connection");
-                return Err(Failure::of(next::ERROR, true, reused));
-            }
-        };
-        if !send_piece(r, conf, connection, framing, &piece, complete, &mut framed, input, reused).await? {
-            return Ok(false);
-        }
-        if complete {
-            buffers::give_buffer(piece);
-            return Ok(true);
-        }
-    }
-}
-
-/// Sends one piece of a streamed body in its framing. False: the peer said something first.
-#[allow(clippy::too_many_arguments, reason = "the parts of a try; a struct of them would be used here only")]
-async fn send_piece(
-    r: &mut Request,
-    conf: &UpstreamSettings,
-    connection: &mut Connection,
-    framing: Framing,
-    piece: &[u8],
-    complete: bool,
-    framed: &mut Vec<u8>,
-    input: &mut Vec<u8>,
-    reused: bool,
-) -> Result<bool, Failure> {
-    keep_for_variable(r, piece, complete);
-    framed.clear();
-    if framing != Framing::None {
-        frame(piece, framing, complete, framed);
-    }
-    let out = if matches!(framing, Framing::None) { piece } else { &**framed };
-    if out.is_empty() {
-        return Ok(true);
-    }
-    write_two(r, conf, connection, out, b"", input, reused).await
 }
 
 /// Appends a piece of a body as it is sent.

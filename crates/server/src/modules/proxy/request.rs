@@ -7,8 +7,8 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::respond::write_decimal;
 use crate::request::{Method, Request, Text, Version, body};
-use crate::upstream::exchange::JobBody;
 use crate::upstream::http2::fields;
+use crate::upstream::job::JobBody;
 use std::rc::Rc;
 use wire::http1::escape::{Escape, escape_uri};
 
@@ -100,7 +100,7 @@ impl Head {
 
 /// A request as it is sent.
 pub(in crate::modules) struct Built {
-    /// See [`crate::upstream::exchange::Job`].
+    /// See [`crate::upstream::job::Job`].
     pub head: Vec<u8>,
     /// Its method is HEAD.
     pub is_head: bool,

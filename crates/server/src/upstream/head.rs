@@ -1,0 +1,265 @@
+//! The head of a peer's answer: waited for, read, checked. Part of `exchange`; after: the body (`relay`).
+
+use super::exchange::{Event, Failure, Try, client_gone, poll_client_gone, watches_client};
+use super::http2;
+use super::job::Protocol;
+use super::settings::next;
+use crate::connection::http1::Http1;
+use crate::connection::{Session, doing, pool as buffers};
+use crate::log_error;
+use crate::request::Request;
+use std::future::poll_fn;
+use std::io;
+use std::task::Poll;
+use wire::http1::known::KnownHeader as K;
+use wire::http1::response::{ResponseHead, ResponseParser};
+use wire::http1::{Parsed, Version};
+
+/// Heads of the 1xx kind before an answer's own together have at most so many times `proxy_buffer_size`.
+const INTERIM_HEADS: u64 = 16;
+/// A buffer with less room than this grows before it is read into.
+const LEAST_ROOM: usize = 1024;
+
+/// How far the head has been read.
+struct Reading {
+    parser: ResponseParser,
+    head: ResponseHead,
+    /// Where it begins, after heads of the 1xx kind.
+    start: usize,
+}
+
+impl Try<'_> {
+    /// Reads the head; its texts land in the arena, its lines in `r.attempts.head`. Gives where the body begins.
+    pub(super) async fn read_head(&mut self, r: &mut Request) -> Result<usize, Failure> {
+        let head = std::mem::take(&mut r.attempts.head);
+        let mut reading = match self.job.protocol {
+            Protocol::FastCgi(_) => {
+                Reading { parser: ResponseParser::without_status_line(), head: ResponseHead::default(), start: 0 }
+            }
+            _ => Reading { parser: ResponseParser::default(), head, start: 0 },
+        };
+        let result = loop {
+            if self.connection.tells_end()
+                && let Some(f) = self.connection.complain(r, self.job)
+            {
+                break Err(f);
+            }
+            if self.input.len() > reading.start {
+                r.doing = doing::READING_HEAD;
+                match self.parse(r, &mut reading) {
+                    Ok(None) => {}
+                    Ok(Some(body)) => break Ok(body),
+                    Err(f) => break Err(f),
+                }
+            }
+            if let Err(f) = self.read_more(r, reading.start).await {
+                break Err(f);
+            }
+        };
+        r.attempts.head = reading.head;
+        result
+    }
+
+    /// Where the body begins, if the head is whole.
+    fn parse(&self, r: &mut Request, reading: &mut Reading) -> Result<Option<usize>, Failure> {
+        let most = *self.conf.buffer_size;
+        loop {
+            let bytes = &self.input[reading.start..];
+            let len = match reading.parser.parse(bytes, &mut reading.head) {
+                Ok(Parsed::Complete { len }) => len,
+                Ok(_) if bytes.len() as u64 >= most => return Err(too_big(r)),
+                Ok(_) => return Ok(None),
+                Err(e) => {
+                    let mut text = Vec::new();
+                    e.log(bytes, &mut text);
+                    return Err(invalid(r, &String::from_utf8_lossy(&text)));
+                }
+            };
+            let bytes = &bytes[..len];
+            if reading.head.status != 103 {
+                if len as u64 > most {
+                    return Err(too_big(r));
+                }
+                self.accept(r, &mut reading.head, bytes)?;
+                return Ok(Some(reading.start + len));
+            }
+            super::relay::early_hints(r, &reading.head, bytes);
+            reading.start += len;
+            if reading.start as u64 > most * INTERIM_HEADS {
+                return Err(too_big(r));
+            }
+            reading.parser = ResponseParser::default();
+        }
+    }
+
+    /// Checks a whole head and puts its texts into the arena.
+    fn accept(&self, r: &mut Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), Failure> {
+        let status = match &self.job.protocol {
+            Protocol::Http1(_) => Ok(()),
+            Protocol::Http2(_) => {
+                http2::head::complete(head);
+                Ok(())
+            }
+            Protocol::FastCgi(f) => super::fastcgi::status(head, bytes, f.keep),
+        };
+        if head.version == Version::HTTP09 {
+            log_error!(r, Error, "upstream sent no valid HTTP/1.0 header");
+        }
+        status.and_then(|()| check(r, head, bytes)).map_err(|text| invalid(r, &text))?;
+        r.attempts.head_base = r.arena.mark() as u32;
+        r.attempts.head_len = bytes.len() as u32;
+        r.arena.push(bytes);
+        Ok(())
+    }
+
+    /// Waits for more of the answer. What is left of the request goes out meanwhile.
+    async fn read_more(&mut self, r: &mut Request, start: usize) -> Result<(), Failure> {
+        let (conf, watch) = (self.conf, watches_client(r, self.conf));
+        let (connection, input) = (&mut self.connection, &mut self.input);
+        let mut armed = false;
+        let event = poll_fn(|cx| {
+            let uploading = match connection.poll_upload(r, cx, conf) {
+                Poll::Ready(Ok(())) => false,
+                Poll::Ready(Err(f)) => return Poll::Ready(Event::Done(Err(f))),
+                Poll::Pending => true,
+            };
+            // Only a peer that speaks gets a buffer: what many requests wait with stays small.
+            if connection.poll_news(cx).is_ready() {
+                if input.capacity() == 0 {
+                    *input = buffers::take_buffer();
+                } else if input.capacity() - input.len() < LEAST_ROOM {
+                    input.reserve(buffers::BUFFER);
+                }
+                if let Poll::Ready(n) = connection.poll_read(cx, input) {
+                    return Poll::Ready(Event::Done(Ok(n)));
+                }
+            }
+            if !uploading && !std::mem::replace(&mut armed, true) {
+                connection.timer.set(*conf.read_timeout);
+                if let Session::Http1(http) = &mut r.session {
+                    http.lend_input();
+                }
+            }
+            if armed && connection.timer.poll_expired(cx).is_ready() {
+                return Poll::Ready(Event::TimedOut);
+            }
+            if watch && poll_client_gone(r, cx).is_ready() {
+                return Poll::Ready(Event::ClientGone);
+            }
+            // What waits for the client (100 Continue) goes out meanwhile.
+            if let Session::Http1(http) = &mut r.session
+                && !http.output.is_empty()
+            {
+                let Http1 { socket, output, .. } = &mut **http;
+                let _ = output.poll_write(socket, cx, u64::MAX);
+            }
+            Poll::Pending
+        })
+        .await;
+        if !matches!(event, Event::ClientGone) {
+            r.doing = doing::READING_HEAD;
+        }
+        match event {
+            Event::Done(Ok(Ok(n))) if n > 0 => {
+                r.attempts.current().received += n as u64;
+                Ok(())
+            }
+            Event::Done(Ok(read)) => Err(self.ended(r, read.err(), start)),
+            Event::Done(Err(f)) => Err(f),
+            Event::TimedOut => {
+                self.connection.note_timeout();
+                Err(Failure::timed_out(r, true))
+            }
+            Event::ClientGone => Err(client_gone(r)),
+        }
+    }
+
+    /// The peer says no more, and the head is not whole. Of an idle connection that was closed meanwhile nothing is logged.
+    fn ended(&mut self, r: &mut Request, error: Option<io::Error>, start: usize) -> Failure {
+        if error.is_none() {
+            if let Some(f) = self.connection.complain(r, self.job) {
+                return f;
+            }
+            if self.connection.has_ended() {
+                log_error!(r, Error, "upstream prematurely closed {}", self.connection.what_ends());
+                return super::fastcgi::failure();
+            }
+        }
+        if !self.reused || self.input.len() > start {
+            match error {
+                Some(e) => log_error!(r, Error, "{}", crate::log::read_error("recv()", &e)),
+                None => log_error!(r, Error, "upstream prematurely closed connection"),
+            }
+        }
+        Failure::of(next::ERROR, true, self.reused && self.input.is_empty())
+    }
+}
+
+/// Headers of which there may be one, those that frame the body first.
+const SINGLE: [K; 10] = [
+    K::ContentLength,
+    K::TransferEncoding,
+    K::ContentType,
+    K::Date,
+    K::LastModified,
+    K::Etag,
+    K::Server,
+    K::Location,
+    K::Expires,
+    K::Refresh,
+];
+
+/// The head does not fit in `proxy_buffer_size`.
+fn too_big(r: &Request) -> Failure {
+    invalid(r, "upstream sent too big header")
+}
+
+fn invalid(r: &Request, text: &str) -> Failure {
+    log_error!(r, Error, "{text}");
+    Failure::of(next::INVALID_HEADER, true, false)
+}
+
+/// Refuses heads whose framing is ambiguous, and drops repeated headers of which there may be one (nginx's
+/// `ngx_http_upstream_process_*`).
+fn check(r: &Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), String> {
+    // Most heads have none of these, or one of each.
+    let single = SINGLE.iter().fold(0, |set, k| set | k.bit());
+    let singles = head.headers.iter().filter(|h| h.known.bit() & single != 0).count();
+    let framing = K::TransferEncoding.bit() | K::ContentLength.bit();
+    let plain_length = head.present & framing == K::ContentLength.bit()
+        && head
+            .header(K::ContentLength)
+            .is_some_and(|h| wire::http1::values::parse_content_length(h.value.of(bytes)).is_some());
+    if singles == (head.present & single).count_ones() as usize && (head.present & framing == 0 || plain_length) {
+        return Ok(());
+    }
+    let mut seen: [Option<K>; SINGLE.len()] = [None; SINGLE.len()];
+    let mut problem = None;
+    head.headers.retain(|h| {
+        let Some(slot) = SINGLE.iter().position(|k| *k == h.known) else { return true };
+        let value = h.value.of(bytes);
+        let shown = || String::from_utf8_lossy(value).into_owned();
+        if seen[slot].replace(h.known).is_some() {
+            let name = String::from_utf8_lossy(h.name.of(bytes)).into_owned();
+            let text = format!("upstream sent duplicate header line: \"{name}: {}\"", shown());
+            if slot < 2 {
+                problem.get_or_insert(text);
+            } else {
+                log_error!(r, Warn, "{text}, ignored");
+            }
+            return false;
+        }
+        if slot == 0 && wire::http1::values::parse_content_length(value).is_none() {
+            problem.get_or_insert(format!("upstream sent invalid \"Content-Length\" header: \"{}\"", shown()));
+        }
+        if slot == 1 && !value.eq_ignore_ascii_case(b"chunked") {
+            problem.get_or_insert(format!("upstream sent unknown \"Transfer-Encoding\": \"{}\"", shown()));
+        }
+        true
+    });
+    if seen[0].is_some() && seen[1].is_some() {
+        let text = "upstream sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time";
+        problem.get_or_insert(text.to_owned());
+    }
+    problem.map_or(Ok(()), Err)
+}

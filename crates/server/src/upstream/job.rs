@@ -1,0 +1,85 @@
+//! What is asked of the peers of a group: by the protocol's module (`modules::proxy`, `modules::fastcgi`), for `retry`.
+
+use super::group::Group;
+use crate::request::body::Stored;
+use crate::tls::client::Secure;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What is asked of the peers of a group.
+pub struct Job {
+    /// Whom to ask.
+    pub group: Arc<Group>,
+    /// The request's head, and a body that the configuration gives.
+    pub head: Vec<u8>,
+    /// The client's body.
+    pub body: JobBody,
+    /// The answer has no body whatever its head says.
+    pub is_head: bool,
+    /// The connection may be used again.
+    pub keepalive: bool,
+    /// Where to connect from.
+    pub local: Option<SocketAddr>,
+    /// What the peers speak.
+    pub protocol: Protocol,
+}
+
+impl Job {
+    /// TLS, if it is spoken.
+    pub(super) fn secure(&self) -> Option<&Secure> {
+        match &self.protocol {
+            Protocol::Http1(secure) | Protocol::Http2(secure) => secure.as_deref(),
+            Protocol::FastCgi(_) => None,
+        }
+    }
+
+    /// What a connection must have been made for.
+    pub(super) fn identity(&self) -> Option<&Arc<[u8]>> {
+        self.secure().map(|s| &s.identity)
+    }
+
+    /// `fastcgi_catch_stderr`
+    pub(super) fn caught(&self) -> &[Box<[u8]>] {
+        match &self.protocol {
+            Protocol::FastCgi(f) => &f.caught,
+            _ => &[],
+        }
+    }
+}
+
+/// What peers speak, with TLS below it or not.
+pub enum Protocol {
+    /// HTTP/1.0 or HTTP/1.1.
+    Http1(Option<Box<Secure>>),
+    /// HTTP/2: the head is a list of `http2::fields`.
+    Http2(Option<Box<Secure>>),
+    /// FastCGI.
+    FastCgi(FastCgi),
+}
+
+/// What is different with FastCGI.
+#[derive(Clone, Debug)]
+pub struct FastCgi {
+    /// The application leaves the connection open.
+    pub keep: bool,
+    /// `fastcgi_catch_stderr`
+    pub caught: Arc<Vec<Box<[u8]>>>,
+}
+
+/// The body that goes with a job.
+pub enum JobBody {
+    /// None, or part of `head`.
+    None,
+    /// Read whole before.
+    Stored(Rc<Stored>),
+    /// Sent on as it comes; in chunks where its length is unknown.
+    Stream {
+        /// Chunks.
+        chunked: bool,
+        /// What came with the head: whoever sends nonsense there is refused before a peer hears of it.
+        first: Vec<u8>,
+        /// That is all.
+        complete: bool,
+    },
+}
