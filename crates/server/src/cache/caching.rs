@@ -13,7 +13,6 @@ use super::{CacheRef, Status};
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
-use crate::upstream::relay::text_of;
 use crate::upstream::settings::{UpstreamSettings, next};
 use crate::worker::clock;
 use std::os::fd::OwnedFd;
@@ -99,8 +98,7 @@ impl Caching {
 
 /// What the head in `r.attempts` says.
 pub fn judge(r: &Request, ignored: u32) -> Judgement {
-    let base = r.attempts.head_base;
-    let lines = r.attempts.head.headers.iter().map(|h| (h.known, r.get(text_of(h.value, base))));
+    let lines = r.attempts.head.headers.iter().map(|h| (h.known, r.get(r.attempts.text(h.value))));
     Judgement::of(lines, ignored, clock::wall_seconds())
 }
 
@@ -222,7 +220,7 @@ pub fn confirm(r: &Request, caching: &Caching, conf: &CacheSettings, ignored: u3
 }
 
 fn header(r: &Request, known: K) -> Option<&[u8]> {
-    Some(r.get(text_of(r.attempts.head.header(known)?.value, r.attempts.head_base)))
+    Some(r.get(r.attempts.header(known)?))
 }
 
 fn last_modified(r: &Request) -> Option<i64> {

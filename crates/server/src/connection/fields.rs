@@ -7,7 +7,7 @@ use crate::log_error;
 use crate::modules::core::ServerSettings;
 use crate::request::arena::Span;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
-use crate::request::respond::write_decimal;
+use crate::request::status::write_decimal;
 use crate::request::{Method, Request, Text, Version, head};
 use crate::snapshot::Shot;
 use crate::worker::clock;

@@ -115,7 +115,7 @@ impl Address {
                 if i > 0 {
                     out.push(b'.');
                 }
-                crate::request::respond::write_decimal(u64::from(octet), out);
+                crate::request::status::write_decimal(u64::from(octet), out);
             }
             return;
         }

@@ -1,7 +1,7 @@
 //! A stream of HTTP/2 or HTTP/3 as its request sees it: where the answer goes, where the body comes from.
 
 use super::{Session, pool};
-use crate::request::{Request, phases, respond};
+use crate::request::{Request, flow, phases};
 use crate::status::requests;
 use std::io;
 use std::task::{Context, Poll};
@@ -95,7 +95,7 @@ pub async fn answer(mut r: Box<Request>, accepted: Result<(), u16>) {
             phases::answer_status(&mut r, status).await;
         }
     }
-    if !r.aborted && respond::flush_rest(&mut r).await.is_err() {
+    if !r.aborted && flow::flush_rest(&mut r).await.is_err() {
         r.aborted = true;
     }
     requests::end(&mut r);

@@ -428,7 +428,7 @@ async fn wait(r: &mut Request) -> Verdict {
     let delay = Duration::from_millis(std::mem::take(&mut r.ctx.limit_req.delay_ms));
     // Answers to pipelined requests before this one must not wait with it.
     if matches!(&r.session, Session::Http1(http) if !http.output.is_empty())
-        && let Err(verdict) = crate::request::respond::flush(r).await
+        && let Err(verdict) = crate::request::flow::flush(r).await
     {
         return verdict;
     }

@@ -10,7 +10,7 @@ use crate::log::opened::CacheSpec;
 use crate::log::syslog::{self, Syslog};
 use crate::log_error;
 use crate::modules::{core, variables};
-use crate::request::respond::write_decimal;
+use crate::request::status::write_decimal;
 use crate::request::{Request, Text};
 use crate::snapshot::{Shot, VariableId};
 use crate::worker::clock;

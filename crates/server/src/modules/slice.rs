@@ -13,8 +13,8 @@ use crate::connection::Session;
 use crate::request::filter::{self, BodyFilter, Chunk, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Content, Verdict};
-use crate::request::respond::{self, Filtered};
-use crate::request::{Request, Text, subrequest};
+use crate::request::respond::Filtered;
+use crate::request::{Request, Text, flow, subrequest};
 use crate::{log_error, settings, text};
 use conf::value;
 use std::cell::Cell;
@@ -215,7 +215,7 @@ pub async fn drive(r: &mut Request) -> Verdict {
             };
         }
         if r.unsent_bytes() > FLUSH
-            && let Err(verdict) = respond::flush(r).await
+            && let Err(verdict) = flow::flush(r).await
         {
             return verdict;
         }

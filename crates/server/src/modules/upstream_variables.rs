@@ -57,12 +57,11 @@ pub(super) fn list(r: &mut Request, show: fn(&Attempt) -> String) -> Option<Text
 }
 
 fn header(r: &mut Request, name: &str) -> Option<Text> {
-    let base = r.attempts.head_base;
     let mut out: Option<Vec<u8>> = None;
     for line in &r.attempts.head.headers {
-        let line_name = crate::upstream::relay::text_of(line.name, base);
+        let line_name = r.attempts.text(line.name);
         if super::variables::is_named(r.get(line_name), name) {
-            let value = r.get(crate::upstream::relay::text_of(line.value, base)).to_vec();
+            let value = r.get(r.attempts.text(line.value)).to_vec();
             match &mut out {
                 None => out = Some(value),
                 Some(all) => {
@@ -80,12 +79,11 @@ fn trailer(r: &mut Request, name: &str) -> Option<Text> {
 }
 
 fn cookie(r: &mut Request, name: &str) -> Option<Text> {
-    let base = r.attempts.head_base;
     for line in &r.attempts.head.headers {
         if line.known != crate::request::headers::KnownHeader::SetCookie {
             continue;
         }
-        let value = r.get(crate::upstream::relay::text_of(line.value, base));
+        let value = r.get(r.attempts.text(line.value));
         let pair = &value[..memchr::memchr(b';', value).unwrap_or(value.len())];
         if let Some(at) = memchr::memchr(b'=', pair)
             && pair[..at].trim_ascii().eq_ignore_ascii_case(name.as_bytes())

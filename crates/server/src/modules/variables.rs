@@ -4,7 +4,7 @@ use crate::config::variables::{Builtin, Prefix};
 use crate::connection::Address;
 use crate::modules::core;
 use crate::request::headers::KnownHeader as K;
-use crate::request::{Request, Text, respond};
+use crate::request::{Request, Text, flow};
 use crate::text;
 use crate::worker::{clock, counters};
 use std::net::{IpAddr, SocketAddr};
@@ -105,7 +105,7 @@ pub const VARIABLES: &[Builtin] = &[
     Builtin {
         name: "limit_rate",
         evaluate: |r| {
-            let (rate, _) = respond::rate(r);
+            let (rate, _) = flow::rate(r);
             Some(text!(r, "{rate}"))
         },
         volatile: true,

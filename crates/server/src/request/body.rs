@@ -393,7 +393,7 @@ pub async fn discard(r: &mut Request) -> bool {
             Err(()) => return false,
         }
         // The answer goes out first: the client may be waiting for it before it sends on.
-        if super::respond::flush_rest(r).await.is_err() {
+        if super::flow::flush_rest(r).await.is_err() {
             return false;
         }
         let Session::Http1(http) = &mut r.session else { return false };

@@ -3,7 +3,7 @@
 
 use super::include::Include;
 use super::phases::Verdict;
-use super::{Request, respond};
+use super::{Request, flow};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -168,7 +168,7 @@ pub async fn finish_pending(r: &mut Request, pending: Pending) -> Verdict {
         }
         (offset, len) = (offset + n, len - n);
         if len > 0
-            && let Err(verdict) = respond::flush(r).await
+            && let Err(verdict) = flow::flush(r).await
         {
             return verdict;
         }

@@ -6,7 +6,7 @@
 use super::filter::{BodyFilter, Chunk, Rest};
 use super::phases::{self, From, Verdict};
 use super::subrequest::{self, Mode, Options, SubSession};
-use super::{MAX_SUBREQUESTS, Request, Text, respond};
+use super::{MAX_SUBREQUESTS, Request, Text, flow};
 use crate::connection::Session;
 use crate::log_error;
 use crate::request::respond::Filtered;
@@ -124,7 +124,7 @@ pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
         };
         done.map_err(|e| r.broken(&e))?;
         if r.unsent_bytes() > FLUSH {
-            respond::flush_now(r).await?;
+            flow::flush_now(r).await?;
         }
     }
     Ok(())
@@ -142,7 +142,7 @@ fn behind(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
 async fn run(r: &mut Request, include: Include) -> Result<(), Verdict> {
     r.subrequests += 1;
     let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::None);
-    let (rate, after) = respond::rate(r);
+    let (rate, after) = flow::rate(r);
     (child.limit_rate, child.limit_rate_after) = (Some(rate), Some(after));
     child.swap_shared(r);
     let options = Options { mode: Mode::Capture, with_body: true, get: true };

@@ -6,12 +6,14 @@ pub mod arena;
 pub mod body;
 pub mod filter;
 pub mod finish;
+pub mod flow;
 pub mod head;
 pub mod headers;
 pub mod include;
 pub mod phases;
 pub mod respond;
 pub mod route;
+pub mod status;
 pub mod subrequest;
 
 use crate::connection::{Client, Session, doing};

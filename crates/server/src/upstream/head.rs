@@ -1,11 +1,10 @@
 //! The head of a peer's answer: waited for, read, checked. Part of `exchange`; after: the body (`relay`).
 
 use super::exchange::{Event, Failure, Try, client_gone, poll_client_gone, watches_client};
-use super::http2;
 use super::job::Protocol;
 use super::settings::next;
 use crate::connection::http1::Http1;
-use crate::connection::{Session, doing, pool as buffers};
+use crate::connection::{Session, doing, http2, http3, pool as buffers};
 use crate::log_error;
 use crate::request::Request;
 use std::future::poll_fn;
@@ -83,7 +82,7 @@ impl Try<'_> {
                 self.accept(r, &mut reading.head, bytes)?;
                 return Ok(Some(reading.start + len));
             }
-            super::relay::early_hints(r, &reading.head, bytes);
+            early_hints(r, &reading.head, bytes);
             reading.start += len;
             if reading.start as u64 > most * INTERIM_HEADS {
                 return Err(too_big(r));
@@ -97,7 +96,7 @@ impl Try<'_> {
         let status = match &self.job.protocol {
             Protocol::Http1(_) => Ok(()),
             Protocol::Http2(_) => {
-                http2::head::complete(head);
+                super::http2::head::complete(head);
                 Ok(())
             }
             Protocol::FastCgi(f) => super::fastcgi::status(head, bytes, f.keep),
@@ -193,6 +192,33 @@ impl Try<'_> {
         }
         Failure::of(next::ERROR, true, self.reused && self.input.is_empty())
     }
+}
+
+/// Sends 103 on, where `early_hints` allows it.
+fn early_hints(r: &mut Request, head: &ResponseHead, bytes: &[u8]) {
+    let shot = r.shot.clone();
+    let allowed = &shot.location(r.location).conf.core.early_hints;
+    if r.version < Version::HTTP11 || !r.is_main() || allowed.is_empty() || !allowed.iter().any(|c| c.is_true(r)) {
+        return;
+    }
+    let passed = |known| !matches!(known, K::Connection | K::KeepAlive | K::TransferEncoding | K::ContentLength);
+    let lines = head.headers.iter().filter(|l| passed(l.known));
+    let mut lines = lines.map(|l| (l.name.of(bytes), l.value.of(bytes)));
+    match &r.session {
+        Session::Http2(stream) => return http2::informational(stream, 103, &mut lines),
+        Session::Http3(stream) => return http3::informational(stream, 103, &mut lines),
+        _ => {}
+    }
+    let Session::Http1(http) = &mut r.session else { return };
+    let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
+    for line in head.headers.iter().filter(|l| passed(l.known)) {
+        out.extend_from_slice(line.name.of(bytes));
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(line.value.of(bytes));
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    http.output.push_bytes(&out);
 }
 
 /// Headers of which there may be one, those that frame the body first.

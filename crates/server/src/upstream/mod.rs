@@ -1,6 +1,7 @@
 //! Upstreams. The way of a request through here: `group` (who there is) -> `choose` (whom to ask) -> `connect` and `pool`
-//! (a connection, perhaps made `secure`) -> `exchange` (one try at a `job`: `send`, `head`) -> `relay` (the answer on its way to the client), around it `retry` (the next
-//! peer). What is sent and how the answer is read belongs to the protocol's module (`modules::proxy`).
+//! (a connection, perhaps made `secure`) -> `exchange` (one try at a `job`: `send`, `head`) -> `relay` (the answer on its way
+//! to the client), around it `retry` (the next peer). What is sent and how the answer is read belongs to the protocol's module
+//! (`modules::proxy`).
 
 pub mod choose;
 pub mod connect;
@@ -23,6 +24,7 @@ pub mod secure;
 mod send;
 pub mod servers;
 pub mod settings;
+mod spool;
 pub mod standing;
 pub mod store;
 pub mod tunnel;
@@ -33,6 +35,7 @@ use crate::snapshot::Shot;
 use peer::Peer;
 use std::rc::Rc;
 use std::sync::Arc;
+use wire::http1::known::KnownHeader;
 use wire::http1::response::ResponseHead;
 
 /// One try at a peer, as `$upstream_*` tell it.
@@ -105,6 +108,16 @@ impl Attempts {
                 peer.state.shown.count(attempt);
             }
         }
+    }
+
+    /// A piece of the last answer's head.
+    pub fn text(&self, span: wire::span::Span) -> Text {
+        wire::span::Span { start: span.start + self.head_base, end: span.end + self.head_base }.into()
+    }
+
+    /// The value of a header of the last answer, the first of its name.
+    pub fn header(&self, known: KnownHeader) -> Option<Text> {
+        self.head.header(known).map(|line| self.text(line.value))
     }
 
     /// The try under way.

@@ -4,26 +4,28 @@
 use super::exchange::{Answer, is_bodiless, poll_client_gone, release};
 use super::job::Job;
 use super::settings::{UpstreamSettings, next};
-use super::tunnel;
+use super::spool::Spool;
 use crate::cache::caching::Caching;
-use crate::connection::{Session, doing, http2, http3, pool as buffers};
+use crate::connection::{Session, doing, pool as buffers};
 use crate::log_error;
 use crate::request::filter::Chunk;
+use crate::request::flow::{self, Flow};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
-use crate::request::{Method, Request, Text, include, respond};
+use crate::request::{Method, Request, include};
 use crate::worker::clock;
 use crate::worker::timer::Timer;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
+use wire::http1::Parsed;
 use wire::http1::chunked::{Decoder, Event, Trailers};
 use wire::http1::field::TrailerParser;
 use wire::http1::response::ResponseHead;
-use wire::http1::{Parsed, Version};
+
+/// A buffer with less room than this grows before it is read into.
+const LEAST_ROOM: usize = 1024;
 
 /// How the answer's body ends.
 enum Framing {
@@ -63,8 +65,10 @@ enum Step {
 
 /// Sends the body after the head has been sent.
 pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answer: Answer, way: Way) -> Verdict {
-    let framing = framing(&r.attempts.head, job.is_head);
+    let framing = framing(&r.attempts.head, job.is_head, way.length);
     let mut relay = Relay {
+        conf,
+        memory: conf.buffers.0 * conf.buffers.1 + *conf.buffer_size,
         framing,
         spool: None,
         way,
@@ -74,7 +78,7 @@ pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answe
         began: clock::monotonic_ms(),
         read: 0,
     };
-    let verdict = relay.run(r, conf, &mut answer).await;
+    let verdict = relay.run(r, &mut answer).await;
     answer.connection.complain(r, job);
     r.doing = doing::SENDING_TO_CLIENT;
     let now = clock::monotonic_ms();
@@ -91,17 +95,20 @@ pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answe
     verdict
 }
 
-fn framing(head: &ResponseHead, is_head: bool) -> Framing {
+fn framing(head: &ResponseHead, is_head: bool, length: Option<u64>) -> Framing {
     if is_bodiless(head, is_head) {
         return Framing::None;
     }
     if head.header(K::TransferEncoding).is_some() {
         return Framing::Chunked(Decoder::new(Trailers::HandOut));
     }
-    Framing::Close
+    length.map_or(Framing::Close, Framing::Length)
 }
 
-struct Relay {
+struct Relay<'c> {
+    conf: &'c UpstreamSettings,
+    /// So many bytes may wait for the client in memory.
+    memory: u64,
     framing: Framing,
     spool: Option<Spool>,
     way: Way,
@@ -114,29 +121,16 @@ struct Relay {
     read: u64,
 }
 
-/// A file for what the client has not taken yet.
-struct Spool {
-    fd: Rc<OwnedFd>,
-    written: u64,
-}
-
-impl Relay {
-    async fn run(&mut self, r: &mut Request, conf: &UpstreamSettings, answer: &mut Answer) -> Verdict {
-        if let Framing::Close = self.framing
-            && let Some(n) = self.way.length
-        {
-            self.framing = Framing::Length(n);
-        }
+impl Relay<'_> {
+    async fn run(&mut self, r: &mut Request, answer: &mut Answer) -> Verdict {
         r.doing = doing::READING_UPSTREAM;
-        let memory = conf.buffers.0 * conf.buffers.1 + *conf.buffer_size;
         let mut rate_timer = None;
         if !self.way.buffering {
             super::client_nodelay(r);
         }
         loop {
-            match self.take(r, conf, answer, memory) {
-                Ok(()) => {}
-                Err(v) => return v,
+            if let Err(v) = self.take(r, answer) {
+                return v;
             }
             if self.done {
                 answer.connection.keep_trailers(r);
@@ -150,11 +144,11 @@ impl Relay {
             // What the client still sends has to go on meanwhile: then `room` waits for what is sent here.
             if !self.way.buffering && !answer.connection.is_uploading() {
                 r.doing = doing::SENDING_TO_CLIENT;
-                if let Err(v) = respond::flush(r).await {
+                if let Err(v) = flow::flush(r).await {
                     return v;
                 }
             }
-            match self.step(r, conf, answer, memory, &mut rate_timer).await {
+            match self.step(r, answer, &mut rate_timer).await {
                 Step::Read(Ok(n)) if n > 0 => {
                     self.read += n as u64;
                     r.attempts.current().received += n as u64;
@@ -202,15 +196,8 @@ impl Relay {
     }
 
     /// Waits until there is more to do: bytes from the peer while there is room, or room.
-    async fn step(
-        &mut self,
-        r: &mut Request,
-        conf: &UpstreamSettings,
-        answer: &mut Answer,
-        memory: u64,
-        rate_timer: &mut Option<Timer>,
-    ) -> Step {
-        let (rate, after) = respond::rate(r);
+    async fn step(&mut self, r: &mut Request, answer: &mut Answer, rate_timer: &mut Option<Timer>) -> Step {
+        let conf = self.conf;
         let watch = !*conf.ignore_client_abort && !is_filling(r);
         let alone = self.alone;
         let paused = self.pause();
@@ -218,23 +205,23 @@ impl Relay {
             rate_timer.get_or_insert_with(Timer::new).set(wait);
         }
         let Answer { connection, input, .. } = answer;
-        if input.capacity() - input.len() < 1024 {
+        if input.capacity() - input.len() < LEAST_ROOM {
             input.reserve(buffers::BUFFER);
         }
         let mut paused = paused.is_some();
         let mut armed = false;
         let hurried = !self.way.buffering && connection.is_uploading();
-        let mut flow = respond::Flow::new(r, rate, after);
+        let mut outflow = Flow::new(r);
         let step = poll_fn(|cx| {
             let before = waiting(r);
-            let client = if alone { Poll::Ready(Ok(())) } else { flow.poll(r, cx) };
+            let client = if alone { Poll::Ready(Ok(())) } else { outflow.poll(r, cx) };
             if let Poll::Ready(Err(e)) = client {
                 return Poll::Ready(Step::ClientFailed(e));
             }
             if paused && rate_timer.as_ref().is_none_or(|t| t.poll_expired(cx).is_ready()) {
                 paused = false;
             }
-            let room = if hurried { waiting(r) == 0 } else { self.room(r, conf, memory) };
+            let room = if hurried { waiting(r) == 0 } else { self.room(r) };
             match connection.poll_upload(r, cx, conf) {
                 Poll::Ready(Err(f)) if f.kind == next::TIMEOUT => return Poll::Ready(Step::UploadTimedOut),
                 Poll::Ready(Err(_)) => return Poll::Ready(Step::UploadFailed),
@@ -276,25 +263,20 @@ impl Relay {
         (due > passed).then(|| Duration::from_millis(due - passed))
     }
 
-    fn room(&self, r: &Request, conf: &UpstreamSettings, memory: u64) -> bool {
-        let waits = waiting(r);
-        if waits < memory || self.alone {
+    /// Whether more may be read.
+    fn room(&self, r: &Request) -> bool {
+        if waiting(r) < self.memory || self.alone {
             return true;
         }
         if is_filling(r) {
             return may_spool(r);
         }
-        self.way.buffering && may_spool(r) && self.spool.as_ref().map_or(0, |s| s.written) < *conf.max_temp_file_size
+        let spooled = self.spool.as_ref().map_or(0, Spool::written);
+        self.way.buffering && may_spool(r) && spooled < *self.conf.max_temp_file_size
     }
 
     /// Takes the body's bytes out of what was read and sends them on.
-    fn take(
-        &mut self,
-        r: &mut Request,
-        conf: &UpstreamSettings,
-        answer: &mut Answer,
-        memory: u64,
-    ) -> Result<(), Verdict> {
+    fn take(&mut self, r: &mut Request, answer: &mut Answer) -> Result<(), Verdict> {
         loop {
             let Answer { input, at, connection, .. } = answer;
             let (start, end) = match &mut self.framing {
@@ -341,7 +323,7 @@ impl Relay {
                 }
             };
             if end > start {
-                self.send(r, conf, &answer.input[start..end], memory)?;
+                self.send(r, &answer.input[start..end])?;
             }
             if self.done || !matches!(self.framing, Framing::Chunked(_)) {
                 break;
@@ -384,52 +366,31 @@ impl Relay {
         }
     }
 
-    fn send(&mut self, r: &mut Request, conf: &UpstreamSettings, bytes: &[u8], memory: u64) -> Result<(), Verdict> {
+    fn send(&mut self, r: &mut Request, bytes: &[u8]) -> Result<(), Verdict> {
         r.attempts.current().body_bytes += bytes.len() as u64;
         if let Some(store) = &mut r.ctx.store {
             store.write(bytes);
         }
         if let Some(caching) = r.ctx.cache.take() {
-            return self.send_and_keep(r, caching, bytes, memory);
+            return self.send_and_keep(r, caching, bytes);
         }
-        let full = self.way.buffering && waiting(r) + bytes.len() as u64 > memory && *conf.max_temp_file_size > 0;
-        if !full || !may_spool(r) {
+        let full = self.way.buffering && waiting(r) + bytes.len() as u64 > self.memory;
+        if !full || *self.conf.max_temp_file_size == 0 || !may_spool(r) {
             return r.send_body(Chunk::Bytes(bytes), false);
         }
         if self.spool.is_none() {
-            match crate::temp::create(&conf.temp_path) {
-                Ok((fd, path)) => {
-                    let _ = std::fs::remove_file(&path);
-                    let shown = path.display().to_string();
-                    log_error!(r, Warn, "an upstream response is buffered to a temporary file {shown}");
-                    self.spool = Some(Spool { fd: Rc::new(fd), written: 0 });
-                }
-                Err((path, e)) => {
-                    log_error!(r, Crit, "open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e));
-                    return r.send_body(Chunk::Bytes(bytes), false);
-                }
-            }
+            self.spool = Spool::create(r, &self.conf.temp_path);
         }
-        let spool = self.spool.as_mut().expect("made above");
-        let offset = spool.written;
-        if let Err(e) = crate::request::body::write_file(&spool.fd, bytes, offset) {
-            log_error!(r, Crit, "pwrite() of a temporary file failed ({})", crate::log::os_error(&e));
-            return Err(cut_short(r));
+        let Some(spool) = &mut self.spool else { return r.send_body(Chunk::Bytes(bytes), false) };
+        match spool.append(r, bytes) {
+            Some((file, offset)) => r.send_body(Chunk::File { file: &file, offset, len: bytes.len() as u64 }, false),
+            None => Err(cut_short(r)),
         }
-        spool.written += bytes.len() as u64;
-        let file = spool.fd.clone();
-        r.send_body(Chunk::File { file: &file, offset, len: bytes.len() as u64 }, false)
     }
 
     /// Bytes that the cache gets too. What the client does not take yet waits in the cache's file.
-    fn send_and_keep(
-        &mut self,
-        r: &mut Request,
-        mut caching: Box<Caching>,
-        bytes: &[u8],
-        memory: u64,
-    ) -> Result<(), Verdict> {
-        let full = !self.alone && waiting(r) + bytes.len() as u64 > memory && may_spool(r);
+    fn send_and_keep(&mut self, r: &mut Request, mut caching: Box<Caching>, bytes: &[u8]) -> Result<(), Verdict> {
+        let full = !self.alone && waiting(r) + bytes.len() as u64 > self.memory && may_spool(r);
         let place = if full { caching.push_through(r, bytes) } else { None };
         if !full {
             caching.push(r, bytes);
@@ -530,43 +491,4 @@ fn cut_short(r: &mut Request) -> Verdict {
     r.ctx.store = None;
     r.ctx.cache = None;
     Verdict::Answered
-}
-
-/// Sends 103 on, where `early_hints` allows it.
-pub fn early_hints(r: &mut Request, head: &ResponseHead, bytes: &[u8]) {
-    let shot = r.shot.clone();
-    let allowed = &shot.location(r.location).conf.core.early_hints;
-    if r.version < Version::HTTP11 || !r.is_main() || allowed.is_empty() || !allowed.iter().any(|c| c.is_true(r)) {
-        return;
-    }
-    let passed = |known| !matches!(known, K::Connection | K::KeepAlive | K::TransferEncoding | K::ContentLength);
-    let lines = head.headers.iter().filter(|l| passed(l.known));
-    let mut lines = lines.map(|l| (l.name.of(bytes), l.value.of(bytes)));
-    match &r.session {
-        Session::Http2(stream) => return http2::informational(stream, 103, &mut lines),
-        Session::Http3(stream) => return http3::informational(stream, 103, &mut lines),
-        _ => {}
-    }
-    let Session::Http1(http) = &mut r.session else { return };
-    let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
-    for line in head.headers.iter().filter(|l| passed(l.known)) {
-        out.extend_from_slice(line.name.of(bytes));
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(line.value.of(bytes));
-        out.extend_from_slice(b"\r\n");
-    }
-    out.extend_from_slice(b"\r\n");
-    http.output.push_bytes(&out);
-}
-
-/// 101: from here on both sides speak another protocol.
-pub async fn upgrade(r: &mut Request, job: &Job, conf: &UpstreamSettings, answer: Answer) -> Verdict {
-    let _ = job;
-    r.keepalive = false;
-    tunnel::run(r, conf, answer).await
-}
-
-/// A text for a value that the arena holds already.
-pub fn text_of(span: wire::span::Span, base: u32) -> Text {
-    wire::span::Span { start: span.start + base, end: span.end + base }.into()
 }

@@ -35,7 +35,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
         out.extend_from_slice(b"HTTP/1.1 ");
         match h.status_line {
             Some(line) => out.extend_from_slice(r.arena.get(line)),
-            None => crate::request::respond::write_status(h.status, out),
+            None => crate::request::status::write_status(h.status, out),
         }
         out.extend_from_slice(b"\r\n");
         if !h.has(K::Server) {
@@ -56,7 +56,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
     }
     if let Some(n) = h.content_length {
         out.extend_from_slice(b"Content-Length: ");
-        crate::request::respond::write_decimal(n, out);
+        crate::request::status::write_decimal(n, out);
         out.extend_from_slice(b"\r\n");
     }
     if let Some(t) = h.last_modified.filter(|_| !h.has(K::LastModified)) {
@@ -75,7 +75,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
         let header = *conf.keepalive_header;
         if header > 0 {
             out.extend_from_slice(b"Keep-Alive: timeout=");
-            crate::request::respond::write_decimal(header, out);
+            crate::request::status::write_decimal(header, out);
             out.extend_from_slice(b"\r\n");
         }
     } else {
@@ -120,7 +120,7 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 
 /// Queues a piece of the body in the answer's framing.
 pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
-    let limited = chunk.len() >= crate::connection::output::DIRECT as u64 && crate::request::respond::rate(r).0 > 0;
+    let limited = chunk.len() >= crate::connection::output::DIRECT as u64 && crate::request::flow::rate(r).0 > 0;
     let Session::Http1(http) = &mut r.session else { return Ok(()) };
     let push = |http: &mut Http1| match chunk {
         // What is offered to the kernel at once would not know the rate.

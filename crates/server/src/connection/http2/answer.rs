@@ -47,7 +47,7 @@ pub fn informational(stream: &Http2Stream, status: u16, lines: &mut dyn Iterator
 
 /// Takes a piece of the body. What cannot go now waits with the stream.
 pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
-    let limited = crate::request::respond::rate(r).0 > 0;
+    let limited = crate::request::flow::rate(r).0 > 0;
     let Way::Http2(stream) = &r.session else { return Ok(()) };
     let mut state = stream.session.state.borrow_mut();
     let state = &mut *state;

@@ -72,7 +72,7 @@ pub fn informational(stream: &Http3Stream, status: u16, lines: &mut dyn Iterator
 
 /// Takes a piece of the body.
 pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
-    let limited = crate::request::respond::rate(r).0 > 0;
+    let limited = crate::request::flow::rate(r).0 > 0;
     let Way::Http3(stream) = &r.session else { return Ok(()) };
     let hq = stream.session.hq.get();
     let mut state = stream.session.state.borrow_mut();

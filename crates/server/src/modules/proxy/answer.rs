@@ -10,8 +10,8 @@ use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text, Version, finish};
 use crate::upstream::exchange::Answer;
 use crate::upstream::job::Job;
-use crate::upstream::relay;
 use crate::upstream::settings::{Store, ignore};
+use crate::upstream::{relay, tunnel};
 use conf::value;
 
 /// What becomes of an answer (`ngx_http_upstream_process_headers` and on).
@@ -46,9 +46,8 @@ pub(in crate::modules) async fn pass_on(r: &mut Request, conf: &Conf, job: &Job,
     copy_headers(r, conf, length.filter(|_| !chunked), if cacheable { Parts::One } else { Parts::AsSaid });
     r.headers_out.status = if http09 { 200 } else { status };
     if !http09 {
-        let base = r.attempts.head_base;
         let line = r.attempts.head.status_line;
-        r.headers_out.status_line = (line.start < line.end).then(|| relay::text_of(line, base));
+        r.headers_out.status_line = (line.start < line.end).then(|| r.attempts.text(line));
     }
     if status == 101 && r.headers_in.find(K::Upgrade).is_some() {
         r.keepalive = false;
@@ -56,7 +55,7 @@ pub(in crate::modules) async fn pass_on(r: &mut Request, conf: &Conf, job: &Job,
             return v;
         }
         r.ctx.cache = None;
-        return relay::upgrade(r, job, &conf.upstream, answer).await;
+        return tunnel::run(r, &conf.upstream, answer).await;
     }
     let buffering = accel_buffering(r, conf);
     r.unbuffered = !buffering;
@@ -107,17 +106,13 @@ fn keeps_connection(r: &Request) -> bool {
     let head = &r.attempts.head;
     let close = head.headers.iter().any(|h| {
         h.known == K::Connection
-            && wire::http1::values::contains_ignoring_case(
-                r.get(relay::text_of(h.value, r.attempts.head_base)),
-                b"close",
-            )
+            && wire::http1::values::contains_ignoring_case(r.get(r.attempts.text(h.value)), b"close")
     });
     head.version >= Version::HTTP11 && !close && head.status != 101
 }
 
 pub(super) fn content_length(r: &Request) -> Option<u64> {
-    let h = r.attempts.head.header(K::ContentLength)?;
-    wire::http1::values::parse_content_length(r.get(relay::text_of(h.value, r.attempts.head_base)))
+    wire::http1::values::parse_content_length(r.get(r.attempts.header(K::ContentLength)?))
 }
 
 /// `proxy_intercept_errors`: an `error_page` of the location stands in for the answer.
@@ -136,11 +131,10 @@ fn intercept(r: &mut Request, conf: &Conf, status: u16) -> Option<Verdict> {
 }
 
 fn copy_known(r: &mut Request, known: K, name: &'static str) {
-    let base = r.attempts.head_base;
     for i in 0..r.attempts.head.headers.len() {
         let h = r.attempts.head.headers[i];
         if h.known == known {
-            r.headers_out.add(known, name, relay::text_of(h.value, base));
+            r.headers_out.add(known, name, r.attempts.text(h.value));
         }
     }
 }
@@ -150,17 +144,15 @@ pub(super) fn accel_redirect(r: &mut Request, conf: &Conf) -> Option<Verdict> {
     if *conf.upstream.ignore_headers & ignore::REDIRECT != 0 {
         return None;
     }
-    let base = r.attempts.head_base;
-    let line = *r.attempts.head.header(K::XAccelRedirect)?;
-    let to = relay::text_of(line.value, base);
+    let to = r.attempts.header(K::XAccelRedirect)?;
     // Only these of the answer's headers survive the redirect.
     for i in 0..r.attempts.head.headers.len() {
         let h = r.attempts.head.headers[i];
-        let value = relay::text_of(h.value, base);
+        let value = r.attempts.text(h.value);
         match h.known {
             K::ContentType => r.headers_out.content_type = Some(value),
             K::SetCookie | K::ContentDisposition | K::CacheControl | K::Expires | K::AcceptRanges => {
-                let name = relay::text_of(h.name, base);
+                let name = r.attempts.text(h.name);
                 r.headers_out.lines.push(HeaderOut { name, value, known: h.known });
             }
             _ => {}
@@ -188,11 +180,9 @@ pub(super) fn accel_redirect(r: &mut Request, conf: &Conf) -> Option<Verdict> {
 
 /// `X-Accel-Limit-Rate`: holds for this answer, and for the one it redirects to.
 pub(super) fn accel_limit_rate(r: &mut Request, conf: &Conf) {
-    let base = r.attempts.head_base;
     if *conf.upstream.ignore_headers & ignore::LIMIT_RATE == 0
-        && let Some(h) = r.attempts.head.header(K::XAccelLimitRate)
+        && let Some(text) = r.attempts.header(K::XAccelLimitRate)
     {
-        let text = relay::text_of(h.value, base);
         r.limit_rate = match r.get(text) {
             b"off" => Some(0),
             digits => value::number(digits).or(r.limit_rate),
@@ -201,11 +191,10 @@ pub(super) fn accel_limit_rate(r: &mut Request, conf: &Conf) {
 }
 
 fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
-    let base = r.attempts.head_base;
     if *conf.upstream.ignore_headers & ignore::BUFFERING == 0
-        && let Some(h) = r.attempts.head.header(K::XAccelBuffering)
+        && let Some(text) = r.attempts.header(K::XAccelBuffering)
     {
-        let text = r.get(relay::text_of(h.value, base));
+        let text = r.get(text);
         if text.eq_ignore_ascii_case(b"no") {
             return false;
         }
@@ -219,9 +208,9 @@ fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
 /// `X-Accel-Charset`
 pub(super) fn accel_charset(r: &mut Request, conf: &Conf) {
     if *conf.upstream.ignore_headers & ignore::CHARSET == 0
-        && let Some(h) = r.attempts.head.header(K::XAccelCharset)
+        && let Some(charset) = r.attempts.header(K::XAccelCharset)
     {
-        r.headers_out.override_charset = Some(relay::text_of(h.value, r.attempts.head_base));
+        r.headers_out.override_charset = Some(charset);
     }
 }
 
@@ -244,11 +233,10 @@ pub(super) enum Parts {
 
 /// Copies an answer's headers into the client's.
 pub(super) fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>, parts: Parts) {
-    let base = r.attempts.head_base;
     r.headers_out.content_length = length;
     for i in 0..r.attempts.head.headers.len() {
         let h = r.attempts.head.headers[i];
-        let (name, value) = (relay::text_of(h.name, base), relay::text_of(h.value, base));
+        let (name, value) = (r.attempts.text(h.name), r.attempts.text(h.value));
         if is_hidden(conf, r.get(name), h.known) {
             continue;
         }

@@ -14,7 +14,6 @@ use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text, Version};
-use crate::upstream::relay::text_of;
 use crate::upstream::settings::next;
 use wire::http1::Parsed;
 use wire::http1::response::ResponseParser;
@@ -180,7 +179,7 @@ pub(super) fn resend(r: &mut Request, conf: &Conf, entry: &Entry) -> Verdict {
     } else {
         r.headers_out.status = r.attempts.head.status;
         let line = r.attempts.head.status_line;
-        r.headers_out.status_line = (line.start < line.end).then(|| text_of(line, r.attempts.head_base));
+        r.headers_out.status_line = (line.start < line.end).then(|| r.attempts.text(line));
     }
     answer::accel_charset(r, conf);
     if *conf.upstream.force_ranges {

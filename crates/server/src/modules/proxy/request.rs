@@ -5,7 +5,7 @@ use super::{Conf, Ready, Target, cache};
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
-use crate::request::respond::write_decimal;
+use crate::request::status::write_decimal;
 use crate::request::{Method, Request, Text, Version, body};
 use crate::upstream::http2::fields;
 use crate::upstream::job::JobBody;

@@ -54,7 +54,7 @@ pub fn write(block: &HeaderBlock, end: bool, is_head: bool, out: &mut Vec<u8>) -
     }
     let mut found = Found { status: status.ok_or("upstream sent no :status header")?, length: None };
     out.extend_from_slice(b"HTTP/2.0 ");
-    crate::request::respond::write_decimal(u64::from(found.status), out);
+    crate::request::status::write_decimal(u64::from(found.status), out);
     out.extend_from_slice(b"\r\n");
     for (name, value) in fields {
         if !is_valid(name, value) {
