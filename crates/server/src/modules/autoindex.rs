@@ -5,7 +5,7 @@ use crate::config::{Directive, http, set};
 use crate::files::Kind;
 use crate::files::directory::{self, Detail, Entry};
 use crate::log_error;
-use crate::modules::core;
+use crate::modules::root;
 use crate::request::filter::Chunk;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text};
@@ -65,10 +65,10 @@ pub fn handler(r: &mut Request) -> Verdict {
     {
         return Verdict::Decline;
     }
-    if !core::check_alias(r) {
+    if !root::check_alias(r) {
         return Verdict::Status(500);
     }
-    let mut path = core::path_of(r);
+    let mut path = root::path_of(r);
     if path.len() > 1 {
         path.pop();
     }

@@ -3,7 +3,7 @@
 use crate::config::{Directive, http, set};
 use crate::files::{self, Kind};
 use crate::log::error::Level;
-use crate::modules::{core, gzip_rules, static_files};
+use crate::modules::{gzip_rules, root, static_files};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
@@ -44,12 +44,12 @@ pub fn handler(r: &mut Request) -> Verdict {
     if !ok && !*r.conf().gzip_rules.gzip_vary {
         return Verdict::Decline;
     }
-    if !core::check_alias(r) {
+    if !root::check_alias(r) {
         return Verdict::Status(500);
     }
     let mut path = std::mem::take(&mut r.scratch);
     path.clear();
-    core::write_path(r, r.uri, &mut path);
+    root::write_path(r, r.uri, &mut path);
     path.extend_from_slice(b".gz");
     let verdict = serve(r, &path, mode, ok);
     r.scratch = path;

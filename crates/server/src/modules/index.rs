@@ -5,7 +5,7 @@ use crate::config::{Directive, Scope, http};
 use crate::files;
 use crate::log::error::Level;
 use crate::log_error;
-use crate::modules::core;
+use crate::modules::root;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, finish};
 use conf::{Node, Problem};
@@ -98,11 +98,11 @@ impl Search {
         let length = match self.directory {
             Some(length) => length,
             None => {
-                if !core::check_alias(r) {
+                if !root::check_alias(r) {
                     return Some(Verdict::Status(500));
                 }
                 path.clear();
-                core::write_path(r, r.uri, path);
+                root::write_path(r, r.uri, path);
                 *self.directory.insert(path.len())
             }
         };

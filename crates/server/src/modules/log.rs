@@ -1,18 +1,18 @@
 //! The access log (nginx's `ngx_http_log_module`): formats, targets, conditions. What becomes of the lines is in
 //! `log::lines` (files), `log::opened` (files named by variables) and `log::syslog`.
 
-use crate::config::complex::{Complex, variable_name};
+use super::log_format::{Escape, Format};
+use super::root;
+use crate::config::complex::Complex;
 use crate::config::set::duplicate;
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Level, Plane, Scope, both};
+use crate::config::{Build, Directive, Level, Scope, both};
 use crate::log::lines::{self, Buffering, LineFile};
 use crate::log::opened::CacheSpec;
 use crate::log::syslog::{self, Syslog};
 use crate::log_error;
-use crate::modules::{core, variables};
-use crate::request::status::write_decimal;
-use crate::request::{Request, Text};
-use crate::snapshot::{Shot, VariableId};
+use crate::request::Request;
+use crate::snapshot::Shot;
 use crate::worker::clock;
 use conf::{Contexts, Node, Problem, Word, value};
 use std::path::PathBuf;
@@ -78,59 +78,6 @@ enum Target {
     Syslog(Arc<Syslog>),
 }
 
-/// A compiled `log_format`.
-#[derive(Debug)]
-pub struct Format {
-    parts: Vec<Part>,
-    escape: Escape,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Escape {
-    Default,
-    Json,
-    None,
-}
-
-#[derive(Debug)]
-enum Part {
-    Text(Box<[u8]>),
-    Special(Special),
-    Variable(VariableId),
-}
-
-/// Variables that are written to the line as they are, without the detour of a value (`ngx_http_log_vars`).
-#[derive(Clone, Copy, Debug)]
-enum Special {
-    Pipe,
-    TimeLocal,
-    TimeIso8601,
-    Msec,
-    RequestTime,
-    Status,
-    BytesSent,
-    BodyBytesSent,
-    RequestLength,
-}
-
-impl Special {
-    fn named(name: &[u8], plane: Plane) -> Option<Special> {
-        Some(match name {
-            b"time_local" => Special::TimeLocal,
-            b"time_iso8601" => Special::TimeIso8601,
-            b"msec" => Special::Msec,
-            _ if plane.is_stream() => return None,
-            b"pipe" => Special::Pipe,
-            b"request_time" => Special::RequestTime,
-            b"status" => Special::Status,
-            b"bytes_sent" => Special::BytesSent,
-            b"body_bytes_sent" => Special::BodyBytesSent,
-            b"request_length" => Special::RequestLength,
-            _ => return None,
-        })
-    }
-}
-
 fn log_format(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let name = &node.args[0];
     let formats = &scope.build.main.log.formats;
@@ -139,55 +86,18 @@ fn log_format(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         return Err(node.problem(format!("duplicate \"log_format\" name \"{}\"", name.as_str())));
     }
     let mut words = &node.args[1..];
-    let mut escape = Escape::Default;
+    let mut escape = Escape::default();
     if let Some(kind) = words[0].text.strip_prefix(b"escape=") {
-        escape = match kind {
-            b"default" => Escape::Default,
-            b"json" => Escape::Json,
-            b"none" => Escape::None,
-            other => {
-                let other = String::from_utf8_lossy(other).into_owned();
-                return Err(node.problem(format!("unknown log format escaping \"{other}\"")));
-            }
-        };
+        let unknown = || format!("unknown log format escaping \"{}\"", String::from_utf8_lossy(kind));
+        escape = Escape::named(kind).ok_or_else(|| node.problem(unknown()))?;
         words = &words[1..];
     }
-    let mut parts = Vec::new();
+    let mut format = Format::new(escape);
     for word in words {
-        compile(scope.build, &word.text, &mut parts).map_err(|t| node.problem(t))?;
+        format.add(scope.build, &word.text).map_err(|t| node.problem(t))?;
     }
-    scope.build.main.log.formats.push((name.text.clone(), Arc::new(Format { parts, escape })));
+    scope.build.main.log.formats.push((name.text.clone(), Arc::new(format)));
     Ok(())
-}
-
-fn compile(build: &mut Build<'_>, text: &[u8], parts: &mut Vec<Part>) -> Result<(), String> {
-    let mut at = 0;
-    while at < text.len() {
-        let Some(dollar) = memchr::memchr(b'$', &text[at..]).map(|i| at + i) else {
-            add_text(parts, &text[at..]);
-            break;
-        };
-        add_text(parts, &text[at..dollar]);
-        at = dollar + 1;
-        let name = variable_name(text, &mut at)?;
-        if name.is_empty() {
-            return Err(format!("invalid parameter \"{}\"", String::from_utf8_lossy(&text[dollar..])));
-        }
-        parts.push(match Special::named(name, build.plane) {
-            Some(special) => Part::Special(special),
-            None => Part::Variable(build.variables.index(name)),
-        });
-    }
-    Ok(())
-}
-
-/// Texts that meet become one.
-fn add_text(parts: &mut Vec<Part>, text: &[u8]) {
-    match parts.last_mut() {
-        _ if text.is_empty() => {}
-        Some(Part::Text(before)) => *before = [before, text].concat().into(),
-        _ => parts.push(Part::Text(text.into())),
-    }
 }
 
 fn access_log(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -308,9 +218,9 @@ fn named(build: &mut Build<'_>, name: &[u8]) -> Option<Arc<Format>> {
     if build.plane.is_stream() || !name.eq_ignore_ascii_case(b"combined") {
         return None;
     }
-    let mut parts = Vec::new();
-    compile(build, COMBINED, &mut parts).expect("the built-in format compiles");
-    let format = Arc::new(Format { parts, escape: Escape::Default });
+    let mut format = Format::new(Escape::Default);
+    format.add(build, COMBINED).expect("the built-in format compiles");
+    let format = Arc::new(format);
     build.main.log.formats.push((b"combined".to_vec(), format.clone()));
     Some(format)
 }
@@ -386,7 +296,7 @@ pub fn write(r: &mut Request) {
             Target::File(number) => {
                 let mut bytes = shot.lines.take(*number);
                 let start = bytes.len();
-                format(r, &log.format, &mut bytes);
+                log.format.write(r, &mut bytes);
                 bytes.push(b'\n');
                 lines::add(&shot, *number, bytes, start);
             }
@@ -394,7 +304,7 @@ pub fn write(r: &mut Request) {
             Target::Syslog(syslog) => {
                 let mut line = std::mem::take(&mut r.scratch);
                 line.clear();
-                format(r, &log.format, &mut line);
+                log.format.write(r, &mut line);
                 syslog.send(&line);
                 r.scratch = line;
             }
@@ -411,7 +321,7 @@ fn write_to_path(r: &mut Request, shot: &Rc<Shot>, log: &AccessLog, path: &Compl
     let path = path.eval(r);
     let mut line = std::mem::take(&mut r.scratch);
     line.clear();
-    format(r, &log.format, &mut line);
+    log.format.write(r, &mut line);
     line.push(b'\n');
     let now = clock::monotonic_ms() / 1000;
     if let Err((call, e)) = shot.lines.opened.append(cache, r.get(path), &line, now) {
@@ -426,7 +336,7 @@ fn write_to_path(r: &mut Request, shot: &Rc<Shot>, log: &AccessLog, path: &Compl
 }
 
 fn has_root(r: &mut Request) -> bool {
-    let root = core::document_root(r);
+    let root = root::document_root(r);
     let error = match rustix::fs::stat(r.get(root)) {
         Ok(s) if rustix::fs::FileType::from_raw_mode(s.st_mode).is_dir() => return true,
         Ok(_) => rustix::io::Errno::NOTDIR,
@@ -435,119 +345,4 @@ fn has_root(r: &mut Request) -> bool {
     let (root, e) = (String::from_utf8_lossy(r.get(root)), crate::log::os_error(&error.into()));
     log_error!(r, Error, "testing \"{root}\" existence failed ({e})");
     false
-}
-
-fn format(r: &mut Request, format: &Format, out: &mut Vec<u8>) {
-    for part in &format.parts {
-        match part {
-            Part::Text(t) => out.extend_from_slice(t),
-            Part::Special(special) => write_special(r, *special, out),
-            Part::Variable(id) => {
-                let value = r.variable(*id);
-                write_value(r, value, format.escape, out);
-            }
-        }
-    }
-}
-
-fn write_special(r: &Request, special: Special, out: &mut Vec<u8>) {
-    match special {
-        Special::Pipe => out.push(if r.pipelined { b'p' } else { b'.' }),
-        Special::TimeLocal => out.extend_from_slice(&crate::log::local_time().common),
-        Special::TimeIso8601 => out.extend_from_slice(&crate::log::local_time().iso8601),
-        Special::Msec => write_seconds(clock::wall_ms(), out),
-        Special::RequestTime => write_seconds(clock::wall_ms().saturating_sub(r.started_ms), out),
-        Special::Status => {
-            let status = variables::status(r);
-            out.extend([status / 100 % 10, status / 10 % 10, status % 10].map(|d| b'0' + d as u8));
-        }
-        Special::BytesSent => write_decimal(r.bytes_sent(), out),
-        Special::BodyBytesSent => write_decimal(r.body_bytes_sent(), out),
-        Special::RequestLength => write_decimal(r.request_length, out),
-    }
-}
-
-/// Milliseconds as `1.042`.
-fn write_seconds(ms: u64, out: &mut Vec<u8>) {
-    write_decimal(ms / 1000, out);
-    let digit = |n: u64| b'0' + (n % 10) as u8;
-    out.extend_from_slice(&[b'.', digit(ms / 100), digit(ms / 10), digit(ms)]);
-}
-
-fn write_value(r: &Request, value: Option<Text>, escape: Escape, out: &mut Vec<u8>) {
-    let Some(value) = value else {
-        if escape == Escape::Default {
-            out.push(b'-');
-        }
-        return;
-    };
-    let bytes = r.get(value);
-    match escape {
-        Escape::None => out.extend_from_slice(bytes),
-        Escape::Json => wire::http1::escape::escape_json(bytes, out),
-        Escape::Default => escape_default(bytes, out),
-    }
-}
-
-/// `"`, `\` and bytes outside printable ASCII become `\xXX` (`ngx_http_log_escape`).
-fn escape_default(bytes: &[u8], out: &mut Vec<u8>) {
-    const HEX: &[u8; 16] = b"0123456789ABCDEF";
-    let mut rest = bytes;
-    while let Some(at) = first_odd(rest) {
-        let b = rest[at];
-        out.extend_from_slice(&rest[..at]);
-        out.extend_from_slice(&[b'\\', b'x', HEX[(b >> 4) as usize], HEX[(b & 15) as usize]]);
-        rest = &rest[at + 1..];
-    }
-    out.extend_from_slice(rest);
-}
-
-/// Where the first byte stands that is not written as it is. Eight bytes a step.
-fn first_odd(bytes: &[u8]) -> Option<usize> {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    const TOPS: u64 = 0x8080_8080_8080_8080;
-    // The top bit of each byte that is zero, and perhaps of those above it: enough to see whether there is one.
-    let zeros = |word: u64| word.wrapping_sub(ONES) & !word & TOPS;
-    let (words, _) = bytes.as_chunks::<8>();
-    let odd_word = |chunk: &[u8; 8]| {
-        let word = u64::from_ne_bytes(*chunk);
-        let low = word.wrapping_sub(ONES * 0x20) & !word & TOPS;
-        low | zeros(word ^ (ONES * 0x22)) | zeros(word ^ (ONES * 0x5c)) | zeros(word ^ (ONES * 0x7f)) | word & TOPS != 0
-    };
-    let odd = |b: &u8| !(0x20..0x7f).contains(b) || *b == b'"' || *b == b'\\';
-    let plain = words.iter().take_while(|w| !odd_word(w)).count() * 8;
-    bytes[plain..].iter().position(odd).map(|at| plain + at)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn odd_bytes_are_found_wherever_they_stand() {
-        for byte in 0..=255u8 {
-            let odd = !(0x20..0x7f).contains(&byte) || byte == b'"' || byte == b'\\';
-            for at in 0..20 {
-                let mut bytes = *b"abcdefghijklmnopqrst";
-                bytes[at] = byte;
-                assert_eq!(first_odd(&bytes), odd.then_some(at), "{byte} at {at}");
-            }
-        }
-    }
-
-    #[test]
-    fn seconds_have_three_digits() {
-        for (ms, text) in [(0, "0.000"), (42, "0.042"), (1_700_000_000_123, "1700000000.123"), (9999, "9.999")] {
-            let mut out = Vec::new();
-            write_seconds(ms, &mut out);
-            assert_eq!(String::from_utf8(out).unwrap(), text);
-        }
-    }
-
-    #[test]
-    fn odd_bytes_are_written_in_hexadecimal() {
-        let mut out = Vec::new();
-        escape_default(b"a\"b\\\x01\x7f\xff~", &mut out);
-        assert_eq!(out, br"a\x22b\x5C\x01\x7F\xFF~");
-    }
 }

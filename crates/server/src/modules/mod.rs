@@ -33,6 +33,7 @@ pub mod limit_req;
 pub mod limits;
 pub mod listen;
 pub mod log;
+mod log_format;
 pub mod map;
 pub mod mirror;
 pub mod not_modified;
@@ -46,6 +47,7 @@ pub mod range;
 pub mod realip;
 pub mod referer;
 pub mod rewrite;
+pub mod root;
 pub mod secure_link;
 pub mod slice;
 pub mod split_clients;
@@ -89,6 +91,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     http2::DIRECTIVES,
     http3::DIRECTIVES,
     core::DIRECTIVES,
+    root::DIRECTIVES,
     ssl::DIRECTIVES,
     acme::DIRECTIVES,
     rewrite::DIRECTIVES,

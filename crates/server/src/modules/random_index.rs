@@ -3,7 +3,7 @@
 use crate::config::{Directive, http, set};
 use crate::files::Kind;
 use crate::files::directory::{self, Detail};
-use crate::modules::core;
+use crate::modules::root;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, finish};
 use crate::settings;
@@ -28,10 +28,10 @@ pub fn handler(r: &mut Request) -> Verdict {
     {
         return Verdict::Decline;
     }
-    if !core::check_alias(r) {
+    if !root::check_alias(r) {
         return Verdict::Status(500);
     }
-    let mut path = core::path_of(r);
+    let mut path = root::path_of(r);
     path.pop();
     let mut dir = match directory::open(r, &path) {
         Ok(dir) => dir,

@@ -4,7 +4,7 @@ use crate::connection::doing;
 use crate::files::{self, Failure, Found, Kind};
 use crate::log::error::Level;
 use crate::log_error;
-use crate::modules::core;
+use crate::modules::root;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
@@ -17,12 +17,12 @@ pub fn handler(r: &mut Request) -> Verdict {
     if r.get(r.uri).ends_with(b"/") {
         return Verdict::Decline;
     }
-    if !core::check_alias(r) {
+    if !root::check_alias(r) {
         return Verdict::Status(500);
     }
     let mut path = std::mem::take(&mut r.scratch);
     path.clear();
-    core::write_path(r, r.uri, &mut path);
+    root::write_path(r, r.uri, &mut path);
     let verdict = serve(r, &path);
     r.scratch = path;
     verdict
@@ -54,7 +54,7 @@ pub fn respond(r: &mut Request, found: &Found) -> Verdict {
     r.headers_out.content_length = Some(facts.size);
     r.headers_out.last_modified = Some(facts.mtime);
     set_etag(r, facts.mtime, facts.size);
-    core::set_content_type(r);
+    root::set_content_type(r);
     r.allow_ranges = true;
     r.doing = doing::SENDING_RESPONSE;
     match r.send_header() {

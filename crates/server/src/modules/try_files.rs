@@ -6,7 +6,7 @@ use crate::config::set::duplicate;
 use crate::config::{Directive, Scope, http};
 use crate::files::{self, Kind};
 use crate::log::error::Level;
-use crate::modules::core;
+use crate::modules::root;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text, finish};
 use conf::{Node, Problem, value};
@@ -73,7 +73,7 @@ fn try_files(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 /// Changes the uri to the first file that is there and lets the content phase serve it.
 pub fn handler(r: &mut Request) -> Verdict {
     let Some(list) = r.conf().try_files.list.clone() else { return Verdict::Decline };
-    if !core::check_alias(r) {
+    if !root::check_alias(r) {
         return Verdict::Status(500);
     }
     let mut path = std::mem::take(&mut r.scratch);
@@ -84,7 +84,7 @@ pub fn handler(r: &mut Request) -> Verdict {
 
 fn run(r: &mut Request, list: &List, path: &mut Vec<u8>) -> Verdict {
     path.clear();
-    core::write_root(r, path);
+    root::write_root(r, path);
     let root = path.len();
     for attempt in &list.tries {
         path.truncate(root);

@@ -2,7 +2,7 @@
 
 use crate::config::variables::{Builtin, Prefix};
 use crate::connection::Address;
-use crate::modules::core;
+use crate::modules::root;
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text, flow};
 use crate::text;
@@ -50,13 +50,13 @@ pub const VARIABLES: &[Builtin] = &[
     volatile("uri", |r| Some(r.uri)),
     volatile("document_uri", |r| Some(r.uri)),
     fixed("request", |r| Some(r.line)),
-    volatile("document_root", |r| Some(core::document_root(r))),
+    volatile("document_root", |r| Some(root::document_root(r))),
     volatile("realpath_root", realpath_root),
     volatile("query_string", |r| Some(r.args)),
     Builtin { name: "args", evaluate: |r| Some(r.args), volatile: true, assign: Some(|r, v| r.args = v) },
     volatile("is_args", |r| Some(Text::from(if r.get(r.args).is_empty() { "" } else { "?" }))),
     volatile("request_filename", |r| {
-        let path = core::path_of(r);
+        let path = root::path_of(r);
         Some(r.text(&path))
     }),
     fixed("server_name", |r| {
@@ -216,7 +216,7 @@ fn server_protocol(r: &mut Request) -> Option<Text> {
 
 fn realpath_root(r: &mut Request) -> Option<Text> {
     use std::os::unix::ffi::OsStrExt;
-    let root = core::document_root(r);
+    let root = root::document_root(r);
     let path = std::path::PathBuf::from(std::ffi::OsStr::from_bytes(r.get(root)));
     match std::fs::canonicalize(&path) {
         Ok(real) => Some(r.text(real.as_os_str().as_bytes())),

@@ -290,7 +290,7 @@ async fn content(r: &mut Request) -> Verdict {
         }
     }
     if r.get(r.uri).ends_with(b"/") {
-        let path = modules::core::path_of(r);
+        let path = modules::root::path_of(r);
         log_error!(r, Error, "directory index of \"{}\" is forbidden", String::from_utf8_lossy(&path));
         return Verdict::Status(403);
     }

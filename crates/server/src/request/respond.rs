@@ -296,7 +296,7 @@ impl Request {
         }
         match kind {
             Some(kind) => self.headers_out.content_type = Some(kind),
-            None => modules::core::set_content_type(self),
+            None => modules::root::set_content_type(self),
         }
         if let Some(fixed) = text.as_fixed() {
             return self.respond(status, fixed);

@@ -4,7 +4,7 @@
 use super::{Conf, cache, rewrite};
 use crate::cache::caching;
 use crate::log_error;
-use crate::modules::core;
+use crate::modules::{core, root};
 use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text, Version, finish};
@@ -303,7 +303,7 @@ fn set_content_type(r: &mut Request, value: Text) {
 fn open_store(r: &mut Request, conf: &Conf) {
     let path = match &*conf.upstream.store {
         Store::Off => return,
-        Store::On => core::path_of(r),
+        Store::On => root::path_of(r),
         Store::Path(p) => {
             let text = p.eval(r);
             r.get(text).to_vec()
