@@ -1,7 +1,8 @@
-//! The HTTP/1 session: reads heads (`head`), hands requests on, frames their answers (`framing`), decides what becomes of
-//! the connection.
+//! The HTTP/1 session: reads heads (`head`), hands requests on (`desk`), frames their answers (`framing`), decides what becomes
+//! of the connection.
 //! Before: `connection`. Around: `request`. RFC 9112; nginx's `ngx_http_request.c` where the RFC leaves a choice.
 
+mod desk;
 mod framing;
 mod head;
 
@@ -16,6 +17,7 @@ use crate::snapshot::Shot;
 use crate::status::requests;
 use crate::worker::timer::Timer;
 use crate::worker::{clock, counters};
+use desk::Done;
 use head::{HeadRead, read_head};
 use std::future::poll_fn;
 use std::io;
@@ -26,8 +28,6 @@ use std::time::Duration;
 
 /// Answers to pipelined requests are written together up to this many bytes.
 const PIPELINE_FLUSH: u64 = 64 * 1024;
-/// A connection that waits longer than this for its next request gives back what it holds.
-const STAY_READY: Duration = Duration::from_millis(20);
 /// How much a lingering close reads at once.
 const LINGER_BUFFER: usize = 4096;
 
@@ -55,16 +55,6 @@ pub struct Http1 {
     stay_until_ms: u64,
     /// TCP_NODELAY is set.
     nodelay: bool,
-}
-
-/// What becomes of a connection after a request or a wait.
-pub enum Next {
-    /// It is idle: wait for bytes without holding anything.
-    Idle(Box<Http1>),
-    /// The client speaks HTTP/2.
-    Http2(Box<Http1>),
-    /// It is closed, or belongs to somebody else now.
-    Gone,
 }
 
 impl Drop for Http1 {
@@ -139,12 +129,12 @@ impl Http1 {
     }
 
     /// Whether a shutdown closes the connection while it is idle.
-    pub fn may_drain(&self) -> bool {
+    fn may_drain(&self) -> bool {
         self.stay_until_ms == 0 || self.stay_until_ms <= clock::monotonic_ms()
     }
 
     /// Makes an idle connection end as soon as a shutdown may close it.
-    pub fn end_when_drained(&self) {
+    fn end_when_drained(&self) {
         let left = Duration::from_millis(self.stay_until_ms.saturating_sub(clock::monotonic_ms()));
         self.timer.shorten(left);
     }
@@ -174,48 +164,51 @@ impl Http1 {
     }
 }
 
-/// Serves requests on a connection until it is idle or gone.
-pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) -> Next {
+/// Serves requests on a connection until it is gone. Gives the connection back where HTTP/2 begins on it.
+pub async fn serve(mut http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
     loop {
-        let shot = crate::worker::shot();
-        let mut r = pool::take_request(shot, client.clone(), Session::None);
+        let mut r = pool::take_request(crate::worker::shot(), client.clone(), Session::None);
         r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
         r.session = Session::Http1(http);
-        let (keep, mut back) = one_request(&mut r).await;
-        pool::give_request(r);
-        let Some(h) = back.take() else { return Next::Gone };
-        http = h;
-        let Some(wait) = keep else {
-            return Next::Http2(http);
-        };
+        let Done { request, keep, session } = desk::work(r).await;
+        pool::give_request(request);
+        http = session?;
+        let Some(wait) = keep else { return Some(http) };
         if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
             continue;
         }
         if !http.output.is_empty() && http.flush().await.is_err() {
-            return Next::Gone;
+            return None;
         }
         if !http.unread().is_empty() {
             continue;
         }
-        counters::waiting(1);
         http.rest();
-        http.timer.set(wait.min(STAY_READY));
-        let woken = poll_fn(|cx| {
-            if let Poll::Ready(r) = http.socket.poll_readable(cx) {
-                return Poll::Ready(r.is_ok());
-            }
-            if crate::worker::draining() && http.may_drain() {
-                return Poll::Ready(false);
-            }
-            http.timer.poll_expired(cx).map(|()| false)
-        })
-        .await;
-        counters::waiting(-1);
-        if !woken {
-            http.timer.set(wait.saturating_sub(STAY_READY));
-            return Next::Idle(http);
+        http.timer.set(wait);
+        if !next_request(&mut http).await {
+            return None;
         }
     }
+}
+
+/// Waits until an idle connection brings something. False: it is to be closed.
+async fn next_request(http: &mut Http1) -> bool {
+    counters::waiting(1);
+    let woken = poll_fn(|cx| {
+        if let Poll::Ready(r) = http.socket.poll_readable(cx) {
+            return Poll::Ready(r.is_ok());
+        }
+        if crate::worker::draining() {
+            if http.may_drain() {
+                return Poll::Ready(false);
+            }
+            http.end_when_drained();
+        }
+        http.timer.poll_expired(cx).map(|()| false)
+    })
+    .await;
+    counters::waiting(-1);
+    woken
 }
 
 /// Reads and answers one request. Gives back the session, if it lives on, and how long to wait for the next request (none:

@@ -1,0 +1,73 @@
+//! Where a request is worked on. All that a request may have to wait for makes a future of 2 kB; a thread works on few at a time, and
+//! each takes the place that was left last: memory that is in the processor's cache, whichever connection the request came through.
+//! A connection between two requests has none of it. Measured: docs/decisions/0004.
+
+use super::{Http1, one_request};
+use crate::request::Request;
+use std::cell::{Cell, RefCell};
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Desks that a thread keeps: as many as a busy one has in use at once.
+const KEEP: usize = 256;
+
+/// A request that was worked on.
+pub(super) struct Done {
+    pub(super) request: Box<Request>,
+    /// How long to wait for the next one; none: HTTP/2 begins.
+    pub(super) keep: Option<Duration>,
+    /// The connection, if it lives on.
+    pub(super) session: Option<Box<Http1>>,
+}
+
+/// What lies on the desk.
+#[derive(Default)]
+struct Trays {
+    new: Cell<Option<Box<Request>>>,
+    done: Cell<Option<Done>>,
+}
+
+struct Desk {
+    trays: Rc<Trays>,
+    worker: Pin<Box<dyn Future<Output = Infallible>>>,
+}
+
+thread_local! {
+    static FREE: RefCell<Vec<Desk>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Works on one request. A desk whose request is given up half way goes with it.
+pub(super) async fn work(r: Box<Request>) -> Done {
+    let mut desk = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(Desk::new);
+    desk.trays.new.set(Some(r));
+    let done = poll_fn(|cx| match desk.worker.as_mut().poll(cx) {
+        Poll::Ready(never) => match never {},
+        Poll::Pending => desk.trays.done.take().map_or(Poll::Pending, Poll::Ready),
+    })
+    .await;
+    FREE.with_borrow_mut(|free| {
+        if free.len() < KEEP {
+            free.push(desk);
+        }
+    });
+    done
+}
+
+impl Desk {
+    fn new() -> Desk {
+        let trays = Rc::<Trays>::default();
+        Desk { worker: Box::pin(work_at(trays.clone())), trays }
+    }
+}
+
+async fn work_at(trays: Rc<Trays>) -> Infallible {
+    loop {
+        let mut request = poll_fn(|_| trays.new.take().map_or(Poll::Pending, Poll::Ready)).await;
+        let (keep, session) = one_request(&mut request).await;
+        trays.done.set(Some(Done { request, keep, session }));
+    }
+}
