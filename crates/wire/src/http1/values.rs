@@ -20,67 +20,72 @@ pub struct BadHost;
 /// Bytes that RFC 3986 section 3.2.2 does not allow, two dots in a row, an empty name, an open bracket, a port above
 /// 65535. As `ngx_http_validate_host`.
 pub fn validate_host(host: &[u8], out: &mut Vec<u8>) -> Result<HostParts, BadHost> {
+    let start = out.len();
+    out.extend_from_slice(host);
+    let parts = check_host(&mut out[start..]);
+    out.truncate(start + parts.map_or(0, |p| p.name_len));
+    parts
+}
+
+fn check_host(host: &mut [u8]) -> Result<HostParts, BadHost> {
     let name_end = match host.first() {
         Some(b'[') => literal_end(host)?,
-        _ => name_end(host)?,
+        _ => lower(host, &NAME)?,
     };
     let port = match &host[name_end..] {
         [] => 0,
         [b':', digits @ ..] => parse_port(digits)?,
         _ => return Err(BadHost),
     };
-    let name = &host[..name_end];
-    let name = name.strip_suffix(b".").unwrap_or(name);
-    if name.is_empty() {
-        return Err(BadHost);
+    match &host[..name_end] {
+        [] | [b'.'] => Err(BadHost),
+        [name @ .., b'.'] => Ok(HostParts { name_len: name.len(), port }),
+        name => Ok(HostParts { name_len: name.len(), port }),
     }
-    let start = out.len();
-    out.extend_from_slice(name);
-    out[start..].make_ascii_lowercase();
-    Ok(HostParts { name_len: name.len(), port })
 }
 
-/// A table of the bytes that may stand in a name: letters, digits and `others`.
-const fn letters_and(others: &[u8]) -> [bool; 256] {
-    let mut table = [false; 256];
+/// What a byte of a name becomes; 0 for those that end it.
+const NAME: [u8; 256] = lower_case_of(b"-._~!$&'()*+,;=%");
+/// The same within brackets.
+const LITERAL: [u8; 256] = lower_case_of(b":-._~!$&'()*+,;=");
+
+/// Letters, digits and `others`.
+const fn lower_case_of(others: &[u8]) -> [u8; 256] {
+    let mut table = [0; 256];
     let mut byte = 0;
-    while byte < 256 {
-        table[byte] = (byte as u8).is_ascii_alphanumeric();
+    while byte < 128 {
+        if (byte as u8).is_ascii_alphanumeric() {
+            table[byte] = (byte as u8).to_ascii_lowercase();
+        }
         byte += 1;
     }
     let mut at = 0;
     while at < others.len() {
-        table[others[at] as usize] = true;
+        table[others[at] as usize] = others[at];
         at += 1;
     }
     table
 }
 
 /// Offset after the closing bracket.
-fn literal_end(host: &[u8]) -> Result<usize, BadHost> {
-    const INSIDE: [bool; 256] = letters_and(b":-._~!$&'()*+,;=");
-    let end = 1 + inside(&host[1..], &INSIDE)?;
+fn literal_end(host: &mut [u8]) -> Result<usize, BadHost> {
+    let end = 1 + lower(&mut host[1..], &LITERAL)?;
     if host.get(end) == Some(&b']') { Ok(end + 1) } else { Err(BadHost) }
 }
 
-/// Offset of the colon, or the length.
-fn name_end(host: &[u8]) -> Result<usize, BadHost> {
-    const INSIDE: [bool; 256] = letters_and(b"-._~!$&'()*+,;=%");
-    let end = inside(host, &INSIDE)?;
-    if host.get(end).is_none_or(|b| *b == b':') { Ok(end) } else { Err(BadHost) }
-}
-
-/// How many bytes at the beginning are of the table. Two dots in a row are an error.
-fn inside(text: &[u8], table: &[bool; 256]) -> Result<usize, BadHost> {
+/// How many bytes at the beginning are of the table; they become what it says. Two dots in a row are an error.
+fn lower(text: &mut [u8], table: &[u8; 256]) -> Result<usize, BadHost> {
     let mut previous = 0;
-    for (at, &byte) in text.iter().enumerate() {
-        if !table[byte as usize] {
+    for (at, byte) in text.iter_mut().enumerate() {
+        let lower = table[usize::from(*byte)];
+        if lower == 0 {
             return Ok(at);
         }
-        if byte == b'.' && previous == b'.' {
+        if lower == b'.' && previous == b'.' {
             return Err(BadHost);
         }
-        previous = byte;
+        *byte = lower;
+        previous = lower;
     }
     Ok(text.len())
 }
