@@ -4,7 +4,8 @@
 use wire::http2::connection::{Config, Connection, ConnectionError, Event, Role};
 use wire::http2::frame::{FrameHeader, HEADER, flag, kind};
 use wire::http2::hpack::{HeaderBlock, decoder::Limits, encoder::Encoder};
-use wire::http2::{ErrorCode, PREFACE, flood};
+use wire::http2::{ErrorCode, MAX_FRAME, PREFACE, flood};
+use wire::span::Span;
 
 type Server = Connection<()>;
 
@@ -107,7 +108,24 @@ fn broken_frames_cost_the_connection() {
     refused(&frame(kind::GOAWAY, 0, 1, &[0; 8]), protocol);
     refused(&frame(kind::WINDOW_UPDATE, 0, 0, &[0; 4]), protocol);
     refused(&frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]), flow);
-    refused(&frame(kind::DATA, 0, 1, &[0; 16_385]), size);
+    refused(&frame(kind::HEADERS, flag::END_HEADERS, 3, &[0; 90_000]), ErrorCode::ENHANCE_YOUR_CALM);
+}
+
+/// As large as a frame can be: what has come of it is handed on at once, none of it is kept.
+#[test]
+fn the_largest_frame_is_taken_as_it_comes() {
+    let mut c = server();
+    feed(&mut c, &request(1, false)).unwrap();
+    c.open_window(1, MAX_FRAME as u32);
+    let header = FrameHeader { len: MAX_FRAME, kind: kind::DATA, flags: flag::END_STREAM, stream: 1 };
+    assert_eq!(feed(&mut c, &header.bytes()).unwrap(), []);
+    let (piece, mut come) = (vec![b'x'; 1 << 20], 0);
+    while come < MAX_FRAME {
+        let n = piece.len().min(MAX_FRAME - come);
+        come += n;
+        let end = come == MAX_FRAME;
+        assert_eq!(feed(&mut c, &piece[..n]).unwrap(), [Event::Data { stream: 1, span: Span::new(0, n), end }]);
+    }
 }
 
 #[test]
