@@ -4,7 +4,7 @@
 use wire::http2::connection::{Config, Connection, ConnectionError, Event, Role};
 use wire::http2::frame::{FrameHeader, HEADER, flag, kind};
 use wire::http2::hpack::{HeaderBlock, decoder::Limits, encoder::Encoder};
-use wire::http2::{ErrorCode, MAX_FRAME, PREFACE, flood};
+use wire::http2::{ErrorCode, LARGEST_TAKEN, PREFACE, flood};
 use wire::span::Span;
 
 type Server = Connection<()>;
@@ -108,6 +108,7 @@ fn broken_frames_cost_the_connection() {
     refused(&frame(kind::GOAWAY, 0, 1, &[0; 8]), protocol);
     refused(&frame(kind::WINDOW_UPDATE, 0, 0, &[0; 4]), protocol);
     refused(&frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]), flow);
+    refused(&FrameHeader { len: LARGEST_TAKEN + 1, kind: kind::DATA, flags: 0, stream: 1 }.bytes(), size);
     refused(&frame(kind::HEADERS, flag::END_HEADERS, 3, &[0; 90_000]), ErrorCode::ENHANCE_YOUR_CALM);
 }
 
@@ -116,14 +117,14 @@ fn broken_frames_cost_the_connection() {
 fn the_largest_frame_is_taken_as_it_comes() {
     let mut c = server();
     feed(&mut c, &request(1, false)).unwrap();
-    c.open_window(1, MAX_FRAME as u32);
-    let header = FrameHeader { len: MAX_FRAME, kind: kind::DATA, flags: flag::END_STREAM, stream: 1 };
+    c.open_window(1, LARGEST_TAKEN as u32);
+    let header = FrameHeader { len: LARGEST_TAKEN, kind: kind::DATA, flags: flag::END_STREAM, stream: 1 };
     assert_eq!(feed(&mut c, &header.bytes()).unwrap(), []);
-    let (piece, mut come) = (vec![b'x'; 1 << 20], 0);
-    while come < MAX_FRAME {
-        let n = piece.len().min(MAX_FRAME - come);
+    let (piece, mut come) = (vec![b'x'; 100_000], 0);
+    while come < LARGEST_TAKEN {
+        let n = piece.len().min(LARGEST_TAKEN - come);
         come += n;
-        let end = come == MAX_FRAME;
+        let end = come == LARGEST_TAKEN;
         assert_eq!(feed(&mut c, &piece[..n]).unwrap(), [Event::Data { stream: 1, span: Span::new(0, n), end }]);
     }
 }
@@ -142,6 +143,18 @@ fn a_stream_s_errors_cost_the_stream() {
     reset(&frame(kind::DATA, 0, 1, b"x"), true, ErrorCode::STREAM_CLOSED);
     reset(&frame(kind::WINDOW_UPDATE, 0, 1, &[0x7f, 0xff, 0xff, 0xff]), true, ErrorCode::FLOW_CONTROL_ERROR);
     reset(&request(1, false), false, ErrorCode::PROTOCOL_ERROR);
+}
+
+/// The peer has reset a stream whose owner does not know yet, and sends on.
+#[test]
+fn data_after_a_reset_are_answered_once() {
+    let mut c = server();
+    feed(&mut c, &request(1, false)).unwrap();
+    feed(&mut c, &frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, 8])).unwrap();
+    for _ in 0..3 {
+        assert_eq!(feed(&mut c, &frame(kind::DATA, 0, 1, b"x")), Ok(vec![]));
+    }
+    assert_eq!(drain(&mut c), [(kind::RST_STREAM, 1, vec![0, 0, 0, 5])]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::connection::{Block, Connection, ConnectionError, Event, Reading, Role
 use super::flood::{Flood, MAX_CONTINUATIONS};
 use super::frame::{FrameHeader, HEADER, flag, kind, setting, word};
 use super::hpack::{HeaderBlock, HpackError};
-use super::{DEFAULT_FRAME, ErrorCode, MAX_FRAME, MAX_WINDOW, PREFACE};
+use super::{DEFAULT_FRAME, ErrorCode, LARGEST_TAKEN, MAX_FRAME, MAX_WINDOW, PREFACE};
 use crate::span::Span;
 
 type Step = Result<Option<Event>, ConnectionError>;
@@ -85,6 +85,10 @@ impl<T: Default> Connection<T> {
             if header.stream != block.stream {
                 return protocol("client sent CONTINUATION frame with incorrect identifier");
             }
+        }
+        if header.len > LARGEST_TAKEN {
+            let text = format!("client sent too large frame of {} bytes", header.len);
+            return fail(ErrorCode::FRAME_SIZE_ERROR, text);
         }
         match header.kind {
             kind::DATA => {}
@@ -167,11 +171,10 @@ impl<T: Default> Connection<T> {
             left => self.counters.payload(left),
         }
         self.reading = Reading::Data { stream: 0, left, padding, end };
-        let Some(at) = self.find(stream) else { return self.data_for_nobody(stream) };
+        let Some(at) = self.find(stream).filter(|&at| !self.streams[at].reset) else {
+            return self.data_for_nobody(stream);
+        };
         let s = &mut self.streams[at];
-        if s.reset {
-            return Ok(None);
-        }
         if len as i64 > s.recv_window {
             let text = format!(
                 "client violated flow control for stream {stream}: received DATA frame length {len}, available window {}",
