@@ -226,6 +226,21 @@ fn rapid_reset_is_bounded() {
     assert_eq!(served, flood::MAX_RESETS + 1);
 }
 
+/// The same, but the peer breaks a rule so that the reset is ours ("made you reset").
+#[test]
+fn resets_that_a_peer_brings_about_are_bounded() {
+    let mut c = server();
+    let served = (0..10_000).position(|i| {
+        let id = 2 * i + 1;
+        c.begin_turn();
+        let wrong = [request(id, true), frame(kind::WINDOW_UPDATE, 0, id, &[0x7f, 0xff, 0xff, 0xff])].concat();
+        let result = feed(&mut c, &wrong);
+        c.release(id, ErrorCode::NO_ERROR);
+        result.is_err_and(|e| e.code == ErrorCode::ENHANCE_YOUR_CALM)
+    });
+    assert_eq!(served, Some(flood::MAX_RESETS as usize + 1));
+}
+
 /// Frames that cost us and bring nothing.
 #[test]
 fn useless_frames_are_bounded() {

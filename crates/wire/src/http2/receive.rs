@@ -375,6 +375,7 @@ impl<T: Default> Connection<T> {
         if self.goaway_sent {
             return Ok(None);
         }
+        self.counters.check_resets()?;
         let max = self.config.max_streams;
         let mut open = self.streams.len();
         if open >= max as usize {

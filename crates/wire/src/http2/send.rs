@@ -227,11 +227,13 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Ends a stream in both directions.
+    /// Ends a stream in both directions, for what the peer has sent on it.
     pub fn reset(&mut self, id: u32, code: ErrorCode) {
         let Some(at) = self.find(id).filter(|&at| !self.streams[at].reset) else { return };
         let s = &mut self.streams[at];
         (s.reset, s.local_closed, s.remote_closed) = (true, true, true);
+        // If that was one too many, the next stream that the peer opens is told.
+        let _ = self.counters.reset();
         self.send_reset(id, code);
     }
 
