@@ -80,6 +80,16 @@ impl<T> Connection<T> {
         self.out.extend_from_slice(&code.0.to_be_bytes());
     }
 
+    /// How many streams the peer takes at once, as far as it has said so (client).
+    pub fn allowed_streams(&self) -> u32 {
+        self.peer_streams
+    }
+
+    /// The peer will take so many; its own word may say otherwise later (client).
+    pub fn assume_streams(&mut self, allowed: u32) {
+        self.peer_streams = allowed;
+    }
+
     /// Whether the peer takes another stream now (client).
     pub fn can_open(&self) -> bool {
         !self.goaway_sent && self.streams.len() < self.peer_streams as usize && self.last_stream < MAX_WINDOW - 2
