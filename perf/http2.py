@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """What a request costs over HTTP/2 and over kept TLS connections, beside nginx: one CPU each, in turns.
 
-The load is h2load (wrk where the client speaks HTTP/1.1), the HTTP/2 backend nghttpd, both on the other CPU. nginx 1.22 reaches an
-HTTP/2 backend by `grpc_pass` only, so both servers use that. See perf/README.md.
+The load is h2load, or `ironweir stress` where the client speaks HTTP/1.1 (wrk needs more for TLS than either server, which would
+then be half idle); the HTTP/2 backend is nghttpd; both on the other CPU. nginx 1.22 reaches an HTTP/2 backend by `grpc_pass` only,
+so both servers use that. See perf/README.md.
 """
 import argparse
 import dataclasses
+import json
 import os
 import pathlib
 import re
@@ -21,7 +23,7 @@ CONFIGURATION = """user root;
 worker_processes 1;
 daemon off;
 pid {folder}/{name}.pid;
-error_log {folder}/{name}.log crit;
+error_log {folder}/{name}.log error;
 events {{ worker_connections 8192; }}
 http {{
     access_log off;
@@ -130,15 +132,29 @@ def measure(server, case, options):
     if case.is_http2:
         load = ["h2load", "-t1", f"-c{options.connections}", f"-m{case.streams}", f"-n{options.requests}", url]
     else:
-        load = ["wrk", "-t1", f"-c{options.connections * 4}", f"-d{options.seconds}s", url]
+        load = [str(options.ironweir), "stress", "-q", "--no-preflight", "-t", "1", "-c", str(options.connections * 4), "-d",
+                f"{options.seconds}s", "--json", "-", url]
     before = server.cpu()[2]
     said = subprocess.run(["taskset", "-c", str(options.load_cpu), *load], capture_output=True, text=True, check=False,
                           timeout=60).stdout
     spent = server.cpu()[2] - before
-    done = re.search(r"(\d+) succeeded, 0 failed, 0 errored, 0 timeout|(\d+) requests in", said)
-    if not done or "Non-2xx" in said or "Socket errors" in said or (case.is_http2 and f"status codes: {done[1]} 2xx" not in said):
-        raise ValueError(f"{server.name}: {said[-600:]}")
-    return spent * 1e6 / int(done[1] or done[2])
+    requests = answered(said) if case.is_http2 else answered_json(said)
+    if not requests:
+        log = (server.log.parent / f"{server.name}.log").read_text()
+        raise ValueError(f"{server.name}: {said[-600:]}\n{log[-2000:]}")
+    return spent * 1e6 / requests
+
+
+def answered(said):
+    """How many requests h2load had answered; 0 if any was not, or not well."""
+    done = re.search(r"(\d+) succeeded, 0 failed, 0 errored, 0 timeout", said)
+    return int(done[1]) if done and f"status codes: {done[1]} 2xx" in said else 0
+
+
+def answered_json(said):
+    """The same of `ironweir stress`."""
+    run = json.loads(said)
+    return 0 if run["errors"]["total"] else run["requests"]
 
 
 def row(case, rounds):

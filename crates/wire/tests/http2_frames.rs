@@ -208,6 +208,18 @@ fn streams_beyond_the_limit_are_refused() {
     assert_eq!(rest.expect("it ends").text, "client sent too many refused streams");
 }
 
+/// A quick client and quick answers: there is no end of requests in one turn.
+#[test]
+fn answered_streams_make_room_for_others() {
+    let mut c = server();
+    for id in (1..2_000).step_by(2) {
+        assert_eq!(feed(&mut c, &request(id, true)).unwrap().len(), 1);
+        c.send_head(id, true, |encoder, out| encoder.status(200, out));
+        c.release(id, ErrorCode::NO_ERROR);
+        assert!(drain(&mut c).iter().all(|frame| frame.0 == kind::HEADERS), "{id}");
+    }
+}
+
 /// Requests that are reset at once: the work of each is done, and nothing is ever read.
 #[test]
 fn rapid_reset_is_bounded() {

@@ -260,6 +260,7 @@ impl<T> Connection<T> {
                 self.send_reset(id, if server { ErrorCode::NO_ERROR } else { code });
             }
             self.counters.finished();
+            self.new_streams = self.new_streams.saturating_sub(1);
         }
         Some(self.streams.remove(at).data)
     }
