@@ -1,4 +1,4 @@
-//! `gzip` and `charset`: what recodes a body on its way out.
+//! `gzip`, `gunzip` and `charset`: what recodes a body on its way out.
 
 use crate::harness::{Backend, Reply, Response, Server, Site};
 use std::io::Read;
@@ -176,4 +176,39 @@ fn answers_of_upstreams_are_recoded_when_they_say_so() {
     assert_eq!(got("/plain"), ("text/plain; charset=A".into(), "XX".into()));
     assert_eq!(got("/over"), ("text/plain; charset=A".into(), "YY".into()));
     assert_eq!(got("/wish"), ("text/plain; charset=A".into(), "YY".into()));
+}
+
+#[test]
+fn unpacked_for_those_who_cannot() {
+    let packed = |text: &str| {
+        let mut out = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+        std::io::Write::write_all(&mut out, text.as_bytes()).unwrap();
+        out.finish().unwrap()
+    };
+    let whole = packed(&long_page());
+    let two = [packed("first, "), packed("second")].concat();
+    let server = Site::server(
+        "gunzip on; gzip_vary on; location / { gzip_static always; default_type text/html; }
+         location /sub/ { alias @DIR@/html/; gzip_static always; sub_filter_types *; sub_filter second 2nd; }",
+    )
+    .file("html/page.gz", &whole)
+    .file("html/two.gz", two)
+    .file("html/cut.gz", &whole[..whole.len() - 20])
+    .file("html/plain", "plain")
+    .start();
+    let r = ask_gzip(&server, "/page");
+    assert!(unpacked(&r) == long_page());
+    let length = whole.len().to_string();
+    assert_eq!((r.header("Content-Length"), r.header("Accept-Ranges")), (Some(&length[..]), Some("bytes")));
+    let r = server.get("/page");
+    assert!(r.text() == long_page() && r.header("ETag").unwrap().starts_with("W/\""));
+    assert_eq!((r.header("Content-Encoding"), r.header("Content-Length")), (None, None));
+    assert_eq!((r.header("Vary"), r.header("Accept-Ranges")), (Some("Accept-Encoding"), None));
+    assert_eq!(server.get("/two").text(), "first, second", "members follow each other");
+    assert_eq!(server.get("/sub/two").text(), "first, 2nd", "before other filters");
+    assert_eq!((server.get("/plain").text(), server.get("/plain").header("Vary")), ("plain".into(), None));
+    let mut client = server.connect();
+    client.send("GET /cut HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(!client.rest().ends_with(b"0\r\n\r\n"), "what is cut does not look whole");
+    assert!(server.error_log().contains("inflate() returned -5 on response end"));
 }

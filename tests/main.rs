@@ -22,6 +22,7 @@ mod filters;
 mod grpc;
 mod health;
 mod http2;
+mod http2_clients;
 mod http2_floods;
 mod http2_upstream;
 mod http3;

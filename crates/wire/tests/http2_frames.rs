@@ -4,7 +4,8 @@
 use wire::http2::connection::{Config, Connection, ConnectionError, Event, Role};
 use wire::http2::frame::{FrameHeader, HEADER, flag, kind};
 use wire::http2::hpack::{HeaderBlock, decoder::Limits, encoder::Encoder};
-use wire::http2::{ErrorCode, PREFACE, flood};
+use wire::http2::{ErrorCode, LARGEST_TAKEN, PREFACE, flood};
+use wire::span::Span;
 
 type Server = Connection<()>;
 
@@ -107,7 +108,25 @@ fn broken_frames_cost_the_connection() {
     refused(&frame(kind::GOAWAY, 0, 1, &[0; 8]), protocol);
     refused(&frame(kind::WINDOW_UPDATE, 0, 0, &[0; 4]), protocol);
     refused(&frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]), flow);
-    refused(&frame(kind::DATA, 0, 1, &[0; 16_385]), size);
+    refused(&FrameHeader { len: LARGEST_TAKEN + 1, kind: kind::DATA, flags: 0, stream: 1 }.bytes(), size);
+    refused(&frame(kind::HEADERS, flag::END_HEADERS, 3, &[0; 90_000]), ErrorCode::ENHANCE_YOUR_CALM);
+}
+
+/// As large as a frame can be: what has come of it is handed on at once, none of it is kept.
+#[test]
+fn the_largest_frame_is_taken_as_it_comes() {
+    let mut c = server();
+    feed(&mut c, &request(1, false)).unwrap();
+    c.open_window(1, LARGEST_TAKEN as u32);
+    let header = FrameHeader { len: LARGEST_TAKEN, kind: kind::DATA, flags: flag::END_STREAM, stream: 1 };
+    assert_eq!(feed(&mut c, &header.bytes()).unwrap(), []);
+    let (piece, mut come) = (vec![b'x'; 100_000], 0);
+    while come < LARGEST_TAKEN {
+        let n = piece.len().min(LARGEST_TAKEN - come);
+        come += n;
+        let end = come == LARGEST_TAKEN;
+        assert_eq!(feed(&mut c, &piece[..n]).unwrap(), [Event::Data { stream: 1, span: Span::new(0, n), end }]);
+    }
 }
 
 #[test]
@@ -124,6 +143,18 @@ fn a_stream_s_errors_cost_the_stream() {
     reset(&frame(kind::DATA, 0, 1, b"x"), true, ErrorCode::STREAM_CLOSED);
     reset(&frame(kind::WINDOW_UPDATE, 0, 1, &[0x7f, 0xff, 0xff, 0xff]), true, ErrorCode::FLOW_CONTROL_ERROR);
     reset(&request(1, false), false, ErrorCode::PROTOCOL_ERROR);
+}
+
+/// The peer has reset a stream whose owner does not know yet, and sends on.
+#[test]
+fn data_after_a_reset_are_answered_once() {
+    let mut c = server();
+    feed(&mut c, &request(1, false)).unwrap();
+    feed(&mut c, &frame(kind::RST_STREAM, 0, 1, &[0, 0, 0, 8])).unwrap();
+    for _ in 0..3 {
+        assert_eq!(feed(&mut c, &frame(kind::DATA, 0, 1, b"x")), Ok(vec![]));
+    }
+    assert_eq!(drain(&mut c), [(kind::RST_STREAM, 1, vec![0, 0, 0, 5])]);
 }
 
 #[test]
@@ -177,6 +208,18 @@ fn streams_beyond_the_limit_are_refused() {
     assert_eq!(rest.expect("it ends").text, "client sent too many refused streams");
 }
 
+/// A quick client and quick answers: there is no end of requests in one turn.
+#[test]
+fn answered_streams_make_room_for_others() {
+    let mut c = server();
+    for id in (1..2_000).step_by(2) {
+        assert_eq!(feed(&mut c, &request(id, true)).unwrap().len(), 1);
+        c.send_head(id, true, |encoder, out| encoder.status(200, out));
+        c.release(id, ErrorCode::NO_ERROR);
+        assert!(drain(&mut c).iter().all(|frame| frame.0 == kind::HEADERS), "{id}");
+    }
+}
+
 /// Requests that are reset at once: the work of each is done, and nothing is ever read.
 #[test]
 fn rapid_reset_is_bounded() {
@@ -193,6 +236,21 @@ fn rapid_reset_is_bounded() {
     });
     assert_eq!(error.expect("it ends").code, ErrorCode::ENHANCE_YOUR_CALM);
     assert_eq!(served, flood::MAX_RESETS + 1);
+}
+
+/// The same, but the peer breaks a rule so that the reset is ours ("made you reset").
+#[test]
+fn resets_that_a_peer_brings_about_are_bounded() {
+    let mut c = server();
+    let served = (0..10_000).position(|i| {
+        let id = 2 * i + 1;
+        c.begin_turn();
+        let wrong = [request(id, true), frame(kind::WINDOW_UPDATE, 0, id, &[0x7f, 0xff, 0xff, 0xff])].concat();
+        let result = feed(&mut c, &wrong);
+        c.release(id, ErrorCode::NO_ERROR);
+        result.is_err_and(|e| e.code == ErrorCode::ENHANCE_YOUR_CALM)
+    });
+    assert_eq!(served, Some(flood::MAX_RESETS as usize + 1));
 }
 
 /// Frames that cost us and bring nothing.

@@ -17,6 +17,7 @@ pub mod empty_gif;
 pub mod fastcgi;
 pub mod geo;
 pub mod grpc;
+pub mod gunzip;
 pub mod gzip;
 pub mod gzip_rules;
 pub mod gzip_static;
@@ -130,6 +131,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     disable_symlinks::DIRECTIVES,
     gzip_rules::DIRECTIVES,
     gzip::DIRECTIVES,
+    gunzip::DIRECTIVES,
     charset::DIRECTIVES,
     addition::DIRECTIVES,
     sub::DIRECTIVES,
@@ -239,6 +241,7 @@ pub const HEADER_FILTERS: &[HeaderFilter] = &[
     not_modified::filter,
     headers::filter,
     userid::filter,
+    gunzip::filter,
     addition::filter,
     sub::filter,
     charset::filter,
@@ -310,6 +313,8 @@ location_confs! {
     gzip_rules,
     /// `gzip`.
     gzip,
+    /// `gunzip`.
+    gunzip,
     /// `charset`.
     charset,
     /// `add_before_body`, `add_after_body`.
@@ -544,6 +549,7 @@ pub fn configure_arguments() -> String {
         "--with-http_addition_module",
         "--with-http_sub_module",
         "--with-http_auth_request_module",
+        "--with-http_gunzip_module",
         "--with-http_gzip_static_module",
         "--with-http_random_index_module",
         "--with-http_secure_link_module",

@@ -207,7 +207,7 @@ impl Request {
     pub fn broken(&mut self, error: &io::Error) -> Verdict {
         if error.kind() == io::ErrorKind::UnexpectedEof {
             crate::log_error!(self, Alert, "{error}");
-        } else if error.kind() == io::ErrorKind::FileTooLarge {
+        } else if matches!(error.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidData) {
             crate::log_error!(self, Error, "{error}");
         } else if error.kind() == io::ErrorKind::TimedOut {
             crate::log_error!(self, Info, "client timed out (110: Connection timed out)");

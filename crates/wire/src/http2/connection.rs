@@ -251,7 +251,7 @@ impl<T> Connection<T> {
         }
     }
 
-    /// A loop turn begins: bounds how many streams a peer may open in one.
+    /// A loop turn begins: bounds how many streams a peer may open in one, beyond those that are answered in it.
     pub fn begin_turn(&mut self) {
         self.new_streams = 0;
     }

@@ -1,13 +1,14 @@
 //! What a peer may cost without asking for anything: frames that are cheap to send and useless. Counted here, for the
-//! attacks known as rapid reset, CONTINUATION, SETTINGS, PING, PRIORITY and empty-frame floods, and tiny windows.
+//! attacks known as rapid reset, "made you reset" (CVE-2025-8671), CONTINUATION, SETTINGS, PING, PRIORITY and empty-frame
+//! floods, and tiny windows.
 
 /// Bytes that may pass beside payload: an eighth of all bytes and so many more have to be payload (nginx's rule).
 const SLACK: u64 = 1 << 20;
 /// Frames in a row that ask for nothing and carry nothing. A client that only keeps its connection warm sends one every
 /// some seconds; nginx allows ten times `keepalive_requests`.
 pub const MAX_IDLE_FRAMES: u32 = 10_000;
-/// Streams that a client may reset before they are answered, beyond those it let be answered. A browser cancels what a
-/// user scrolls past; nobody cancels a thousand more than he reads.
+/// Streams that a client may reset, or make us reset, before they are answered, beyond those it let be answered. A browser
+/// cancels what a user scrolls past; nobody cancels a thousand more than he reads.
 pub const MAX_RESETS: u32 = 1_000;
 /// CONTINUATION frames of one header block: enough for the largest block in pieces of a hundred bytes.
 pub const MAX_CONTINUATIONS: u32 = 512;
@@ -48,9 +49,14 @@ impl Counters {
         if self.idle_frames > MAX_IDLE_FRAMES || self.total / 8 > self.payload + SLACK { Err(Flood) } else { Ok(()) }
     }
 
-    /// The peer has reset a stream that was being answered.
+    /// A stream was reset before it was answered: by the peer, or by us for what the peer sent on it.
     pub fn reset(&mut self) -> Result<(), Flood> {
         self.resets += 1;
+        self.check_resets()
+    }
+
+    /// Whether that is what the peer is after.
+    pub fn check_resets(&self) -> Result<(), Flood> {
         if self.resets > MAX_RESETS { Err(Flood) } else { Ok(()) }
     }
 

@@ -171,11 +171,10 @@ impl<T: Default> Connection<T> {
             left => self.counters.payload(left),
         }
         self.reading = Reading::Data { stream: 0, left, padding, end };
-        let Some(at) = self.find(stream) else { return self.data_for_nobody(stream) };
+        let Some(at) = self.find(stream).filter(|&at| !self.streams[at].reset) else {
+            return self.data_for_nobody(stream);
+        };
         let s = &mut self.streams[at];
-        if s.reset {
-            return Ok(None);
-        }
         if len as i64 > s.recv_window {
             let text = format!(
                 "client violated flow control for stream {stream}: received DATA frame length {len}, available window {}",
@@ -376,6 +375,7 @@ impl<T: Default> Connection<T> {
         if self.goaway_sent {
             return Ok(None);
         }
+        self.counters.check_resets()?;
         let max = self.config.max_streams;
         let mut open = self.streams.len();
         if open >= max as usize {

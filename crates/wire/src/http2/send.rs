@@ -40,13 +40,12 @@ impl<T> Connection<T> {
         if client {
             self.out.extend_from_slice(PREFACE);
         }
-        let mut settings = vec![(setting::INITIAL_WINDOW_SIZE, self.config.stream_window)];
-        if client {
-            settings.push((setting::ENABLE_PUSH, 0));
-        } else {
-            settings.insert(0, (setting::MAX_CONCURRENT_STREAMS, self.config.max_streams));
-            settings.push((setting::MAX_FRAME_SIZE, LARGEST_TAKEN as u32));
-        }
+        let first = match client {
+            true => (setting::ENABLE_PUSH, 0),
+            false => (setting::MAX_CONCURRENT_STREAMS, self.config.max_streams),
+        };
+        let window = (setting::INITIAL_WINDOW_SIZE, self.config.stream_window);
+        let settings = [first, window, (setting::MAX_FRAME_SIZE, LARGEST_TAKEN as u32)];
         self.frame(kind::SETTINGS, 0, 0, settings.len() * 6);
         for (name, value) in settings {
             self.out.extend_from_slice(&name.to_be_bytes());
@@ -79,6 +78,16 @@ impl<T> Connection<T> {
         self.frame(kind::GOAWAY, 0, 0, 8);
         self.out.extend_from_slice(&last.to_be_bytes());
         self.out.extend_from_slice(&code.0.to_be_bytes());
+    }
+
+    /// How many streams the peer takes at once, as far as it has said so (client).
+    pub fn allowed_streams(&self) -> u32 {
+        self.peer_streams
+    }
+
+    /// The peer will take so many; its own word may say otherwise later (client).
+    pub fn assume_streams(&mut self, allowed: u32) {
+        self.peer_streams = allowed;
     }
 
     /// Whether the peer takes another stream now (client).
@@ -228,11 +237,13 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Ends a stream in both directions.
+    /// Ends a stream in both directions, for what the peer has sent on it.
     pub fn reset(&mut self, id: u32, code: ErrorCode) {
         let Some(at) = self.find(id).filter(|&at| !self.streams[at].reset) else { return };
         let s = &mut self.streams[at];
         (s.reset, s.local_closed, s.remote_closed) = (true, true, true);
+        // If that was one too many, the next stream that the peer opens is told.
+        let _ = self.counters.reset();
         self.send_reset(id, code);
     }
 
@@ -249,6 +260,7 @@ impl<T> Connection<T> {
                 self.send_reset(id, if server { ErrorCode::NO_ERROR } else { code });
             }
             self.counters.finished();
+            self.new_streams = self.new_streams.saturating_sub(1);
         }
         Some(self.streams.remove(at).data)
     }

@@ -31,6 +31,8 @@ const STAY_READY: Duration = Duration::from_millis(20);
 /// How much a lingering close reads at once.
 const LINGER_BUFFER: usize = 4096;
 
+const TIMED_OUT: &str = "client timed out (110: Connection timed out)";
+
 thread_local! {
     /// Room for the fields of one header block.
     static FIELDS: RefCell<HeaderBlock> = RefCell::default();
@@ -427,7 +429,10 @@ impl Driver {
         let mut state = self.session.state.borrow_mut();
         match wait {
             Wait::Streams => return Some(Poll::Pending),
-            Wait::Write => return Some(Poll::Ready(End::Gone)),
+            Wait::Write => {
+                self.log(Level::Info, TIMED_OUT);
+                return Some(Poll::Ready(End::Gone));
+            }
             Wait::Ready => {
                 drop(state);
                 self.rested = true;
@@ -441,7 +446,7 @@ impl Driver {
             Wait::Idle => state.wire.goaway(ErrorCode::NO_ERROR),
         }
         if wait != Wait::Idle {
-            self.log(Level::Info, "client timed out (110: Connection timed out)");
+            self.log(Level::Info, TIMED_OUT);
         }
         None
     }

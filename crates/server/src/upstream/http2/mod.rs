@@ -134,6 +134,10 @@ impl Session {
         !state.retired && state.wire.streams().len() < STREAMS_AT_ONCE && state.wire.can_open()
     }
 
+    fn allowed_streams(&self) -> u32 {
+        self.state.borrow().wire.allowed_streams()
+    }
+
     /// No further streams: it closes after its last one.
     fn retire(self: &Rc<Self>) {
         let mut state = self.state.borrow_mut();

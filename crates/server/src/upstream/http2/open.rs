@@ -110,14 +110,13 @@ impl Session {
     fn start(socket: Socket, job: &Job, chosen: &Chosen, key: Option<sharing::Key>) -> Rc<Session> {
         let config = Config { role: Role::Client, max_streams: 0, stream_window: STREAM_WINDOW, headers: HEADERS };
         let now = clock::monotonic_ms();
-        let state = State {
-            wire: Wire::new(config),
-            task: TaskId::NOBODY,
-            retired: key.is_none(),
-            opened: 0,
-            heard_ms: now,
-            crowded: false,
-        };
+        let mut wire = Wire::new(config);
+        if let Some(allowed) = key.as_ref().and_then(sharing::allowed_streams) {
+            // At least the stream that it is opened for.
+            wire.assume_streams(allowed.max(1));
+        }
+        let state =
+            State { wire, task: TaskId::NOBODY, retired: key.is_none(), opened: 0, heard_ms: now, crowded: false };
         let session = Rc::new(Session {
             state: RefCell::new(state),
             // Until it runs for the first time.

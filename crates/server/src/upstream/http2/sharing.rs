@@ -130,6 +130,15 @@ impl Drop for Slot {
     }
 }
 
+/// How many streams the peer takes at once, by what it has said on connections that are there. Its word on a new one comes
+/// later than the first requests, and it would refuse those beyond.
+pub(super) fn allowed_streams(key: &Key) -> Option<u32> {
+    TABLE.with_borrow(|table| {
+        let places = table.get(&(key.group, key.peer))?.iter().filter(|(made_for, _)| *made_for == key.identity);
+        places.filter_map(|(_, p)| if let Place::Ready(s) = p { Some(s.allowed_streams()) } else { None }).min()
+    })
+}
+
 /// A connection takes no further streams.
 pub(super) fn remove(session: &Rc<Session>) {
     let Some(key) = &session.key else { return };

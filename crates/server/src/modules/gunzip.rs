@@ -1,0 +1,114 @@
+//! Unpacks answers that are compressed already for clients that cannot (nginx's `ngx_http_gunzip_filter_module`). Who can is in
+//! `gzip_rules`.
+
+use super::core::accepted;
+use super::gzip_rules;
+use crate::config::{Directive, http, set};
+use crate::request::Request;
+use crate::request::filter::{BodyFilter, Chunk, Rest};
+use crate::request::headers::KnownHeader as K;
+use crate::request::respond::Filtered;
+use crate::settings;
+use flate2::{Decompress, FlushDecompress, Status};
+use std::io;
+
+/// What the module understands.
+pub const DIRECTIVES: &[Directive] =
+    &[http("gunzip", |s, n| set::flag(&mut s.level.conf.gunzip.gunzip, n)), http("gunzip_buffers", accepted)];
+
+settings! {
+    /// The module's values on one level.
+    pub struct Conf {
+        /// The directive.
+        gunzip: bool = false,
+    }
+}
+
+/// Unpacked bytes are handed on in pieces of at most this size. What comes in at once (`filter::PIECE`) can become a thousand
+/// times as much, not more: deflate cannot say it shorter.
+const ROOM: usize = 16 * 1024;
+/// The largest window, 32 kB: who packed it need not say.
+const WINDOW_BITS: u8 = 15;
+
+/// The header filter.
+pub fn filter(r: &mut Request) -> Filtered {
+    let packed =
+        |r: &Request| r.headers_out.find(K::ContentEncoding).is_some_and(|v| r.get(v).eq_ignore_ascii_case(b"gzip"));
+    if !*r.conf().gunzip.gunzip || !packed(r) {
+        return Filtered::Next;
+    }
+    r.ctx.gzip.vary = true;
+    if gzip_rules::is_ok(r) {
+        return Filtered::Next;
+    }
+    r.headers_out.remove(K::ContentEncoding);
+    r.headers_out.content_length = None;
+    r.headers_out.remove(K::AcceptRanges);
+    r.allow_ranges = false;
+    r.in_memory = true;
+    r.weaken_etag();
+    r.body_filters.push(Box::new(Gunzip { member: member(), ended: false, room: Vec::new(), file: Vec::new() }));
+    Filtered::Next
+}
+
+fn member() -> Decompress {
+    Decompress::new_gzip(WINDOW_BITS)
+}
+
+/// The body filter.
+struct Gunzip {
+    member: Decompress,
+    /// The member is complete. Another one may follow (RFC 1952 section 2.2).
+    ended: bool,
+    /// What is unpacked and has not been handed on.
+    room: Vec<u8>,
+    /// Where pieces of files are read to.
+    file: Vec<u8>,
+}
+
+impl BodyFilter for Gunzip {
+    fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool, mut rest: Rest<'_>) -> io::Result<()> {
+        let mut file = std::mem::take(&mut self.file);
+        let result = chunk.pieces(last, &mut file, |piece, last| {
+            self.inflate(r, piece, &mut rest)?;
+            if last && !self.ended {
+                return Err(invalid("inflate() returned -5 on response end"));
+            }
+            if last || (r.unbuffered && !self.room.is_empty()) {
+                rest.push(r, Chunk::Bytes(&self.room), last)?;
+                self.room.clear();
+            }
+            Ok(())
+        });
+        self.file = file;
+        result
+    }
+}
+
+impl Gunzip {
+    fn inflate(&mut self, r: &mut Request, mut input: &[u8], rest: &mut Rest<'_>) -> io::Result<()> {
+        let mut full = false;
+        while full || !input.is_empty() {
+            if std::mem::take(&mut self.ended) {
+                self.member = member();
+            }
+            if self.room.capacity() == 0 {
+                self.room.reserve_exact(ROOM);
+            }
+            let before = self.member.total_in();
+            let status = self.member.decompress_vec(input, &mut self.room, FlushDecompress::None);
+            input = &input[(self.member.total_in() - before) as usize..];
+            self.ended = status.map_err(|e| invalid(&format!("inflate() failed: {e}")))? == Status::StreamEnd;
+            full = self.room.len() == self.room.capacity() && !self.ended;
+            if self.room.len() == self.room.capacity() {
+                rest.push(r, Chunk::Bytes(&self.room), false)?;
+                self.room.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn invalid(text: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
