@@ -145,10 +145,7 @@ fn a_new_process_resets_old_connections() {
         let connection = connect(&endpoint, server.port).await;
         let mut requests = speak(connection.clone()).await;
         assert_eq!(ask(&mut requests, get("/"), b"").await.text(), "ok");
-        let master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
-        let worker = children(master)[0];
-        kill_process(Pid::from_raw(worker).unwrap(), Signal::KILL).unwrap();
-        assert!(wait(|| matches!(children(master).as_slice(), [one] if *one != worker)));
+        kill_worker(&server);
         let began = Instant::now();
         let asked = tokio::spawn(async move {
             let _ = requests.send_request(get("/")).await;
@@ -160,6 +157,41 @@ fn a_new_process_resets_old_connections() {
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
         let _ = asked.await;
     });
+}
+
+/// What was told of a connection under the first key is forgotten; the connection goes on, and new ones are under the second.
+#[test]
+fn a_new_host_key_is_taken_over() {
+    let server = quic_site("quic_host_key @DIR@/host.key;", "return 200 $connection;")
+        .set("THREADS", 2)
+        .file("host.key", "0123456789abcdef")
+        .start();
+    run(async {
+        let first_endpoint = endpoint(b"h3");
+        let (first, second) = (connect(&first_endpoint, server.port).await, endpoint(b"h3"));
+        let mut old = speak(first.clone()).await;
+        let number = ask(&mut old, get("/"), b"").await.text();
+        std::fs::write(server.dir().join("host.key"), "fedcba9876543210").unwrap();
+        reload(&server, 1);
+        server.wait_for("logs/error.log", "configuration 1 of worker process");
+        // Its packets find it though another thread gets them.
+        first_endpoint.rebind(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        assert_eq!(ask(&mut old, get("/"), b"").await.text(), number);
+        let connection = connect(&second, server.port).await;
+        let mut new = speak(connection.clone()).await;
+        assert_ne!(ask(&mut new, get("/"), b"").await.text(), number);
+        // A process that has only the second key can say that the new connection is over.
+        kill_worker(&server);
+        let _ = new.send_request(get("/")).await;
+        assert_eq!(connection.closed().await, quinn::ConnectionError::Reset);
+    });
+}
+
+fn kill_worker(server: &Server) {
+    let master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
+    let worker = children(master)[0];
+    kill_process(Pid::from_raw(worker).unwrap(), Signal::KILL).unwrap();
+    assert!(wait(|| matches!(children(master).as_slice(), [one] if *one != worker)));
 }
 
 #[test]

@@ -28,7 +28,7 @@ use bytes::BytesMut;
 use ids::{Ids, Owner};
 use mail::{Letter, Mailbox};
 use quinn_proto::{
-    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, EndpointEvent, Incoming, Transmit,
+    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, EndpointEvent, Incoming, ServerConfig, Transmit,
 };
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use std::cell::{Cell, RefCell};
@@ -51,8 +51,8 @@ const ROOM: usize = 65536;
 const ADMIT: Duration = Duration::from_micros(300);
 /// With more handshakes under way than this, a client's address is checked first whatever `quic_retry` says.
 const CALM: usize = 256;
-/// Datagrams of one connection made at once: at most 64 kB together.
-const SEGMENTS: usize = 40;
+/// Bytes of one connection's datagrams that one call sends: with their headers the kernel takes 64 kB.
+const AT_ONCE: usize = 65_000;
 
 /// The QUIC side of one listening socket.
 pub struct Endpoint {
@@ -67,6 +67,8 @@ pub struct Endpoint {
     generation: Cell<u64>,
     retry: Cell<bool>,
     gso: Cell<bool>,
+    /// For clients on this machine.
+    local: RefCell<Option<Arc<ServerConfig>>>,
     /// Connections whose handshake is under way.
     pub shaking: Cell<usize>,
     /// Connections that found no room in the socket's buffer.
@@ -110,8 +112,8 @@ impl Endpoint {
         let host_key = host_key.as_deref().unwrap_or(keys::own());
         let (number, mailbox) = mail::open().ok_or_else(|| io::Error::other("too many QUIC sockets"))?;
         let owner = Owner { socket: listener.place as u16, endpoint: number };
-        let ids = Ids { owner, keys: Arc::new(keys::Keys::new(host_key)) };
-        let mut config = EndpointConfig::new(Arc::new(keys::reset(host_key)));
+        let ids = Ids { owner, keys: Arc::new(keys::Ring::new(host_key)) };
+        let mut config = EndpointConfig::new(ids.keys.clone());
         let maker = ids.clone();
         config.cid_generator(move || Box::new(maker.clone()));
         config.supported_versions(vec![1]);
@@ -127,6 +129,7 @@ impl Endpoint {
             generation: Cell::new(0),
             retry: Cell::new(false),
             gso: Cell::new(true),
+            local: RefCell::default(),
             shaking: Cell::new(0),
             blocked: RefCell::default(),
             task: Cell::new(TaskId::NOBODY),
@@ -164,10 +167,12 @@ impl Endpoint {
             return;
         }
         let conf = settings(&shot, &self.listener);
+        self.ids.keys.turn(conf.quic_host_key.as_deref().unwrap_or(keys::own()));
         self.retry.set(*conf.quic_retry);
         self.gso.set(*conf.quic_gso);
         let core = &shot.location(root(&shot, &self.listener)).conf.core;
-        self.proto.borrow_mut().set_server_config(transport::config(conf, core));
+        self.local.replace(transport::config(conf, core, transport::longest_local()));
+        self.proto.borrow_mut().set_server_config(transport::config(conf, core, transport::LONGEST));
     }
 
     /// Reads datagrams. True: there are no more for now.
@@ -298,7 +303,9 @@ impl Endpoint {
         let Some(client) = connection::new_quic(remote, local, self.listener.number) else {
             return Some(self.proto.borrow_mut().refuse(incoming, answer));
         };
-        let accept = || self.proto.borrow_mut().accept(incoming, now, answer, None).map_err(Box::new);
+        let local = plain(incoming.remote_address()).ip().is_loopback();
+        let config = self.local.borrow().clone().filter(|_| local);
+        let accept = || self.proto.borrow_mut().accept(incoming, now, answer, config).map_err(Box::new);
         let accepted = with_client(&client, accept);
         match accepted {
             Ok((handle, connection)) => {
@@ -318,7 +325,7 @@ impl Endpoint {
                 None
             }
             Err(e) => {
-                connection::http3::log(&client, Level::Info, &format!("QUIC handshake failed ({})", e.cause));
+                connection::http3::failed(&client, &e.cause);
                 e.response
             }
         }
@@ -351,9 +358,9 @@ impl Endpoint {
         engine::wake(self.task.get());
     }
 
-    /// How many datagrams one call may send.
-    pub fn segments(&self) -> usize {
-        if self.gso.get() { self.udp.max_gso_segments().clamp(1, SEGMENTS) } else { 1 }
+    /// How many datagrams of so many bytes one call may send.
+    pub fn segments(&self, bytes: u16) -> usize {
+        if self.gso.get() { (AT_ONCE / usize::from(bytes)).clamp(1, self.udp.max_gso_segments()) } else { 1 }
     }
 }
 
