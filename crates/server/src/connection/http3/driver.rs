@@ -69,8 +69,8 @@ pub(super) struct Driver {
     pub(super) check: Option<Check>,
     drained: bool,
     counted_idle: bool,
-    /// Acknowledgements that had come when they were counted the last time.
-    acknowledged: u64,
+    /// The estimate of the round trip when it was looked at the last time.
+    round_trip: Duration,
     /// Datagrams that found no room.
     unsent: Option<(Transmit, Vec<u8>)>,
 }
@@ -124,7 +124,7 @@ impl Driver {
             check: None,
             drained: false,
             counted_idle: false,
-            acknowledged: 0,
+            round_trip: Duration::ZERO,
             unsent: None,
         }
     }
@@ -361,10 +361,11 @@ impl Driver {
         self.wait = Wait::Farewell;
     }
 
-    /// Whether the client has acknowledged anything since this was asked the last time.
+    /// Whether the client has acknowledged anything new since this was asked the last time: each time it does, the
+    /// estimate of the round trip is another. (The number of its ACK frames would say nothing: it may repeat itself.)
     fn has_progress(&mut self) -> bool {
-        let acknowledged = self.session.state.borrow().quic.stats().frame_rx.acks;
-        std::mem::replace(&mut self.acknowledged, acknowledged) != acknowledged
+        let round_trip = self.session.state.borrow().quic.rtt();
+        std::mem::replace(&mut self.round_trip, round_trip) != round_trip
     }
 
     fn count_idle(&mut self, idle: bool) {

@@ -159,6 +159,11 @@ impl StreamState {
         self.wake();
     }
 
+    /// Bytes of body that QUIC has taken.
+    fn taken(&self) -> u64 {
+        self.output.written.saturating_sub((self.frames.len() + self.partial.len()) as u64)
+    }
+
     fn has_output(&self) -> bool {
         !self.partial.is_empty() || !self.frames.is_empty() || !self.output.is_empty() || (self.last && !self.finished)
     }
