@@ -1,9 +1,9 @@
 //! QUIC connections: how they begin, move, outlive reloads, and end.
 
-use crate::harness::quic::{ask, client, connect, endpoint, get, quic_site, run, speak};
-use crate::harness::{Server, wait};
+use crate::harness::quic::{Requests, ask, client, connect, endpoint, get, quic_site, run, speak};
+use crate::harness::{Backend, Reply, Server, wait};
 use crate::processes::children;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
@@ -192,6 +192,81 @@ fn kill_worker(server: &Server) {
     let worker = children(master)[0];
     kill_process(Pid::from_raw(worker).unwrap(), Signal::KILL).unwrap();
     assert!(wait(|| matches!(children(master).as_slice(), [one] if *one != worker)));
+}
+
+/// USR2: connections stay with the process that has them, from another address too, and new ones go to the new process, also
+/// while the old one drains and when it is gone.
+#[test]
+fn a_new_binary_takes_over_what_is_new() {
+    const CLIENTS: usize = 8;
+    let backend = Backend::start(|_| {
+        std::thread::sleep(Duration::from_secs(2));
+        Reply::ok("late")
+    });
+    let server =
+        quic_site("", "location / { return 200 $pid; } location /slow { proxy_pass http://127.0.0.1:@BACKEND@; }")
+            .set("THREADS", 2)
+            .set("BACKEND", backend.port)
+            .start();
+    let all_of = async |clients: &mut Vec<(quinn::Endpoint, Requests)>| {
+        let mut pids = Vec::new();
+        for (_, requests) in clients {
+            pids.push(ask(requests, get("/"), b"").await.text());
+        }
+        pids.sort();
+        pids.dedup();
+        pids
+    };
+    let some = async || {
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            clients.push(client(server.port).await);
+        }
+        clients
+    };
+    run(async {
+        let mut old = some().await;
+        let before = all_of(&mut old).await;
+        let master = server.read("logs/nginx.pid");
+        server.signal(Signal::USR2);
+        let newer = || !["", &master].contains(&&*server.read("logs/nginx.pid"));
+        assert!(wait(|| server.error_log().matches("start worker process ").count() == 2 && newer()));
+        let new_master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
+        for (endpoint, _) in &old {
+            endpoint.rebind(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        }
+        assert_eq!(all_of(&mut old).await, before);
+        let mut new = some().await;
+        let after = all_of(&mut new).await;
+        assert!(after.len() == 1 && after != before, "{before:?} {after:?}");
+        // One of them is busy while the old process drains.
+        let mut busy = old.remove(0).1;
+        let late = tokio::spawn(async move { ask(&mut busy, get("/slow"), b"").await.text() });
+        assert!(wait_in_turn(|| backend.seen().len() == 1).await);
+        server.signal(Signal::QUIT);
+        server.wait_for("logs/error.log", "gracefully shutting down");
+        let mut newer = some().await;
+        assert_eq!(all_of(&mut newer).await, after);
+        assert_eq!(late.await.unwrap(), "late");
+        server.wait_for("logs/error.log", &format!("worker process {} exited with code 0", before[0]));
+        new.append(&mut newer);
+        new.append(&mut some().await);
+        assert_eq!(all_of(&mut new).await, after);
+        let new_master = Pid::from_raw(new_master as i32).unwrap();
+        kill_process(new_master, Signal::TERM).unwrap();
+        assert!(wait(|| test_kill_process(new_master).is_err()));
+    });
+}
+
+/// Waits for a condition and lets clients work meanwhile.
+async fn wait_in_turn(mut condition: impl FnMut() -> bool) -> bool {
+    for _ in 0..1000 {
+        if condition() {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    false
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! HTTP/3 and QUIC clients that only cost: each is cut off or held to a limit, in memory and time. Frames are written byte for
 //! byte.
 
-use crate::harness::quic::{Requests, ask, client, client_config, connect, endpoint, endpoint_with, get, quic_site, run, speak};
+use crate::harness::quic::{
+    Requests, ask, client, client_config, connect, endpoint, endpoint_with, get, quic_site, run, speak,
+};
 use crate::harness::{Backend, Reply, Server, Setup, wait};
 use crate::http2_floods::usage;
 use crate::http3::{framed, head};
@@ -81,10 +83,8 @@ fn requests_that_are_cancelled_again_and_again_end_the_connection() {
         std::thread::sleep(Duration::from_millis(50));
         Reply::ok("late")
     });
-    let server = site(&format!(
-        "keepalive_requests 100000; location /late {{ proxy_pass http://127.0.0.1:{}; }}",
-        backend.port
-    ));
+    let server =
+        site(&format!("keepalive_requests 100000; location /late {{ proxy_pass http://127.0.0.1:{}; }}", backend.port));
     run(async {
         let code = attacked(&server, async |connection| {
             while let Ok((mut send, mut receive)) = connection.open_bi().await {
@@ -297,7 +297,8 @@ fn first_packets_of_nobody() {
     let server = site("client_header_timeout 5s;");
     run(async {
         let (before, _good, _requests) = warm(&server).await;
-        let (nowhere, nobody) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
+        let (nowhere, nobody) =
+            (UdpSocket::bind("127.0.0.1:0").await.unwrap(), UdpSocket::bind("127.0.0.1:0").await.unwrap());
         let endpoint = endpoint(b"h3");
         let (mut asking, mut packet) = (Vec::new(), vec![0; 2048]);
         for _ in 0..NOBODIES {

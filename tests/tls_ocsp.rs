@@ -110,7 +110,9 @@ fn clients_certificates_are_asked_about_over_quic() {
         assert!(other.connect(([127, 0, 0, 1], server.port).into(), "localhost").unwrap().await.is_err());
     });
     let counted = || server.get("/api/9/ssl").text();
-    let all = |said: &str| ["\"handshakes\":5", "\"handshakes_failed\":1", "\"session_reuses\":1"].iter().all(|c| said.contains(c));
+    let all = |said: &str| {
+        ["\"handshakes\":5", "\"handshakes_failed\":1", "\"session_reuses\":1"].iter().all(|c| said.contains(c))
+    };
     assert!(wait(|| all(&counted())), "{}", counted());
 }
 

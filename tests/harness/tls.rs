@@ -163,7 +163,6 @@ fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientC
     builder.with_custom_certificate_verifier(Arc::new(Anybody))
 }
 
-
 /// A connection with TLS.
 pub struct SecureClient {
     pub stream: StreamOwned<ClientConnection, TcpStream>,

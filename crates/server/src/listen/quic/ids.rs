@@ -5,7 +5,7 @@
 //! | socket (2) | endpoint (2) | random (4) | seal (4) |
 //! ```
 //! *Socket* is the number of the listening socket among those of its address: the kernel's program looks at it
-//! (`listen::socket`). *Endpoint* is who reads that socket: after a reload with fewer threads two may. The seal tells our
+//! (`listen::steer`). *Endpoint* is who reads that socket: after a reload with fewer threads two may. The seal tells our
 //! ids from a client's, so that a stateless reset is sent only for what was ours.
 
 use super::keys::{Ring, SEAL};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of an id.
-pub(super) const LEN: usize = SEALED + SEAL;
+pub const LEN: usize = SEALED + SEAL;
 /// What the seal covers.
 pub(super) const SEALED: usize = 8;
 

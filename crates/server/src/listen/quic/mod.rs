@@ -16,7 +16,7 @@ mod mail;
 mod tokens;
 mod transport;
 
-use super::Listener;
+use super::{Listener, steer};
 use crate::connection::{self, Address};
 use crate::engine::{self, TaskId};
 use crate::log::error::Level;
@@ -25,10 +25,11 @@ use crate::settings::ListenAddress;
 use crate::snapshot::Shot;
 use crate::tls::quic::with_client;
 use bytes::BytesMut;
+pub use ids::LEN as ID_LEN;
 use ids::{Ids, Owner};
 use mail::{Letter, Mailbox};
 use quinn_proto::{
-    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, EndpointEvent, Incoming, ServerConfig, Transmit,
+    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, EndpointEvent, Incoming, Transmit,
 };
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use std::cell::{Cell, RefCell};
@@ -67,8 +68,6 @@ pub struct Endpoint {
     generation: Cell<u64>,
     retry: Cell<bool>,
     gso: Cell<bool>,
-    /// For clients on this machine.
-    local: RefCell<Option<Arc<ServerConfig>>>,
     /// Connections whose handshake is under way.
     pub shaking: Cell<usize>,
     /// Connections that found no room in the socket's buffer.
@@ -111,7 +110,7 @@ impl Endpoint {
         let host_key = settings(&shot, &listener).quic_host_key.clone();
         let host_key = host_key.as_deref().unwrap_or(keys::own());
         let (number, mailbox) = mail::open().ok_or_else(|| io::Error::other("too many QUIC sockets"))?;
-        let owner = Owner { socket: listener.place as u16, endpoint: number };
+        let owner = Owner { socket: steer::number(listener.place), endpoint: number };
         let ids = Ids { owner, keys: Arc::new(keys::Ring::new(host_key)) };
         let mut config = EndpointConfig::new(ids.keys.clone());
         let maker = ids.clone();
@@ -129,7 +128,6 @@ impl Endpoint {
             generation: Cell::new(0),
             retry: Cell::new(false),
             gso: Cell::new(true),
-            local: RefCell::default(),
             shaking: Cell::new(0),
             blocked: RefCell::default(),
             task: Cell::new(TaskId::NOBODY),
@@ -171,8 +169,7 @@ impl Endpoint {
         self.retry.set(*conf.quic_retry);
         self.gso.set(*conf.quic_gso);
         let core = &shot.location(root(&shot, &self.listener)).conf.core;
-        self.local.replace(transport::config(conf, core, transport::longest_local()));
-        self.proto.borrow_mut().set_server_config(transport::config(conf, core, transport::LONGEST));
+        self.proto.borrow_mut().set_server_config(transport::config(conf, core));
     }
 
     /// Reads datagrams. True: there are no more for now.
@@ -303,9 +300,7 @@ impl Endpoint {
         let Some(client) = connection::new_quic(remote, local, self.listener.number) else {
             return Some(self.proto.borrow_mut().refuse(incoming, answer));
         };
-        let local = plain(incoming.remote_address()).ip().is_loopback();
-        let config = self.local.borrow().clone().filter(|_| local);
-        let accept = || self.proto.borrow_mut().accept(incoming, now, answer, config).map_err(Box::new);
+        let accept = || self.proto.borrow_mut().accept(incoming, now, answer, None).map_err(Box::new);
         let accepted = with_client(&client, accept);
         match accepted {
             Ok((handle, connection)) => {

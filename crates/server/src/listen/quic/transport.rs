@@ -23,8 +23,8 @@ const TOKEN_LIFETIME: Duration = Duration::from_secs(600);
 /// Early packets of those, together.
 const INCOMING_BYTES: u64 = 1024 * 1024;
 
-/// The library's configuration for paths of datagrams up to `longest` bytes. None: it lacks what it needs.
-pub(super) fn config(conf: &Conf, core: &core::Conf, longest: u16) -> Option<Arc<ServerConfig>> {
+/// The library's configuration. None: it lacks what it needs.
+pub(super) fn config(conf: &Conf, core: &core::Conf) -> Option<Arc<ServerConfig>> {
     let streams = (*conf.http3_max_concurrent_streams).min(1 << 32);
     let each = (*conf.http3_stream_buffer_size).max(1);
     let number = |n: u64| VarInt::from_u64(n).unwrap_or(VarInt::MAX);
@@ -38,9 +38,7 @@ pub(super) fn config(conf: &Conf, core: &core::Conf, longest: u16) -> Option<Arc
     transport.crypto_buffer_size(HANDSHAKE_BUFFER);
     transport.datagram_receive_buffer_size(None);
     transport.enable_segmentation_offload(*conf.quic_gso);
-    let mut discovery = MtuDiscoveryConfig::default();
-    discovery.upper_bound(longest);
-    transport.mtu_discovery_config(Some(discovery));
+    transport.mtu_discovery_config(Some(MtuDiscoveryConfig::default()));
     let host_key = conf.quic_host_key.as_deref().unwrap_or(keys::own());
     let handshakes = Handshakes::new(*conf.quic_active_connection_id_limit)?;
     let mut config = ServerConfig::new(Arc::new(handshakes), Arc::new(keys::tokens(host_key)));
@@ -51,11 +49,6 @@ pub(super) fn config(conf: &Conf, core: &core::Conf, longest: u16) -> Option<Arc
     config.max_incoming(MAX_INCOMING).incoming_buffer_size_total(INCOMING_BYTES);
     Some(Arc::new(config))
 }
-
-/// The longest datagram for a client of this machine, in bytes: there the kernel cuts nothing, and TCP sends as much at once.
-pub(super) fn longest_local() -> u16 { std::env::var("IW_MTU").ok().and_then(|v| v.parse().ok()).unwrap_or(1452) }
-/// For everybody else: IPv6 in an Ethernet frame.
-pub(super) const LONGEST: u16 = 1452;
 
 /// A silent connection is over after this. nginx takes `keepalive_timeout`, which ends waits for slow upstreams too: here that
 /// is our own deadline, and QUIC's is at least a minute.
