@@ -62,7 +62,7 @@ fn frames(all: &[u8]) -> Vec<(u8, u32, Vec<u8>)> {
 }
 
 /// Resident memory in bytes and processor time of the server.
-fn usage(server: &Server) -> (u64, Duration) {
+pub fn usage(server: &Server) -> (u64, Duration) {
     let pid = server.read("logs/nginx.pid").trim().to_owned();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     let mut sum = (0, Duration::ZERO);

@@ -1,5 +1,5 @@
 //! HTTP/3 by clients of other descent, each left out, aloud, where it is not installed: ngtcp2's `gtlsclient` (Debian's
-//! `ngtcp2-client`), aioquic (PyPI, found by `AIOQUIC_PYTHON` or `python3`), Chromium.
+//! `ngtcp2-client`), aioquic (PyPI, found by `AIOQUIC_PYTHON` or `python3`), quic-go (built here, where Go is), Chromium.
 
 use crate::harness::quic::quic_site;
 use crate::harness::{Server, openssl};
@@ -7,7 +7,7 @@ use std::process::Command;
 
 fn site() -> (Server, Vec<u8>) {
     let content: Vec<u8> = (0..50_000u32).flat_map(u32::to_le_bytes).collect();
-    let server = quic_site("", "location /v { return 200 \"$http3 $server_protocol\"; }").set("THREADS", 2);
+    let server = quic_site("", "http2 on; location /v { return 200 \"$http3 $server_protocol\"; }").set("THREADS", 2);
     (server.file("html/f", &content).start(), content)
 }
 
@@ -86,6 +86,27 @@ fn aioquic() {
     std::fs::write(server.dir().join("v"), "h3 HTTP/3.0").unwrap();
     let (file, text) = (digest("expected"), digest("v"));
     assert_eq!(said.lines().collect::<Vec<_>>(), [&file, &text, &text]);
+}
+
+#[test]
+fn quic_go() {
+    let source = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/quic-go");
+    let (server, content) = site();
+    let program = server.dir().join("quic-go");
+    let built = Command::new("go").args(["build", "-o"]).arg(&program).arg(".").current_dir(source).output();
+    if !built.as_ref().is_ok_and(|o| o.status.success()) {
+        return println!("Go, or what the client is built of, is not there: left out ({built:?})");
+    }
+    let program = program.display().to_string();
+    std::fs::write(server.dir().join("expected"), &content).unwrap();
+    let digest = openssl(server.dir(), &["md5", "-r", "expected"]).split(' ').next().unwrap().to_owned();
+    for (protocol, name) in [("h3", "HTTP/3.0"), ("h2", "HTTP/2.0")] {
+        let url = format!("https://localhost:{}/f", server.port);
+        let many = ["-protocol", protocol, "-connections", "2", "-streams", "8", "-requests", "100", "-md5", &url];
+        let said = client(&program, &many).expect("it was built");
+        assert!(said.contains(&format!("\"protocol\":\"{name}\",\"requests\":100,")), "{said}");
+        assert!(said.contains(&format!("\"errors\":0,\"status\":200,\"md5\":\"{digest}\"")), "{said}");
+    }
 }
 
 #[test]

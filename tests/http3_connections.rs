@@ -1,9 +1,9 @@
 //! QUIC connections: how they begin, move, outlive reloads, and end.
 
-use crate::harness::quic::{ask, client, connect, endpoint, get, quic_site, run, speak};
-use crate::harness::{Server, wait};
+use crate::harness::quic::{Requests, ask, client, connect, endpoint, get, quic_site, run, speak};
+use crate::harness::{Backend, Reply, Server, wait};
 use crate::processes::children;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
@@ -145,10 +145,7 @@ fn a_new_process_resets_old_connections() {
         let connection = connect(&endpoint, server.port).await;
         let mut requests = speak(connection.clone()).await;
         assert_eq!(ask(&mut requests, get("/"), b"").await.text(), "ok");
-        let master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
-        let worker = children(master)[0];
-        kill_process(Pid::from_raw(worker).unwrap(), Signal::KILL).unwrap();
-        assert!(wait(|| matches!(children(master).as_slice(), [one] if *one != worker)));
+        kill_worker(&server);
         let began = Instant::now();
         let asked = tokio::spawn(async move {
             let _ = requests.send_request(get("/")).await;
@@ -160,6 +157,116 @@ fn a_new_process_resets_old_connections() {
         assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
         let _ = asked.await;
     });
+}
+
+/// What was told of a connection under the first key is forgotten; the connection goes on, and new ones are under the second.
+#[test]
+fn a_new_host_key_is_taken_over() {
+    let server = quic_site("quic_host_key @DIR@/host.key;", "return 200 $connection;")
+        .set("THREADS", 2)
+        .file("host.key", "0123456789abcdef")
+        .start();
+    run(async {
+        let first_endpoint = endpoint(b"h3");
+        let (first, second) = (connect(&first_endpoint, server.port).await, endpoint(b"h3"));
+        let mut old = speak(first.clone()).await;
+        let number = ask(&mut old, get("/"), b"").await.text();
+        std::fs::write(server.dir().join("host.key"), "fedcba9876543210").unwrap();
+        reload(&server, 1);
+        server.wait_for("logs/error.log", "configuration 1 of worker process");
+        // Its packets find it though another thread gets them.
+        first_endpoint.rebind(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        assert_eq!(ask(&mut old, get("/"), b"").await.text(), number);
+        let connection = connect(&second, server.port).await;
+        let mut new = speak(connection.clone()).await;
+        assert_ne!(ask(&mut new, get("/"), b"").await.text(), number);
+        // A process that has only the second key can say that the new connection is over.
+        kill_worker(&server);
+        let _ = new.send_request(get("/")).await;
+        assert_eq!(connection.closed().await, quinn::ConnectionError::Reset);
+    });
+}
+
+fn kill_worker(server: &Server) {
+    let master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
+    let worker = children(master)[0];
+    kill_process(Pid::from_raw(worker).unwrap(), Signal::KILL).unwrap();
+    assert!(wait(|| matches!(children(master).as_slice(), [one] if *one != worker)));
+}
+
+/// USR2: connections stay with the process that has them, from another address too, and new ones go to the new process, also
+/// while the old one drains and when it is gone.
+#[test]
+fn a_new_binary_takes_over_what_is_new() {
+    const CLIENTS: usize = 8;
+    let backend = Backend::start(|_| {
+        std::thread::sleep(Duration::from_secs(2));
+        Reply::ok("late")
+    });
+    let server =
+        quic_site("", "location / { return 200 $pid; } location /slow { proxy_pass http://127.0.0.1:@BACKEND@; }")
+            .set("THREADS", 2)
+            .set("BACKEND", backend.port)
+            .start();
+    let all_of = async |clients: &mut Vec<(quinn::Endpoint, Requests)>| {
+        let mut pids = Vec::new();
+        for (_, requests) in clients {
+            pids.push(ask(requests, get("/"), b"").await.text());
+        }
+        pids.sort();
+        pids.dedup();
+        pids
+    };
+    let some = async || {
+        let mut clients = Vec::new();
+        for _ in 0..CLIENTS {
+            clients.push(client(server.port).await);
+        }
+        clients
+    };
+    run(async {
+        let mut old = some().await;
+        let before = all_of(&mut old).await;
+        let master = server.read("logs/nginx.pid");
+        server.signal(Signal::USR2);
+        let newer = || !["", &master].contains(&&*server.read("logs/nginx.pid"));
+        assert!(wait(|| server.error_log().matches("start worker process ").count() == 2 && newer()));
+        let new_master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
+        for (endpoint, _) in &old {
+            endpoint.rebind(UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        }
+        assert_eq!(all_of(&mut old).await, before);
+        let mut new = some().await;
+        let after = all_of(&mut new).await;
+        assert!(after.len() == 1 && after != before, "{before:?} {after:?}");
+        // One of them is busy while the old process drains.
+        let mut busy = old.remove(0).1;
+        let late = tokio::spawn(async move { ask(&mut busy, get("/slow"), b"").await.text() });
+        assert!(wait_in_turn(|| backend.seen().len() == 1).await);
+        server.signal(Signal::QUIT);
+        server.wait_for("logs/error.log", "gracefully shutting down");
+        let mut newer = some().await;
+        assert_eq!(all_of(&mut newer).await, after);
+        assert_eq!(late.await.unwrap(), "late");
+        server.wait_for("logs/error.log", &format!("worker process {} exited with code 0", before[0]));
+        new.append(&mut newer);
+        new.append(&mut some().await);
+        assert_eq!(all_of(&mut new).await, after);
+        let new_master = Pid::from_raw(new_master as i32).unwrap();
+        kill_process(new_master, Signal::TERM).unwrap();
+        assert!(wait(|| test_kill_process(new_master).is_err()));
+    });
+}
+
+/// Waits for a condition and lets clients work meanwhile.
+async fn wait_in_turn(mut condition: impl FnMut() -> bool) -> bool {
+    for _ in 0..1000 {
+        if condition() {
+            return true;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    false
 }
 
 #[test]

@@ -28,6 +28,7 @@ mod http2_upstream;
 mod http3;
 mod http3_clients;
 mod http3_connections;
+mod http3_floods;
 mod includes;
 mod keepalive;
 mod otel;

@@ -1,6 +1,6 @@
 //! OCSP, with OpenSSL's responder: clients' certificates that are asked about, and answers that are shown with ours.
 
-use crate::harness::{Port, Server, Setup, Site, has_tools, openssl, wait};
+use crate::harness::{Port, Server, Setup, Site, has_tools, openssl, quic, wait};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -72,6 +72,48 @@ fn clients_certificates_are_asked_about() {
     assert_eq!(ask("bad", "kept.org"), "FAILED:certificate status request failed");
     server.wait_for("logs/error.log", "client SSL certificate verify error: (23:certificate revoked)");
     server.wait_for("logs/error.log", "failed (111: Connection refused) while checking a client's certificate");
+}
+
+/// The same over QUIC: requests wait for the answer. What handshakes came to is counted.
+#[test]
+fn clients_certificates_are_asked_about_over_quic() {
+    if !has_tools() {
+        return;
+    }
+    let port = Port::reserve();
+    let site = site(
+        "ssl_certificate localhost.crt; ssl_certificate_key localhost.key; ssl_verify_client on;
+         ssl_client_certificate root.crt;
+         server { listen 127.0.0.1:@PORT@ quic; ssl_ocsp on; ssl_ocsp_responder http://127.0.0.1:@OCSP@/;
+                  error_page 495 =200 /failed; return 200 \"$ssl_client_verify $ssl_session_reused\"; }
+         server { listen 127.0.0.1:@PORT@; location /api { api; } }",
+    );
+    let responder = Responder::start(site.path(), port.number);
+    let server = site.set("OCSP", port.number).start();
+    let ask_on = async |endpoint: &quinn::Endpoint| {
+        let mut requests = quic::speak(quic::connect(endpoint, server.port).await).await;
+        quic::ask(&mut requests, quic::get("/"), b"").await.text()
+    };
+    let client = |certificate: &str| {
+        quic::endpoint_with(quic::client_config(Setup::with_certificate(server.dir(), certificate), b"h3"))
+    };
+    quic::run(async {
+        let good = client("good");
+        assert_eq!(ask_on(&good).await, "SUCCESS .");
+        assert_eq!(ask_on(&good).await, "SUCCESS r");
+        assert_eq!(ask_on(&client("bad")).await, "FAILED:certificate revoked .");
+        assert_eq!(ask_on(&client("unknown")).await, "FAILED:certificate status unknown .");
+        drop(responder);
+        assert_eq!(ask_on(&client("good")).await, "FAILED:certificate status request failed .");
+        // Nobody speaks this.
+        let other = quic::endpoint_with(quic::client_config(Setup::new(), b"h4"));
+        assert!(other.connect(([127, 0, 0, 1], server.port).into(), "localhost").unwrap().await.is_err());
+    });
+    let counted = || server.get("/api/9/ssl").text();
+    let all = |said: &str| {
+        ["\"handshakes\":5", "\"handshakes_failed\":1", "\"session_reuses\":1"].iter().all(|c| said.contains(c))
+    };
+    assert!(wait(|| all(&counted())), "{}", counted());
 }
 
 /// What `openssl s_client` says of the staple.

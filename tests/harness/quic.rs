@@ -1,7 +1,6 @@
 //! A QUIC client, of the crates `quinn` and `h3`: the transport is a relative of ours, the HTTP/3 on it is not.
 
-use super::Site;
-use super::tls::quic_config;
+use super::{Setup, Site};
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, Request};
 use quinn::crypto::rustls::QuicClientConfig;
@@ -49,16 +48,31 @@ pub fn run(test: impl Future<Output = ()>) {
 
 /// A client of one protocol.
 pub fn endpoint(protocol: &[u8]) -> Endpoint {
+    endpoint_with(client_config(Setup::new(), protocol))
+}
+
+/// A client of its own kind.
+pub fn endpoint_with(config: ClientConfig) -> Endpoint {
     let mut endpoint = Endpoint::client(SocketAddr::from(([127, 0, 0, 1], 0))).expect("a socket");
-    let crypto = QuicClientConfig::try_from(quic_config(protocol)).expect("TLS 1.3 is there");
-    endpoint.set_default_client_config(ClientConfig::new(Arc::new(crypto)));
+    endpoint.set_default_client_config(config);
     endpoint
+}
+
+/// How a client of one protocol speaks.
+pub fn client_config(setup: Setup, protocol: &[u8]) -> ClientConfig {
+    let crypto = QuicClientConfig::try_from(setup.quic(protocol)).expect("TLS 1.3 is there");
+    ClientConfig::new(Arc::new(crypto))
 }
 
 /// A connection on which frames are written by hand.
 pub async fn connect(endpoint: &Endpoint, port: u16) -> quinn::Connection {
+    connect_to(endpoint, port, "localhost").await
+}
+
+/// The same, to a server by its name.
+pub async fn connect_to(endpoint: &Endpoint, port: u16, name: &str) -> quinn::Connection {
     let address = SocketAddr::from(([127, 0, 0, 1], port));
-    endpoint.connect(address, "localhost").expect("an address").await.expect("the handshake goes well")
+    endpoint.connect(address, name).expect("an address").await.expect("the handshake goes well")
 }
 
 /// Speaks HTTP/3 on a connection.

@@ -125,6 +125,14 @@ impl Setup {
         Setup { config: Arc::new(builder().with_client_cert_resolver(Arc::new(pair))) }
     }
 
+    /// What a QUIC client of one protocol speaks TLS by. It takes any certificate and sends early data where it may.
+    pub fn quic(self, protocol: &[u8]) -> ClientConfig {
+        let mut config = Arc::unwrap_or_clone(self.config);
+        config.alpn_protocols = vec![protocol.to_vec()];
+        config.enable_early_data = true;
+        config
+    }
+
     /// Connects and asks for a server by name.
     pub fn connect(&self, port: u16, name: &str) -> SecureClient {
         self.try_connect(port, name).expect("the handshake goes well")
@@ -153,14 +161,6 @@ fn builder() -> rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientC
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let builder = builder.expect("the provider has them").dangerous();
     builder.with_custom_certificate_verifier(Arc::new(Anybody))
-}
-
-/// What a QUIC client of one protocol speaks TLS by. It takes any certificate and sends early data where it may.
-pub fn quic_config(protocol: &[u8]) -> ClientConfig {
-    let mut config = builder().with_no_client_auth();
-    config.alpn_protocols = vec![protocol.to_vec()];
-    config.enable_early_data = true;
-    config
 }
 
 /// A connection with TLS.

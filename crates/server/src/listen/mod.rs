@@ -5,6 +5,7 @@ pub mod pktinfo;
 pub mod quic;
 pub mod silent;
 pub mod socket;
+pub mod steer;
 
 use crate::connection::{self, Address};
 use crate::engine::io::{Interest, Registration};

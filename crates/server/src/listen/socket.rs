@@ -1,6 +1,7 @@
 //! Listening sockets: opened by the master from what the configuration says, one SO_REUSEPORT socket a thread and
 //! address, kept through reloads, changes of the thread count and binary upgrades. Accepts nothing itself.
 
+use super::steer;
 use crate::log::error::Errno;
 use crate::master::sys;
 use crate::server_log;
@@ -47,6 +48,8 @@ pub struct Listener {
     pub kind: SocketKind,
     /// At least one for each thread; for a unix socket one in all.
     pub sockets: Vec<ListenSocket>,
+    /// QUIC sockets of the binary before this one that stand before them in the kernel's group: their connections stay there.
+    pub ahead: usize,
 }
 
 impl Listener {
@@ -71,13 +74,15 @@ pub struct NotOpened;
 pub struct Listeners {
     /// One for each address, in the order of the configuration.
     pub list: Vec<Listener>,
+    /// Another binary's process has them too.
+    inherited: bool,
 }
 
 impl Listeners {
     /// Takes over the sockets a process of another binary left, from the value of [`INHERIT_VARIABLE`].
     pub fn inherited(value: &str) -> Listeners {
         server_log!(Notice, "using inherited sockets from \"{value}\"");
-        let mut listeners = Listeners::default();
+        let mut listeners = Listeners { inherited: true, ..Listeners::default() };
         let mut numbers: Vec<&str> = value.split([':', ';']).collect();
         if let Some(rest) = numbers.pop().filter(|rest| !rest.is_empty()) {
             server_log!(Emerg, "invalid socket number \"{rest}\" in {INHERIT_VARIABLE} environment variable, ignoring");
@@ -101,22 +106,14 @@ impl Listeners {
     fn add(&mut self, address: ListenAddress, kind: SocketKind, socket: ListenSocket) {
         match self.list.iter_mut().find(|l| l.address == address && l.kind == kind) {
             Some(listener) => listener.sockets.push(socket),
-            None => self.list.push(Listener { address, kind, sockets: vec![socket] }),
+            None => self.list.push(Listener { address, kind, sockets: vec![socket], ahead: 0 }),
         }
     }
 
     /// The sockets `specs` ask for with `threads` threads. Those open here are used again, with the options of
     /// `specs`; on failure everything is as before. Waits while an address is in use.
     pub fn open(&self, specs: &[ListenSpec], threads: usize) -> Result<Listeners, NotOpened> {
-        let kept = |spec: &ListenSpec| self.list.iter().find(|l| l.is_for(spec)).map(|l| l.sockets.clone());
-        let mut list: Vec<Listener> = specs
-            .iter()
-            .map(|spec| Listener {
-                address: spec.address.clone(),
-                kind: spec.kind,
-                sockets: kept(spec).unwrap_or_default(),
-            })
-            .collect();
+        let mut list: Vec<Listener> = specs.iter().map(|spec| self.kept(spec)).collect();
         for left in (0..TRIES).rev() {
             let mut in_use = false;
             for (spec, listener) in specs.iter().zip(&mut list) {
@@ -124,7 +121,7 @@ impl Listeners {
             }
             if !in_use {
                 specs.iter().zip(&list).for_each(|(spec, listener)| configure(spec, listener));
-                return Ok(Listeners { list });
+                return Ok(Listeners { list, inherited: false });
             }
             server_log!(Notice, "try again to bind() after 500ms");
             if left > 0 {
@@ -133,6 +130,23 @@ impl Listeners {
         }
         server_log!(Emerg, "still could not bind()");
         Err(NotOpened)
+    }
+
+    /// What is open here of what `spec` asks for.
+    fn kept(&self, spec: &ListenSpec) -> Listener {
+        let found = self.list.iter().find(|l| l.is_for(spec));
+        let mut listener = found.cloned().unwrap_or_else(|| Listener {
+            address: spec.address.clone(),
+            kind: spec.kind,
+            sockets: Vec::new(),
+            ahead: 0,
+        });
+        // Two processes that read one QUIC socket would take each other's packets: this one opens its own beside those.
+        if self.inherited && spec.quic && !spec.unsteered {
+            listener.ahead = listener.sockets.len();
+            listener.sockets.clear();
+        }
+        listener
     }
 
     /// Opens what `listener` lacks. `Ok(false)`: the address is in use.
@@ -146,7 +160,8 @@ impl Listeners {
         }
         // Another program's socket must not be shared by accident: the first one is bound without SO_REUSEPORT, and
         // fails if somebody listens. Our own sockets of an overlapping address (`*:80` beside `127.0.0.1:80`) may stay.
-        let overlapping: Vec<_> = self.list.iter().filter(|l| overlaps(l, spec)).collect();
+        let beside = |l: &&Listener| overlaps(l, spec) || (listener.ahead > 0 && l.is_for(spec));
+        let overlapping: Vec<_> = self.list.iter().filter(beside).collect();
         overlapping.iter().flat_map(|l| &l.sockets).for_each(|socket| share(socket, spec));
         while listener.sockets.len() < wanted {
             let alone = listener.sockets.is_empty() && overlapping.is_empty() && !spec.reuseport;
@@ -284,8 +299,14 @@ fn configure(spec: &ListenSpec, listener: &Listener) {
             if let Some((name, result)) = tell_destination(&socket, &spec.address) {
                 check(name, result);
             }
-            if spec.quic && listener.sockets.len() > 1 {
-                steer(&socket, spec, &check);
+            if spec.quic && listener.sockets.len() + listener.ahead > 1 {
+                let own = steer::Own {
+                    generation: steer::generation(),
+                    count: listener.sockets.len(),
+                    ahead: listener.ahead,
+                };
+                let result = if spec.unsteered { steer::no_more(&socket) } else { steer::steer(&socket, own) };
+                check("SO_ATTACH_REUSEPORT_CBPF".to_owned(), result);
             }
             continue;
         }
@@ -307,27 +328,6 @@ fn configure(spec: &ListenSpec, listener: &Listener) {
             check(format!("TCP_DEFER_ACCEPT, {seconds}"), set);
         }
     }
-}
-
-/// QUIC packets go to the socket that their connection id names (`quic::ids`), those that have none yet by their addresses.
-fn steer(socket: &Socket, spec: &ListenSpec, check: &impl Fn(String, io::Result<()>)) {
-    if spec.unsteered {
-        // There may be no program to take away.
-        let _ = sys::set_option(socket.as_fd(), libc::SOL_SOCKET, libc::SO_DETACH_REUSEPORT_BPF, 0);
-        return;
-    }
-    let step = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
-    // A datagram that is too short for its step ends the program with 0, the first socket.
-    let program = [
-        step(libc::BPF_LD | libc::BPF_B | libc::BPF_ABS, 0, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 2, 0, 0x80),
-        // A short header (RFC 9000 section 17.3): the id stands behind the first byte.
-        step(libc::BPF_LD | libc::BPF_H | libc::BPF_ABS, 0, 0, 1),
-        step(libc::BPF_RET | libc::BPF_A, 0, 0, 0),
-        // No socket: the kernel takes the one for these addresses.
-        step(libc::BPF_RET | libc::BPF_K, 0, 0, u32::MAX),
-    ];
-    check("SO_ATTACH_REUSEPORT_CBPF".to_owned(), sys::choose_socket_by(socket.as_fd(), &program));
 }
 
 /// A socket for all addresses has each datagram say which one it was sent to: answers come from there.

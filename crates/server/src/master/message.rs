@@ -171,7 +171,8 @@ fn read_listeners(input: &mut Reader<'_>, current: &[Listener]) -> Option<Vec<Li
                 (*open.get(&id)?).clone()
             });
         }
-        listeners.push(Listener { address, kind, sockets });
+        // Where its sockets stand is the master's business.
+        listeners.push(Listener { address, kind, sockets, ahead: 0 });
     }
     Some(listeners)
 }

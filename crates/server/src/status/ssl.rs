@@ -58,6 +58,16 @@ impl Totals {
     }
 }
 
+/// What a client says of a certificate it does not like.
+pub const REJECTIONS: &[Alert] = &[
+    Alert::BadCertificate,
+    Alert::UnsupportedCertificate,
+    Alert::CertificateRevoked,
+    Alert::CertificateExpired,
+    Alert::CertificateUnknown,
+    Alert::UnknownCA,
+];
+
 /// Counts what happened to a server's handshake.
 pub fn note(server: &Server, event: Event) {
     ALL.count(event as usize);
@@ -102,14 +112,7 @@ fn cause(error: &Error) -> Option<Event> {
             | PeerIncompatible::Tls13RequiredForQuic
             | PeerIncompatible::SupportedVersionsExtensionRequired,
         ) => Some(Event::NoProtocol),
-        Error::AlertReceived(
-            Alert::BadCertificate
-            | Alert::UnsupportedCertificate
-            | Alert::CertificateRevoked
-            | Alert::CertificateExpired
-            | Alert::CertificateUnknown
-            | Alert::UnknownCA,
-        ) => Some(Event::Rejected),
+        Error::AlertReceived(alert) if REJECTIONS.contains(alert) => Some(Event::Rejected),
         _ => None,
     }
 }

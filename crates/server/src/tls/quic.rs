@@ -4,9 +4,7 @@
 use super::notes::{self, Notes};
 use super::server::Context;
 use crate::connection::Client;
-use crate::connection::handshake::{self, Done};
-use crate::snapshot::ServerId;
-use crate::tls::verify::Failure;
+use crate::connection::handshake::{self, Done, Path};
 use quinn_proto::crypto::rustls::QuicServerConfig;
 use quinn_proto::crypto::{self, ExportKeyingMaterialError, KeyPair, Keys, PacketKey, UnsupportedVersion};
 use quinn_proto::transport_parameters::TransportParameters;
@@ -19,7 +17,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use wire::http3::varint;
-use wire::tls::{ClientHello, HelloError};
+use wire::tls::HelloError;
 
 thread_local! {
     /// Whose handshake is worked on.
@@ -102,18 +100,14 @@ fn limit_ids(params: &[u8], wanted: u64) -> Vec<u8> {
     out
 }
 
-/// What a handshake came to so far.
+/// What a handshake came to so far. What was asked for is with the client (`Client::tls`).
 pub struct Shaken {
-    /// The client's first message, and what stands where in it.
-    pub message: Vec<u8>,
-    /// See `message`.
-    pub hello: ClientHello,
-    /// The server name asked for, if there is a server of that name.
-    pub name: Option<String>,
-    /// The server whose settings hold.
-    pub server: ServerId,
-    /// The rest.
+    /// What came of it.
     pub done: Done,
+    /// See [`handshake::Path`].
+    pub path: Path,
+    /// Who is asked about that.
+    pub context: Arc<Context>,
 }
 
 enum State {
@@ -126,10 +120,6 @@ enum State {
 struct Begun {
     tls: ServerConnection,
     context: Arc<Context>,
-    message: Vec<u8>,
-    hello: ClientHello,
-    name: Option<String>,
-    server: ServerId,
     notes: std::sync::Mutex<Notes>,
 }
 
@@ -153,14 +143,16 @@ fn of_hello(e: HelloError) -> TransportError {
 }
 
 /// Finds the server for a hello and begins its handshake.
-fn begin(message: Vec<u8>, params: Vec<u8>) -> Result<Begun, TransportError> {
-    let hello = wire::tls::parse(&message).map_err(of_hello)?;
+fn begin(message: &[u8], params: Vec<u8>) -> Result<Begun, TransportError> {
+    let hello = wire::tls::parse(message).map_err(of_hello)?;
     let client = CLIENT.with_borrow(Clone::clone).expect("handshakes are worked on for a client");
     let shot = crate::worker::shot();
     let site = shot.ports[crate::worker::port_of(&shot, client.listener)].site(&client);
-    let name = hello.server_name.and_then(|name| handshake::host(name.of(&message)));
+    let name = hello.server_name.and_then(|name| handshake::host(name.of(message)));
     let found = name.as_ref().and_then(|name| site.find_early(name.as_bytes()));
     let server = found.unwrap_or(site.default);
+    let facts = handshake::facts(&shot, message, &hello, name.filter(|_| found.is_some()), server);
+    let _ = client.tls.set(Rc::new(facts));
     let refused = || alert(AlertDescription::UnrecognisedName, "callback failed");
     let context = handshake::context(&shot, server, site.default).ok_or_else(refused)?;
     let config = context.quic.as_ref().ok_or_else(refused)?;
@@ -171,8 +163,7 @@ fn begin(message: Vec<u8>, params: Vec<u8>) -> Result<Begun, TransportError> {
     let config = config.map_err(|text| alert(AlertDescription::InternalError, text))?;
     let internal = |e: rustls::Error| alert(AlertDescription::InternalError, e.to_string());
     let tls = ServerConnection::new(config, Version::V1, params).map_err(internal)?;
-    let (context, name) = (context.clone(), name.filter(|_| found.is_some()));
-    Ok(Begun { tls, context, message, hello, name, server, notes: Default::default() })
+    Ok(Begun { tls, context: context.clone(), notes: Default::default() })
 }
 
 impl Session {
@@ -193,7 +184,7 @@ impl Session {
                     return Ok(());
                 }
                 let all = std::mem::take(hello);
-                let begun = begin(all[..len].to_vec(), std::mem::take(params))?;
+                let begun = begin(&all[..len], std::mem::take(params))?;
                 self.state = State::Begun(Box::new(begun));
                 Some(all)
             }
@@ -229,13 +220,8 @@ impl crypto::Session for Session {
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
         let begun = self.begun()?;
         let notes = std::mem::take(&mut *begun.notes.lock().ok()?);
-        let (mut done, path) = handshake::done(&begun.tls, &begun.context, notes);
-        if !path.is_empty() {
-            // Nobody was asked about the certificate: it is not taken on trust.
-            done.verified = Err(Failure::OCSP_FAILED);
-        }
-        let (message, hello, name) = (begun.message.clone(), begun.hello.clone(), begun.name.clone());
-        Some(Box::new(Shaken { message, hello, name, server: begun.server, done }))
+        let (done, path) = handshake::done(&begun.tls, &begun.context, notes);
+        Some(Box::new(Shaken { done, path, context: begun.context.clone() }))
     }
 
     fn peer_identity(&self) -> Option<Box<dyn Any>> {

@@ -193,10 +193,11 @@ impl State {
             s.gather(hq)?;
             s.partial = Bytes::from(std::mem::take(&mut s.frames));
         }
-        let mut stream = self.quic.send_stream(id);
+        let State { quic, flood, .. } = self;
+        let mut stream = quic.send_stream(id);
         while !s.partial.is_empty() {
             match stream.write_chunks(std::slice::from_mut(&mut s.partial)) {
-                Ok(written) if written.bytes > 0 => {}
+                Ok(written) if written.bytes > 0 => flood.sent_data(written.bytes, !s.partial.is_empty()),
                 Ok(_) | Err(WriteError::Blocked) => {
                     if s.output.written > before {
                         s.wake();

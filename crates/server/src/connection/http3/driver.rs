@@ -1,12 +1,13 @@
 //! The task of a connection: takes its datagrams, lets the protocols and the streams work, sends all that came of it.
 
+use super::handshake::Check;
 use super::{MAX_BLOCKED, OneWay, Session, State, TABLE, code, default_server, log};
-use crate::connection::{Address, Client, handshake};
+use crate::connection::{Address, Client};
 use crate::listen::quic::{self, Link};
 use crate::log::error::Level;
 use crate::modules::core::Conf;
 use crate::snapshot::Shot;
-use crate::tls::quic::{Shaken, with_client};
+use crate::tls::quic::with_client;
 use crate::worker::timer::Timer;
 use crate::worker::{clock, counters};
 use bytes::Bytes;
@@ -41,8 +42,10 @@ thread_local! {
 enum Wait {
     /// The handshake: `client_header_timeout`.
     Handshake,
-    /// The streams have their own deadlines; what is on its way has QUIC's.
+    /// The streams have their own deadlines.
     Streams,
+    /// The client to acknowledge what it was sent, all of it: `send_timeout`, again with each acknowledgement.
+    Acknowledgements,
     /// The first request, or the rest of a head: the same again.
     Head,
     /// The next request: `keepalive_timeout`.
@@ -54,16 +57,20 @@ enum Wait {
 pub(super) struct Driver {
     pub(super) session: Rc<Session>,
     pub(super) client: Rc<Client>,
-    link: Rc<Link>,
+    pub(super) link: Rc<Link>,
     /// QUIC's deadline, and what it is.
     timer: Timer,
     due: Option<Instant>,
     /// Ours.
     patience: Timer,
     wait: Wait,
-    shaking: bool,
+    pub(super) shaking: bool,
+    /// The client's certificate is asked about: its requests wait.
+    pub(super) check: Option<Check>,
     drained: bool,
     counted_idle: bool,
+    /// The estimate of the round trip when it was looked at the last time.
+    round_trip: Duration,
     /// Datagrams that found no room.
     unsent: Option<(Transmit, Vec<u8>)>,
 }
@@ -114,8 +121,10 @@ impl Driver {
             patience,
             wait: Wait::Handshake,
             shaking: true,
+            check: None,
             drained: false,
             counted_idle: false,
+            round_trip: Duration::ZERO,
             unsent: None,
         }
     }
@@ -135,6 +144,7 @@ impl Driver {
         if crate::worker::draining() {
             self.go_away();
         }
+        self.verify(cx);
         self.events(cx);
         self.wait_for(cx);
         let mut more = self.send(now);
@@ -177,7 +187,7 @@ impl Driver {
             let done = match event {
                 Event::HandshakeDataReady => Ok(()),
                 Event::Connected => {
-                    self.connected();
+                    self.connected(cx);
                     Ok(())
                 }
                 Event::ConnectionLost { reason } => {
@@ -186,7 +196,7 @@ impl Driver {
                 }
                 Event::Stream(StreamEvent::Opened { dir }) => {
                     self.shaken();
-                    self.accept_streams(cx, dir)
+                    if self.check.is_none() { self.accept_streams(cx, dir) } else { Ok(()) }
                 }
                 Event::Stream(StreamEvent::Readable { id }) => self.readable(cx, id),
                 Event::Stream(StreamEvent::Writable { id }) => {
@@ -200,7 +210,7 @@ impl Driver {
                 self.fail(&e);
             }
         }
-        let error = self.session.error.take();
+        let error = self.session.error.take().or_else(|| self.session.state.borrow().is_crumbling());
         if let Some(e) = error {
             self.fail(&e);
         }
@@ -217,27 +227,8 @@ impl Driver {
         state.cancel(id)
     }
 
-    /// Notes what the handshake came to, as far as it has come, before the first request looks at it.
-    pub(super) fn shaken(&mut self) {
-        if self.client.tls.get().is_some() {
-            return;
-        }
-        let state = self.session.state.borrow();
-        let data = state.quic.crypto_session().handshake_data();
-        let Some(shaken) = data.and_then(|d| d.downcast::<Shaken>().ok()) else { return };
-        let Shaken { message, hello, name, server, done } = *shaken;
-        let early = state.quic.is_handshaking();
-        drop(state);
-        self.session.hq.set(done.alpn.as_deref() == Some(wire::http3::ALPN_HQ));
-        let facts = handshake::facts(&crate::worker::shot(), &message, &hello, name, server);
-        facts.early.set(early);
-        let _ = facts.done.set(done);
-        let _ = self.client.tls.set(Rc::new(facts));
-        self.open_control();
-    }
-
     /// Our settings.
-    fn open_control(&mut self) {
+    pub(super) fn open_control(&mut self) {
         let mut state = self.session.state.borrow_mut();
         if self.session.hq.get() || state.control.id.is_some() {
             return;
@@ -253,32 +244,6 @@ impl Driver {
         if let Some(end) = goaway {
             frame::write_goaway(end, &mut state.control.output);
         }
-    }
-
-    fn connected(&mut self) {
-        self.shaken();
-        self.calm();
-    }
-
-    fn calm(&mut self) {
-        if std::mem::take(&mut self.shaking) {
-            let endpoint = &self.link.endpoint;
-            endpoint.shaking.set(endpoint.shaking.get() - 1);
-        }
-    }
-
-    fn lost(&mut self, reason: &Lost) {
-        let text = match reason {
-            Lost::ApplicationClosed(_) | Lost::LocallyClosed | Lost::Reset => None,
-            Lost::TimedOut if self.shaking => Some("client timed out (110: Connection timed out)".to_owned()),
-            Lost::TimedOut => None,
-            _ if self.shaking => Some(format!("QUIC handshake failed ({reason})")),
-            _ => Some(format!("QUIC connection lost ({reason})")),
-        };
-        if let Some(text) = text {
-            self.note(&text);
-        }
-        self.end_streams();
     }
 
     pub(super) fn note(&self, text: &str) {
@@ -297,7 +262,7 @@ impl Driver {
         self.end_streams();
     }
 
-    fn end_streams(&mut self) {
+    pub(super) fn end_streams(&mut self) {
         let mut state = self.session.state.borrow_mut();
         state.dead = true;
         state.ready.clear();
@@ -354,8 +319,9 @@ impl Driver {
             let mut state = self.session.state.borrow_mut();
             match () {
                 () if state.dead || state.quic.is_closed() => Wait::Farewell,
-                () if self.shaking => Wait::Handshake,
-                () if state.streams.values().any(|s| s.owned) || state.is_sending() => Wait::Streams,
+                () if self.shaking || self.check.is_some() => Wait::Handshake,
+                () if state.streams.values().any(|s| s.owned) => Wait::Streams,
+                () if state.is_sending() => Wait::Acknowledgements,
                 () if self.client.requests.get() == 0 || state.requests() > 0 => Wait::Head,
                 () => Wait::Idle,
             }
@@ -366,6 +332,7 @@ impl Driver {
             let server = shot.server(default_server(&shot, &self.client));
             match wait {
                 Wait::Streams | Wait::Farewell => self.patience.clear(),
+                Wait::Acknowledgements => self.patience.set(*self.settings(&shot).send_timeout),
                 Wait::Handshake | Wait::Head => self.patience.set(*server.conf.core.client_header_timeout),
                 Wait::Idle => self.patience.set(*self.settings(&shot).keepalive_timeout),
             }
@@ -373,9 +340,17 @@ impl Driver {
         if self.patience.poll_expired(cx).is_pending() {
             return;
         }
-        if wait != Wait::Idle {
-            self.note("client timed out (110: Connection timed out)");
+        if wait == Wait::Acknowledgements && self.has_progress() {
+            // The time begins anew with the next turn.
+            self.wait = Wait::Streams;
+            return crate::engine::wake(crate::engine::current());
         }
+        match wait {
+            Wait::Handshake if self.shaking => self.lost(&Lost::TimedOut),
+            Wait::Idle => {}
+            _ => self.note("client timed out (110: Connection timed out)"),
+        }
+        self.calm();
         self.patience.clear();
         if self.session.state.borrow_mut().abandon_heads() {
             // What is waited for next is found in the next turn.
@@ -384,6 +359,13 @@ impl Driver {
         }
         self.close(ErrorCode::NO_ERROR, "");
         self.wait = Wait::Farewell;
+    }
+
+    /// Whether the client has acknowledged anything new since this was asked the last time: each time it does, the
+    /// estimate of the round trip is another. (The number of its ACK frames would say nothing: it may repeat itself.)
+    fn has_progress(&mut self) -> bool {
+        let round_trip = self.session.state.borrow().quic.rtt();
+        std::mem::replace(&mut self.round_trip, round_trip) != round_trip
     }
 
     fn count_idle(&mut self, idle: bool) {
@@ -401,7 +383,7 @@ impl Driver {
             self.link.endpoint.wait_for_room();
             return false;
         }
-        let segments = self.link.endpoint.segments();
+        let segments = self.link.endpoint.segments(self.session.state.borrow().quic.current_mtu());
         let hq = self.session.hq.get();
         let mut packets = PACKETS.take();
         let mut more = true;

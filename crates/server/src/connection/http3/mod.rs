@@ -3,19 +3,22 @@
 //! `quinn_proto` and `wire::http3`, which know no socket.
 //!
 //! ```text
-//! driver.rs   datagrams <-> streams; when the connection is idle, ends, or is given up
-//! receive.rs  what streams bring: requests and the client's one-way streams
-//! stream.rs   what a request sees of its stream: body in, answer out
-//! answer.rs   head, body and trailers of an answer as frames
+//! driver.rs     datagrams <-> streams; when the connection is idle, ends, or is given up
+//! handshake.rs  what the handshake came to
+//! receive.rs    what streams bring: requests and the client's one-way streams
+//! stream.rs     what a request sees of its stream: body in, answer out
+//! answer.rs     head, body and trailers of an answer as frames
 //! ```
 
 mod answer;
 mod driver;
+mod handshake;
 mod receive;
 mod stream;
 
 pub use answer::{informational, queue, write_head};
 pub use driver::serve;
+pub use handshake::failed;
 pub use stream::Http3Stream;
 
 use crate::connection::Client;
@@ -29,7 +32,7 @@ use quinn_proto::{Connection, StreamId, VarInt};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use wire::http2::flood::Counters;
+use wire::http2::flood::{Counters, Flood};
 use wire::http2::hpack::decoder::Limits;
 use wire::http3::qpack::{self, table::Table};
 use wire::http3::{ConnectionError, ErrorCode, control, request};
@@ -156,6 +159,11 @@ impl StreamState {
         self.wake();
     }
 
+    /// Bytes of body that QUIC has taken.
+    fn taken(&self) -> u64 {
+        self.output.written.saturating_sub((self.frames.len() + self.partial.len()) as u64)
+    }
+
     fn has_output(&self) -> bool {
         !self.partial.is_empty() || !self.frames.is_empty() || !self.output.is_empty() || (self.last && !self.finished)
     }
@@ -186,8 +194,17 @@ impl State {
     fn cancel(&mut self, id: StreamId) -> Result<(), ConnectionError> {
         let Some(s) = self.streams.get_mut(&id).filter(|s| !s.reset) else { return Ok(()) };
         s.give_up();
-        let flood = |_| ConnectionError::new(ErrorCode::EXCESSIVE_LOAD, "http3 flood detected");
         self.flood.reset().map_err(flood)
+    }
+
+    /// Windows are the client's: who opens them by crumbs wants nothing but work done.
+    fn is_crumbling(&self) -> Option<ConnectionError> {
+        (!self.dead && self.flood.is_crumbling()).then(|| flood(Flood))
+    }
+
+    /// Bytes have come that ask for nothing yet and carry nothing.
+    fn idle(&mut self) -> Result<(), ConnectionError> {
+        self.flood.idle_frame().map_err(flood)
     }
 
     /// Whether the client has not confirmed all of an answer.
@@ -218,12 +235,16 @@ impl Session {
     }
 }
 
+fn flood(_: Flood) -> ConnectionError {
+    ConnectionError::new(ErrorCode::EXCESSIVE_LOAD, "http3 flood detected")
+}
+
 fn code(code: ErrorCode) -> VarInt {
     VarInt::from_u32(code.0)
 }
 
 /// Writes a line about a connection.
-pub fn log(client: &Rc<Client>, level: Level, text: &str) {
+fn log(client: &Rc<Client>, level: Level, text: &str) {
     let shot = crate::worker::shot();
     let root = shot.server(default_server(&shot, client)).root;
     let log = &shot.location(root).conf.core.error_log;

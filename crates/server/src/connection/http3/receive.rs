@@ -47,10 +47,17 @@ enum Head {
 }
 
 fn take_chunk(state: &mut State, id: StreamId) -> Got {
-    let mut stream = state.quic.recv_stream(id);
+    let State { quic, flood, .. } = state;
+    let mut stream = quic.recv_stream(id);
     let Ok(mut chunks) = stream.read(true) else { return Got::Reset };
     match chunks.next(usize::MAX) {
-        Ok(Some(chunk)) => Got::Bytes(chunk.bytes),
+        Ok(Some(chunk)) => {
+            // What the one-way streams bring is not weighed against the requests, only counted.
+            if id.dir() == Dir::Bi {
+                flood.bytes(chunk.bytes.len());
+            }
+            Got::Bytes(chunk.bytes)
+        }
         Ok(None) => Got::End,
         Err(ReadError::Blocked) => Got::Nothing,
         Err(ReadError::Reset(_)) => Got::Reset,
@@ -217,9 +224,10 @@ fn push(block: &mut HeaderBlock, name: &[u8], value: &[u8]) {
 }
 
 impl State {
-    /// What an event means for the table: a stream waits for it, or its use is confirmed.
+    /// What an event means for the connection: it was worth its bytes; a stream waits for the table, or its use is confirmed.
     fn noted(&mut self, id: StreamId, event: Result<Event, ConnectionError>) -> Result<Event, ConnectionError> {
         match event {
+            Ok(Event::More) => self.idle()?,
             Ok(Event::Blocked) => {
                 if let Some(s) = self.streams.get_mut(&id) {
                     s.blocked = true;
@@ -232,8 +240,13 @@ impl State {
                     return Err(ConnectionError::new(ErrorCode::QPACK_DECOMPRESSION_FAILED, text));
                 }
             }
-            Ok(Event::Head { referring: true, .. } | Event::Trailers { referring: true }) => self.acknowledge(id),
             _ => {}
+        }
+        if let Ok(Event::Head { len, .. }) = event {
+            self.flood.payload(len);
+        }
+        if let Ok(Event::Head { referring: true, .. } | Event::Trailers { referring: true }) = event {
+            self.acknowledge(id);
         }
         event
     }
@@ -295,6 +308,7 @@ impl State {
             match got {
                 Got::Nothing => return Ok(()),
                 Got::Bytes(bytes) => {
+                    self.idle()?;
                     if self.oneway[place].1.take(&bytes, &mut self.table)? {
                         let kind = self.oneway[place].1.kind;
                         let same = self.oneway.iter().filter(|(_, r)| r.kind == kind).count();
@@ -353,7 +367,10 @@ impl State {
             let event = s.reader.next(&rest, &mut at, session.limits, &self.table, &mut fields);
             s.rest = rest.slice(at..);
             match event {
-                Ok(Event::Data(span)) => s.input.extend_from_slice(span.of(&rest)),
+                Ok(Event::Data(span)) => {
+                    s.input.extend_from_slice(span.of(&rest));
+                    self.flood.payload(span.of(&rest).len());
+                }
                 // Nobody has a use for trailers.
                 other => match self.noted(id, other) {
                     Ok(Event::Blocked) => break,

@@ -58,7 +58,7 @@ impl stream::Stream for Http3Stream {
     }
 
     fn written(&self) -> u64 {
-        self.with(|s| s.output.written).unwrap_or(0)
+        self.with(|s| s.taken()).unwrap_or(0)
     }
 
     fn sent(&self) -> (u64, u64) {
@@ -86,7 +86,7 @@ impl stream::Stream for Http3Stream {
         if s.output.is_empty() && s.frames.is_empty() && s.partial.is_empty() {
             return Poll::Ready(Ok(()));
         }
-        let allowed = s.output.written.saturating_add(limit);
+        let allowed = s.taken().saturating_add(limit);
         s.task = Some(engine::current());
         if std::mem::replace(&mut s.allowed, allowed) != allowed {
             state.make_ready(self.id);

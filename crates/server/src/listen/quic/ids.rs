@@ -5,18 +5,18 @@
 //! | socket (2) | endpoint (2) | random (4) | seal (4) |
 //! ```
 //! *Socket* is the number of the listening socket among those of its address: the kernel's program looks at it
-//! (`listen::socket`). *Endpoint* is who reads that socket: after a reload with fewer threads two may. The seal tells our
+//! (`listen::steer`). *Endpoint* is who reads that socket: after a reload with fewer threads two may. The seal tells our
 //! ids from a client's, so that a stateless reset is sent only for what was ours.
 
-use super::keys::Keys;
+use super::keys::{Ring, SEAL};
 use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Bytes of an id.
-pub(super) const LEN: usize = 12;
+pub const LEN: usize = SEALED + SEAL;
 /// What the seal covers.
-const SEALED: usize = 8;
+pub(super) const SEALED: usize = 8;
 
 /// Whom an id names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +39,10 @@ pub(super) struct Ids {
     /// Whose they are.
     pub(super) owner: Owner,
     /// What seals them.
-    pub(super) keys: Arc<Keys>,
+    pub(super) keys: Arc<Ring>,
 }
 
 impl Ids {
-    fn seal(&self, id: &[u8]) -> [u8; LEN - SEALED] {
-        self.keys.seal(&id[..SEALED])
-    }
-
     /// Whose packet it is, if it is somebody else's.
     pub(super) fn foreign(&self, packet: &[u8]) -> Option<Owner> {
         // RFC 9000 section 17: a long header has the id's length, a short one nothing.
@@ -56,7 +52,7 @@ impl Ids {
             _ => return None,
         };
         let owner = Owner::of(id);
-        (owner != self.owner && self.seal(id) == id[SEALED..]).then_some(owner)
+        (owner != self.owner && self.keys.has_sealed(id)).then_some(owner)
     }
 }
 
@@ -66,13 +62,13 @@ impl ConnectionIdGenerator for Ids {
         id[..2].copy_from_slice(&self.owner.socket.to_be_bytes());
         id[2..4].copy_from_slice(&self.owner.endpoint.to_be_bytes());
         super::keys::draw(&mut id[4..SEALED]);
-        let seal = self.seal(&id);
+        let seal = self.keys.seal(&id);
         id[SEALED..].copy_from_slice(&seal);
         ConnectionId::new(&id)
     }
 
     fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
-        (id.len() == LEN && self.seal(id) == id[SEALED..]).then_some(()).ok_or(InvalidCid)
+        (id.len() == LEN && self.keys.has_sealed(id)).then_some(()).ok_or(InvalidCid)
     }
 
     fn cid_len(&self) -> usize {
@@ -90,7 +86,7 @@ mod tests {
 
     #[test]
     fn an_id_names_its_owner_and_no_other_id_does() {
-        let keys = Arc::new(Keys::new(b"secret"));
+        let keys = Arc::new(Ring::new(b"secret"));
         let ids = |socket, endpoint| Ids { owner: Owner { socket, endpoint }, keys: keys.clone() };
         let id = ids(3, 7).generate_cid();
         assert!(ids(1, 1).validate(&id).is_ok());
@@ -105,7 +101,13 @@ mod tests {
         let mut other = short;
         other[1 + LEN - 1] ^= 1;
         assert_eq!(ids(1, 1).foreign(&other), None);
-        let strangers = Arc::new(Keys::new(b"another"));
+        let strangers = Arc::new(Ring::new(b"another"));
         assert!(Ids { owner: Owner { socket: 3, endpoint: 7 }, keys: strangers }.validate(&id).is_err());
+        // A new host key: the ids that clients have are known until the next.
+        keys.turn(b"second");
+        assert!(ids(1, 1).validate(&id).is_ok());
+        assert!(ids(1, 1).validate(&ids(1, 1).generate_cid()).is_ok());
+        keys.turn(b"third");
+        assert!(ids(1, 1).validate(&id).is_err());
     }
 }

@@ -16,7 +16,7 @@ mod mail;
 mod tokens;
 mod transport;
 
-use super::Listener;
+use super::{Listener, steer};
 use crate::connection::{self, Address};
 use crate::engine::{self, TaskId};
 use crate::log::error::Level;
@@ -25,6 +25,7 @@ use crate::settings::ListenAddress;
 use crate::snapshot::Shot;
 use crate::tls::quic::with_client;
 use bytes::BytesMut;
+pub use ids::LEN as ID_LEN;
 use ids::{Ids, Owner};
 use mail::{Letter, Mailbox};
 use quinn_proto::{
@@ -51,8 +52,8 @@ const ROOM: usize = 65536;
 const ADMIT: Duration = Duration::from_micros(300);
 /// With more handshakes under way than this, a client's address is checked first whatever `quic_retry` says.
 const CALM: usize = 256;
-/// Datagrams of one connection made at once: at most 64 kB together.
-const SEGMENTS: usize = 40;
+/// Bytes of one connection's datagrams that one call sends: with their headers the kernel takes 64 kB.
+const AT_ONCE: usize = 65_000;
 
 /// The QUIC side of one listening socket.
 pub struct Endpoint {
@@ -109,9 +110,9 @@ impl Endpoint {
         let host_key = settings(&shot, &listener).quic_host_key.clone();
         let host_key = host_key.as_deref().unwrap_or(keys::own());
         let (number, mailbox) = mail::open().ok_or_else(|| io::Error::other("too many QUIC sockets"))?;
-        let owner = Owner { socket: listener.place as u16, endpoint: number };
-        let ids = Ids { owner, keys: Arc::new(keys::Keys::new(host_key)) };
-        let mut config = EndpointConfig::new(Arc::new(keys::reset(host_key)));
+        let owner = Owner { socket: steer::number(listener.place), endpoint: number };
+        let ids = Ids { owner, keys: Arc::new(keys::Ring::new(host_key)) };
+        let mut config = EndpointConfig::new(ids.keys.clone());
         let maker = ids.clone();
         config.cid_generator(move || Box::new(maker.clone()));
         config.supported_versions(vec![1]);
@@ -164,6 +165,7 @@ impl Endpoint {
             return;
         }
         let conf = settings(&shot, &self.listener);
+        self.ids.keys.turn(conf.quic_host_key.as_deref().unwrap_or(keys::own()));
         self.retry.set(*conf.quic_retry);
         self.gso.set(*conf.quic_gso);
         let core = &shot.location(root(&shot, &self.listener)).conf.core;
@@ -318,7 +320,7 @@ impl Endpoint {
                 None
             }
             Err(e) => {
-                connection::http3::log(&client, Level::Info, &format!("QUIC handshake failed ({})", e.cause));
+                connection::http3::failed(&client, &e.cause);
                 e.response
             }
         }
@@ -351,9 +353,9 @@ impl Endpoint {
         engine::wake(self.task.get());
     }
 
-    /// How many datagrams one call may send.
-    pub fn segments(&self) -> usize {
-        if self.gso.get() { self.udp.max_gso_segments().clamp(1, SEGMENTS) } else { 1 }
+    /// How many datagrams of so many bytes one call may send.
+    pub fn segments(&self, bytes: u16) -> usize {
+        if self.gso.get() { (AT_ONCE / usize::from(bytes)).clamp(1, self.udp.max_gso_segments()) } else { 1 }
     }
 }
 
