@@ -105,6 +105,14 @@ function actions(plane, group, peer) {
   return [weight, " ", ...(drain ? [drain, " "] : []), down];
 }
 
+/** What concerns a group as a whole. */
+function groupFacts(group) {
+  const facts = [];
+  if (group.skew !== undefined && group.peers.length > 1) facts.push(`busiest peer ${group.skew.toFixed(1)} times the mean`);
+  if (group.queue) facts.push(`${count(group.queue.size)} of ${count(group.queue.max_size)} in its queue, ${count(group.queue.overflows)} turned away`);
+  return facts.length ? element("span", { class: "soft" }, ` ${facts.join("; ")}`) : undefined;
+}
+
 function showUpstreams(all) {
   const blocks = [];
   for (const [plane, groups] of [["http", all.http], ["stream", all.stream]]) {
@@ -127,7 +135,7 @@ function showUpstreams(all) {
       const order = (p) => STATES[p.state]?.[1] ?? 0;
       peers.sort((a, b) => order(a) - order(b) || a.id - b.id);
       const up = group.peers.filter((p) => p.state === "up").length;
-      const title = element("h3", {}, `${plane === "stream" ? "stream " : ""}${name} `, element("span", { class: `badge ${up === group.peers.length ? "ok" : up ? "warn" : "bad"}` }, `${up} of ${group.peers.length} up`));
+      const title = element("h3", {}, `${plane === "stream" ? "stream " : ""}${name} `, element("span", { class: `badge ${up === group.peers.length ? "ok" : up ? "warn" : "bad"}` }, `${up} of ${group.peers.length} up`), groupFacts(group));
       blocks.push(title, table(columns, peers));
     }
   }
