@@ -143,3 +143,36 @@ fn tengine_s_kinds() {
         assert!(wait(|| peers(&server, &at)[0]["state"] == "up"), "{group}: {:?}", peers(&server, &at));
     }
 }
+
+#[test]
+fn who_is_set_aside_for_failed_requests_says_why() {
+    let busy = Backend::start(|_| Reply::Close("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".into()));
+    let mute = Backend::start(|_| Reply::Close(Vec::new()));
+    let slow = Backend::start(|_| {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        Reply::ok("late")
+    });
+    let (closed, good) = (Port::reserve(), Backend::ok("good"));
+    let server = Site::http(
+        "upstream u { zone u 64k; server 127.0.0.1:@BUSY@; server 127.0.0.1:@MUTE@; server 127.0.0.1:@SLOW@; \
+         server 127.0.0.1:@CLOSED@; server 127.0.0.1:@GOOD@; } \
+         server { listen 127.0.0.1:@PORT@; location /api { api; } \
+         location / { proxy_pass http://u; proxy_read_timeout 200ms; proxy_next_upstream error timeout http_503; } }",
+    )
+    .set("BUSY", busy.port)
+    .set("MUTE", mute.port)
+    .set("SLOW", slow.port)
+    .set("CLOSED", closed.number)
+    .set("GOOD", good.port)
+    .start();
+    assert!(wait(|| {
+        assert_eq!(server.get("/").text(), "good", "no client notices");
+        peers(&server, "http/upstreams/u")[..4].iter().all(|p| p["state"] == "unavail")
+    }));
+    let all = peers(&server, "http/upstreams/u");
+    let why = ["answered 503, wanted one that", "closed the connection without", "too slow: ", "refused: nothing listens"];
+    for (peer, why) in all.iter().zip(why) {
+        assert!(peer["reason"].as_str().is_some_and(|r| r.starts_with(why)), "{why}: {peer}");
+    }
+    assert!(all[2]["reason"].as_str().is_some_and(|r| r.ends_with(" ms against 200 ms")), "{}", all[2]);
+}

@@ -239,11 +239,17 @@ function nextTheme() {
   const root = document.documentElement;
   const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = isDark ? "light" : "dark";
+  redraw();
+}
+
+function redraw() {
   Object.values(charts).forEach((chart) => chart.draw());
 }
 
 byId("pause").addEventListener("click", () => setPaused(!paused));
 byId("theme").addEventListener("click", nextTheme);
+// Who leaves the theme to the system may see it change at dusk.
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 filter.addEventListener("input", () => before && refresh());
 document.addEventListener("keydown", (event) => {
   if (event.target.tagName === "INPUT") {

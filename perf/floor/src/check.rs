@@ -13,7 +13,7 @@ const ASK_AND_KEEP: &[u8] = b"GET / HTTP/1.1\r\nHost: u\r\n\r\n";
 
 /// What a check is.
 #[derive(Clone, Copy, PartialEq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A connection.
     Tcp,
     /// A request on a new connection.
@@ -28,7 +28,7 @@ fn address(number: usize, port: u16) -> SocketAddr {
 }
 
 /// Checks `count` peers, each once an `interval`, until it is killed.
-pub fn run(kind: Kind, port: u16, count: usize, interval: Duration) -> Result<()> {
+pub(crate) fn run(kind: Kind, port: u16, count: usize, interval: Duration) -> Result<()> {
     let mut links: Vec<Option<TcpStream>> = (0..count).map(|_| None).collect();
     let at_once = (count as u128 * BEAT.as_millis() / interval.as_millis()).max(1) as usize;
     let (mut next, mut due, mut answer) = (0, Instant::now(), [0; 4096]);

@@ -9,6 +9,7 @@ pub mod http;
 pub mod link;
 pub mod matching;
 pub mod outlier;
+pub mod passive;
 pub mod probe;
 pub mod prober;
 pub mod record;
