@@ -122,7 +122,8 @@ fn the_page_shows_load_and_a_dying_peer_and_drains_the_other() {
     let port = one.port;
     drop(one);
     assert!(wait(|| std::net::TcpStream::connect(("127.0.0.1", port)).is_err()));
-    browser.step(&format!("state {name_of_one} unavail"));
+    let shown = browser.step(&format!("state {name_of_one} unavail"));
+    assert!(shown["text"].as_str().is_some_and(|t| t.contains("refused: nothing listens on")), "{shown}");
     browser.step("picture dying 1280 dark");
     assert_eq!(browser.step(&format!("weight {name_of_two} 7"))["value"], "7");
     let drained = browser.step(&format!("drain {name_of_two}"));

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Holds the API against its own OpenAPI document with schemathesis (PyPI: `pip install schemathesis`).
+"""Holds the API against its own OpenAPI document with schemathesis (`make setup` installs it in tests/.venv).
 
-usage: tests/openapi.py path/to/ironweir [seconds]
+usage: tests/openapi.py path/to/ironweir [options of `schemathesis run`]; without options few calls of each operation, as CI has it
 
 Starts a server with zones, upstreams, keyvals and write access, and lets schemathesis make calls of the document: answers must
 have the statuses and forms that it says, and none may be a 5xx. Exit status: schemathesis'.
 """
-import pathlib, shutil, socket, subprocess, sys, tempfile, time, urllib.request
+import os, pathlib, shutil, socket, subprocess, sys, tempfile, time, urllib.request
 
 CONF = """
 daemon off; worker_processes 2; pid {dir}/pid; error_log {dir}/error.log info;
@@ -38,10 +38,11 @@ def free_port():
 
 def main():
     binary = pathlib.Path(sys.argv[1]).resolve()
-    tool = shutil.which("schemathesis")
+    tool = shutil.which("schemathesis", path=f"{pathlib.Path(__file__).parent}/.venv/bin:{os.environ['PATH']}")
     if tool is None:
-        print("schemathesis is not installed (pip install schemathesis): left out")
+        print("schemathesis is not installed (make setup): left out")
         return 0
+    more = sys.argv[2:] or ["--max-examples", "10", "--seed", "1"]
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         folder.chmod(0o777)
@@ -63,7 +64,7 @@ def main():
                     urllib.request.urlopen(f"{base}/{plane}/upstreams/{plane[0] if plane == 'stream' else 'u'}/servers", data).read()
             checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
             return subprocess.call([tool, "run", f"{base}/openapi.json", "--url", base, "--checks", checks,
-                                    "--max-examples", "30", "--workers", "2", *sys.argv[2:]])
+                                    "--workers", "2", *more], cwd=folder)
         finally:
             server.terminate()
             server.wait()

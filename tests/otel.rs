@@ -1,7 +1,9 @@
 //! `otel_*`: spans arrive at a collector as OTLP says. The collector here is h2, with the messages taken apart by hand by the
 //! numbers of the protocol's definitions; neither is what the server sends with.
 
-use crate::harness::{Backend, Site, wait};
+use crate::harness::{Backend, Beside, Site, wait};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 
 /// One field of a message.
@@ -223,6 +225,32 @@ fn spans_arrive_at_a_collector() {
     let resource = exports[0].message.down(&[1, 1])[0].attributes(1);
     let expected = [("service.name", "shop"), ("place", "here")].map(|(n, v)| (n.to_owned(), v.to_owned()));
     assert_eq!((&*resource, exports[0].token.as_deref()), (&expected[..], Some("secret")));
+}
+
+#[test]
+fn opentelemetry_s_own_code_reads_the_spans() {
+    let tests = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
+    let python = tests.join(".venv/bin/python3");
+    let receiver =
+        Command::new(python).arg(tests.join("otel_receiver.py")).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let Ok(receiver) = receiver else { return println!("tests/.venv is not there (make setup): left out") };
+    let mut receiver = Beside(receiver);
+    let mut lines = BufReader::new(receiver.0.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    let Some(port) = lines.next() else { return println!("grpcio is not in tests/.venv (make setup): left out") };
+    let server = Site::http(
+        "otel_exporter { endpoint 127.0.0.1:@COLLECTOR@; interval 50ms; } otel_service_name shop; otel_trace on;
+         server { listen 127.0.0.1:@PORT@; location / { otel_trace off; return 204; }
+           location /shop { otel_trace_context extract; return 200 \"$otel_trace_id\"; } }",
+    )
+    .set("COLLECTOR", port)
+    .start();
+    let head = format!("GET /shop HTTP/1.1\r\nHost: a\r\ntraceparent: {PARENT}\r\n\r\n");
+    let id = server.connect().send(head).response().text();
+    let span: serde_json::Value = serde_json::from_str(&lines.next().expect("a span")).expect("JSON");
+    assert_eq!((&span["id"], &span["resource"]["service.name"]), (&id.into(), &"shop".into()), "{span}");
+    assert_eq!((&span["name"], &span["kind"]), (&"/shop".into(), &"SPAN_KIND_SERVER".into()), "{span}");
+    let status = span["attributes"].as_array().expect("a list").iter().find(|a| a["key"] == "http.status_code");
+    assert_eq!(status.expect("an attribute")["value"]["intValue"], "200");
 }
 
 #[test]

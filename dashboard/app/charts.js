@@ -27,10 +27,11 @@ class Curve {
     this.plot = new uPlot({
       ...this.size(),
       series: [{ value: (_, v) => (v == null ? "" : new Date(v * 1000).toLocaleTimeString()) }, ...lines],
-      axes: [axis, { ...axis, size: 46, values: (_, all) => all.map((v) => this.format(v)) }],
+      axes: [{ ...axis, space: 80, values: (_, all) => all.map((v) => new Date(v * 1000).toLocaleTimeString([], { hour12: false })) }, { ...axis, size: 46, values: (_, all) => all.map((v) => this.format(v)) }],
       scales: { y: { range: (_, low, high) => [0, Math.max(high ?? 0, 1) * 1.1] } },
       cursor: { points: { size: 5 } },
     }, this.data, this.place);
+    this.showLatest();
   }
 
   push(values) {
@@ -39,5 +40,11 @@ class Curve {
       if (this.data[i].length > KEPT) this.data[i].shift();
     });
     this.plot.setData(this.data);
+    this.showLatest();
+  }
+
+  /** Below the curves stand the numbers under the pointer, or else the latest. */
+  showLatest() {
+    if (this.plot.cursor.idx == null) this.plot.setLegend({ idx: this.data[0].length - 1 }, false);
   }
 }

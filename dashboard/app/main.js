@@ -105,6 +105,14 @@ function actions(plane, group, peer) {
   return [weight, " ", ...(drain ? [drain, " "] : []), down];
 }
 
+/** What concerns a group as a whole. */
+function groupFacts(group) {
+  const facts = [];
+  if (group.skew !== undefined && group.peers.length > 1) facts.push(`busiest peer ${group.skew.toFixed(1)} times the mean`);
+  if (group.queue) facts.push(`${count(group.queue.size)} of ${count(group.queue.max_size)} in its queue, ${count(group.queue.overflows)} turned away`);
+  return facts.length ? element("span", { class: "soft" }, ` ${facts.join("; ")}`) : undefined;
+}
+
 function showUpstreams(all) {
   const blocks = [];
   for (const [plane, groups] of [["http", all.http], ["stream", all.stream]]) {
@@ -127,7 +135,7 @@ function showUpstreams(all) {
       const order = (p) => STATES[p.state]?.[1] ?? 0;
       peers.sort((a, b) => order(a) - order(b) || a.id - b.id);
       const up = group.peers.filter((p) => p.state === "up").length;
-      const title = element("h3", {}, `${plane === "stream" ? "stream " : ""}${name} `, element("span", { class: `badge ${up === group.peers.length ? "ok" : up ? "warn" : "bad"}` }, `${up} of ${group.peers.length} up`));
+      const title = element("h3", {}, `${plane === "stream" ? "stream " : ""}${name} `, element("span", { class: `badge ${up === group.peers.length ? "ok" : up ? "warn" : "bad"}` }, `${up} of ${group.peers.length} up`), groupFacts(group));
       blocks.push(title, table(columns, peers));
     }
   }
@@ -231,11 +239,17 @@ function nextTheme() {
   const root = document.documentElement;
   const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = isDark ? "light" : "dark";
+  redraw();
+}
+
+function redraw() {
   Object.values(charts).forEach((chart) => chart.draw());
 }
 
 byId("pause").addEventListener("click", () => setPaused(!paused));
 byId("theme").addEventListener("click", nextTheme);
+// Who leaves the theme to the system may see it change at dusk.
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
 filter.addEventListener("input", () => before && refresh());
 document.addEventListener("keydown", (event) => {
   if (event.target.tagName === "INPUT") {

@@ -2,6 +2,7 @@
 
 mod agents;
 mod backend;
+mod beside;
 mod client;
 mod dns;
 mod folder;
@@ -14,6 +15,7 @@ mod tls;
 
 pub use agents::{Agent, agents, agents_by};
 pub use backend::{Backend, Reply};
+pub use beside::{Beside, program};
 pub use client::{Client, Response, find};
 pub use dns::Dns;
 pub use folder::{Folder, Port};

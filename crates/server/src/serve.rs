@@ -105,8 +105,9 @@ fn snapshot(
     if let Some(stream) = &snapshot.stream {
         crate::upstream::live::follow(&stream.groups);
     }
+    let snapshot = Arc::new(snapshot);
     crate::health::prober::configure(&snapshot);
-    Ok(Arc::new(snapshot))
+    Ok(snapshot)
 }
 
 /// The caches' own threads work for this configuration from now on.

@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 pub enum Schema {
     /// A whole number, not negative.
     Number,
+    /// A number with a fraction, not negative.
+    Ratio,
     /// A text.
     Text,
     /// A moment, ISO 8601.
@@ -55,6 +57,7 @@ impl Schema {
     pub fn describe(&self, partial: bool) -> Value {
         match self {
             Schema::Number => json!({"type": "integer", "minimum": 0}),
+            Schema::Ratio => json!({"type": "number", "minimum": 0}),
             Schema::Text => json!({"type": "string"}),
             Schema::Time => json!({"type": "string", "format": "date-time"}),
             Schema::Flag => json!({"type": "boolean"}),

@@ -324,10 +324,6 @@ fn change(context: &Context, plane: Plane, group: &Arc<Group>, id: u32) -> Resul
         Ok(())
     });
     changed.map_err(|e| failure(e, id))?;
-    // What is said now holds, whatever was said before by other means.
-    if wanted.down.is_some() || wanted.drain.is_some() {
-        let _ = group.set_role(id, None);
-    }
     let line = group.servers().into_iter().find(|l| l.id == id);
     line.map(|l| Outcome::Found(show(&l, plane))).ok_or_else(|| failure(EditError::NotFound, id))
 }

@@ -4,11 +4,12 @@
 use super::error::Failure;
 use super::http::RESPONSES;
 use super::render::{classes, time};
-use super::schema::{Field, Schema, field, maybe, number};
+use super::schema::{Schema, field, maybe, number};
 use super::table::{Context, verb};
 use super::{Outcome, Verb, servers};
 use crate::config::Plane;
 use crate::status::peers::{self, BOUNDS_MS, Counted};
+use crate::status::skew;
 use crate::upstream::group::Group;
 use crate::upstream::peer::Peer;
 use crate::worker::clock;
@@ -57,13 +58,22 @@ const HTTP_PEER: Schema = peer![
 ];
 const STREAM_PEER: Schema =
     peer![number("connections"), maybe("connect_time", Schema::Number), maybe("first_byte_time", Schema::Number),];
-const HTTP_GROUP: &[Field] =
-    &[field("peers", Schema::List(&HTTP_PEER)), number("zombies"), field("zone", Schema::Text)];
+const QUEUE: Schema = Schema::Object(&[number("size"), number("max_size"), number("overflows")]);
 /// One of `/http/upstreams`.
-pub static HTTP: Schema = Schema::Object(HTTP_GROUP);
+pub static HTTP: Schema = Schema::Object(&[
+    field("peers", Schema::List(&HTTP_PEER)),
+    number("zombies"),
+    maybe("queue", QUEUE),
+    maybe("skew", Schema::Ratio),
+    field("zone", Schema::Text),
+]);
 /// One of `/stream/upstreams`.
-pub static STREAM: Schema =
-    Schema::Object(&[field("peers", Schema::List(&STREAM_PEER)), number("zombies"), field("zone", Schema::Text)]);
+pub static STREAM: Schema = Schema::Object(&[
+    field("peers", Schema::List(&STREAM_PEER)),
+    number("zombies"),
+    maybe("skew", Schema::Ratio),
+    field("zone", Schema::Text),
+]);
 
 /// Answers a call. `rest`: the group, `servers`, a server, as far as they are named.
 pub fn call(context: &Context, plane: Plane, rest: &[&str]) -> Result<Outcome, Failure> {
@@ -108,7 +118,14 @@ fn show(group: &Arc<Group>, plane: Plane) -> Value {
         }
     }
     all.sort_by_key(|p| p["id"].as_u64());
-    json!({"peers": all, "zombies": 0, "zone": group.zone.as_deref().unwrap_or_default()})
+    let mut value = json!({"peers": all, "zombies": 0, "zone": group.zone.as_deref().unwrap_or_default()});
+    if let Some(line) = &group.queue {
+        value["queue"] = json!({"size": line.queue.len(), "max_size": line.most, "overflows": line.queue.overflows()});
+    }
+    if let Some(hundredths) = skew::lately(group) {
+        value["skew"] = json!(hundredths as f64 / 100.0);
+    }
+    value
 }
 
 fn show_peer(peer: &Peer, backup: bool, plane: Plane) -> Value {

@@ -25,7 +25,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Tasks that run before the kernel is asked for news again.
 const TASKS_A_TURN: usize = 64;
@@ -35,6 +35,8 @@ const BEGUN_A_TURN: usize = 16;
 const TASKS_A_TICK: usize = 16;
 /// Reads and writes that a task may do in one go before others get their turn.
 const BUDGET: u32 = 128;
+/// The steps of the coarse clock on most kernels, ms: so much later it shows a time for certain.
+const CLOCK_STEP_MS: u64 = 4;
 /// No task.
 const NOBODY: u32 = u32::MAX;
 
@@ -78,6 +80,7 @@ struct Engine {
     urgent: RefCell<VecDeque<u32>>,
     current: Cell<u32>,
     budget: Cell<u32>,
+    beat_ms: Cell<u64>,
     home: OnceCell<Arc<Home>>,
 }
 
@@ -90,6 +93,7 @@ thread_local! {
             urgent: RefCell::new(VecDeque::new()),
             current: Cell::new(NOBODY),
             budget: Cell::new(0),
+            beat_ms: Cell::new(0),
             home: OnceCell::new(),
         }
     };
@@ -123,9 +127,22 @@ pub fn run(main: impl Future<Output = ()> + 'static) -> std::io::Result<()> {
 }
 
 /// Starts a task on this thread. It runs from the next turn on.
-pub fn spawn(future: impl Future<Output = ()> + 'static) {
+pub fn spawn(future: impl Future<Output = ()> + 'static) -> TaskId {
     let future: Pin<Box<dyn Future<Output = ()>>> = Box::pin(future);
-    ENGINE.with(|e| e.spawn(future));
+    TaskId(ENGINE.with(|e| e.spawn(future)))
+}
+
+/// From now on this thread, when it has worked, sleeps until the next multiple of `ms` whatever comes: for work that is not
+/// urgent and much of which shares a wake-up then. 0: it takes news as they come.
+pub fn set_beat(ms: u64) {
+    ENGINE.with(|e| e.beat_ms.set(ms));
+}
+
+/// Waits for the thread's next beat; without one, not at all.
+pub async fn beat() {
+    if ENGINE.with(|e| e.beat_ms.get()) > 0 {
+        timer::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 /// The task that is running.
@@ -180,7 +197,7 @@ pub(crate) fn may_go_on() -> bool {
 }
 
 impl Engine {
-    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) -> u32 {
         let mut tasks = self.tasks.borrow_mut();
         let id = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let id = tasks.len() as u32;
@@ -194,6 +211,7 @@ impl Engine {
         task.free = false;
         drop(tasks);
         self.wake(id);
+        id
     }
 
     #[inline]
@@ -219,7 +237,7 @@ impl Engine {
         if done.get() {
             return;
         }
-        let called = self.wait(finished + begun > 1, began);
+        let called = self.wait(finished + begun, began);
         clock::refresh();
         timer::fire_passed();
         if called {
@@ -227,13 +245,13 @@ impl Engine {
         }
     }
 
-    /// Sees what is new, and waits for it if there is nothing else to do. True when another thread has called. `several`: more
-    /// than one task ran, so that there may be news without waiting. `began`: when the turn did, if it is timed.
-    fn wait(&self, several: bool, began: Option<Instant>) -> bool {
+    /// Sees what is new, and waits for it if there is nothing else to do. True when another thread has called. `ran`: how many
+    /// tasks did; after several there may be news without waiting. `began`: when the turn did, if it is timed.
+    fn wait(&self, ran: usize, began: Option<Instant>) -> bool {
         let idle = self.ready.borrow().is_empty() && self.urgent.borrow().is_empty();
         let lines = lines::pending();
         // Lines leave before the thread sleeps. As long as it does not, they gather for fewer and larger writes.
-        if lines == Pending::CanWait && (several || !idle) {
+        if lines == Pending::CanWait && (ran > 1 || !idle) {
             let news = io::wait(Some(0));
             if news.count > 0 || !idle {
                 turns::end(began);
@@ -244,6 +262,12 @@ impl Engine {
             lines::write_pending();
         }
         turns::end(began);
+        let beat_ms = self.beat_ms.get();
+        if idle && ran > 0 && beat_ms > 0 {
+            let rest_ms = beat_ms - clock::monotonic_ms() % beat_ms;
+            std::thread::sleep(Duration::from_millis(rest_ms + CLOCK_STEP_MS));
+            return io::wait(Some(0)).called;
+        }
         io::wait(if idle { timer::until_next() } else { Some(0) }).called
     }
 
@@ -340,7 +364,6 @@ impl Home {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::{Duration, Instant};
 
     /// Runs a future on an engine of its own thread.
     fn on_engine<T: Send + 'static>(work: impl AsyncFnOnce() -> T + Send + 'static) -> T {

@@ -36,6 +36,8 @@ pub enum Cause {
     Header(Box<str>),
     /// The body does not match.
     Body(Box<str>),
+    /// A variable that is required is empty or 0.
+    Variable(Box<str>),
     /// It took the connection, and then too long.
     Slow {
         /// How long it took at least, ms.
@@ -87,6 +89,7 @@ impl Cause {
             Cause::Status { .. } => "status",
             Cause::Header(_) => "header",
             Cause::Body(_) => "body",
+            Cause::Variable(_) => "variable",
             Cause::Slow { .. } => "slow",
             Cause::Tls(_) => "tls",
             Cause::Protocol(_) => "protocol",
@@ -122,6 +125,7 @@ impl fmt::Display for Cause {
             Cause::Status { status, wanted } => write!(f, "answered {status}, wanted {wanted}"),
             Cause::Header(text) => write!(f, "header did not match: {text}"),
             Cause::Body(text) => write!(f, "body did not match: {text}"),
+            Cause::Variable(text) => write!(f, "variable did not hold: {text}"),
             Cause::Slow { took_ms, limit_ms } => write!(f, "too slow: {took_ms} ms against {limit_ms} ms"),
             Cause::Tls(text) => write!(f, "TLS failed: {text}"),
             Cause::Protocol(text) => write!(f, "answered nonsense: {text}"),

@@ -24,6 +24,13 @@ pub struct Check {
     pub ask: Ask,
 }
 
+impl Check {
+    /// Answers are judged by variables too.
+    pub fn requires_variables(&self) -> bool {
+        matches!(&self.ask, Ask::Http(ask) if !ask.wanted.require.is_empty())
+    }
+}
+
 /// When a peer is checked, and what follows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Rhythm {
@@ -78,6 +85,8 @@ impl Default for Rhythm {
 pub enum Ask {
     /// A connection; then perhaps bytes both ways. With TLS the handshake as well.
     Tcp(Talk),
+    /// A SYN that is answered; the program behind the port does not see it.
+    HalfOpen,
     /// A datagram; well if no refusal comes back, or what is expected.
     Udp(Talk),
     /// A request.

@@ -4,6 +4,8 @@ use super::cause::Cause;
 use super::check::HttpAsk;
 use super::link::Link;
 use super::matching::{self, MAX_BODY};
+use super::require;
+use crate::upstream::peer::Peer;
 use wire::http1::chunked::{Decoder, Event, Trailers};
 use wire::http1::known::KnownHeader as K;
 use wire::http1::response::{ResponseHead, ResponseParser};
@@ -40,7 +42,7 @@ impl matching::Answer for Answer<'_> {
 ///
 /// # Errors
 /// What is wrong with the answer.
-pub async fn ask(link: &mut Link, ask: &HttpAsk) -> Result<bool, Cause> {
+pub async fn ask(link: &mut Link, ask: &HttpAsk, peer: &Peer) -> Result<bool, Cause> {
     link.send(&ask.request).await?;
     let mut bytes = Vec::new();
     let (head, len) = read_head(link, &mut bytes).await?;
@@ -51,6 +53,7 @@ pub async fn ask(link: &mut Link, ask: &HttpAsk) -> Result<bool, Cause> {
         read_body(link, &head, &mut bytes, len, &mut body).await?
     };
     ask.wanted.judge(&Answer { head: &head, bytes: &bytes, body: &body })?;
+    require::judge(&ask.wanted.require, peer, &bytes, &head)?;
     let closes =
         head.headers.iter().any(|l| l.known == K::Connection && contains_ignoring_case(l.value.of(&bytes), b"close"));
     Ok(complete && !closes && head.version >= Version::HTTP11)

@@ -1,70 +1,35 @@
-//! A prober's connection to a peer: TCP or a unix socket, perhaps with TLS. On the service thread, so on tokio. Failures come
-//! as the cause they are of.
+//! A prober's connection to a peer: TCP or a unix socket, perhaps with TLS. Failures come as the cause they are of.
+//!
+//! Each step is tried at the next beat of the prober's thread, when on most networks its turn has come; only what is slower is
+//! registered with epoll. So a usual check on a new connection is `socket`, `connect`, `connect`, `send`, `recv`, `close`.
 
 use super::cause::Cause;
 use crate::connection::Address;
+use crate::connection::socket::Socket;
+use crate::connection::tls::Tls;
+use crate::engine;
 use crate::tls::client::Secure;
-use rustls::ClientConnection;
-use std::io::{self, ErrorKind as Kind, Read, Write};
-use tokio::net::{TcpStream, UnixStream};
+use crate::upstream::connect;
+use crate::worker::clock;
+use rustix::io::Errno;
+use rustix::net::{SocketType, sockopt};
+use std::future::poll_fn;
+use std::io::{self, ErrorKind as Kind};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 /// Bytes read at once.
 const PIECE: usize = 4096;
 
 /// A connection.
-#[derive(Debug)]
 pub struct Link {
-    io: Io,
-    tls: Option<Box<ClientConnection>>,
+    socket: Socket,
+    /// Something was sent, and no answer was looked for yet.
+    asked: bool,
     /// Checks made on it.
     pub used: u32,
-    /// When it was made.
-    pub since: tokio::time::Instant,
-}
-
-#[derive(Debug)]
-enum Io {
-    Tcp(TcpStream),
-    Unix(UnixStream),
-}
-
-/// What cannot be done without a wait fails with `WouldBlock`.
-impl Read for &Io {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        match self {
-            Io::Tcp(s) => s.try_read(buffer),
-            Io::Unix(s) => s.try_read(buffer),
-        }
-    }
-}
-
-impl Write for &Io {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Io::Tcp(s) => s.try_write(bytes),
-            Io::Unix(s) => s.try_write(bytes),
-        }
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Io {
-    async fn readable(&self) -> io::Result<()> {
-        match self {
-            Io::Tcp(s) => s.readable().await,
-            Io::Unix(s) => s.readable().await,
-        }
-    }
-
-    async fn writable(&self) -> io::Result<()> {
-        match self {
-            Io::Tcp(s) => s.writable().await,
-            Io::Unix(s) => s.writable().await,
-        }
-    }
+    /// When it was made (monotonic ms).
+    pub since_ms: u64,
 }
 
 impl Link {
@@ -73,37 +38,34 @@ impl Link {
     /// # Errors
     /// Refused, unreachable, or this machine's fault.
     pub async fn connect(to: &Address) -> Result<Link, Cause> {
-        let io = match to {
-            Address::Inet(a) => TcpStream::connect(a).await.map(Io::Tcp),
-            Address::Unix(path) => UnixStream::connect(path).await.map(Io::Unix),
-        };
-        let io = io.map_err(|e| of_connect(&e, to))?;
-        Ok(Link { io, tls: None, used: 0, since: tokio::time::Instant::now() })
+        let socket = dial(SocketType::STREAM, to).await.map_err(|e| of_connect(&e, to))?;
+        Ok(Link { socket, asked: false, used: 0, since_ms: clock::monotonic_ms() })
     }
 
-    /// Makes it secure: the peer is who it must be when this has gone well.
+    /// Makes it secure: the peer (with this number) is who it must be when this has gone well.
     ///
     /// # Errors
     /// The handshake's, or the certificate's.
-    pub async fn shake(&mut self, secure: &Secure) -> Result<(), Cause> {
-        let tls = |text: String| Cause::Tls(text.into());
-        let made = ClientConnection::new(secure.config(), secure.server_name());
-        let connection = self.tls.insert(Box::new(made.map_err(|e| tls(e.to_string()))?));
-        while connection.is_handshaking() {
-            match step(&self.io, connection).await {
-                Ok(true) => {}
-                Ok(false) => return Err(tls("peer closed connection in SSL handshake".to_owned())),
-                Err(e) if e.kind() == Kind::InvalidData => return Err(tls(e.to_string())),
-                Err(e) => return Err(tls(crate::log::os_error(&e))),
-            }
-        }
-        let chain = connection.peer_certificates().unwrap_or_default();
-        secure.verify(chain, crate::worker::clock::wall_seconds()).map_err(tls)
+    pub async fn shake(&mut self, secure: &Secure, peer: u32) -> Result<(), Cause> {
+        let failed = |text: String| Cause::Tls(text.into());
+        let plain = std::mem::replace(&mut self.socket, Socket::none());
+        let tls = Tls::client(plain, secure.config(), secure.server_name(), peer);
+        let mut tls = tls.map_err(|e| failed(e.to_string()))?;
+        let shaken = poll_fn(|cx| tls.poll_handshake(cx)).await;
+        shaken.map_err(|e| match e.kind() {
+            Kind::UnexpectedEof => failed("peer closed connection in SSL handshake".to_owned()),
+            Kind::InvalidData => failed(e.to_string()),
+            _ => failed(crate::log::os_error(&e)),
+        })?;
+        let chain = tls.state().peer_certificates().unwrap_or_default();
+        secure.verify(chain, clock::wall_seconds()).map_err(failed)?;
+        self.socket = Socket::encrypted(tls);
+        Ok(())
     }
 
     /// TLS is spoken.
     pub fn is_secure(&self) -> bool {
-        self.tls.is_some()
+        self.socket.tls().is_some()
     }
 
     /// Sends all of it.
@@ -111,14 +73,8 @@ impl Link {
     /// # Errors
     /// The connection broke.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Cause> {
-        let sent = match &mut self.tls {
-            None => write_all(&self.io, bytes).await,
-            Some(tls) => match tls.writer().write_all(bytes) {
-                Ok(()) => flush(&self.io, tls).await,
-                Err(e) => Err(e),
-            },
-        };
-        sent.map_err(|e| of_break(&e))
+        self.asked = true;
+        self.socket.write_all(bytes).await.map_err(|e| of_break(&e))
     }
 
     /// Waits for bytes and appends them. 0: the peer has closed.
@@ -126,80 +82,57 @@ impl Link {
     /// # Errors
     /// The connection broke.
     pub async fn receive(&mut self, into: &mut Vec<u8>) -> Result<usize, Cause> {
-        let mut piece = [0; PIECE];
-        loop {
-            let read = match &mut self.tls {
-                None => (&self.io).read(&mut piece),
-                Some(tls) => tls.reader().read(&mut piece),
-            };
-            match read {
-                Ok(n) => {
-                    into.extend_from_slice(&piece[..n]);
-                    return Ok(n);
-                }
-                // A peer that ends TLS without a word has closed all the same.
-                Err(e) if e.kind() == Kind::UnexpectedEof => return Ok(0),
-                Err(e) if e.kind() != Kind::WouldBlock => return Err(of_break(&e)),
-                Err(_) => {}
-            }
-            match &mut self.tls {
-                None => self.io.readable().await.map_err(|e| of_break(&e))?,
-                Some(tls) => {
-                    if !step(&self.io, tls).await.map_err(|e| of_break(&e))? {
-                        return Ok(0);
-                    }
-                }
-            }
+        if std::mem::take(&mut self.asked) {
+            engine::beat().await;
         }
+        into.reserve(PIECE);
+        self.socket.read(into).await.map_err(|e| of_break(&e))
     }
 
     /// Whether the peer has neither closed nor said anything.
-    pub fn is_quiet(&self) -> bool {
-        let mut byte = [0; 1];
-        (&self.io).read(&mut byte).is_err_and(|e| e.kind() == Kind::WouldBlock)
+    pub fn is_quiet(&mut self) -> bool {
+        self.socket.try_read(&mut Vec::with_capacity(1)).is_err_and(|e| e.kind() == Kind::WouldBlock)
     }
 }
 
-async fn write_all(io: &Io, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        match (&*io).write(bytes) {
-            Ok(n) => bytes = &bytes[n..],
-            Err(e) if e.kind() == Kind::WouldBlock => io.writable().await?,
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(())
+/// A socket connected to an address.
+pub async fn dial(kind: SocketType, to: &Address) -> io::Result<Socket> {
+    join(connect::open(kind, to)?, to).await
 }
 
-async fn flush(io: &Io, tls: &mut ClientConnection) -> io::Result<()> {
-    while tls.wants_write() {
-        match tls.write_tls(&mut &*io) {
-            Ok(_) => {}
-            Err(e) if e.kind() == Kind::WouldBlock => io.writable().await?,
-            Err(e) => return Err(e),
+/// Sends a SYN, and a RST if it is answered: the last ACK of the handshake is put off for as long as the kernel puts off ACKs
+/// (200 ms), and the socket is gone before. So the program behind the port never sees a connection, as with a SYN from a raw
+/// socket, which would need rights.
+///
+/// # Errors
+/// Refused, unreachable, or this machine's fault.
+pub async fn half_open(to: &Address) -> Result<(), Cause> {
+    let knock = async {
+        let fd = connect::open(SocketType::STREAM, to)?;
+        if let Address::Inet(_) = to {
+            sockopt::set_tcp_quickack(&fd, false)?;
+            sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
         }
-    }
-    Ok(())
+        join(fd, to).await
+    };
+    knock.await.map(drop).map_err(|e| of_connect(&e, to))
 }
 
-/// Writes what TLS has to say, then reads once. False: the peer has closed.
-async fn step(io: &Io, tls: &mut ClientConnection) -> io::Result<bool> {
-    flush(io, tls).await?;
-    if !tls.wants_read() {
-        return Ok(true);
+async fn join(fd: OwnedFd, to: &Address) -> io::Result<Socket> {
+    match connect::call(&fd, to) {
+        Err(Errno::INPROGRESS) => {}
+        done => return done.map(|()| Socket::new(fd)).map_err(io::Error::from),
     }
-    loop {
-        match tls.read_tls(&mut &*io) {
-            Ok(0) => return Ok(false),
-            Ok(_) => break,
-            Err(e) if e.kind() == Kind::WouldBlock => io.readable().await?,
-            Err(e) => return Err(e),
-        }
+    engine::beat().await;
+    match connect::call(&fd, to) {
+        Ok(()) | Err(Errno::ISCONN) => return Ok(Socket::new(fd)),
+        Err(Errno::ALREADY) => {}
+        Err(e) => return Err(e.into()),
     }
-    let state = tls.process_new_packets().map_err(|e| io::Error::new(Kind::InvalidData, e));
-    // An alert of ours is worth a try, whatever was wrong.
-    flush(io, tls).await?;
-    state.map(|_| true)
+    let mut socket = Socket::new(fd);
+    poll_fn(|cx| socket.poll_writable(cx)).await?;
+    sockopt::socket_error(socket.as_fd())??;
+    Ok(socket)
 }
 
 /// Why a connection could not be made.

@@ -1,6 +1,7 @@
 //! `match` blocks: what an answer must be to count as well. Pure: an answer in, or why not out.
 
 use super::cause::Cause;
+use crate::snapshot::VariableId;
 use pcre2::bytes::Regex;
 use std::fmt;
 
@@ -18,6 +19,8 @@ pub struct Match {
     pub headers: Vec<Header>,
     /// `body`
     pub body: Option<(Test, Regex)>,
+    /// `require`: variables, with their names. Judged by `require`.
+    pub require: Vec<(Box<str>, VariableId)>,
 }
 
 /// `status 200 301-308`, `status ! 500`
@@ -204,6 +207,7 @@ mod tests {
             status: Some(Statuses { ranges: vec![(200, 200), (301, 303)], not: false }),
             headers: vec![header(Value::Is(Test::Yes, b"a"[..].into()))],
             body: Some((Test::No, regex("error"))),
+            require: Vec::new(),
         };
         assert_eq!(all.judge(&Given(302, "a", "fine")), Ok(()));
         let says = |given| all.judge(&given).expect_err("it does not hold").to_string();

@@ -1,5 +1,5 @@
 //! Health of peers: what is asked of them (`check`, `matching`), who asks (`prober`, `probe` and the protocols), what answers mean
-//! (`verdict`) and what is known (`record`, `cause`). The switch itself is `upstream::standing`, which the choice of a peer reads:
+//! (`require`, `verdict`) and what is known (`record`, `cause`). The switch itself is `upstream::standing`, which the choice of a peer reads:
 //! nothing here is on the way of a request.
 
 pub mod cause;
@@ -9,7 +9,9 @@ pub mod http;
 pub mod link;
 pub mod matching;
 pub mod outlier;
+pub mod passive;
 pub mod probe;
 pub mod prober;
 pub mod record;
+pub mod require;
 pub mod verdict;

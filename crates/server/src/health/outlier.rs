@@ -1,5 +1,5 @@
 //! Outliers: a peer that fails much, or is much slower than the others, is set aside for a while (`outlier_ejection`; what
-//! Envoy calls outlier detection). Looks at what requests found, so it costs them nothing. On the service thread.
+//! Envoy calls outlier detection). Looks at what requests found, so it costs them nothing. On the prober's thread.
 
 use super::cause::Cause;
 use crate::log::error::Level;
@@ -7,7 +7,7 @@ use crate::log::process_line;
 use crate::upstream::group::Group;
 use crate::upstream::peer::Peer;
 use crate::upstream::standing::Role;
-use crate::worker::clock;
+use crate::worker::{clock, timer};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -94,7 +94,7 @@ impl Sample {
 /// Watches a group until the task is ended.
 pub async fn watch(group: Arc<Group>, rules: Outliers) {
     loop {
-        tokio::time::sleep(LOOK.min(rules.interval)).await;
+        timer::sleep(LOOK.min(rules.interval)).await;
         let tiers = group.tiers_now();
         look(&group, &rules, &tiers[0].peers, clock::monotonic_ms());
     }

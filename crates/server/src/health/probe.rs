@@ -2,68 +2,68 @@
 
 use super::cause::Cause;
 use super::check::{Ask, Check, Keep, Talk};
-use super::link::{Link, of_connect};
+use super::link::{Link, dial, half_open, of_connect};
 use super::matching::MAX_BODY;
 use super::{grpc, http};
 use crate::connection::Address;
 use crate::upstream::peer::Peer;
+use crate::worker::clock;
+use crate::worker::timer::Timer;
+use rustix::net::SocketType;
 use std::cell::Cell;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::net::UdpSocket;
-use tokio::time::{Instant, timeout_at};
 
 /// How long a refusal of a datagram is waited for, where no answer is expected: a host that is there says so at once.
 const UDP_REFUSAL: Duration = Duration::from_millis(500);
 /// The largest datagram.
 const DATAGRAM: usize = 65_536;
 
-/// Checks a peer. `kept`: a connection of the check before; what can be used again is left in it.
+/// Checks a peer. `kept`: a connection of the check before; what can be used again is left in it. `timer` is free for it.
 ///
 /// # Errors
 /// What is wrong with the peer.
-pub async fn probe(check: &Check, peer: &Peer, kept: &mut Option<Link>) -> Result<(), Cause> {
+pub async fn probe(check: &Check, peer: &Peer, kept: &mut Option<Link>, timer: &Timer) -> Result<(), Cause> {
     let address = match (&peer.address, check.port) {
         (Address::Inet(a), Some(port)) => Address::Inet(SocketAddr::new(a.ip(), port)),
         (a, _) => a.clone(),
     };
-    let began = Instant::now();
     let limit = check.rhythm.limit;
-    if let Ask::Udp(talk) = &check.ask {
-        let done = timeout_at(began + limit, datagram(&address, talk)).await;
-        return done.unwrap_or(Err(Cause::NoAnswer { waited_ms: limit.as_millis() as u64 }));
+    let (began_ms, limit_ms) = (clock::monotonic_ms(), limit.as_millis() as u64);
+    timer.set(limit);
+    let no_answer = Err(Cause::NoAnswer { waited_ms: limit_ms });
+    match &check.ask {
+        Ask::Udp(talk) => return timer.guard(datagram(&address, talk, limit)).await.unwrap_or(no_answer),
+        Ask::HalfOpen => return timer.guard(half_open(&address)).await.unwrap_or(no_answer),
+        Ask::Tcp(_) | Ask::Http(_) | Ask::Grpc(_) => {}
     }
-    let connected = Cell::new(false);
-    let link = kept.take().filter(|l| is_good(check, l));
-    connected.set(link.is_some());
-    let whole = converse(check, &address, link, &connected);
-    match timeout_at(began + limit, whole).await {
-        Ok(Ok(link)) => {
+    let link = kept.take().and_then(|l| good(check, l));
+    let connected = Cell::new(link.is_some());
+    match timer.guard(converse(check, &address, peer, link, &connected)).await {
+        Some(Ok(link)) => {
             *kept = link;
             Ok(())
         }
-        Ok(Err(cause)) => Err(cause),
-        Err(_) if connected.get() => {
-            let (took_ms, limit_ms) = (began.elapsed().as_millis() as u64, limit.as_millis() as u64);
-            Err(Cause::Slow { took_ms, limit_ms })
-        }
-        Err(_) => Err(Cause::NoAnswer { waited_ms: limit.as_millis() as u64 }),
+        Some(Err(cause)) => Err(cause),
+        None if connected.get() => Err(Cause::Slow { took_ms: clock::monotonic_ms() - began_ms, limit_ms }),
+        None => no_answer,
     }
 }
 
 /// A connection of an earlier check may be used for another.
-fn is_good(check: &Check, link: &Link) -> bool {
+fn good(check: &Check, mut link: Link) -> Option<Link> {
     let young = match check.rhythm.keepalive {
         None => false,
-        Some(Keep::Time(time)) => link.since.elapsed() < time,
+        Some(Keep::Time(time)) => u128::from(clock::monotonic_ms() - link.since_ms) < time.as_millis(),
         Some(Keep::Requests(most)) => link.used < most,
     };
-    young && link.is_quiet()
+    (young && link.is_quiet()).then_some(link)
 }
 
 async fn converse(
     check: &Check,
     address: &Address,
+    peer: &Peer,
     link: Option<Link>,
     connected: &Cell<bool>,
 ) -> Result<Option<Link>, Cause> {
@@ -71,11 +71,13 @@ async fn converse(
         Some(link) => link,
         None => {
             let limit = check.rhythm.connect_limit;
-            let made = timeout_at(Instant::now() + limit, Link::connect(address)).await;
-            let mut link = made.unwrap_or_else(|_| Err(Cause::NoAnswer { waited_ms: limit.as_millis() as u64 }))?;
+            let timer = Timer::new();
+            timer.set(limit);
+            let made = timer.guard(Link::connect(address)).await;
+            let mut link = made.unwrap_or_else(|| Err(Cause::NoAnswer { waited_ms: limit.as_millis() as u64 }))?;
             connected.set(true);
             if let Some(secure) = &check.secure {
-                link.shake(secure).await?;
+                link.shake(secure, peer.state.number).await?;
             }
             link
         }
@@ -86,9 +88,9 @@ async fn converse(
             conversation(&mut link, talk).await?;
             false
         }
-        Ask::Http(ask) => http::ask(&mut link, ask).await?,
+        Ask::Http(ask) => http::ask(&mut link, ask, peer).await?,
         Ask::Grpc(ask) => grpc::ask(&mut link, ask).await?,
-        Ask::Udp(_) => false,
+        Ask::Udp(_) | Ask::HalfOpen => false,
     };
     Ok((again && check.rhythm.keepalive.is_some()).then_some(link))
 }
@@ -112,25 +114,21 @@ async fn conversation(link: &mut Link, talk: &Talk) -> Result<(), Cause> {
     }
 }
 
-async fn datagram(to: &Address, talk: &Talk) -> Result<(), Cause> {
-    let Address::Inet(to_inet) = to else { return Err(Cause::Local("UDP needs an internet address".into())) };
-    let any: SocketAddr = match to_inet {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let failed = |e: &std::io::Error| of_connect(e, to);
-    let socket = UdpSocket::bind(any).await.map_err(|e| failed(&e))?;
-    socket.connect(to_inet).await.map_err(|e| failed(&e))?;
-    socket.send(&talk.send).await.map_err(|e| failed(&e))?;
-    let mut buffer = vec![0; DATAGRAM];
+async fn datagram(to: &Address, talk: &Talk, limit: Duration) -> Result<(), Cause> {
+    let failed = |e: std::io::Error| of_connect(&e, to);
+    let Address::Inet(_) = to else { return Err(Cause::Local("UDP needs an internet address".into())) };
+    let mut socket = dial(SocketType::DGRAM, to).await.map_err(failed)?;
+    socket.write_all(&talk.send).await.map_err(failed)?;
+    let mut came = Vec::with_capacity(DATAGRAM);
     let Some(expect) = &talk.expect else {
         // Nothing but a refusal says that nobody is there.
-        return match tokio::time::timeout(UDP_REFUSAL, socket.recv(&mut buffer)).await {
-            Ok(Err(e)) => Err(failed(&e)),
-            Ok(Ok(_)) | Err(_) => Ok(()),
+        let timer = Timer::new();
+        timer.set(UDP_REFUSAL.min(limit / 2));
+        return match timer.guard(socket.read(&mut came)).await {
+            Some(Err(e)) => Err(failed(e)),
+            Some(Ok(_)) | None => Ok(()),
         };
     };
-    let len = socket.recv(&mut buffer).await.map_err(|e| failed(&e))?;
-    let came = &buffer[..len];
-    expect.judge(came).unwrap_or_else(|| Err(expect.cause(came)))
+    socket.read(&mut came).await.map_err(failed)?;
+    expect.judge(&came).unwrap_or_else(|| Err(expect.cause(&came)))
 }

@@ -1,25 +1,39 @@
-//! Who checks peers: one task for each on the service thread, for all worker threads. When a configuration is taken the tasks of
-//! the one before end and new ones take up its rhythm, so that reloads neither delay checks nor double them.
+//! Who checks peers: one thread for all worker threads, with a task for each peer and check. When a configuration is taken the
+//! tasks of the one before end and new ones take up its rhythm, so that reloads neither delay checks nor double them.
+//!
+//! The thread works in beats (`engine::set_beat`): what begins, goes on or ends within one shares a wake-up, which costs more than
+//! a check (docs/decisions/0014).
 
 use super::check::Check;
 use super::outlier;
 use super::probe::probe;
+use super::require;
 use super::verdict::{note, pause};
-use crate::service;
+use crate::engine::{self, TaskId};
+use crate::log::error::Level;
+use crate::log::process_line;
 use crate::snapshot::Snapshot;
 use crate::upstream::group::Tiers;
 use crate::upstream::peer::Peer;
 use crate::upstream::standing::Role;
 use crate::worker::clock;
-use std::cell::RefCell;
+use crate::worker::timer::{self, Timer};
+use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
-use std::sync::{Arc, Weak};
+use std::future::poll_fn;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::Poll;
 use std::time::Duration;
-use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-/// Checks begin at multiples of this: those that begin together share the wake-ups of the thread.
-const TICK: Duration = Duration::from_millis(10);
+/// There are so many beats in the shortest time that a check may take: a check takes three or four of them.
+const BEATS: u64 = 50;
+/// The longest beat, ms.
+const LONGEST_BEAT_MS: u64 = 50;
+/// Below, ms, beats save nothing: the thread takes news as they come.
+const SHORTEST_BEAT_MS: u64 = 4;
 /// First checks of a group are spread over its interval, and over this at most.
 const SPREAD: Duration = Duration::from_secs(1);
 /// How often a group whose peers may change is looked at.
@@ -27,28 +41,76 @@ const LOOK: Duration = Duration::from_millis(500);
 /// What is behind by more than this was never begun.
 const NEVER: u64 = 0;
 
+type Work = Box<dyn FnOnce() + Send>;
+
+/// The way to the prober's thread, once there is one.
+static THREAD: Mutex<Option<UnboundedSender<Work>>> = Mutex::new(None);
+
 thread_local! {
-    /// The tasks of the current configuration, on the service thread.
+    /// The tasks of the current configuration, on the prober's thread.
     static GUARDS: RefCell<Vec<Guard>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A task that ends with this.
-struct Guard(AbortHandle);
+struct Guard {
+    over: Rc<Cell<bool>>,
+    task: TaskId,
+}
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        self.0.abort();
+        self.over.set(true);
+        engine::wake(self.task);
     }
 }
 
 fn start(task: impl Future<Output = ()> + 'static) -> Guard {
-    Guard(tokio::task::spawn_local(task).abort_handle())
+    let over = Rc::new(Cell::new(false));
+    let ended = over.clone();
+    let task = engine::spawn(async move {
+        let mut task = pin!(task);
+        poll_fn(|cx| if ended.get() { Poll::Ready(()) } else { task.as_mut().poll(cx) }).await;
+    });
+    Guard { over, task }
+}
+
+/// Has the prober's thread do something; it is started if there is none.
+fn tell(work: Work) {
+    let mut thread = THREAD.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(works) = &*thread {
+        let sent = works.send(work);
+        debug_assert!(sent.is_ok(), "the thread lives as long as the process");
+        return;
+    }
+    let (works, mut receiver) = unbounded_channel::<Work>();
+    let listen = async move {
+        while let Some(work) = receiver.recv().await {
+            work();
+        }
+    };
+    let started = std::thread::Builder::new().name("prober".into()).spawn(move || {
+        if let Err(e) = engine::run(listen) {
+            complain(&e);
+        }
+    });
+    match started {
+        // Nobody else holds the receiver, which waits for it.
+        Ok(_) => {
+            let _ = works.send(work);
+            *thread = Some(works);
+        }
+        Err(e) => complain(&e),
+    }
+}
+
+fn complain(e: &std::io::Error) {
+    process_line(Level::Alert, format_args!("peers are not checked: no thread for it ({})", crate::log::os_error(e)));
 }
 
 /// Checks what this configuration wants checked from now on, and nothing else.
-pub fn configure(snapshot: &Snapshot) {
+pub fn configure(snapshot: &Arc<Snapshot>) {
     let (mut checks, mut watched) = (Vec::new(), Vec::new());
-    for plane in std::iter::once(snapshot).chain(snapshot.stream.as_deref()) {
+    for plane in std::iter::once(&**snapshot).chain(snapshot.stream.as_deref()) {
         for group in &plane.groups {
             let of_group: Vec<&Check> =
                 plane.main.health.checks.iter().filter(|c| Arc::ptr_eq(&c.group, group)).collect();
@@ -65,11 +127,25 @@ pub fn configure(snapshot: &Snapshot) {
             watched.extend(group.outliers.map(|rules| (group.clone(), rules)));
         }
     }
-    service::spawn(move || async move {
+    let idle = checks.is_empty() && watched.is_empty();
+    if idle && THREAD.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
+        return;
+    }
+    let for_variables = checks.iter().any(Check::requires_variables).then(|| snapshot.clone());
+    tell(Box::new(move || {
+        engine::set_beat(beat_ms(&checks));
+        require::evaluate_under(for_variables);
         let outliers = watched.into_iter().map(|(group, rules)| start(outlier::watch(group, rules)));
         let tasks = checks.into_iter().map(|check| start(watch_group(Arc::new(check)))).chain(outliers);
         GUARDS.set(tasks.collect());
-    });
+    }));
+}
+
+/// How often the thread looks for news: seldom enough to share wake-ups, often enough that no check is late by it.
+fn beat_ms(checks: &[Check]) -> u64 {
+    let shortest = checks.iter().map(|c| c.rhythm.limit.min(c.rhythm.connect_limit)).min();
+    let beat = shortest.map_or(0, |t| (t.as_millis() as u64 / BEATS).min(LONGEST_BEAT_MS));
+    if beat < SHORTEST_BEAT_MS { 0 } else { beat }
 }
 
 /// A `mandatory` check has to pass before the peer is used: anew after every reload, unless it is `persistent`.
@@ -108,7 +184,7 @@ async fn watch_group(check: Arc<Check>) {
         if check.group.live.is_none() {
             return std::future::pending().await;
         }
-        tokio::time::sleep(LOOK).await;
+        timer::sleep(LOOK).await;
     }
 }
 
@@ -123,26 +199,25 @@ fn spread(check: &Check, place: usize, count: usize) -> Duration {
 
 async fn watch_peer(check: Arc<Check>, peer: Arc<Peer>, first: Duration) {
     let state = &peer.state;
-    let mut kept = None;
-    let mut due = Instant::now() + first;
+    let (mut kept, timer) = (None, Timer::new());
+    let mut due_ms = clock::monotonic_ms() + ms(first);
     let before_ms = state.health.notes().tracks[check.number].began_ms;
     if before_ms != NEVER && !state.standing.now().lacks(check.number) {
-        let wait = next_pause(&check, &peer);
-        let passed = Duration::from_millis(clock::monotonic_ms().saturating_sub(before_ms));
-        due = Instant::now() + wait.saturating_sub(passed);
+        due_ms = (before_ms + ms(next_pause(&check, &peer))).max(clock::monotonic_ms());
     }
     loop {
-        let planned = on_tick(due);
-        tokio::time::sleep_until(planned + jitter(&check)).await;
+        let wait_ms = (due_ms + jitter_ms(&check)).saturating_sub(clock::monotonic_ms());
+        timer.set(Duration::from_millis(wait_ms));
+        poll_fn(|cx| timer.poll_expired(cx)).await;
         if peer.role() == Role::Down {
-            due = planned + check.rhythm.interval;
+            due_ms += ms(check.rhythm.interval);
             continue;
         }
         state.health.notes().tracks[check.number].began_ms = clock::monotonic_ms();
-        let result = probe(&check, &peer, &mut kept).await;
+        let result = probe(&check, &peer, &mut kept, &timer).await;
         note(&check, &peer, result);
         // From plan to plan: a thread that is late once is not late for good.
-        due = (planned + next_pause(&check, &peer)).max(Instant::now());
+        due_ms = (due_ms + ms(next_pause(&check, &peer))).max(clock::monotonic_ms());
     }
 }
 
@@ -151,17 +226,13 @@ fn next_pause(check: &Check, peer: &Peer) -> Duration {
     pause(&check.rhythm, &track, peer.state.standing.now().fails(check.number))
 }
 
-/// The next tick of the process.
-fn on_tick(at: Instant) -> Instant {
-    thread_local!(static ORIGIN: Instant = Instant::now());
-    let since = at.saturating_duration_since(ORIGIN.with(|o| *o));
-    let behind = since.as_nanos() % TICK.as_nanos();
-    if behind == 0 { at } else { at + Duration::from_nanos((TICK.as_nanos() - behind) as u64) }
+fn jitter_ms(check: &Check) -> u64 {
+    match ms(check.rhythm.jitter) {
+        0 => 0,
+        most => crate::upstream::choose::random() % (most + 1),
+    }
 }
 
-fn jitter(check: &Check) -> Duration {
-    match check.rhythm.jitter.as_millis() as u64 {
-        0 => Duration::ZERO,
-        most => Duration::from_millis(crate::upstream::choose::random() % (most + 1)),
-    }
+fn ms(time: Duration) -> u64 {
+    time.as_millis() as u64
 }

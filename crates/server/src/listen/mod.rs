@@ -81,11 +81,11 @@ impl Listener {
     /// Begins to accept; does nothing the second time.
     pub fn start(self: &Rc<Self>) {
         if !self.started.replace(true) {
-            match self.kind {
+            let _ = match self.kind {
                 SocketKind::Stream => engine::spawn(accept_loop(self.clone())),
                 SocketKind::Datagram if self.quic => engine::spawn(quic::serve(self.clone())),
                 SocketKind::Datagram => engine::spawn(datagram::receive_loop(self.clone())),
-            }
+            };
         }
     }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 pub const DIRECTIVES: &[Directive] = &[
     http("health_check", health_check),
     http("match", |s, n| {
-        let block = Named::Http(Arc::new(match_block(n)?));
+        let block = Named::Http(Arc::new(match_block(s.build, n)?));
         name(s.build, n, block)
     }),
     stream("health_check", health_check),
@@ -31,6 +31,8 @@ pub const DIRECTIVES: &[Directive] = &[
 
 /// The longest `grpc_service`: a name with one byte for its length.
 const LONGEST_SERVICE: usize = 127;
+/// What a datagram says where `match` says nothing, as in nginx Plus.
+const UDP_GREETING: &[u8] = b"nginx health check";
 /// `UNIMPLEMENTED`: what servers without a health service answer.
 const UNIMPLEMENTED: u32 = 12;
 
@@ -89,11 +91,12 @@ enum Kind {
     Http,
     Grpc,
     Tcp,
+    HalfOpen,
     Udp,
 }
 
 /// `health_check [interval=] [jitter=] [fails=] [passes=] [uri=] [port=] [match=] [mandatory [persistent]] [type=grpc
-/// [grpc_service=] [grpc_status=]] [keepalive_time=]`; in `stream` also `udp`.
+/// [grpc_service=] [grpc_status=]|tcp|tcp_half_open] [keepalive_time=]`; in `stream` also `udp`.
 fn health_check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let is_stream = scope.build.plane.is_stream();
     let mut w = Written {
@@ -107,27 +110,17 @@ fn health_check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         status: UNIMPLEMENTED,
     };
     for word in &node.args {
-        w.take(word, is_stream).ok_or_else(|| refusal(node, word))?;
+        w.take(word, is_stream).ok_or_else(|| Problem::invalid_parameter(word))?;
     }
     if w.rhythm.persistent && !w.rhythm.mandatory {
         return Err(node.problem("\"persistent\" requires \"mandatory\"".to_owned()));
     }
-    if w.kind != Kind::Http && w.uri.is_some() || w.kind == Kind::Grpc && w.matching.is_some() {
+    if w.kind != Kind::Http && w.uri.is_some() || matches!(w.kind, Kind::Grpc | Kind::HalfOpen) && w.matching.is_some()
+    {
         return Err(node.problem("\"uri\" and \"match\" are for checks by HTTP".to_owned()));
     }
     scope.level.conf.health_check.written.push(w);
     Ok(())
-}
-
-/// Why a parameter is not taken.
-fn refusal(node: &Node, word: &Word) -> Problem {
-    match word.text.as_slice() {
-        b"type=tcp_half_open" | b"type=syn" => node.problem(
-            "half-open checks need raw sockets, which unprivileged worker processes must not have; use \"type=tcp\""
-                .to_owned(),
-        ),
-        _ => Problem::invalid_parameter(word),
-    }
 }
 
 impl Written {
@@ -149,6 +142,7 @@ impl Written {
             (b"uri", Some(v)) if !is_stream && v.first() == Some(&b'/') => self.uri = Some(v.into()),
             (b"type", Some(b"grpc")) if !is_stream => self.kind = Kind::Grpc,
             (b"type", Some(b"tcp")) if !is_stream => self.kind = Kind::Tcp,
+            (b"type", Some(b"tcp_half_open")) => self.kind = Kind::HalfOpen,
             (b"grpc_service", Some(v)) if !is_stream && v.len() <= LONGEST_SERVICE => self.service = v.into(),
             (b"grpc_status", Some(v)) if !is_stream => self.status = u32::try_from(value::number(v)?).ok()?,
             (b"udp", None) if is_stream => self.kind = Kind::Udp,
@@ -183,8 +177,8 @@ fn name(build: &mut Build<'_>, node: &Node, block: Named) -> Result<(), Problem>
     Ok(())
 }
 
-/// `match` of `http`: `status`, `header`, `body`.
-fn match_block(node: &Node) -> Result<Match, Problem> {
+/// `match` of `http`: `status`, `header`, `body`, `require`.
+fn match_block(build: &mut Build<'_>, node: &Node) -> Result<Match, Problem> {
     let mut all = Match::default();
     for row in node.children() {
         match row.name.text.as_slice() {
@@ -197,7 +191,15 @@ fn match_block(node: &Node) -> Result<Match, Problem> {
                 _ => return Err(Problem::invalid_arguments(row)),
             },
             b"status" | b"body" => return Err(duplicate(row)),
-            b"require" => return Err(row.problem("\"require\" in \"match\" is not supported yet".to_owned())),
+            b"require" if !row.args.is_empty() => {
+                for word in &row.args {
+                    let name = word.text.strip_prefix(b"$").filter(|n| !n.is_empty());
+                    let name =
+                        name.ok_or_else(|| row.problem(format!("invalid variable name \"{}\"", word.as_str())))?;
+                    all.require.push((String::from_utf8_lossy(name).into(), build.variables.index(name)));
+                }
+            }
+            b"require" => return Err(Problem::invalid_arguments(row)),
             _ => return Err(row.problem(format!("unknown directive \"{}\"", row.name.as_str()))),
         }
     }
@@ -319,11 +321,15 @@ fn finish(build: &mut Build<'_>, level: &Level, w: &Written) -> Result<(), Probl
         let id = level.conf.stream_proxy.group().ok_or_else(missing)?;
         rhythm.limit = rhythm.interval.min(*level.conf.health_check.settings.timeout);
         rhythm.connect_limit = *level.conf.stream_proxy.upstream.connect_timeout;
-        let talk = if let Some(Named::Stream(talk)) = named { talk } else { Talk::default() };
+        let mut talk = if let Some(Named::Stream(talk)) = named { talk } else { Talk::default() };
         if w.kind == Kind::Udp && talk.send.is_empty() {
-            return Err(w.node.problem("\"udp\" requires \"match\" with \"send\"".to_owned()));
+            talk.send = UDP_GREETING[..].into();
         }
-        let ask = if w.kind == Kind::Udp { Ask::Udp(talk) } else { Ask::Tcp(talk) };
+        let ask = match w.kind {
+            Kind::Udp => Ask::Udp(talk),
+            Kind::HalfOpen => Ask::HalfOpen,
+            _ => Ask::Tcp(talk),
+        };
         let group = group(build, id);
         return add(build, &w.node, |number| Check { group, number, rhythm, port: w.port, secure: None, ask });
     }
@@ -354,6 +360,7 @@ fn finish(build: &mut Build<'_>, level: &Level, w: &Written) -> Result<(), Probl
             service: w.service.clone(),
             status: w.status_given(),
         })),
+        Kind::HalfOpen => Ask::HalfOpen,
         Kind::Tcp | Kind::Udp => Ask::Tcp(Talk::default()),
     };
     let group: Arc<Group> = group(build, id);

@@ -1,6 +1,7 @@
 //! What a `keyval_zone` holds: keys and values that the API changes and variables look up. Shared by all threads; read under
 //! a lock held for one look-up, changed by the API alone. Bounded by the zone's size. A state file has the same as JSON.
 
+use super::keyval_state;
 use crate::worker::clock;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
@@ -274,7 +275,8 @@ impl Store {
         }
         let text =
             std::fs::read(path).map_err(|e| format!("read() \"{shown}\" failed ({})", crate::log::os_error(&e)))?;
-        let records = parse_state(&text, clock::wall_ms()).map_err(|e| format!("state file \"{shown}\": {e}"))?;
+        let records =
+            keyval_state::parse(&text, clock::wall_ms()).map_err(|e| format!("state file \"{shown}\": {e}"))?;
         self.set(&records).map_err(|e| match e {
             Refused::Full => format!("state file \"{shown}\" has more than the zone \"{}\" takes", self.spec.name),
             Refused::BadKey => format!("state file \"{shown}\" has a key that is no address"),
@@ -286,42 +288,13 @@ impl Store {
         let Some(path) = &self.spec.state else { return Ok(()) };
         let text = {
             let table = self.read();
-            let records = table.entries.iter().map(|(key, e)| {
-                let value = match e.until_ms {
-                    None => Value::from(&*e.value),
-                    Some(until) => serde_json::json!({"value": &*e.value, "until": until}),
-                };
-                (key.to_string(), value)
-            });
-            Value::Object(records.collect()).to_string()
+            keyval_state::render(table.entries.iter().map(|(key, e)| (&**key, &*e.value, e.until_ms)))
         };
         let mut beside = path.clone().into_os_string();
         beside.push(".tmp");
         std::fs::write(&beside, text)?;
         std::fs::rename(&beside, path)
     }
-}
-
-/// The records of a state file that are not over: key, value, and how long they stay.
-pub fn parse_state(text: &[u8], now_ms: u64) -> Result<Vec<(String, String, Option<u64>)>, String> {
-    let all: Map<String, Value> = serde_json::from_slice(text).map_err(|e| e.to_string())?;
-    let mut records = Vec::with_capacity(all.len());
-    for (key, value) in all {
-        match &value {
-            Value::String(text) => records.push((key, text.clone(), None)),
-            Value::Object(o) => {
-                match (o.get("value").and_then(Value::as_str), o.get("until").and_then(Value::as_u64)) {
-                    (Some(text), Some(until)) if until > now_ms => {
-                        records.push((key, text.to_owned(), Some(until - now_ms)));
-                    }
-                    (Some(_), Some(_)) => {}
-                    _ => return Err(format!("the value of \"{key}\" is neither a text nor one with a time")),
-                }
-            }
-            _ => return Err(format!("the value of \"{key}\" is neither a text nor one with a time")),
-        }
-    }
-    Ok(records)
 }
 
 #[cfg(test)]
@@ -367,13 +340,5 @@ mod tests {
         assert_eq!(s.set(&[("b".into(), large, None)]), Ok(()), "in the place of itself");
         s.clear();
         assert!(s.is_empty());
-    }
-
-    #[test]
-    fn states_are_read() {
-        let text = br#"{"a": "1", "b": {"value": "2", "until": 500}, "c": {"value": "3", "until": 50}}"#;
-        let records = parse_state(text, 100).expect("it is good");
-        assert_eq!(records, [("a".into(), "1".into(), None), ("b".into(), "2".into(), Some(400))]);
-        assert!(parse_state(b"[]", 0).is_err() && parse_state(b"{\"a\": 1}", 0).is_err());
     }
 }

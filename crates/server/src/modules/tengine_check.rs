@@ -6,9 +6,10 @@ use super::upstream_block::{Block, current};
 use crate::config::set::duplicate;
 use crate::config::{Build, Directive, Scope, http, upstream, upstream_of_both};
 use crate::health::check::{Ask, Check, HttpAsk, Keep, Rhythm, Talk};
-use crate::health::matching::{Match, Statuses};
+use crate::health::matching::{Expect, Match, Statuses};
 use crate::upstream::group::Group;
 use conf::{Node, Problem};
+use pcre2::bytes::Regex;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,16 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
 ];
 
+/// A web server's ping and a container's answer (Apache's AJP 1.3, `CPing` and `CPong`).
+const CPING: &[u8] = b"\x12\x34\x00\x01\x0a";
+const CPONG: &[u8] = b"AB\x00\x01\x09";
+/// MySQL's first packet: three bytes of length, number 0, then the version of its protocol, which is 10; 255 is an error.
+const GREETING: &str = r"(?s)^...\x00\x0a";
+
+fn greeting(node: &Node) -> Result<Regex, Problem> {
+    Regex::new(GREETING).map_err(|e| node.problem(e.to_string()))
+}
+
 /// What a block says.
 #[derive(Debug, Default)]
 pub struct Given {
@@ -64,6 +75,8 @@ enum Kind {
     Tcp,
     Http,
     Udp,
+    Ajp,
+    Mysql,
 }
 
 /// `check interval=ms [fall=] [rise=] [timeout=ms] [default_down=] [type=] [port=]`
@@ -97,7 +110,9 @@ fn check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             ("type", "tcp") => written.kind = Kind::Tcp,
             ("type", "http") if !is_stream => written.kind = Kind::Http,
             ("type", "udp") if is_stream => written.kind = Kind::Udp,
-            ("type", "ssl_hello" | "mysql" | "ajp" | "fastcgi") => {
+            ("type", "ajp") => written.kind = Kind::Ajp,
+            ("type", "mysql") => written.kind = Kind::Mysql,
+            ("type", "ssl_hello" | "fastcgi") => {
                 return Err(word.problem(format!("\"{text}\" of \"check\" is not supported yet")));
             }
             _ => return Err(bad()),
@@ -116,6 +131,8 @@ pub fn finish(build: &mut Build<'_>, group: &Arc<Group>, given: Given) -> Result
     }
     let ask = match kind {
         Kind::Tcp => Ask::Tcp(Talk::default()),
+        Kind::Ajp => Ask::Tcp(Talk { send: CPING[..].into(), expect: Some(Arc::new(Expect::Bytes(CPONG.into()))) }),
+        Kind::Mysql => Ask::Tcp(Talk { send: Arc::default(), expect: Some(Arc::new(Expect::Regex(greeting(&node)?))) }),
         Kind::Udp => Ask::Udp(Talk { send: b"X"[..].into(), expect: None }),
         Kind::Http => {
             let request = given.send.unwrap_or_else(|| b"GET / HTTP/1.0\r\n\r\n"[..].into());

@@ -256,6 +256,9 @@ fn group_of(build: &Build<'_>, block: Block) -> Result<Group, Problem> {
     }
     let method = block.method.unwrap_or_default();
     let mut servers = block.servers;
+    if block.zone.is_some() && block.state_file.is_none() {
+        servers.take_roles();
+    }
     let tiers = Arc::new(servers.assemble(&method, block.sticky.is_some()));
     let core = build.http.as_ref().map(|http| &http.conf.core);
     let timeout = block.resolver_timeout.or_else(|| core.map(|c| *c.resolver_timeout)).unwrap_or(RESOLVER_TIMEOUT);

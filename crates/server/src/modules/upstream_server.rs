@@ -2,6 +2,7 @@
 //! reads servers; `state` as in nginx Plus).
 
 use super::upstream_block::{Block, current};
+use super::upstream_state;
 use crate::config::set::duplicate;
 use crate::config::{Directive, Plane, Scope, upstream_of_both};
 use crate::connection::Address;
@@ -9,7 +10,7 @@ use crate::upstream::group::Method;
 use crate::upstream::peer::PeerSettings;
 use crate::upstream::servers::MAX_SERVERS;
 use crate::upstream::standing::Role;
-use conf::{Body, Node, Problem, value};
+use conf::{Node, Problem, value};
 use std::net::IpAddr;
 
 /// The longest `route` (nginx's `NGX_HTTP_UPSTREAM_SID_LEN`).
@@ -159,41 +160,8 @@ fn state(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         Err(e) => return Err(Problem::io(node.name.span, "open()", &path, &e)),
     };
     let bad = |what: &str| node.problem(format!("{what} in state file \"{}\"", path.display()));
-    for line in lines_of(&text).map_err(|what| bad(&what))? {
+    for line in upstream_state::lines_of(&text, MAX_SERVERS).map_err(|what| bad(&what))? {
         server(block, plane, &line).map_err(|p| bad(&p.message))?;
     }
     Ok(())
-}
-
-/// The `server` lines of a state file.
-fn lines_of(text: &[u8]) -> Result<Vec<Node>, String> {
-    let (tree, problems) = conf::parse(&[b"http { upstream state {\n", text, b"\n} }"].concat());
-    if let Some(problem) = problems.iter().find(|p| p.level.is_fatal()) {
-        return Err(problem.message.clone());
-    }
-    let [http] = tree.nodes.as_slice() else { return Err("unexpected \"}\"".to_owned()) };
-    let [upstream] = http.children() else { return Err("unexpected \"}\"".to_owned()) };
-    let Body::Block(lines) = &upstream.body else { return Err("unexpected \"}\"".to_owned()) };
-    if let Some(other) = lines.iter().find(|l| l.name != "server") {
-        return Err(format!("\"{}\" directive is not allowed", other.name.as_str()));
-    }
-    if lines.len() > MAX_SERVERS {
-        return Err(format!("more than {MAX_SERVERS} servers"));
-    }
-    Ok(lines.clone())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_state_file_has_server_lines_only() {
-        let lines = lines_of(b"server 127.0.0.1:1 weight=2;\nserver unix:/x down;").expect("two lines");
-        assert_eq!(lines.iter().map(|l| l.args.len()).collect::<Vec<_>>(), [2, 2]);
-        assert_eq!(lines_of(b"").expect("none is fine").len(), 0);
-        for bad in ["keepalive 1;", "server", "} upstream y {", "server a; } } http {"] {
-            assert!(lines_of(bad.as_bytes()).is_err(), "{bad}");
-        }
-    }
 }

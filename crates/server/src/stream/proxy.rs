@@ -6,6 +6,7 @@ use super::{Session, Totals, facts, note};
 use crate::config::complex::Complex;
 use crate::connection::Address;
 use crate::connection::socket::Socket;
+use crate::health::passive;
 use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::core::size_of;
@@ -167,23 +168,25 @@ fn set_back(r: &mut Request, group: &Group, tries: usize, walk: &mut Walk, chose
 
 async fn open(r: &mut Request, conf: &Conf, chosen: &Chosen, local: Option<SocketAddr>) -> Result<Socket, ()> {
     let kind = if facts(r).datagrams { SocketType::DGRAM } else { SocketType::STREAM };
-    let connecting = connect::begin_as(kind, &chosen.peer.address, local, &conf.upstream).map_err(|f| failed(r, &f))?;
+    let connecting = connect::begin_as(kind, &chosen.peer.address, local, &conf.upstream).map_err(|f| failed(r, chosen, &f))?;
     let timer = Timer::new();
     timer.set(*conf.upstream.connect_timeout);
     match timer.guard(connect::finish(connecting)).await {
         Some(Ok(socket)) => Ok(socket),
         Some(Err(f)) => {
-            failed(r, &f);
+            failed(r, chosen, &f);
             Err(())
         }
         None => {
+            passive::no_answer(&chosen.peer, *conf.upstream.connect_timeout);
             log_error!(r, Error, "upstream timed out (110: Connection timed out)");
             Err(())
         }
     }
 }
 
-fn failed(r: &Request, f: &connect::Failed) {
+fn failed(r: &Request, chosen: &Chosen, f: &connect::Failed) {
+    passive::not_connected(&chosen.peer, f);
     log_error!(r, Error, "{} failed ({})", f.call, crate::log::os_error(&f.error));
 }
 

@@ -40,13 +40,7 @@ pub fn begin_as(
     local: Option<SocketAddr>,
     conf: &UpstreamSettings,
 ) -> Result<Connecting, Failed> {
-    let family = match to {
-        Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
-        Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
-        Address::Unix(_) => AddressFamily::UNIX,
-    };
-    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    let fd = rustix::net::socket_with(family, kind, flags, None).map_err(failed("socket()"))?;
+    let fd = open(kind, to).map_err(failed("socket()"))?;
     options(&fd, kind, to, conf).map_err(failed("setsockopt()"))?;
     if let Some(local) = local {
         if conf.bind.as_ref().is_some_and(|b| b.transparent) {
@@ -61,17 +55,28 @@ pub fn begin_as(
         let _ = crate::master::sys::set_option(fd.as_fd(), libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1);
         rustix::net::bind(&fd, &local).map_err(failed("bind()"))?;
     }
-    let result = match to {
-        Address::Inet(a) => rustix::net::connect(&fd, a),
-        Address::Unix(path) => match SocketAddrUnix::new(path) {
-            Ok(a) => rustix::net::connect(&fd, &a),
-            Err(e) => Err(e),
-        },
-    };
-    match result {
+    match call(&fd, to) {
         Ok(()) => Ok(Connecting { socket: Socket::to_peer(fd), done: true }),
         Err(Errno::INPROGRESS) => Ok(Connecting { socket: Socket::to_peer(fd), done: false }),
         Err(e) => Err(failed("connect()")(e)),
+    }
+}
+
+/// A socket for such an address that does not block.
+pub fn open(kind: SocketType, to: &Address) -> Result<OwnedFd, Errno> {
+    let family = match to {
+        Address::Inet(SocketAddr::V4(_)) => AddressFamily::INET,
+        Address::Inet(SocketAddr::V6(_)) => AddressFamily::INET6,
+        Address::Unix(_) => AddressFamily::UNIX,
+    };
+    rustix::net::socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+}
+
+/// `connect()`, once. A second call on a socket says how the first one went.
+pub fn call(fd: &OwnedFd, to: &Address) -> Result<(), Errno> {
+    match to {
+        Address::Inet(a) => rustix::net::connect(fd, a),
+        Address::Unix(path) => SocketAddrUnix::new(path).and_then(|a| rustix::net::connect(fd, &a)),
     }
 }
 

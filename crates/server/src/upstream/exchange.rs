@@ -10,6 +10,8 @@ use super::layer::Layer;
 use super::pool::{self, Connection, InUse};
 use super::settings::{UpstreamSettings, next};
 use crate::connection::{Session, doing, pool as buffers};
+use crate::health::cause::Cause;
+use crate::health::passive;
 use crate::log_error;
 use crate::request::Request;
 use crate::worker::clock;
@@ -172,7 +174,10 @@ pub(super) async fn open(
     match event {
         Event::Done(Ok(mut socket)) => {
             if let Some(secure) = job.secure() {
-                socket = Box::pin(super::secure::shake(r, conf, &timer, socket, secure, chosen)).await?;
+                let shaken = Box::pin(super::secure::shake(r, conf, &timer, socket, secure, chosen)).await;
+                socket = shaken.inspect_err(|_| {
+                    passive::note(&chosen.peer, Cause::Tls("see the error log".into()));
+                })?;
             }
             r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started_ms);
             Ok(Connection::new(socket, timer, job.identity().cloned()))
@@ -191,6 +196,7 @@ pub(super) enum Event<T> {
 }
 
 fn connect_failed(r: &Request, job: &Job, chosen: &Chosen, f: &connect::Failed) -> Failure {
+    passive::not_connected(&chosen.peer, f);
     // What the operator can do about it stands in the same line.
     let hint = match f.error.raw_os_error() {
         Some(libc::EADDRNOTAVAIL) => ": no free local port or address; see net.ipv4.ip_local_port_range and proxy_bind",

@@ -6,6 +6,7 @@
 use super::group::{Group, Tiers};
 use super::names;
 use super::servers::{EditError, MAX_SERVERS, Servers};
+use super::standing::Standing;
 use crate::log::error::Level;
 use crate::log::{os_error, process_line};
 use crate::resolve::{NOT_FOUND, Resolver, ResolverConfig, Service, ServiceError};
@@ -50,6 +51,8 @@ pub struct Host {
     known: Mutex<Known>,
     /// There has been an answer, whatever it was.
     answered: AtomicBool,
+    /// What the operator says of its peers.
+    pub(super) standing: Standing,
 }
 
 #[derive(Debug, Default)]
@@ -94,7 +97,8 @@ impl Host {
             return host;
         }
         let (name, service) = (key.1.clone(), key.2.clone());
-        let host = Arc::new(Host { name, service, known: Mutex::default(), answered: AtomicBool::new(false) });
+        let (known, answered, standing) = Default::default();
+        let host = Arc::new(Host { name, service, known, answered, standing });
         hosts.insert(key, Arc::downgrade(&host));
         host
     }
@@ -266,6 +270,10 @@ impl Live {
             write_whole(path, &changed.text()).map_err(|e| {
                 EditError::State(format!("\"{}\" cannot be written ({})", path.display(), os_error(&e)))
             })?;
+        }
+        // A state file says it itself.
+        if self.state_file.is_none() {
+            changed.note_roles(&servers);
         }
         *servers = changed;
         self.renew(group, &mut servers);

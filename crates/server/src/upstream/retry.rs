@@ -7,6 +7,7 @@ use super::job::{Job, JobBody};
 use super::queue::{self, InVain};
 use super::settings::{UpstreamSettings, next};
 use crate::connection::doing;
+use crate::health::passive;
 use crate::log_error;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
@@ -68,7 +69,11 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         }
         attempt.status = status_of(failure.kind);
         let status = attempt.status;
-        if !matches!(failure.kind, next::HTTP_403 | next::HTTP_404)
+        let is_its_fault = !matches!(failure.kind, next::HTTP_403 | next::HTTP_404);
+        if is_its_fault {
+            passive::failed(&chosen.peer, failure.kind, r.attempts.head.status, r.attempts.current(), conf);
+        }
+        if is_its_fault
             && choose::failed(&job.group, &mut walk, &chosen, r.attempts.current())
             && tries > 1
         {

@@ -4,7 +4,7 @@
 use super::group::{Group, Method, Tier, Tiers};
 use super::live::{self, Host};
 use super::peer::{Peer, PeerSettings, PeerState, name_of, state_of};
-use super::standing::Role;
+use super::standing::{Role, Standing};
 use crate::connection::Address;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -23,6 +23,8 @@ pub struct Line {
     pub server: Box<str>,
     /// What it says of its peers.
     pub settings: PeerSettings,
+    /// What it is meant for where the line was written, whatever the operator said since.
+    written: Role,
     /// `backup`
     pub backup: bool,
     /// `service`
@@ -38,6 +40,16 @@ pub enum At {
     Fixed(Address, Arc<PeerState>),
     /// A name that is followed, and the port where the answer has none.
     Named(Arc<Host>, u16),
+}
+
+impl At {
+    /// Where what the operator says of the line is kept, since it outlives reloads.
+    fn standing(&self) -> &Standing {
+        match self {
+            At::Fixed(_, state) => &state.standing,
+            At::Named(host, _) => &host.standing,
+        }
+    }
 }
 
 /// The lines of a group.
@@ -79,7 +91,8 @@ impl Servers {
         let state = state_of(&self.key, &name_of(&address), ordinal);
         let id = self.take_id();
         let at = At::Fixed(address, state);
-        self.lines.push(Line { id, server: server.into(), settings, backup, service: None, at });
+        let (server, written) = (server.into(), settings.role);
+        self.lines.push(Line { id, server, settings, written, backup, service: None, at });
         id
     }
 
@@ -94,13 +107,35 @@ impl Servers {
     ) -> u32 {
         let at = At::Named(Host::find(&self.key, host, service), port);
         let id = self.take_id();
-        self.lines.push(Line { id, server: server.into(), settings, backup, service: service.map(Box::from), at });
+        let (server, written, service) = (server.into(), settings.role, service.map(Box::from));
+        self.lines.push(Line { id, server, settings, written, backup, service, at });
         id
     }
 
     fn take_id(&mut self) -> u32 {
         self.next_id += 1;
         self.next_id - 1
+    }
+
+    /// What the operator said of lines before a reload still holds.
+    pub fn take_roles(&mut self) {
+        for line in &mut self.lines {
+            line.settings.role = line.at.standing().now().role().unwrap_or(line.settings.role);
+        }
+    }
+
+    /// Notes what the operator has said, for reloads to come. `before`: the lines before the change.
+    pub fn note_roles(&self, before: &Servers) {
+        for old in &before.lines {
+            match self.lines.iter().find(|new| new.id == old.id) {
+                None => old.at.standing().set_role(None),
+                Some(new) if new.settings.role != old.settings.role => {
+                    old.at.standing().set_role(None);
+                    new.at.standing().set_role((new.settings.role != new.written).then_some(new.settings.role));
+                }
+                Some(_) => {}
+            }
+        }
     }
 
     /// Whether any of them is a name that is followed.
@@ -221,17 +256,5 @@ impl Group {
         let done = live.edit(self, change)?;
         live::follow_names(self);
         Ok(done)
-    }
-
-    /// The operator says what a peer is to do, whatever the configuration says; `None`: what it says. Holds until it is
-    /// said otherwise, through reloads too.
-    ///
-    /// # Errors
-    /// There is no such peer.
-    pub fn set_role(&self, id: u32, role: Option<Role>) -> Result<(), EditError> {
-        let tiers = self.tiers_now();
-        let peer = tiers.iter().flat_map(|t| &t.peers).find(|p| p.id == id).ok_or(EditError::NotFound)?;
-        peer.state.standing.set_role(role);
-        Ok(())
     }
 }

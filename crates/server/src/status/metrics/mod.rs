@@ -1,21 +1,19 @@
 //! All numbers as Prometheus reads them. One row of a table for each metric: its name, what it is, and where its samples
 //! come from. Before: `modules::prometheus`.
 
-use super::caches;
-use super::codes::Responses;
-use super::latency::{self, Histogram};
-use super::limits::Event;
-use super::peers::{self, BOUNDS_MS};
-use super::requests::{self, Totals};
-use super::ssl::{self, Event as Handshake};
-use super::zones::{self, Kind};
-use super::{listeners, processes, slot, turns};
+mod upstreams;
+
 use crate::snapshot::Snapshot;
-use crate::upstream::group::Group;
-use crate::upstream::peer::{Peer, State};
-use crate::worker::{clock, counters};
+use crate::status::caches;
+use crate::status::codes::Responses;
+use crate::status::latency::{self, Histogram};
+use crate::status::limits::Event;
+use crate::status::requests::{self, Totals};
+use crate::status::ssl::{self, Event as Handshake};
+use crate::status::zones::{self, Kind};
+use crate::status::{listeners, processes, slot, turns};
+use crate::worker::counters;
 use std::fmt::{Display, Write};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Upper bounds of the histogram of all requests, ms.
 const REQUEST_BOUNDS_MS: [u64; 13] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000];
@@ -111,9 +109,9 @@ pub fn page(snapshot: &Snapshot) -> String {
     handshakes(&mut page);
     caches(&mut page, snapshot);
     limits(&mut page, snapshot);
-    upstreams(&mut page, snapshot, "upstream_server");
+    upstreams::add(&mut page, snapshot, "upstream_server");
     if let Some(stream) = &snapshot.stream {
-        upstreams(&mut page, stream, "stream_upstream_server");
+        upstreams::add(&mut page, stream, "stream_upstream_server");
     }
     threads(&mut page);
     queues(&mut page);
@@ -269,87 +267,6 @@ fn limits(page: &mut Page, snapshot: &Snapshot) {
                 Some((vec![("zone", String::from_utf8_lossy(zone).into_owned())], n[*event as usize]))
             });
         }
-    }
-}
-
-struct PeerFacts<'g> {
-    group: &'g Group,
-    peer: std::sync::Arc<Peer>,
-    counted: peers::Counted,
-}
-
-impl PeerFacts<'_> {
-    fn labels(&self) -> Vec<(&'static str, String)> {
-        vec![("upstream", self.group.name.to_string()), ("server", self.peer.name.to_string())]
-    }
-}
-
-/// The numbers that nginx's exporter has for states.
-fn state_number(state: State) -> u8 {
-    match state {
-        State::Up => 1,
-        State::Draining => 2,
-        State::Down => 3,
-        State::Unavail => 4,
-        State::Checking => 5,
-        State::Unhealthy => 6,
-    }
-}
-
-/// What is said of a peer: end of the name, kind, help, number.
-type PeerMetric = (&'static str, &'static str, &'static str, fn(&PeerFacts) -> u64);
-
-const PEER_METRICS: &[PeerMetric] = &[
-    ("state", "gauge", "1 up, 2 draining, 3 down, 4 unavail, 5 checking, 6 unhealthy.", |f| {
-        u64::from(state_number(f.peer.state()))
-    }),
-    ("active", "gauge", "Connections in use.", |f| u64::from(f.peer.state.conns.load(Relaxed))),
-    ("requests", "counter", "Requests, or connections of stream.", |f| f.counted.totals.requests),
-    ("sent", "counter", "Bytes to the peer.", |f| f.counted.totals.sent),
-    ("received", "counter", "Bytes from the peer.", |f| f.counted.totals.received),
-    ("fails", "counter", "Tries that failed.", |f| f.counted.fails),
-    ("unavail", "counter", "How often it was set aside.", |f| f.counted.unavail),
-    ("health_checks_checks", "counter", "Health checks.", |f| f.peer.state.health.checks().checks),
-    ("health_checks_fails", "counter", "Health checks that failed.", |f| f.peer.state.health.checks().fails),
-    ("health_checks_unhealthy", "counter", "How often it became unhealthy.", |f| {
-        f.peer.state.health.checks().unhealthy
-    }),
-    ("downtime_ms", "counter", "Time out of use, ms.", |f| f.peer.state.out().total_ms(clock::wall_ms())),
-];
-
-/// Groups with a `zone`, as in the API.
-fn upstreams(page: &mut Page, plane: &Snapshot, prefix: &str) {
-    let groups = plane.groups.iter().filter(|g| g.zone.is_some());
-    let all: Vec<PeerFacts> = groups
-        .flat_map(|group| {
-            let peers: Vec<_> = group.tiers_now().iter().flat_map(|t| &t.peers).cloned().collect();
-            peers.into_iter().map(move |peer| PeerFacts { group, counted: peers::counted(&peer.state), peer })
-        })
-        .collect();
-    for (what, kind, help, number) in PEER_METRICS {
-        let name = format!("nginxplus_{prefix}_{what}");
-        page.each((&name, kind, help), &all, |f| Some((f.labels(), number(f))));
-    }
-    let name = format!("nginxplus_{prefix}_responses");
-    let answers: Vec<_> = all
-        .iter()
-        .flat_map(|f| f.counted.totals.classes.into_iter().zip(1..).map(move |(n, class)| (f, class, n)))
-        .collect();
-    page.each((&name, "counter", "Answers by class."), &answers, |(f, class, n)| {
-        let mut labels = f.labels();
-        labels.push(("code", format!("{class}xx")));
-        Some((labels, *n))
-    });
-    let timed: Vec<_> = all.iter().filter(|f| f.counted.times.iter().any(|n| *n > 0)).collect();
-    if timed.is_empty() {
-        return;
-    }
-    let name = format!("ironweir_{prefix}_response_seconds");
-    page.metric(&name, "histogram", "Until the last byte of an answer.");
-    for f in timed {
-        let labels = f.labels();
-        let labels: Vec<(&str, &str)> = labels.iter().map(|(n, v)| (*n, v.as_str())).collect();
-        page.buckets(&name, &labels, &BOUNDS_MS, &f.counted.times, Some(f.counted.times_sum_ms));
     }
 }
 
