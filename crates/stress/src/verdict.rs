@@ -121,6 +121,7 @@ impl Evidence {
     pub(crate) fn add(&mut self, other: &Evidence) {
         self.threads.extend_from_slice(&other.threads);
         self.counters.listen_overflows += other.counters.listen_overflows;
+        self.counters.datagram_overflows += other.counters.datagram_overflows;
         self.counters.syn_retransmits += other.counters.syn_retransmits;
         self.counters.retransmits += other.counters.retransmits;
         self.counters.out_segments += other.counters.out_segments;
@@ -326,7 +327,11 @@ fn facts(sample: &Sample, e: &Evidence) -> Vec<String> {
         found.push(format!("the interface dropped {} packets", e.counters.interface.drops));
     }
     if sample.retransmits > 0 {
-        found.push(format!("{} segments of these connections were sent again", sample.retransmits));
+        found.push(format!("{} segments or packets of these connections were lost and sent again", sample.retransmits));
+    }
+    if e.counters.datagram_overflows > 0 && sample.retransmits > 0 {
+        let count = e.counters.datagram_overflows;
+        found.push(format!("sockets of this machine had no room for {count} datagrams (net.core.rmem_max)"));
     }
     found
 }

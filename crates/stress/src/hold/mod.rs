@@ -138,7 +138,7 @@ fn opening(base: &Plan, protocol: &Protocol, o: &Options) -> Vec<u8> {
             base.url.path, base.url.authority
         )
         .into_bytes(),
-        _ => base.requests.first().map(|r| r.bytes.clone()).unwrap_or_default(),
+        _ => base.requests.first().map(|r| r.bytes.to_vec()).unwrap_or_default(),
     }
 }
 
