@@ -84,7 +84,8 @@ fn several_requests_at_once_and_an_own_end() {
 #[test]
 fn scripts_ask_and_see_over_http2_and_http3() {
     let backend = Backend::start(|seen| Reply::ok(&format!("{} {}", seen.line(), String::from_utf8_lossy(&seen.body))));
-    let proxy = format!("location / {{ add_header X-Proto $server_protocol; proxy_pass http://127.0.0.1:{}; }}", backend.port);
+    let proxy =
+        format!("location / {{ add_header X-Proto $server_protocol; proxy_pass http://127.0.0.1:{}; }}", backend.port);
     let server = quic_site("http2 on;", &proxy).set("THREADS", 1).start();
     let script = r#"
         local n, good = 0, 0
@@ -108,7 +109,9 @@ fn scripts_ask_and_see_over_http2_and_http3() {
         assert!(text(&out).contains("all good"), "{http}: {out:?}");
     }
     let seen = backend.seen();
-    assert!(seen.iter().any(|s| s.line().starts_with("POST /a1 ") && s.body == b"one1" && s.header("X-N") == Some("1")));
+    assert!(
+        seen.iter().any(|s| s.line().starts_with("POST /a1 ") && s.body == b"one1" && s.header("X-N") == Some("1"))
+    );
 }
 
 #[test]

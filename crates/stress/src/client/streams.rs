@@ -87,6 +87,12 @@ impl Streams {
     }
 }
 
+impl Streams {
+    pub(super) fn has_marked(&self) -> bool {
+        !self.marked.is_empty()
+    }
+}
+
 /// The status of a decoded head.
 pub(crate) fn status(fields: &HeaderBlock) -> Option<u16> {
     let (name, value) = fields.iter().next()?;

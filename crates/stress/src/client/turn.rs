@@ -21,7 +21,20 @@ const ASKED: u64 = 32;
 impl Client<'_> {
     /// Waits once and handles what happened.
     pub(super) fn events(&mut self, wait_ns: u64) {
-        let count = self.epoll.wait(wait_ns.min(self.next_alarm().saturating_sub(self.now)));
+        self.look(wait_ns.min(self.next_alarm().saturating_sub(self.now)));
+        for _ in 0..self.gather.0 {
+            if self.pace.is_open() || !self.streams.has_marked() || self.look(self.gather.1) == 0 {
+                break;
+            }
+        }
+        self.ring_alarms();
+        // After all of them: the target gets its requests in fewer pieces, and answers in fewer.
+        self.flush_streams();
+    }
+
+    /// Waits once and handles what happened; how much it was.
+    fn look(&mut self, wait_ns: u64) -> usize {
+        let count = self.epoll.wait(wait_ns);
         for index in 0..count {
             let (data, flags) = self.epoll.event(index);
             let (id, generation) = (data as u32, (data >> 32) as u32);
@@ -32,9 +45,7 @@ impl Client<'_> {
                 }
             }
         }
-        self.ring_alarms();
-        // After all of them: the target gets its requests in fewer pieces, and answers in fewer.
-        self.flush_streams();
+        count
     }
 
     fn event(&mut self, id: u32, flags: u32) {

@@ -2,17 +2,16 @@
 
 use super::Http;
 use super::url::{Scheme, Url};
-use super::verifier::{Noted, Unchecked};
+use super::verifier::{Allowed, Verifier};
 use crate::options::Options;
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{NoneTokenStore, TransportConfig, VarInt};
-use rustls::client::danger::ServerCertVerifier;
-use rustls::client::{ClientConfig, Resumption, WebPkiServerVerifier};
+use rustls::client::{ClientConfig, Resumption};
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{DEFAULT_VERSIONS, RootCertStore, version};
-use std::path::Path;
+use rustls::{DEFAULT_VERSIONS, version};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Sessions kept for resumption: more than any target has names.
@@ -44,18 +43,15 @@ impl Tls {
         let name = ServerName::try_from(name.clone())
             .map_err(|_| format!("\"{name}\" is no name for TLS; --sni gives another"))?;
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let verifier: Arc<dyn ServerCertVerifier> = match options.cacert.as_deref().filter(|_| !options.insecure) {
-            Some(file) => WebPkiServerVerifier::builder_with_provider(Arc::new(roots(file)?), provider.clone())
-                .build()
-                .map_err(|e| format!("{}: {e}", file.display()))?,
-            None => Arc::new(Unchecked(provider.clone())),
+        let allow = |file: &PathBuf| {
+            Allowed::new(certificates(file)?, &provider).map_err(|e| format!("{}: {e}", file.display()))
         };
-        let (versions, verifier) = match http {
-            Http::Three => (&[&version::TLS13][..], Arc::new(Noted(verifier)) as Arc<dyn ServerCertVerifier>),
-            _ => (DEFAULT_VERSIONS, verifier),
-        };
+        let allowed = options.cacert.as_ref().filter(|_| !options.insecure).map(allow).transpose()?;
+        let verifier = Verifier { provider: provider.clone(), allowed };
+        let versions = if http == Http::Three { &[&version::TLS13][..] } else { DEFAULT_VERSIONS };
         let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
-        let builder = builder.map_err(|e| e.to_string())?.dangerous().with_custom_certificate_verifier(verifier);
+        let builder =
+            builder.map_err(|e| e.to_string())?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
         let mut config = match (&options.cert, &options.key) {
             (Some(cert), Some(key)) => {
                 let chain = certificates(cert)?;
@@ -96,12 +92,4 @@ fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |e: &dyn std::fmt::Display| format!("{}: {e}", file.display());
     let list = CertificateDer::pem_file_iter(file).map_err(|e| wrong(&e))?;
     list.collect::<Result<Vec<_>, _>>().map_err(|e| wrong(&e))
-}
-
-fn roots(file: &Path) -> Result<RootCertStore, String> {
-    let mut store = RootCertStore::empty();
-    for certificate in certificates(file)? {
-        store.add(certificate).map_err(|e| format!("{}: {e}", file.display()))?;
-    }
-    Ok(store)
 }
