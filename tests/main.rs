@@ -49,6 +49,7 @@ mod stress_agents;
 mod stress_cluster;
 mod stress_hold;
 mod stress_http2;
+mod stress_http3;
 mod stress_script;
 mod ten_reloads;
 mod tls;

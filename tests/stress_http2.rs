@@ -118,9 +118,9 @@ fn what_is_no_http2_and_what_is_refused() {
     let json = Json::of(&format!("--http 2 -t1 -c1 -n 2 http://127.0.0.1:{}/ --timeout 1s", backend.port));
     assert_eq!((json.number("requests"), json.number("errors.total") > 0.0), (0.0, true), "{}", json.0);
     for (line, why) in [
-        ("--http 3", "--http 3 is not built yet"),
+        ("--http 4", "--http 4: 1.1, 2 or 3"),
         ("--http 2 --close server", "with --http 2, client or rst"),
-        ("--streams 2", "--streams goes with --http 2"),
+        ("--streams 2", "--streams goes with --http 2 or 3"),
         ("--http 2 --hold 3", "not with --http 2"),
     ] {
         let out = run_stress(&format!("{line} http://127.0.0.1:1/"));

@@ -1,5 +1,6 @@
 //! wrk's Lua scripts in `ironweir stress`; TLS; Ctrl-C.
 
+use crate::harness::quic::quic_site;
 use crate::harness::{Backend, Folder, Json, Program, Reply, Site, run_stress as run, stress, text, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::{Command, Output};
@@ -76,6 +77,40 @@ fn several_requests_at_once_and_an_own_end() {
     assert_eq!(
         seen[..3].iter().map(|s| s.line()).collect::<Vec<_>>(),
         ["GET /a HTTP/1.1", "GET /b HTTP/1.1", "GET /c HTTP/1.1"]
+    );
+}
+
+/// The same script, whatever is spoken; what it asks for at once goes out one after the other where there are streams.
+#[test]
+fn scripts_ask_and_see_over_http2_and_http3() {
+    let backend = Backend::start(|seen| Reply::ok(&format!("{} {}", seen.line(), String::from_utf8_lossy(&seen.body))));
+    let proxy =
+        format!("location / {{ add_header X-Proto $server_protocol; proxy_pass http://127.0.0.1:{}; }}", backend.port);
+    let server = quic_site("http2 on;", &proxy).set("THREADS", 1).start();
+    let script = r#"
+        local n, good = 0, 0
+        function request()
+            n = n + 1
+            return wrk.format("POST", "/a" .. n, { ["X-N"] = n }, "one" .. n) .. wrk.format("HEAD", "/b" .. n)
+        end
+        function response(status, headers, body)
+            local proto = headers["x-proto"] or headers["X-Proto"]
+            if status == 200 and proto == wrk.headers["X-Want"] and
+                (body == "" or body:find("^POST /a%d+ HTTP/1.%d one%d+$")) then good = good + 1 end
+            if good == 40 then io.write("all good\n"); wrk.thread:stop() end
+        end
+    "#;
+    let folder = Folder::new();
+    folder.write("s.lua", script);
+    let file = folder.path().join("s.lua");
+    for (http, want) in [("1.1", "HTTP/1.1"), ("2 --streams 2", "HTTP/2.0"), ("3 --streams 2", "HTTP/3.0")] {
+        let line = format!("-s {} --http {http} -t1 -c1 -d30s -H X-Want:{want} --no-preflight -q", file.display());
+        let out = run(&format!("{line} https://127.0.0.1:{}/", server.port));
+        assert!(text(&out).contains("all good"), "{http}: {out:?}");
+    }
+    let seen = backend.seen();
+    assert!(
+        seen.iter().any(|s| s.line().starts_with("POST /a1 ") && s.body == b"one1" && s.header("X-N") == Some("1"))
     );
 }
 

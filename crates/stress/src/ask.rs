@@ -1,10 +1,17 @@
 //! One request to the target before a run, in whatever is spoken, and what of its answer matters to a load test.
 
-use crate::client::http2::{config, send_body, status};
+use crate::client::dial::Dialer;
+use crate::client::http2::{config, send_body};
+use crate::client::http3::{self, Http3};
+use crate::client::now_ns;
+use crate::client::quic::{Clock, Rooms};
+use crate::client::streams::{Exchange, status};
+use crate::plan::request::Request;
 use crate::plan::{Http, Plan};
-use crate::transport::Transport;
+use crate::transport::{Transport, wait_for};
+use rustix::event::PollFlags;
 use std::io::{ErrorKind, Read, Write};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::http1::Parsed;
 use wire::http1::known::KnownHeader;
 use wire::http1::response::{ResponseHead, ResponseParser};
@@ -29,15 +36,15 @@ pub(crate) struct Answered {
 
 /// Asks once. An error is a sentence for the user.
 pub(crate) fn ask(plan: &Plan) -> Result<Answered, String> {
-    let mut stream = Transport::connect(plan, PATIENCE)?;
+    let request = plan.requests.first().ok_or("there is no request")?;
     match plan.http {
-        Http::One => ask_http1(plan, &mut stream),
-        Http::Two => ask_http2(plan, &mut stream),
+        Http::One => ask_http1(request, &mut Transport::connect(plan, PATIENCE)?),
+        Http::Two => ask_http2(request, &mut Transport::connect(plan, PATIENCE)?),
+        Http::Three => ask_http3(request, plan),
     }
 }
 
-fn ask_http1(plan: &Plan, stream: &mut Transport) -> Result<Answered, String> {
-    let request = plan.requests.first().ok_or("there is no request")?;
+fn ask_http1(request: &Request, stream: &mut Transport) -> Result<Answered, String> {
     stream.write_all(&request.bytes).map_err(|e| format!("writing: {e}"))?;
     let mut head = Vec::new();
     while memchr::memmem::find(&head, b"\r\n\r\n").is_none() && read_more(stream, &mut head)? {}
@@ -56,16 +63,15 @@ fn ask_http1(plan: &Plan, stream: &mut Transport) -> Result<Answered, String> {
     })
 }
 
-fn ask_http2(plan: &Plan, stream: &mut Transport) -> Result<Answered, String> {
+fn ask_http2(request: &Request, stream: &mut Transport) -> Result<Answered, String> {
     let mut wire = Connection::<()>::new(config());
-    let request = plan.requests.first().ok_or("there is no request")?;
     let id = wire.open(()).ok_or("no stream")?;
-    wire.send_head(id, request.body().is_empty(), |encoder, out| {
+    wire.send_head(id, request.bytes.is_empty(), |encoder, out| {
         request.fields.iter().for_each(|(name, value)| encoder.field(name, value, out));
     });
     let (mut input, mut at, mut fields, mut sent) = (Vec::new(), 0, HeaderBlock::default(), 0);
     loop {
-        send_body(&mut wire, id, request.body(), &mut sent);
+        send_body(&mut wire, id, &request.bytes, &mut sent);
         let output = wire.output().to_vec();
         stream.write_all(&output).map_err(|e| format!("writing: {e}"))?;
         wire.advance(output.len());
@@ -81,9 +87,51 @@ fn ask_http2(plan: &Plan, stream: &mut Transport) -> Result<Answered, String> {
             _ => {}
         }
     }
+    of_fields(&fields)
+}
+
+fn ask_http3(request: &Request, plan: &Plan) -> Result<Answered, String> {
+    let mut dialer = Dialer::new(plan, 0).map_err(|e| e.to_string())?;
+    let socket = dialer.dial().map_err(|e| format!("connecting: {e}"))?;
+    let (clock, mut rooms, mut fields) = (Clock::new(), Rooms::new(), HeaderBlock::default());
+    let tls = plan.tls.as_ref().ok_or("no TLS")?;
+    let begun = dialer.target().and_then(|target| Http3::new(&socket, tls, target, &clock, now_ns()));
+    let mut way = begun.map_err(|e| format!("connecting: {e}"))?;
+    let end = Instant::now() + PATIENCE;
+    let outcome = loop {
+        match way.next(&mut fields).map_err(|e| format!("the answer is no HTTP/3: {}", e.text))? {
+            http3::Event::Connected => way.open(Exchange::default(), request).ok_or("no stream")?,
+            http3::Event::Head(_) if status(&fields).is_none_or(|s| s >= 200) => break of_fields(&fields),
+            http3::Event::Head(stream) => way.expect_head(stream),
+            http3::Event::Lost(kind) => return Err(format!("QUIC: {}", kind.name())),
+            http3::Event::End(_) => return Err("the stream was closed without an answer".to_owned()),
+            http3::Event::Reset(_, code) => {
+                return Err(format!("the target ended the stream with error {:#x}", code.0));
+            }
+            http3::Event::Data(..) | http3::Event::Goaway(_) => {}
+            http3::Event::More => {
+                way.quic.send(&socket, Instant::now(), &mut rooms).map_err(|e| format!("writing: {e}"))?;
+                let due = way.quic.connection.poll_timeout().map_or(end, |due| due.min(end));
+                wait_for(&socket, PollFlags::IN, due.saturating_duration_since(Instant::now()))?;
+                let now = Instant::now();
+                if now >= end {
+                    return Err(format!("no answer within {PATIENCE:?}"));
+                }
+                way.quic.receive(&socket, now, &mut rooms).map_err(|e| format!("reading: {e}"))?;
+                way.quic.connection.handle_timeout(now);
+            }
+        }
+    };
+    way.quic.close(Instant::now(), wire::http3::ErrorCode::NO_ERROR);
+    let _ = way.quic.send(&socket, Instant::now(), &mut rooms);
+    outcome
+}
+
+/// A head of HTTP/2 or HTTP/3.
+fn of_fields(fields: &HeaderBlock) -> Result<Answered, String> {
     let value = |wanted: &[u8]| fields.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value);
     Ok(Answered {
-        status: status(&fields).ok_or("the answer has no status")?,
+        status: status(fields).ok_or("the answer has no status")?,
         location: value(b"location").map(|v| String::from_utf8_lossy(v).into_owned()),
         sets_cookie: value(b"set-cookie").is_some(),
         closes: false,

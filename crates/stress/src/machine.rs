@@ -16,6 +16,9 @@ pub struct Counters {
     pub syn_retransmits: u64,
     /// Connections that found a listen queue full.
     pub listen_overflows: u64,
+    /// Datagrams that found their socket's buffer full.
+    #[serde(default)]
+    pub datagram_overflows: u64,
     /// Bytes and drops of the interface towards the target.
     pub interface: InterfaceCounters,
 }
@@ -42,6 +45,7 @@ impl Counters {
             retransmits: pair(&snmp, "Tcp:", "RetransSegs"),
             syn_retransmits: pair(&netstat, "TcpExt:", "TCPSynRetrans"),
             listen_overflows: pair(&netstat, "TcpExt:", "ListenOverflows"),
+            datagram_overflows: pair(&snmp, "Udp:", "RcvbufErrors"),
             interface: interface.zip(devices).map(|(name, text)| device(&text, name)).unwrap_or_default(),
         }
     }
@@ -53,6 +57,7 @@ impl Counters {
             retransmits: self.retransmits.saturating_sub(before.retransmits),
             syn_retransmits: self.syn_retransmits.saturating_sub(before.syn_retransmits),
             listen_overflows: self.listen_overflows.saturating_sub(before.listen_overflows),
+            datagram_overflows: self.datagram_overflows.saturating_sub(before.datagram_overflows),
             interface: InterfaceCounters {
                 rx_bytes: self.interface.rx_bytes.saturating_sub(before.interface.rx_bytes),
                 tx_bytes: self.interface.tx_bytes.saturating_sub(before.interface.tx_bytes),

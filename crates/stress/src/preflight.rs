@@ -2,7 +2,7 @@
 
 use crate::ask::ask;
 use crate::machine;
-use crate::plan::{Address, Load, Plan};
+use crate::plan::{Address, Http, Load, Plan};
 use crate::run::is_local;
 
 /// How long a closed connection keeps its port (TIME_WAIT), seconds. Fixed in Linux.
@@ -33,7 +33,8 @@ fn ports(plan: &Plan) -> Vec<String> {
             plan.connections
         ));
     }
-    if plan.close == Some(crate::options::Closing::Client) {
+    // UDP has no TIME_WAIT.
+    if plan.close == Some(crate::options::Closing::Client) && plan.http != Http::Three {
         let reuse = machine::time_wait_reuse().unwrap_or(0);
         let helps = reuse == 1 || (reuse == 2 && is_local(plan));
         let rate = ports / TIME_WAIT_S;

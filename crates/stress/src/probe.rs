@@ -1,7 +1,7 @@
 //! A bare TCP handshake now and then, beside the run. The kernel answers a SYN without asking the application, but through
 //! the same queues as the answers: what it takes tells the way's part of a latency from the target's.
 
-use crate::plan::{Address, Plan};
+use crate::plan::{Address, Http, Plan};
 use crate::system::tcp_facts;
 use socket2::SockRef;
 use std::net::{SocketAddr, TcpStream};
@@ -23,7 +23,11 @@ pub(crate) struct Probe {
 
 impl Probe {
     pub(crate) fn start(plan: &Plan) -> Probe {
-        let Address::Tcp(address) = plan.address else { return Probe { running: None } };
+        let address = match plan.address {
+            // QUIC's handshake is the application's: it tells nothing of the way.
+            Address::Tcp(address) if plan.http != Http::Three => address,
+            _ => return Probe { running: None },
+        };
         let before = (0..BEFORE).filter_map(|_| handshake_us(address)).min();
         let Some(before) = before else { return Probe { running: None } };
         let (stop, stopped) = channel::<()>();

@@ -1,12 +1,13 @@
 //! One blocking connection to the target, for what is asked before a run. Not the way of the load.
 
 use crate::client::dial::Dialer;
-use crate::plan::Plan;
 use crate::plan::tls::Tls;
+use crate::plan::{Http, Plan};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::{ClientConnection, Stream};
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// A stream with a time-out on each read.
@@ -21,9 +22,7 @@ impl Transport {
     pub(crate) fn connect(plan: &Plan, patience: Duration) -> Result<Transport, String> {
         let mut dialer = Dialer::new(plan, 0).map_err(|e| e.to_string())?;
         let socket = dialer.dial().map_err(|e| format!("connecting: {e}"))?;
-        let time = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: 0 };
-        let ready = poll(&mut [PollFd::new(&socket, PollFlags::OUT)], Some(&time)).map_err(|e| e.to_string())?;
-        if ready == 0 {
+        if !wait_for(&socket, PollFlags::OUT, patience)? {
             return Err(format!("connecting took longer than {patience:?}"));
         }
         let error = rustix::net::sockopt::socket_error(&socket).and_then(|e| e);
@@ -41,8 +40,15 @@ impl Transport {
 impl Transport {
     /// By ALPN, once the handshake is over; nothing without TLS.
     pub(crate) fn agreed_on_http2(&self) -> Option<bool> {
-        self.tls.as_ref().map(|tls| tls.alpn_protocol() == Some(b"h2"))
+        self.tls.as_ref().map(|tls| tls.alpn_protocol() == Some(Http::Two.alpn()))
     }
+}
+
+/// Waits until a socket is ready, or for so long; whether it is. An error is a sentence for the user.
+pub(crate) fn wait_for(socket: &impl AsFd, what: PollFlags, patience: Duration) -> Result<bool, String> {
+    let time = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: patience.subsec_nanos().into() };
+    let ready = poll(&mut [PollFd::new(socket, what)], Some(&time)).map_err(|e| e.to_string())?;
+    Ok(ready > 0)
 }
 
 impl Read for Transport {

@@ -1,7 +1,7 @@
 //! One connection of a client thread: what it carries, and what it is waiting for.
 
 use super::answer::Answer;
-use super::http2::Multiplex;
+use super::streams::Multiplex;
 use super::tls::Session;
 use std::os::fd::OwnedFd;
 
@@ -9,15 +9,16 @@ use std::os::fd::OwnedFd;
 /// Down -> Connecting -> [Handshaking] -> Idle -> Writing -> Waiting -> Idle ...
 ///   ^---------- closed, by whichever side, or failed ---------'
 /// ```
-/// `Writing` and `Waiting` are HTTP/1.1's; an HTTP/2 connection that stands is `Idle`, whatever its streams do.
+/// `Writing` and `Waiting` are HTTP/1.1's; a connection with streams that stands is `Idle`, whatever they do. QUIC's handshake is
+/// `Connecting`, TLS and all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// No socket.
     #[default]
     Down,
-    /// `connect` was called.
+    /// `connect` was called, or QUIC shakes hands.
     Connecting,
-    /// TLS is being agreed on.
+    /// TLS is being agreed on, over TCP.
     Handshaking,
     /// Established, without a request.
     Idle,
@@ -45,16 +46,12 @@ pub(crate) struct Connection {
     pub generation: u32,
     /// When the current step (connecting, handshaking) began: for time-outs and step times.
     pub began: u64,
-    /// HTTP/2: its streams.
-    pub http2: Option<Box<Multiplex>>,
+    /// HTTP/2 and HTTP/3: its streams.
+    pub streams: Option<Multiplex>,
     /// HTTP/1.1: bytes of the request written so far.
     pub written: u32,
     /// HTTP/1.1: where in the answer it is.
     pub answer: Answer,
-    /// A script's request, instead of the plan's.
-    pub own: Vec<u8>,
     /// Answers that are still to come for what was sent: several if a script sends several requests at once.
     pub pending: u16,
-    /// A script wants to see the answer: all of its bytes so far.
-    pub seen: Vec<u8>,
 }

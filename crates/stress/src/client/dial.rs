@@ -1,7 +1,7 @@
 //! Opens sockets towards the target: addresses, options, and the PROXY header.
 
 use crate::machine;
-use crate::plan::{Address, Plan};
+use crate::plan::{Address, Http, Plan};
 use crate::system;
 use rustix::io::Errno;
 use rustix::net::{
@@ -53,14 +53,20 @@ impl<'p> Dialer<'p> {
             (Address::Tcp(address), _) => {
                 let address = &self.target.unwrap_or(*address);
                 let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-                let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-                if self.plan.close.is_none() {
+                let is_quic = self.plan.http == Http::Three;
+                let kind = if is_quic { SocketType::DGRAM } else { SocketType::STREAM };
+                let socket = socket_with(family, kind, flags, None)?;
+                if self.plan.close.is_none() && !is_quic {
                     sockopt::set_tcp_nodelay(&socket, true)?;
                 }
                 let source = self.bind(&socket)?;
                 match &mut self.windows {
                     Some(windows) => windows.connect(&socket, source, address)?,
-                    None => pending(connect(&socket, address))?,
+                    None => match connect(&socket, address) {
+                        // What UDP says when no local port is left.
+                        Err(Errno::AGAIN) if is_quic => return Err(Errno::ADDRNOTAVAIL.into()),
+                        outcome => pending(outcome)?,
+                    },
                 }
                 socket
             }
@@ -72,6 +78,14 @@ impl<'p> Dialer<'p> {
             (Address::Unix(_), None) => return Err(Errno::INVAL.into()),
         };
         Ok(socket)
+    }
+
+    /// The target's address; an error if it is none.
+    pub(crate) fn target(&self) -> io::Result<SocketAddr> {
+        match &self.plan.address {
+            Address::Tcp(address) => Ok(self.target.unwrap_or(*address)),
+            Address::Unix(_) => Err(Errno::INVAL.into()),
+        }
     }
 
     /// Binds to the next source address; which one.

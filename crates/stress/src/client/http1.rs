@@ -16,7 +16,7 @@ impl Client<'_> {
         connection.answer.clear();
         connection.pending = 1;
         if self.script.is_some() {
-            self.ask_script(id);
+            self.connections[id as usize].pending = self.ask_script(id);
         }
         self.note_start(id);
         self.write(id);
@@ -25,10 +25,8 @@ impl Client<'_> {
     pub(super) fn write(&mut self, id: u32) {
         let connection = &mut self.connections[id as usize];
         let Some(socket) = &connection.socket else { return };
-        let request = match connection.own.is_empty() {
-            true => &self.plan.requests[self.lanes[id as usize].request as usize].bytes,
-            false => &connection.own,
-        };
+        let own = self.scripted.get(id as usize).map(|s| &s.own[..]).filter(|own| !own.is_empty());
+        let request = own.unwrap_or(&self.plan.requests[self.lanes[id as usize].request as usize].bytes);
         if let Some(session) = &mut connection.tls {
             connection.stage = Stage::Waiting;
             connection.written = request.len() as u32;
@@ -60,9 +58,12 @@ impl Client<'_> {
             return self.free_lanes(id, false);
         }
         self.note_first_byte(id);
-        let is_head = self.plan.requests[self.lanes[id as usize].request as usize].is_head;
         let mut bytes = bytes;
         loop {
+            let is_head = match self.scripted.get(id as usize) {
+                None => self.plan.requests[self.lanes[id as usize].request as usize].is_head,
+                Some(scripted) => scripted.is_head(),
+            };
             let connection = &mut self.connections[id as usize];
             match connection.answer.feed(bytes, is_head, &mut self.heads, &mut self.tally) {
                 Ok(Progress::More) => return self.keep_for_script(id, bytes),
@@ -93,7 +94,8 @@ impl Client<'_> {
             connection.answer.clear();
         }
         self.count_answer(id, facts.status, facts.backend, is_last);
-        if self.script.is_some() {
+        if let Some(scripted) = self.scripted.get_mut(id as usize) {
+            scripted.take_head();
             self.show_answer(id, facts.status);
         }
         if !is_last {

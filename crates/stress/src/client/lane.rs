@@ -1,5 +1,5 @@
-//! Lanes: what carries one request at a time, and which request it gets when. An HTTP/1.1 connection is one lane, an HTTP/2
-//! connection as many as it has streams at a time. How a request is sent and answered: `http1`, `http2`.
+//! Lanes: what carries one request at a time, and which request it gets when. An HTTP/1.1 connection is one lane, another one
+//! as many as it has streams at a time. How a request is sent and answered: `http1`, `streams`.
 
 use super::Client;
 use super::connection::Stage;
@@ -120,7 +120,7 @@ impl Client<'_> {
     fn start(&mut self, lane: u32) {
         match self.plan.http {
             Http::One => self.start_http1(lane),
-            Http::Two => self.start_http2(lane),
+            Http::Two | Http::Three => self.start_stream(lane),
         }
     }
 
@@ -188,6 +188,9 @@ impl Client<'_> {
         self.tally.fail(kind);
         self.second.errors += 1;
         self.in_flight -= 1;
+        if let Some(scripted) = self.scripted.get_mut(lane as usize) {
+            scripted.forget();
+        }
         let lane = &mut self.lanes[lane as usize];
         lane.has_request = false;
         lane.is_sent = false;
@@ -220,7 +223,7 @@ impl Client<'_> {
         }
     }
 
-    fn resume(&mut self, lane: u32) {
+    pub(super) fn resume(&mut self, lane: u32) {
         let Lane { connection, has_request, .. } = self.lanes[lane as usize];
         if !has_request {
             self.release(lane);
@@ -245,7 +248,7 @@ impl Client<'_> {
                 continue;
             }
             match self.plan.http {
-                Http::Two if has_request => self.cancel_http2(lane, Failure::Timeout),
+                Http::Two | Http::Three if has_request => self.cancel_stream(lane, Failure::Timeout),
                 Http::One if has_request => self.fail(connection, Failure::Timeout),
                 // It said that it would close, and did not.
                 Http::One if stage == Stage::Idle && !is_waiting => {

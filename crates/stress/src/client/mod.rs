@@ -8,9 +8,12 @@ mod connection;
 pub(crate) mod dial;
 mod http1;
 pub(crate) mod http2;
+pub(crate) mod http3;
 mod lane;
 mod pace;
+pub(crate) mod quic;
 mod scripted;
+pub(crate) mod streams;
 pub(crate) mod tls;
 mod turn;
 
@@ -21,15 +24,16 @@ use crate::system::{Epoll, sharpen_timers};
 use answer::HeadReader;
 use connection::Connection;
 use dial::Dialer;
-use http2::Streams;
 use lane::Lane;
 use pace::Pace;
 use rustix::time::{ClockId, clock_gettime};
+use scripted::Scripted;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
+use streams::Streams;
 
 /// Between two looks at time-outs, and two samples of the rate. wrk's.
 const TICK_NS: u64 = 100_000_000;
@@ -127,11 +131,14 @@ pub(crate) struct Client<'p> {
     /// No request is sent any more.
     is_draining: bool,
     script: Option<State>,
+    /// With a script: what each lane has to do with it.
+    scripted: Vec<Scripted>,
     script_has_failed: bool,
     /// Lanes whose next request a script has put off: when, and which.
     delayed: BinaryHeap<Reverse<(u64, u32)>>,
     answers_at_tick: u64,
     cpu_at_second: u64,
+    gather: (u32, u64),
 }
 
 impl<'p> Client<'p> {
@@ -167,10 +174,18 @@ impl<'p> Client<'p> {
             resting: Vec::new(),
             is_draining: false,
             script: plan.script.as_ref().map(|s| s.state(thread)),
+            scripted: (0..plan.script.as_ref().map_or(0, |_| connections * plan.streams))
+                .map(|_| Scripted::default())
+                .collect(),
             script_has_failed: false,
             delayed: BinaryHeap::new(),
             answers_at_tick: 0,
             cpu_at_second: 0,
+            gather: {
+                let v = std::env::var("GATHER").unwrap_or_default();
+                let (a, b) = v.split_once(',').unwrap_or(("0", "0"));
+                (a.parse().unwrap_or(0), b.parse().unwrap_or(0))
+            },
         })
     }
 

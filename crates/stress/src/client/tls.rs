@@ -1,5 +1,6 @@
 //! The TLS of one connection: bytes of the socket in, bytes of answers out, and the other way.
 
+use crate::plan::Http;
 use crate::plan::tls::Tls;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -23,8 +24,8 @@ impl Session {
     }
 
     /// By ALPN.
-    pub(crate) fn agreed_on_http2(&self) -> bool {
-        self.0.alpn_protocol() == Some(b"h2")
+    pub(crate) fn agreed_on(&self, http: Http) -> bool {
+        self.0.alpn_protocol() == Some(http.alpn())
     }
 
     pub(crate) fn is_resumed(&self) -> bool {

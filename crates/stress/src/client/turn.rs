@@ -1,6 +1,8 @@
-//! What a thread does with its connections: opening, TLS, reading, and their end. What goes over them: `http1`, `http2`.
+//! What a thread does with its connections: opening, TLS, reading, and their end. What goes over them: `http1`, `http2`,
+//! `http3`.
 
 use super::connection::Stage;
+use super::streams::{Multiplex, Way};
 use super::tls::Session;
 use super::{Client, now_ns};
 use crate::options::Closing;
@@ -19,6 +21,19 @@ const ASKED: u64 = 32;
 impl Client<'_> {
     /// Waits once and handles what happened.
     pub(super) fn events(&mut self, wait_ns: u64) {
+        self.look(wait_ns.min(self.next_alarm().saturating_sub(self.now)));
+        for _ in 0..self.gather.0 {
+            if self.pace.is_open() || !self.streams.has_marked() || self.look(self.gather.1) == 0 {
+                break;
+            }
+        }
+        self.ring_alarms();
+        // After all of them: the target gets its requests in fewer pieces, and answers in fewer.
+        self.flush_streams();
+    }
+
+    /// Waits once and handles what happened; how much it was.
+    fn look(&mut self, wait_ns: u64) -> usize {
         let count = self.epoll.wait(wait_ns);
         for index in 0..count {
             let (data, flags) = self.epoll.event(index);
@@ -30,13 +45,20 @@ impl Client<'_> {
                 }
             }
         }
-        // After all of them: the target gets its requests in fewer pieces, and answers in fewer.
-        self.flush_streams();
+        count
     }
 
     fn event(&mut self, id: u32, flags: u32) {
         match self.connections[id as usize].stage {
             Stage::Down => {}
+            _ if self.plan.http == Http::Three => {
+                if flags & WRITABLE != 0 {
+                    self.has_output(id);
+                }
+                if flags & (READABLE | HUNG_UP) != 0 {
+                    self.read_http3(id);
+                }
+            }
             Stage::Connecting => {
                 if flags & (WRITABLE | HUNG_UP) != 0 {
                     self.connected(id);
@@ -69,15 +91,18 @@ impl Client<'_> {
         let connection = &mut self.connections[id as usize];
         connection.generation = connection.generation.wrapping_add(1);
         connection.began = self.now;
-        let data = u64::from(id) | u64::from(connection.generation) << 32;
-        let opened = self.dialer.dial().and_then(|s| self.epoll.add(s.as_raw_fd(), data).map(|()| s));
-        match opened {
-            Ok(socket) => {
-                connection.socket = Some(socket);
-                connection.stage = Stage::Connecting;
-            }
-            Err(error) => self.fail(id, Failure::of_connect(&error)),
+        if let Err(error) = self.open_socket(id) {
+            self.fail(id, Failure::of_connect(&error));
         }
+    }
+
+    fn open_socket(&mut self, id: u32) -> io::Result<()> {
+        let socket = self.dialer.dial()?;
+        let connection = &mut self.connections[id as usize];
+        self.epoll.add(socket.as_raw_fd(), u64::from(id) | u64::from(connection.generation) << 32)?;
+        connection.socket = Some(socket);
+        connection.stage = Stage::Connecting;
+        if self.plan.http == Http::Three { self.begin_http3(id) } else { Ok(()) }
     }
 
     /// `connect` came to an end, one way or the other.
@@ -194,6 +219,8 @@ impl Client<'_> {
         match self.plan.http {
             Http::One => self.take_http1(id, bytes),
             Http::Two => self.take_http2(id, bytes),
+            // Its bytes are datagrams: they do not come here.
+            Http::Three => {}
         }
     }
 
@@ -253,7 +280,12 @@ impl Client<'_> {
             session.say_goodbye();
             let _ = session.flush(&socket);
         }
-        connection.http2 = None;
+        if let Some(Multiplex { way: Way::Http3(mut way), .. }) = connection.streams.take() {
+            self.tally.sample.retransmits += way.quic.lost();
+            if let Some(thread) = &mut self.streams.quic {
+                way.say_goodbye(&socket, thread, self.now);
+            }
+        }
         connection.is_ending = false;
         connection.stage = Stage::Down;
         connection.generation = connection.generation.wrapping_add(1);
@@ -272,6 +304,8 @@ impl Client<'_> {
     pub(super) fn count_retransmits(&mut self) {
         let sockets = self.connections.iter().filter_map(|c| c.socket.as_ref());
         let sum: u64 = sockets.filter_map(system::tcp_facts).map(|f| u64::from(f.retransmits)).sum();
-        self.tally.sample.retransmits += sum;
+        let ways = self.connections.iter().filter_map(|c| c.streams.as_ref());
+        let lost: u64 = ways.map(|m| m.way.lost()).sum();
+        self.tally.sample.retransmits += sum + lost;
     }
 }

@@ -138,7 +138,7 @@ fn opening(base: &Plan, protocol: &Protocol, o: &Options) -> Vec<u8> {
             base.url.path, base.url.authority
         )
         .into_bytes(),
-        _ => base.requests.first().map(|r| r.bytes.clone()).unwrap_or_default(),
+        _ => base.requests.first().map(|r| r.bytes.to_vec()).unwrap_or_default(),
     }
 }
 
@@ -266,7 +266,7 @@ pub fn run(plan: &HoldPlan, watch: &mut dyn HoldWatch, start_ns: Option<u64>) ->
         ready: Latencies::default(),
         beat: Latencies::default(),
         // The list may lie in pages that were there before.
-        memory_each: (memory as f64 / held.max(1) as f64).max(client::LEAST_MEMORY as f64),
+        memory_each: if held == 0 { 0.0 } else { (memory as f64 / held as f64).max(client::LEAST_MEMORY as f64) },
         series,
         partial: None,
         verdict: Verdict { limit: Limit::None, evidence: Vec::new() },

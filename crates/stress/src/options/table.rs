@@ -99,8 +99,8 @@ rows! {
     Requests: None, "url-file" "FILE", "URLs or paths, one a line, sent in turn; a method may stand before each.", |o, v| path(&mut o.url_file, v);
     Requests: None, "har" "FILE", "The requests of a browser's recording, in turn: those to the URL's host, or to the first one's.", |o, v| path(&mut o.har, v);
     Requests: Some('s'), "script" "FILE", "A script with wrk's hooks: setup init delay request response done.", |o, v| path(&mut o.script, v);
-    Requests: None, "http" "VERSION", "1.1 or 2. Default: 1.1. HTTP/2 is agreed on by ALPN, or without TLS spoken from the first byte on.", |o, v| text(&mut o.http, v);
-    Requests: None, "streams" "N", "HTTP/2: requests that a connection carries at a time. Default: 1.", |o, v| put(&mut o.streams, streams(v));
+    Requests: None, "http" "VERSION", "1.1, 2 or 3. Default: 1.1. HTTP/2 is agreed on by ALPN, or without TLS spoken from the first byte on; HTTP/3 is spoken over QUIC, to an https URL.", |o, v| text(&mut o.http, v);
+    Requests: None, "streams" "N", "HTTP/2 and 3: requests that a connection carries at a time. Default: 1.", |o, v| put(&mut o.streams, streams(v));
     Requests: None, "timeout" "T", "An answer later than this counts as an error and its connection is replaced. Default: 2s.", |o, v| put(&mut o.timeout, duration(v));
     Requests: Some('T'), "wrk2-timeout" "T", "The same, as wrk2 writes it.", |o, v| put(&mut o.timeout, duration(v));
     Connections: None, "no-keepalive", "A new connection for each request.", |o, _| flag(&mut o.no_keepalive);

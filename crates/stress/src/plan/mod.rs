@@ -5,6 +5,7 @@ pub mod preset;
 pub mod request;
 pub mod tls;
 pub mod url;
+pub(crate) mod verifier;
 
 use crate::options::{Closing, Options};
 use crate::schedule::Schedule;
@@ -55,16 +56,17 @@ pub enum Http {
     One,
     /// HTTP/2
     Two,
+    /// HTTP/3
+    Three,
 }
 
 impl Http {
+    const ALL: [Http; 3] = [Http::One, Http::Two, Http::Three];
+
     fn read(text: Option<&str>) -> Result<Http, String> {
-        match text {
-            None | Some("1.1") => Ok(Http::One),
-            Some("2") => Ok(Http::Two),
-            Some("3") => Err("--http 3 is not built yet: 1.1 or 2".to_owned()),
-            Some(other) => Err(format!("--http {other}: 1.1 or 2")),
-        }
+        let Some(text) = text else { return Ok(Http::One) };
+        let found = Http::ALL.into_iter().find(|http| http.name() == text);
+        found.ok_or_else(|| format!("--http {text}: 1.1, 2 or 3"))
     }
 
     /// As it is written.
@@ -72,7 +74,22 @@ impl Http {
         match self {
             Http::One => "1.1",
             Http::Two => "2",
+            Http::Three => "3",
         }
+    }
+
+    /// Its name in TLS (ALPN).
+    pub(crate) fn alpn(self) -> &'static [u8] {
+        match self {
+            Http::One => b"http/1.1",
+            Http::Two => b"h2",
+            Http::Three => wire::http3::ALPN,
+        }
+    }
+
+    /// A connection carries several requests at a time.
+    pub(crate) fn has_streams(self) -> bool {
+        self != Http::One
     }
 }
 
@@ -109,7 +126,7 @@ pub struct Plan {
     pub requests: Vec<Request>,
     /// What is spoken.
     pub http: Http,
-    /// Requests that a connection carries at a time: 1, but for HTTP/2.
+    /// Requests that a connection carries at a time: 1 with HTTP/1.1.
     pub streams: usize,
     /// How many threads share the connections.
     pub threads: usize,
@@ -157,15 +174,18 @@ impl Plan {
     pub fn new(options: &Options) -> Result<Plan, String> {
         let mut notes = Vec::new();
         let mut options = options.clone();
-        preset::apply(&mut options, &mut notes)?;
+        let http = Http::read(options.http.as_deref())?;
+        preset::apply(&mut options, http, &mut notes)?;
         if let Some(file) = &options.body_file {
             options.body = Some(options.files.read(file)?);
         }
-        let http = Http::read(options.http.as_deref())?;
         refuse_contradictions(&options, http)?;
         let (url, wanted) = requests(&options, &mut notes)?;
-        // HTTP/2 has no word to ask the target to close.
-        let asked = if http == Http::Two { Closing::Client } else { Closing::Server };
+        if http == Http::Three && !url.scheme.is_encrypted() {
+            return Err("--http 3 needs an https:// URL: QUIC is always encrypted".to_owned());
+        }
+        // HTTP/2 and HTTP/3 have no word to ask the target to close.
+        let asked = if http.has_streams() { Closing::Client } else { Closing::Server };
         let close = options.close.or(options.no_keepalive.then_some(asked));
         let common = Common {
             method: options.method.clone(),
@@ -216,8 +236,7 @@ impl Plan {
             let text = options.files.read(file)?;
             let script = Script::load(file, &text, &options.script_arguments, &plan)?;
             if let Some(bytes) = script.fixed_request() {
-                let is_head = bytes.starts_with(b"HEAD ");
-                plan.requests = vec![Request { body_at: bytes.len(), fields: Vec::new(), bytes, url: 0, is_head }];
+                plan.requests = vec![Request::of_http1(bytes, &plan.url, http, 0)];
             }
             plan.script = Some(Arc::new(script));
         }
@@ -250,17 +269,19 @@ impl Plan {
 
 fn refuse_contradictions(o: &Options, http: Http) -> Result<(), String> {
     let closes = o.no_keepalive || o.close.is_some();
-    let is_two = http == Http::Two;
+    let (has_streams, is_quic) = (http.has_streams(), http == Http::Three);
     let rules = [
         (o.rate.is_some() && !o.stages.is_empty(), "--rate and --stages both say the rate"),
-        (!is_two && o.streams.is_some_and(|s| s > 1), "--streams goes with --http 2"),
-        (is_two && o.script.is_some(), "--script writes HTTP/1.1: not with --http 2"),
-        (is_two && o.hold.is_some(), "--hold speaks HTTP/1.1, WebSocket or MQTT: not with --http 2"),
+        (!has_streams && o.streams.is_some_and(|s| s > 1), "--streams goes with --http 2 or 3"),
+        (has_streams && o.hold.is_some(), "--hold speaks HTTP/1.1, WebSocket or MQTT: not with --http 2 or 3"),
+        (is_quic && o.close == Some(Closing::Reset), "--close rst is TCP's: with --http 3, client"),
         (
-            is_two && o.close == Some(Closing::Server),
-            "--close server asks as HTTP/1.1 does: with --http 2, client or rst",
+            has_streams && o.close == Some(Closing::Server),
+            "--close server asks as HTTP/1.1 does: with --http 2, client or rst; with --http 3, client",
         ),
         (closes && o.streams.is_some_and(|s| s > 1), "a connection that ends after one request has one stream"),
+        (is_quic && o.unix.is_some(), "--unix is a stream: QUIC needs UDP"),
+        (is_quic && o.proxy_protocol.is_some(), "--proxy-protocol stands before a stream: QUIC has no place for it"),
         (
             o.proxy_protocol.is_some() && o.unix.is_some(),
             "--proxy-protocol names addresses, which a unix socket has not",

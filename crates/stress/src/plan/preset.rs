@@ -1,13 +1,13 @@
 //! Presets from the field: what is set, and why, in words.
 
-use super::cpus;
+use super::{Http, cpus};
 use crate::options::{Closing, Options};
 
 /// Sets what a preset stands for, where the user has not said otherwise, and notes each with its reason.
 ///
 /// # Errors
 /// A sentence for the user.
-pub fn apply(options: &mut Options, notes: &mut Vec<String>) -> Result<(), String> {
+pub fn apply(options: &mut Options, http: Http, notes: &mut Vec<String>) -> Result<(), String> {
     let Some(name) = options.preset.clone() else { return Ok(()) };
     let mut say = |what: String, why: &str| notes.push(format!("preset {name}: {what}: {why}"));
     let cpus = cpus();
@@ -18,10 +18,16 @@ pub fn apply(options: &mut Options, notes: &mut Vec<String>) -> Result<(), Strin
     let per_cpu = match name.as_str() {
         "forwarding" => {
             if options.close.is_none() {
-                options.close = Some(Closing::Reset);
-                let why =
-                    "a new connection for each request, ended by a reset, so that no TIME_WAIT uses up local ports";
-                say("--close rst".to_owned(), why);
+                let (how, name, why) = match http {
+                    Http::Three => (Closing::Client, "client", "a new connection for each request"),
+                    _ => (
+                        Closing::Reset,
+                        "rst",
+                        "a new connection for each request, ended by a reset, so that no TIME_WAIT uses up local ports",
+                    ),
+                };
+                options.close = Some(how);
+                say(format!("--close {name}"), why);
             }
             128
         }

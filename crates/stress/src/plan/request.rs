@@ -1,21 +1,25 @@
-//! The requests of a run, as the bytes that are sent. Nothing is built while it runs.
+//! The requests of a run, as the bytes that are sent. Nothing is built while it runs, but for scripts that make requests.
 
 use super::Http;
 use super::url::Url;
+use bytes::Bytes;
+use wire::http3::frame::{kind, write_head};
+use wire::http3::qpack::encoder;
 
-/// Fields that belong to an HTTP/1.1 connection, or that HTTP/2 says otherwise (RFC 9113 section 8.2.2).
-const NOT_IN_HTTP2: &[&str] =
+/// Fields that belong to an HTTP/1.1 connection, or that later versions say otherwise (RFC 9113 section 8.2.2).
+const ONLY_HTTP1: &[&str] =
     &["connection", "host", "keep-alive", "proxy-connection", "te", "transfer-encoding", "upgrade"];
 
+/// Name and value, the name in lower case.
+pub type Field = (Vec<u8>, Vec<u8>);
+
 /// One request, ready to be sent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// Head and body, as HTTP/1.1 sends them.
-    pub bytes: Vec<u8>,
-    /// Where the body begins.
-    pub body_at: usize,
-    /// The head as HTTP/2 sends it; empty if that is not spoken.
-    pub fields: Vec<(Vec<u8>, Vec<u8>)>,
+    /// All of it, as it stands on an HTTP/1.1 connection or an HTTP/3 stream; of HTTP/2 the body.
+    pub bytes: Bytes,
+    /// HTTP/2: the head.
+    pub fields: Vec<Field>,
     /// Which of the plan's URLs it counts for.
     pub url: u32,
     /// HEAD: the answer has no body whatever its length says.
@@ -23,9 +27,19 @@ pub struct Request {
 }
 
 impl Request {
-    /// The body.
-    pub fn body(&self) -> &[u8] {
-        &self.bytes[self.body_at..]
+    /// Of a request as HTTP/1.1 writes it, which counts for URL `number`.
+    pub fn of_http1(bytes: Vec<u8>, target: &Url, http: Http, number: u32) -> Request {
+        let request = Request { url: number, is_head: bytes.starts_with(b"HEAD "), ..Request::default() };
+        if http == Http::One {
+            return Request { bytes: bytes.into(), ..request };
+        }
+        let body_at = memchr::memmem::find(&bytes, b"\r\n\r\n").map_or(bytes.len(), |at| at + 4);
+        let (head, body) = bytes.split_at(body_at);
+        let fields = fields(target, head);
+        match http {
+            Http::Three => Request { bytes: frames(&fields, body).into(), ..request },
+            _ => Request { bytes: Bytes::copy_from_slice(body), fields, ..request },
+        }
     }
 }
 
@@ -84,29 +98,52 @@ pub fn build(url: &Url, wanted: &Wanted, common: &Common, number: u32) -> Reques
         line("Content-Length", &body.len().to_string());
     }
     bytes.extend_from_slice(b"\r\n");
-    let body_at = bytes.len();
     bytes.extend_from_slice(body.map_or(&[][..], Vec::as_slice));
-    let fields =
-        if common.http == Http::Two { fields(url, method, &wanted.path, &bytes[..body_at]) } else { Vec::new() };
-    Request { bytes, body_at, fields, url: number, is_head: method == "HEAD" }
+    Request::of_http1(bytes, url, common.http, number)
 }
 
-/// The same head for HTTP/2 (RFC 9113 section 8.3.1), from its lines.
-fn fields(url: &Url, method: &str, path: &str, head: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let text = String::from_utf8_lossy(head);
-    let lines = || text.split("\r\n").skip(1).filter_map(|line| line.split_once(": "));
-    let host = lines().find(|(name, _)| name.eq_ignore_ascii_case("host")).map_or(url.authority.as_str(), |l| l.1);
-    let scheme = if url.scheme.is_encrypted() { "https" } else { "http" };
-    let first = [(":method", method), (":scheme", scheme), (":authority", host), (":path", path)];
-    let kept = lines().filter(|(name, _)| !NOT_IN_HTTP2.iter().any(|n| n.eq_ignore_ascii_case(name)));
-    let all = first.into_iter().chain(kept);
-    all.map(|(name, value)| (name.to_ascii_lowercase().into_bytes(), value.as_bytes().to_vec())).collect()
+/// The same head for HTTP/2 and HTTP/3 (RFC 9113 section 8.3.1), from its lines.
+fn fields(target: &Url, head: &[u8]) -> Vec<Field> {
+    let mut lines = head.split(|&b| b == b'\n').map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+    let first = lines.next().unwrap_or_default();
+    let (method, rest) = first.split_at(memchr::memchr(b' ', first).unwrap_or(first.len()));
+    let path = rest.strip_suffix(b" HTTP/1.1").unwrap_or(rest).trim_ascii();
+    let field = |line: &[u8]| {
+        let at = memchr::memchr(b':', line)?;
+        Some((line[..at].to_ascii_lowercase(), line[at + 1..].trim_ascii().to_vec()))
+    };
+    let given: Vec<Field> = lines.filter_map(field).collect();
+    let host = given.iter().find(|(name, _)| name == b"host").map_or(target.authority.as_bytes(), |(_, host)| host);
+    let scheme: &[u8] = if target.scheme.is_encrypted() { b"https" } else { b"http" };
+    let pseudo: [(&[u8], &[u8]); 4] =
+        [(b":method", method), (b":scheme", scheme), (b":authority", host), (b":path", path)];
+    let mut all: Vec<Field> = pseudo.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+    all.extend(given.into_iter().filter(|(name, _)| !ONLY_HTTP1.iter().any(|n| n.as_bytes() == &name[..])));
+    all
+}
+
+/// A whole request stream of HTTP/3 (RFC 9114 section 4.1): with the static table alone, so that every stream may carry it.
+fn frames(fields: &[Field], body: &[u8]) -> Vec<u8> {
+    let (mut section, mut out) = (Vec::new(), Vec::new());
+    encoder::begin(&mut section);
+    fields.iter().for_each(|(name, value)| encoder::field(name, value, &mut section));
+    write_head(kind::HEADERS, section.len(), &mut out);
+    out.extend_from_slice(&section);
+    if !body.is_empty() {
+        write_head(kind::DATA, body.len(), &mut out);
+        out.extend_from_slice(body);
+    }
+    out
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plan::url::parse;
+    use wire::http2::hpack::HeaderBlock;
+    use wire::http2::hpack::decoder::Limits;
+    use wire::http3::qpack::table::Table;
+    use wire::http3::request::{self, Event};
 
     #[test]
     fn what_is_given_replaces_what_is_made() {
@@ -114,11 +151,11 @@ mod tests {
         let common = Common { headers: vec![("host".into(), "x".into())], asks_to_close: true, ..Common::default() };
         let wanted = Wanted { path: "/p".into(), ..Wanted::default() };
         let r = build(&url, &wanted, &common, 0);
-        assert_eq!(r.bytes, b"GET /p HTTP/1.1\r\nConnection: close\r\nhost: x\r\n\r\n");
+        assert_eq!(&r.bytes[..], b"GET /p HTTP/1.1\r\nConnection: close\r\nhost: x\r\n\r\n");
         let wanted = Wanted { path: "/p".into(), body: Some(b"ab".to_vec()), ..Wanted::default() };
         let r = build(&url, &wanted, &Common::default(), 0);
-        assert_eq!(r.bytes, b"POST /p HTTP/1.1\r\nHost: h:1\r\nContent-Length: 2\r\n\r\nab");
-        assert_eq!((r.body(), r.fields.len()), (&b"ab"[..], 0));
+        assert_eq!(&r.bytes[..], b"POST /p HTTP/1.1\r\nHost: h:1\r\nContent-Length: 2\r\n\r\nab");
+        assert!(r.fields.is_empty());
     }
 
     #[test]
@@ -138,5 +175,23 @@ mod tests {
             fields,
             [":method=POST", ":scheme=https", ":authority=x", ":path=/p", "x-a=B: c", "content-length=2"]
         );
+        assert_eq!(&r.bytes[..], b"ab");
+    }
+
+    #[test]
+    fn the_stream_of_http3() {
+        let url = parse("https://h/").unwrap();
+        let r = Request::of_http1(b"HEAD /a b HTTP/1.1\r\n\r\nxyz".to_vec(), &url, Http::Three, 7);
+        assert_eq!((r.url, r.is_head), (7, true));
+        let (mut reader, mut fields, mut at) = (request::Reader::default(), HeaderBlock::default(), 0);
+        let limits = Limits { field: 100, block: 1000 };
+        let mut next = |fields: &mut _| reader.next(&r.bytes, &mut at, limits, &Table::new(0), fields).unwrap();
+        assert!(matches!(next(&mut fields), Event::Head { referring: false, .. }));
+        let list: Vec<_> = fields.iter().collect();
+        let wanted: [(&[u8], &[u8]); 4] =
+            [(b":method", b"HEAD"), (b":scheme", b"https"), (b":authority", b"h"), (b":path", b"/a b")];
+        assert_eq!(list, wanted);
+        let Event::Data(body) = next(&mut fields) else { panic!("a body follows") };
+        assert_eq!(body.of(&r.bytes), b"xyz");
     }
 }

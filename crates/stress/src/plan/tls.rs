@@ -2,18 +2,22 @@
 
 use super::Http;
 use super::url::{Scheme, Url};
+use super::verifier::{Allowed, Verifier};
 use crate::options::Options;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ClientConfig, Resumption, WebPkiServerVerifier};
-use rustls::crypto::{CryptoProvider, aws_lc_rs, verify_tls12_signature, verify_tls13_signature};
+use quinn_proto::crypto::rustls::QuicClientConfig;
+use quinn_proto::{NoneTokenStore, TransportConfig, VarInt};
+use rustls::client::{ClientConfig, Resumption};
+use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
-use rustls::{DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
-use std::path::Path;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{DEFAULT_VERSIONS, version};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Sessions kept for resumption: more than any target has names.
 const SESSIONS: usize = 1024;
+/// One-way streams that a target may open: HTTP/3 needs three, and some open others to see whether that is borne.
+const ONE_WAY_STREAMS: u32 = 16;
 
 /// What every TLS connection of a run needs.
 #[derive(Clone, Debug)]
@@ -22,6 +26,8 @@ pub struct Tls {
     pub config: Arc<ClientConfig>,
     /// What is asked for.
     pub name: ServerName<'static>,
+    /// The same for QUIC, with its limits; `None`: another HTTP is spoken.
+    pub quic: Option<quinn_proto::ClientConfig>,
 }
 
 impl Tls {
@@ -37,15 +43,15 @@ impl Tls {
         let name = ServerName::try_from(name.clone())
             .map_err(|_| format!("\"{name}\" is no name for TLS; --sni gives another"))?;
         let provider = Arc::new(aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider.clone());
-        let builder = builder.with_safe_default_protocol_versions().map_err(|e| e.to_string())?;
-        let builder = match options.cacert.as_deref().filter(|_| !options.insecure) {
-            Some(file) => {
-                let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots(file)?), provider);
-                builder.with_webpki_verifier(verifier.build().map_err(|e| format!("{}: {e}", file.display()))?)
-            }
-            None => builder.dangerous().with_custom_certificate_verifier(Arc::new(Unchecked(provider))),
+        let allow = |file: &PathBuf| {
+            Allowed::new(certificates(file)?, &provider).map_err(|e| format!("{}: {e}", file.display()))
         };
+        let allowed = options.cacert.as_ref().filter(|_| !options.insecure).map(allow).transpose()?;
+        let verifier = Verifier { provider: provider.clone(), allowed };
+        let versions = if http == Http::Three { &[&version::TLS13][..] } else { DEFAULT_VERSIONS };
+        let builder = ClientConfig::builder_with_provider(provider).with_protocol_versions(versions);
+        let builder =
+            builder.map_err(|e| e.to_string())?.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
         let mut config = match (&options.cert, &options.key) {
             (Some(cert), Some(key)) => {
                 let chain = certificates(cert)?;
@@ -59,61 +65,31 @@ impl Tls {
             if options.no_resumption { Resumption::disabled() } else { Resumption::in_memory_sessions(SESSIONS) };
         config.resumption = resumption;
         if matches!(url.scheme, Scheme::Https | Scheme::Wss) {
-            config.alpn_protocols = vec![if http == Http::Two { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
+            config.alpn_protocols = vec![http.alpn().to_vec()];
         }
-        Ok(Some(Tls { config: Arc::new(config), name }))
+        let config = Arc::new(config);
+        let quic = (http == Http::Three).then(|| quic(config.clone(), options.no_resumption)).transpose()?;
+        Ok(Some(Tls { config, name, quic }))
     }
+}
+
+/// QUIC for a client that reads whatever comes: no window of its own limits the target.
+fn quic(tls: Arc<ClientConfig>, is_new_each_time: bool) -> Result<quinn_proto::ClientConfig, String> {
+    let crypto = QuicClientConfig::try_from(tls).map_err(|e| e.to_string())?;
+    let mut transport = TransportConfig::default();
+    transport.max_concurrent_bidi_streams(0_u32.into()).max_concurrent_uni_streams(ONE_WAY_STREAMS.into());
+    transport.stream_receive_window(u32::MAX.into()).receive_window(VarInt::MAX);
+    transport.datagram_receive_buffer_size(None);
+    let mut config = quinn_proto::ClientConfig::new(Arc::new(crypto));
+    config.transport_config(Arc::new(transport));
+    if is_new_each_time {
+        config.token_store(Arc::new(NoneTokenStore));
+    }
+    Ok(config)
 }
 
 fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
     let wrong = |e: &dyn std::fmt::Display| format!("{}: {e}", file.display());
     let list = CertificateDer::pem_file_iter(file).map_err(|e| wrong(&e))?;
     list.collect::<Result<Vec<_>, _>>().map_err(|e| wrong(&e))
-}
-
-fn roots(file: &Path) -> Result<RootCertStore, String> {
-    let mut store = RootCertStore::empty();
-    for certificate in certificates(file)? {
-        store.add(certificate).map_err(|e| format!("{}: {e}", file.display()))?;
-    }
-    Ok(store)
-}
-
-/// Takes any certificate, but not a wrong signature: the handshake costs what it costs everyone.
-#[derive(Debug)]
-struct Unchecked(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Unchecked {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, certificate, signature, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
 }

@@ -25,7 +25,7 @@ pub struct Summary {
     pub threads: usize,
     /// Connections.
     pub connections: usize,
-    /// What was spoken: 1.1 or 2.
+    /// What was spoken: 1.1, 2 or 3.
     #[serde(default)]
     pub http: String,
     /// Requests that a connection carried at a time.
@@ -51,7 +51,7 @@ pub struct Summary {
     pub service_us: Times,
     /// To the first byte.
     pub first_byte_us: Times,
-    /// Connecting.
+    /// Connecting; QUIC's handshake has TLS in it.
     pub connect_us: Times,
     /// TLS handshakes.
     pub tls_us: Times,

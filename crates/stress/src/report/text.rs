@@ -1,7 +1,7 @@
 //! The summary: wrk's, line by line, then what wrk does not say.
 
 use super::{binary, metric, time};
-use crate::plan::{Http, Load, Plan};
+use crate::plan::{Load, Plan};
 use crate::run::Record;
 use crate::sample::Failure;
 use std::fmt::Write;
@@ -18,8 +18,8 @@ pub fn head(plan: &Plan) -> String {
     };
     let mut out = format!("Running {how_long} @ {}\n", plan.url);
     let _ = writeln!(out, "  {} threads and {} connections", plan.threads, plan.connections);
-    if plan.http == Http::Two {
-        let _ = writeln!(out, "  HTTP/2, at most {} streams a connection", plan.streams);
+    if plan.http.has_streams() {
+        let _ = writeln!(out, "  HTTP/{}, at most {} streams a connection", plan.http.name(), plan.streams);
     }
     if let Load::Open(schedule) = &plan.load {
         let seconds = schedule.end_ns() as f64 / 1e9;

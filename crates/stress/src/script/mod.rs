@@ -275,12 +275,11 @@ impl State {
         self.stopped.load(Ordering::Relaxed)
     }
 
-    /// The next request's bytes, appended.
-    pub(crate) fn request(&self, out: &mut Vec<u8>) -> Result<(), String> {
-        let Some(request) = &self.request else { return Ok(()) };
+    /// The next request's bytes.
+    pub(crate) fn request(&self) -> Result<Vec<u8>, String> {
+        let Some(request) = &self.request else { return Ok(Vec::new()) };
         let bytes: mlua::LuaString = request.call(()).map_err(|e| e.to_string())?;
-        out.extend_from_slice(&bytes.as_bytes());
-        Ok(())
+        Ok(bytes.as_bytes().to_vec())
     }
 
     /// Milliseconds to wait before the next request.
@@ -305,16 +304,22 @@ impl State {
     }
 }
 
-/// How many requests some bytes are: a script may send several at once.
-pub(crate) fn count_requests(bytes: &[u8]) -> u16 {
-    let (mut at, mut count) = (0, 0_u16);
-    while let Some(end) = memchr::memmem::find(&bytes[at..], b"\r\n\r\n") {
-        let head = String::from_utf8_lossy(&bytes[at..at + end]).to_ascii_lowercase();
-        let length = head.lines().find_map(|l| l.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
-        at = (at + end + 4).saturating_add(length.unwrap_or(0)).min(bytes.len());
-        count = count.saturating_add(1);
-    }
-    count.max(1)
+/// The requests that some bytes are: a script may send several at once. At least one.
+pub(crate) fn requests_in(bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = Some(bytes);
+    std::iter::from_fn(move || {
+        let (one, left) = take_request(rest?);
+        rest = Some(left).filter(|left| !left.is_empty());
+        Some(one)
+    })
+}
+
+/// The first of them, and what follows it.
+fn take_request(bytes: &[u8]) -> (&[u8], &[u8]) {
+    let Some(end) = memchr::memmem::find(bytes, b"\r\n\r\n") else { return (bytes, &[]) };
+    let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
+    let length = head.lines().find_map(|l| l.strip_prefix("content-length:")?.trim().parse::<usize>().ok());
+    bytes.split_at((end + 4).saturating_add(length.unwrap_or(0)).min(bytes.len()))
 }
 
 #[cfg(test)]
@@ -325,6 +330,8 @@ mod tests {
     fn several_requests_at_once() {
         let bytes =
             b"GET / HTTP/1.1\r\n\r\nPOST /b HTTP/1.1\r\nContent-Length: 6\r\n\r\n\r\n\r\nabGET /c HTTP/1.1\r\n\r\n";
-        assert_eq!(count_requests(bytes), 3);
+        let lengths: Vec<usize> = requests_in(bytes).map(<[u8]>::len).collect();
+        assert_eq!(lengths, [18, 45, 19]);
+        assert_eq!(requests_in(b"").count(), 1);
     }
 }

@@ -31,6 +31,8 @@ pub enum Kind {
 pub struct Reader {
     /// What it is.
     pub kind: Kind,
+    /// What the last GOAWAY said: a server names the first stream it does not work on (RFC 9114 section 5.2).
+    pub goaway: Option<u64>,
     numbers: Numbers,
     /// The frame under way: its type and what is still to come of it.
     frame: Option<(u64, u64)>,
@@ -98,7 +100,7 @@ impl Reader {
             let kind = *kind;
             self.frame = None;
             let body = std::mem::take(&mut self.body);
-            read(kind, &body)?;
+            self.goaway = read(kind, &body)?.or(self.goaway);
         }
     }
 
@@ -145,8 +147,8 @@ fn is_read(kind: u64) -> bool {
     matches!(kind, kind::SETTINGS | kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID)
 }
 
-/// A whole frame: is it well formed? There is nothing in it that an answer depends on.
-fn read(kind: u64, body: &[u8]) -> Result<(), ConnectionError> {
+/// A whole frame: is it well formed? Gives the number in a GOAWAY; there is nothing else in it that an answer depends on.
+fn read(kind: u64, body: &[u8]) -> Result<Option<u64>, ConnectionError> {
     let mut at = 0;
     match kind {
         kind::SETTINGS => {
@@ -162,13 +164,13 @@ fn read(kind: u64, body: &[u8]) -> Result<(), ConnectionError> {
                 }
                 seen.push(name);
             }
-            Ok(())
+            Ok(None)
         }
         kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID => match varint::read(body, &mut at) {
             Some(_) if kind == kind::CANCEL_PUSH => error(ErrorCode::ID_ERROR, "client cancelled a push that is none"),
-            Some(_) if at == body.len() => Ok(()),
+            Some(number) if at == body.len() => Ok((kind == kind::GOAWAY).then_some(number)),
             _ => error(ErrorCode::FRAME_ERROR, "client sent a control frame of a wrong size"),
         },
-        _ => Ok(()),
+        _ => Ok(None),
     }
 }

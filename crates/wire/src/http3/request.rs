@@ -1,4 +1,4 @@
-//! A request stream as it comes in (RFC 9114 section 4.1): HEADERS, DATA, perhaps HEADERS again; frames of unknown types
+//! A request stream as it comes in, a request or its answer (RFC 9114 section 4.1): HEADERS, DATA, perhaps HEADERS again; frames of unknown types
 //! anywhere. Holds the bytes of a field section until it is complete, nothing else.
 //!
 //! ```text
@@ -180,6 +180,11 @@ impl Reader {
                 Err(ConnectionError::new(ErrorCode::QPACK_DECOMPRESSION_FAILED, text))
             }
         }
+    }
+
+    /// The head that came was of the 1xx kind: the answer's own is still to come (client).
+    pub fn expect_head(&mut self) {
+        self.phase = Phase::Head;
     }
 
     /// Nothing that still comes is looked at.

@@ -1,9 +1,11 @@
 //! What limited a run. Before: everything that was seen. After: the reports. Pure.
 
-use crate::client::ThreadFacts;
-use crate::machine::Counters;
 use crate::sample::{Failure, Sample};
 use serde::{Deserialize, Serialize};
+
+pub use evidence::Evidence;
+
+mod evidence;
 
 /// A thread that is busier than this has no time to answer at once: queues begin in front of it.
 const BUSY: f64 = 0.90;
@@ -75,67 +77,6 @@ pub struct Verdict {
     pub limit: Limit,
     /// Why, in sentences; the deciding one first.
     pub evidence: Vec<String>,
-}
-
-/// Everything a judgement rests on.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Evidence {
-    /// Requests that the schedule wanted; `None`: closed loop.
-    pub wanted: Option<u64>,
-    /// Answers by the planned end.
-    pub on_time: u64,
-    /// Each thread.
-    pub threads: Vec<(f64, f64)>,
-    /// What the kernel counted during the run.
-    pub counters: Counters,
-    /// How long the run was, seconds.
-    pub seconds: f64,
-    /// The interface's speed, bits a second, if it is a wire's.
-    pub speed: Option<u64>,
-    /// A bare handshake's round trip before and during the run, microseconds.
-    pub way_us: Option<(f64, f64)>,
-    /// The target is on this machine.
-    pub is_local: bool,
-    /// It is reached by the loopback interface.
-    pub is_loopback: bool,
-    /// Local ports to one target address, over all sources.
-    pub ports: Option<u64>,
-    /// TIME_WAITs at the end.
-    pub time_waits: Option<u64>,
-    /// Limit of descriptors.
-    pub descriptors: u64,
-    /// Connections of the plan.
-    pub connections: u64,
-}
-
-impl ThreadFacts {
-    /// Parts of the run (0 to 1) that it ran, and that it waited for a CPU.
-    pub(crate) fn parts(&self) -> (f64, f64) {
-        let wall = self.wall_ns.max(1) as f64;
-        ((self.cpu_ns as f64 / wall).min(1.0), (self.delay_ns as f64 / wall).min(1.0))
-    }
-}
-
-impl Evidence {
-    /// Adds another machine's, but for what its caller knows of the whole: `wanted`, `on_time`, `seconds`, `connections`.
-    pub(crate) fn add(&mut self, other: &Evidence) {
-        self.threads.extend_from_slice(&other.threads);
-        self.counters.listen_overflows += other.counters.listen_overflows;
-        self.counters.syn_retransmits += other.counters.syn_retransmits;
-        self.counters.retransmits += other.counters.retransmits;
-        self.counters.out_segments += other.counters.out_segments;
-        self.is_local |= other.is_local;
-        self.is_loopback |= other.is_loopback;
-        self.ports = Some(self.ports.unwrap_or(0) + other.ports.unwrap_or(0));
-        self.time_waits = Some(self.time_waits.unwrap_or(0) + other.time_waits.unwrap_or(0));
-        self.descriptors = self.descriptors.max(other.descriptors);
-        // The slowest way of all.
-        let slower = |a: (f64, f64), b: (f64, f64)| if a.1 >= b.1 { a } else { b };
-        self.way_us = match (self.way_us, other.way_us) {
-            (Some(a), Some(b)) => Some(slower(a, b)),
-            (a, b) => a.or(b),
-        };
-    }
 }
 
 /// Judges.
@@ -326,7 +267,11 @@ fn facts(sample: &Sample, e: &Evidence) -> Vec<String> {
         found.push(format!("the interface dropped {} packets", e.counters.interface.drops));
     }
     if sample.retransmits > 0 {
-        found.push(format!("{} segments of these connections were sent again", sample.retransmits));
+        found.push(format!("{} segments or packets of these connections were lost and sent again", sample.retransmits));
+    }
+    if e.counters.datagram_overflows > 0 && sample.retransmits > 0 {
+        let count = e.counters.datagram_overflows;
+        found.push(format!("sockets of this machine had no room for {count} datagrams (net.core.rmem_max)"));
     }
     found
 }
@@ -348,6 +293,7 @@ fn percent(part: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Counters;
     use crate::sample::Tally;
 
     fn sample(answers: u64, latency_ms: u64) -> Sample {
