@@ -170,7 +170,8 @@ fn who_is_set_aside_for_failed_requests_says_why() {
         peers(&server, "http/upstreams/u")[..4].iter().all(|p| p["state"] == "unavail")
     }));
     let all = peers(&server, "http/upstreams/u");
-    let why = ["answered 503, wanted one that", "closed the connection without", "too slow: ", "refused: nothing listens"];
+    let why =
+        ["answered 503, wanted one that", "closed the connection without", "too slow: ", "refused: nothing listens"];
     for (peer, why) in all.iter().zip(why) {
         assert!(peer["reason"].as_str().is_some_and(|r| r.starts_with(why)), "{why}: {peer}");
     }

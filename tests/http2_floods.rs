@@ -212,7 +212,9 @@ fn readers_that_do_not_read() {
         for client in &mut clients {
             client.send(frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0, 0, 0]));
             client.send(frame(kind::SETTINGS, 0, 0, &[0, 4, 0x7f, 0, 0, 0]));
-            (0..100).for_each(|i| drop(client.send(request(2 * i + 1, "/large"))));
+            for i in 0..100 {
+                client.send(request(2 * i + 1, "/large"));
+            }
         }
         // The sockets are full and stay so: send_timeout ends them.
         let text = "client timed out (110: Connection timed out) while processing HTTP/2 connection";

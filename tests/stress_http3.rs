@@ -86,8 +86,7 @@ fn a_late_answer_costs_its_stream_and_a_silent_target_its_connection() {
     let site = site.set("THREADS", 1).file("urls", "/late\n/a\n/b\n/c\n");
     let file = site.path().join("urls");
     let server = site.start();
-    let line =
-        format!("--http 3 -t1 -c1 --streams 4 -n 8 --timeout 1s --no-preflight --url-file {}", file.display());
+    let line = format!("--http 3 -t1 -c1 --streams 4 -n 8 --timeout 1s --no-preflight --url-file {}", file.display());
     let json = Json::of(&format!("{line} {}", url(&server)));
     let names = ["requests", "errors.timeout", "errors.total", "connects"];
     assert_eq!(numbers(&json, names), [6.0, 2.0, 2.0, 1.0], "{}", json.0);

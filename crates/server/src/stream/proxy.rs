@@ -168,7 +168,8 @@ fn set_back(r: &mut Request, group: &Group, tries: usize, walk: &mut Walk, chose
 
 async fn open(r: &mut Request, conf: &Conf, chosen: &Chosen, local: Option<SocketAddr>) -> Result<Socket, ()> {
     let kind = if facts(r).datagrams { SocketType::DGRAM } else { SocketType::STREAM };
-    let connecting = connect::begin_as(kind, &chosen.peer.address, local, &conf.upstream).map_err(|f| failed(r, chosen, &f))?;
+    let connecting =
+        connect::begin_as(kind, &chosen.peer.address, local, &conf.upstream).map_err(|f| failed(r, chosen, &f))?;
     let timer = Timer::new();
     timer.set(*conf.upstream.connect_timeout);
     match timer.guard(connect::finish(connecting)).await {

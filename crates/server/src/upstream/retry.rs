@@ -73,10 +73,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         if is_its_fault {
             passive::failed(&chosen.peer, failure.kind, r.attempts.head.status, r.attempts.current(), conf);
         }
-        if is_its_fault
-            && choose::failed(&job.group, &mut walk, &chosen, r.attempts.current())
-            && tries > 1
-        {
+        if is_its_fault && choose::failed(&job.group, &mut walk, &chosen, r.attempts.current()) && tries > 1 {
             log_error!(r, Warn, "upstream server temporarily disabled");
         }
         left = left.saturating_sub(1);
