@@ -90,10 +90,22 @@ async fn read(r: &mut Request) -> Result<Call, Verdict> {
 }
 
 /// Whether a browser says that a page of another site makes the call: the operator's cookies and address are not its.
-/// Programs do not send the header (Fetch Metadata, `Sec-Fetch-Site`).
+/// Browsers send `Sec-Fetch-Site` (Fetch Metadata) only over TLS and to the machine itself; elsewhere `Origin` (RFC 6454
+/// section 7) has to tell. Programs send neither.
 fn is_from_elsewhere(r: &Request) -> bool {
-    let mut sites = r.headers_in.named(&r.arena, b"Sec-Fetch-Site");
-    sites.any(|h| !matches!(r.arena.span(h.value), b"same-origin" | b"none"))
+    let mut sites = r.headers_in.named(&r.arena, b"Sec-Fetch-Site").peekable();
+    if sites.peek().is_some() {
+        return sites.any(|h| !matches!(r.arena.span(h.value), b"same-origin" | b"none"));
+    }
+    let host = r.headers_in.find(K::Host).map_or(&b""[..], |host| r.get(host));
+    let mut origins = r.headers_in.named(&r.arena, b"Origin");
+    origins.any(|h| !is_origin_of(r.arena.span(h.value), host))
+}
+
+/// Whether an origin is the host of a request; both leave out the usual port.
+fn is_origin_of(origin: &[u8], host: &[u8]) -> bool {
+    let authority = origin.strip_prefix(b"http://").or_else(|| origin.strip_prefix(b"https://"));
+    authority.is_some_and(|a| !a.is_empty() && a.eq_ignore_ascii_case(host))
 }
 
 fn send(r: &mut Request, reply: &Reply) -> Verdict {

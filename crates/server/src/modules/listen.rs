@@ -233,6 +233,26 @@ fn parse_address(text: &str, plane: Plane) -> Result<Vec<ListenAddress>, String>
 
 /// Addresses of `host[:port]`; `*` is every IPv4 address. Names are looked up while the configuration is read.
 pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, String> {
+    let (host, port) = match place(text, default_port)? {
+        Place::Address(address) => return Ok(vec![address]),
+        Place::Name(host, port) => (host, port),
+    };
+    let mut found: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|_| "host not found")?.collect();
+    found.dedup();
+    if found.is_empty() { Err("host not found".into()) } else { Ok(found) }
+}
+
+/// What `host:port` is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place<'t> {
+    /// An address.
+    Address(SocketAddr),
+    /// A name that has to be looked up, and a port.
+    Name(&'t str, u16),
+}
+
+/// Takes `host[:port]` apart. Looks nothing up.
+pub fn place(text: &str, default_port: u16) -> Result<Place<'_>, String> {
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or("invalid host")?;
         let ip: Ipv6Addr = host.parse().map_err(|_| "invalid IPv6 address")?;
@@ -240,7 +260,7 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, String>
             "" => default_port,
             rest => parse_port(rest.strip_prefix(':').ok_or("invalid host")?)?,
         };
-        return Ok(vec![(ip, port).into()]);
+        return Ok(Place::Address((ip, port).into()));
     } else {
         match text.rsplit_once(':') {
             Some((host, port)) => (host, parse_port(port)?),
@@ -248,17 +268,12 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<SocketAddr>, String>
         }
     };
     if host == "*" {
-        return Ok(vec![(Ipv4Addr::UNSPECIFIED, port).into()]);
+        return Ok(Place::Address((Ipv4Addr::UNSPECIFIED, port).into()));
     }
     if host.is_empty() {
         return Err("no host".into());
     }
-    if let Ok(ip) = host.parse::<IpAddr>() {
-        return Ok(vec![(ip, port).into()]);
-    }
-    let mut found: Vec<SocketAddr> = (host, port).to_socket_addrs().map_err(|_| "host not found")?.collect();
-    found.dedup();
-    if found.is_empty() { Err("host not found".into()) } else { Ok(found) }
+    Ok(host.parse::<IpAddr>().map_or(Place::Name(host, port), |ip| Place::Address((ip, port).into())))
 }
 
 fn parse_port(text: &str) -> Result<u16, String> {

@@ -6,7 +6,7 @@ use crate::connection::http1::Http1;
 use crate::connection::socket::Socket;
 use crate::connection::{Address, Client};
 use crate::log_error;
-use crate::modules::upstream_server;
+use crate::modules::{listen, upstream_server};
 use crate::request::Request;
 use crate::settings::{ListenAddress, SocketKind};
 use std::rc::Rc;
@@ -14,10 +14,14 @@ use std::rc::Rc;
 /// How often a connection may be passed on (`NGX_STREAM_PASS_MAX_PASSES`).
 const MAX_PASSES: usize = 10;
 
-/// The address in a `pass`. Errors are nginx's texts.
+/// The address in a `pass`. Names are not looked up, neither here nor in nginx: the text may be a client's, and its session
+/// must not stop the others of its thread. Errors are nginx's texts.
 pub fn parse(text: &str) -> Result<Address, String> {
-    let all = upstream_server::resolve(text, 0)?;
-    all.into_iter().next().ok_or_else(|| "no addresses".to_owned())
+    let none = || "no addresses".to_owned();
+    if !text.starts_with("unix:") && matches!(listen::place(text, 0)?, listen::Place::Name(..)) {
+        return Err(none());
+    }
+    upstream_server::resolve(text, 0)?.into_iter().next().ok_or_else(none)
 }
 
 /// Finds the listener.
@@ -66,4 +70,17 @@ pub async fn receive(socket: Socket, early: Vec<u8>, client: Rc<Client>, passes:
     http.push_back(early);
     crate::connection::serve_http(http, client).await;
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_but_no_names() {
+        assert_eq!(parse("127.0.0.1:81").map(|a| a.to_string()), Ok("127.0.0.1:81".to_owned()));
+        assert!(matches!(parse("unix:/a"), Ok(Address::Unix(_))));
+        assert_eq!(parse("localhost:81").err().as_deref(), Some("no addresses"));
+        assert_eq!(parse("127.0.0.1").err().as_deref(), Some("no port"));
+    }
 }
