@@ -58,8 +58,11 @@ struct Table {
     /// Lengths of keys, and how many there are of each (for prefixes).
     lengths: BTreeMap<usize, usize>,
     /// Networks by whether they are IPv6 ones, and the length of their mask.
-    networks: BTreeMap<(bool, u8), HashMap<u128, Box<str>>>,
+    networks: BTreeMap<(bool, u8), HashMap<u128, Spellings>>,
 }
+
+/// The keys that are one network: nearly always one, but `10.0.0.0/8` is `10.1.0.0/8` too. The last one counts.
+type Spellings = Vec<Box<str>>;
 
 #[derive(Clone, Debug)]
 struct Entry {
@@ -100,7 +103,9 @@ impl Table {
     fn insert(&mut self, matching: Matching, key: &str, entry: Entry) -> Result<(), Refused> {
         if matching == Matching::Network {
             let (is_v6, bits, length) = parse_network(key).ok_or(Refused::BadKey)?;
-            self.networks.entry((is_v6, length)).or_default().insert(bits, key.into());
+            let spellings = self.networks.entry((is_v6, length)).or_default().entry(bits).or_default();
+            spellings.retain(|k| **k != *key);
+            spellings.push(key.into());
         }
         self.used += cost(key, &entry.value);
         if let Some(before) = self.entries.insert(key.into(), entry) {
@@ -123,8 +128,12 @@ impl Table {
         if matching == Matching::Network
             && let Some((is_v6, bits, length)) = parse_network(key)
             && let Some(networks) = self.networks.get_mut(&(is_v6, length))
+            && let Some(spellings) = networks.get_mut(&bits)
         {
-            networks.remove(&bits);
+            spellings.retain(|k| **k != *key);
+            if spellings.is_empty() {
+                networks.remove(&bits);
+            }
             if networks.is_empty() {
                 self.networks.remove(&(is_v6, length));
             }
@@ -151,7 +160,10 @@ impl Table {
             Matching::Network => {
                 let (is_v6, bits, length) = parse_network(key)?;
                 let networks = self.networks.range((is_v6, 0)..=(is_v6, length)).rev();
-                networks.filter_map(|((_, length), all)| all.get(&mask(bits, is_v6, *length))).find_map(|k| alive(k))
+                let mut spellings = networks
+                    .filter_map(|((_, length), all)| all.get(&mask(bits, is_v6, *length)))
+                    .flat_map(|s| s.iter().rev());
+                spellings.find_map(|k| alive(k))
             }
         }
     }
@@ -227,7 +239,11 @@ impl Store {
             return Err(Refused::BadKey);
         }
         let mut table = self.write();
-        table.drop_old(matching, now);
+        if table.used + records.iter().map(|(key, value, _)| cost(key, value)).sum::<usize>() > self.spec.size as usize
+        {
+            // Looks at all there is while requests wait: only where that may make room.
+            table.drop_old(matching, now);
+        }
         let before = |key: &str| table.entries.get(key).map_or(0, |e| cost(key, &e.value));
         let more: usize = records.iter().map(|(key, value, _)| cost(key, value).saturating_sub(before(key))).sum();
         if table.used + more > self.spec.size as usize {
@@ -350,6 +366,12 @@ mod tests {
         assert!(s.remove("10.1.0.0/16"));
         assert_eq!(of(&s, "10.1.9.9").as_deref(), Some("a"));
         assert_eq!(s.set(&[("10.0.0.0/33".into(), String::new(), None)]), Err(Refused::BadKey));
+        for key in ["10.1.0.0/16", "10.1.9.9/16"] {
+            s.set(&[(key.into(), key.into(), None)]).expect("it fits");
+        }
+        assert_eq!(of(&s, "10.1.9.9").as_deref(), Some("10.1.9.9/16"), "the last of two spellings");
+        assert!(s.remove("10.1.9.9/16"));
+        assert_eq!(of(&s, "10.1.9.9").as_deref(), Some("10.1.0.0/16"), "the other is still there");
         let s = store(Matching::Prefix, &[("/a", "1"), ("/a/b", "2"), ("", "0")]);
         assert_eq!(of(&s, "/a/b/c").as_deref(), Some("2"));
         assert_eq!(of(&s, "/a/c").as_deref(), Some("1"));
