@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// Bytes that an entry takes beside its key and value, about as in nginx Plus.
@@ -49,6 +50,8 @@ pub struct Store {
     /// What it is made of.
     pub spec: Spec,
     table: RwLock<Table>,
+    /// There is a state file that could not be read: what stands in it is not to be lost by writing another.
+    unread: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -93,7 +96,7 @@ pub fn open(spec: Spec) -> Arc<Store> {
     let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
     stores.retain(|s| s.strong_count() > 0);
     stores.iter().filter_map(Weak::upgrade).find(|s| s.spec == spec).unwrap_or_else(|| {
-        let store = Arc::new(Store { spec, table: RwLock::default() });
+        let store = Arc::new(Store { spec, table: RwLock::default(), unread: AtomicBool::new(false) });
         stores.push(Arc::downgrade(&store));
         store
     })
@@ -275,10 +278,13 @@ impl Store {
 
     /// Reads the state file, if there is one and the zone has no records yet.
     pub fn load(&self) -> Result<(), String> {
-        let Some(path) = &self.spec.state else { return Ok(()) };
-        if !self.is_empty() {
-            return Ok(());
-        }
+        let Some(path) = self.spec.state.as_ref().filter(|_| self.is_empty()) else { return Ok(()) };
+        let done = self.read_state(path);
+        self.unread.store(done.is_err(), Relaxed);
+        done
+    }
+
+    fn read_state(&self, path: &Path) -> Result<(), String> {
         let shown = path.display();
         match std::fs::metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -297,9 +303,12 @@ impl Store {
         })
     }
 
-    /// Writes the state file: beside it first, so that it is always whole.
+    /// Writes the state file.
     pub fn save(&self) -> io::Result<()> {
         let Some(path) = &self.spec.state else { return Ok(()) };
+        if self.unread.load(Relaxed) {
+            return Err(io::Error::other("it could not be read, and is left as it is"));
+        }
         let text = {
             let table = self.read();
             let records = table.entries.iter().map(|(key, e)| {
@@ -311,10 +320,7 @@ impl Store {
             });
             Value::Object(records.collect()).to_string()
         };
-        let mut beside = path.clone().into_os_string();
-        beside.push(".tmp");
-        std::fs::write(&beside, text)?;
-        std::fs::rename(&beside, path)
+        crate::temp::replace(path, text.as_bytes())
     }
 }
 
@@ -346,7 +352,7 @@ mod tests {
 
     fn store(matching: Matching, records: &[(&str, &str)]) -> Store {
         let spec = Spec { owner: "t", name: "t".into(), size: 32768, timeout_ms: None, matching, state: None };
-        let store = Store { spec, table: RwLock::default() };
+        let store = Store { spec, table: RwLock::default(), unread: AtomicBool::new(false) };
         let records: Vec<_> = records.iter().map(|(k, v)| (k.to_string(), v.to_string(), None)).collect();
         store.set(&records).expect("they fit");
         store
