@@ -183,6 +183,27 @@ fn servers_are_added_changed_drained_and_removed() {
 }
 
 #[test]
+fn pages_of_other_sites_change_nothing() {
+    let server =
+        Site::http("keyval_zone zone=z:64k; server { listen 127.0.0.1:@PORT@; location /api { api write=on; } }")
+            .start();
+    let host = format!("localhost:{}", server.port);
+    let delete = |headers: &str| {
+        let head = format!("DELETE /api/9/http/keyvals/z HTTP/1.1\r\nHost: {host}\r\n{headers}\r\n");
+        server.connect().send(head).response().status
+    };
+    let origin = |origin: &str| delete(&format!("Origin: {origin}\r\n"));
+    assert_eq!(delete(""), 204, "a program");
+    assert_eq!((origin(&format!("http://{host}")), origin(&format!("https://{host}"))), (204, 204));
+    for elsewhere in ["http://evil.test", "http://localhost", "null", "http://", &host] {
+        assert_eq!(origin(elsewhere), 403, "{elsewhere}");
+    }
+    assert_eq!(delete("Sec-Fetch-Site: cross-site\r\n"), 403);
+    // A server behind another one may be called otherwise there; the browser knows better.
+    assert_eq!(delete("Sec-Fetch-Site: same-origin\r\nOrigin: https://admin.test\r\n"), 204);
+}
+
+#[test]
 fn keys_and_values_are_looked_up() {
     let site = Site::http(
         "keyval_zone zone=names:64k state=@DIR@/names.json; keyval_zone zone=nets:64k type=ip timeout=1h;
@@ -224,6 +245,22 @@ fn a_state_file_is_read_at_the_start() {
     .file("names.json", r#"{"a": "kept"}"#)
     .start();
     assert_eq!(server.get("/?key=a").text(), "[kept]");
+}
+
+#[test]
+fn a_state_file_that_cannot_be_read_is_not_overwritten() {
+    let site = Site::http(
+        "keyval_zone zone=names:64k state=@DIR@/names.json;
+         server { listen 127.0.0.1:@PORT@; location /api { api write=on; } }",
+    );
+    std::fs::set_permissions(site.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("it is ours");
+    let server = site.file("names.json", r#"{"a": "kept", oops"#).start();
+    server.wait_for("logs/error.log", "names.json\": ");
+    let names = "/api/9/http/keyvals/names";
+    let answer = refused(&server, "POST", names, Some(json!({"b": "1"})));
+    assert_eq!(answer, (500, "KeyvalStateError".into()));
+    assert_eq!(server.read("names.json"), r#"{"a": "kept", oops"#);
+    assert_eq!(get(&server, names), json!({"b": "1"}), "it holds as long as the server runs");
 }
 
 #[test]

@@ -248,14 +248,14 @@ fn a_reload_changes_where_new_sessions_go() {
 #[test]
 fn a_graceful_end_waits_for_tunnels_as_long_as_it_may() {
     let site = Site::whole(
-        "worker_shutdown_timeout 300ms; events {}
+        "worker_shutdown_timeout 1s; events {}
          stream { server { listen 127.0.0.1:@PORT@; proxy_pass 127.0.0.1:@PEER@; } }",
     );
     let server = site.set("PEER", echo()).start();
     let mut tunnel = server.connect();
     echoes(&mut tunnel, "before");
     server.signal(Signal::QUIT);
-    std::thread::sleep(Duration::from_millis(100));
+    server.wait_for("logs/error.log", "gracefully shutting down");
     echoes(&mut tunnel, "while it ends");
     let began = Instant::now();
     assert!(tunnel.is_closed());

@@ -207,6 +207,7 @@ async function refresh() {
 
 async function about() {
   const [nginx, access] = await Promise.all([ask("nginx"), ask("ironweir/access"), discover()]);
+  if (!nginx) throw new Error(`There is no API at ${path}: is there a location with "api" at this address?`);
   write = access?.write ?? false;
   byId("version").textContent = `${nginx.build.replace("ironweir-", "")} · nginx ${nginx.version} · ${nginx.address}`;
   byId("load").textContent = `Configuration ${nginx.generation}, loaded ${new Date(nginx.load_timestamp).toLocaleString()}. Write access is ${write ? "on" : "off"}.`;
@@ -250,7 +251,7 @@ byId("pause").addEventListener("click", () => setPaused(!paused));
 byId("theme").addEventListener("click", nextTheme);
 // Who leaves the theme to the system may see it change at dusk.
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-filter.addEventListener("input", () => before && refresh());
+filter.addEventListener("input", () => before && refresh().catch((error) => tell(error.message)));
 document.addEventListener("keydown", (event) => {
   if (event.target.tagName === "INPUT") {
     if (event.key === "Escape") event.target.blur();

@@ -34,7 +34,7 @@ let known = [];
 
 /** Finds out which endpoints there are. */
 async function discover() {
-  const [top, http, own] = await Promise.all([ask(""), ask("http"), ask("ironweir")]);
+  const [top = [], http = [], own = []] = await Promise.all([ask(""), ask("http"), ask("ironweir")]);
   const stream = top.includes("stream") ? await ask("stream") : [];
   const all = new Set([...top, ...http.map((n) => `http/${n}`), ...own.map((n) => `ironweir/${n}`), ...stream.map((n) => `stream/${n}`)]);
   known = Object.entries(ENDPOINTS).filter(([, endpoint]) => all.has(endpoint));

@@ -16,9 +16,7 @@ pub struct Dns {
 
 impl Dns {
     pub fn start(delay: Duration) -> Dns {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let socket = UdpSocket::bind(("127.0.0.1", port)).unwrap();
+        let (listener, socket, port) = sockets();
         let (answer, asked) = (Arc::new(Mutex::new(Some(Vec::new()))), Arc::new(Mutex::new(0)));
         let dns = Dns { port, answer: answer.clone(), asked: asked.clone() };
         let told = answer.clone();
@@ -48,6 +46,17 @@ impl Dns {
         *self.answer.lock().unwrap() = None;
         let before = *self.asked.lock().unwrap();
         assert!(wait(|| *self.asked.lock().unwrap() > before), "nobody asks any more");
+    }
+}
+
+/// Both kinds on one port: of those that the kernel gives for one, the other may be taken.
+fn sockets() -> (TcpListener, UdpSocket, u16) {
+    loop {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        if let Ok(socket) = UdpSocket::bind(("127.0.0.1", port)) {
+            return (listener, socket, port);
+        }
     }
 }
 

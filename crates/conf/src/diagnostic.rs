@@ -124,15 +124,6 @@ impl Problem {
         Problem::emerg(value.span, message)
     }
 
-    /// `value must be between LOW and HIGH`, or `... equal to or greater than LOW`: `ngx_conf_check_num_bounds`.
-    pub fn out_of_bounds(value: &Word, low: i64, high: Option<i64>) -> Problem {
-        let message = match high {
-            Some(high) => format!("value must be between {low} and {high}"),
-            None => format!("value must be equal to or greater than {low}"),
-        };
-        Problem::emerg(value.span, message)
-    }
-
     /// The warning about a directive that has a new name: `ngx_conf_deprecated`.
     pub fn deprecated(node: &Node, new_name: &str) -> Problem {
         let old_name = node.name.as_str();

@@ -15,17 +15,6 @@ pub fn number(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// A hexadecimal number without prefix (`ngx_hextoi`).
-pub fn hex_number(text: &[u8]) -> Option<u64> {
-    if text.is_empty() {
-        return None;
-    }
-    text.iter().try_fold(0u64, |number, &byte| {
-        let digit = (byte as char).to_digit(16)?;
-        number.checked_mul(16)?.checked_add(u64::from(digit)).filter(|&number| number <= MAX)
-    })
-}
-
 /// A decimal fraction in units of 10^-`places` (`ngx_atofp`): `fixed(b"10.5", 2)` is 1050. More places are refused.
 pub fn fixed(text: &[u8], places: usize) -> Option<u64> {
     let (whole, fraction) = match memchr::memchr(b'.', text) {
@@ -78,19 +67,6 @@ pub fn flag(text: &[u8]) -> Option<bool> {
 /// The value of a word among a few, in any case (`ngx_conf_set_enum_slot`).
 pub fn choice<T: Copy>(text: &[u8], choices: &[(&str, T)]) -> Option<T> {
     choices.iter().find(|(name, _)| name.as_bytes().eq_ignore_ascii_case(text)).map(|&(_, value)| value)
-}
-
-/// Requests per second in thousandths, as `limit_req` counts: `10r/s` is 10000, `6r/m` is 100; without a unit, a second.
-pub fn request_rate(text: &[u8]) -> Option<u64> {
-    let (digits, seconds) = if let Some(digits) = text.strip_suffix(b"r/s") {
-        (digits, 1)
-    } else if let Some(digits) = text.strip_suffix(b"r/m") {
-        (digits, 60)
-    } else {
-        (text, 1)
-    };
-    let requests = number(digits).filter(|&requests| requests > 0)?;
-    requests.checked_mul(1000).map(|thousandths| thousandths / seconds)
 }
 
 /// A time in milliseconds (`ngx_parse_time`): `500ms`, `1h30m`, `10` (seconds). Units from large to small; no `M`, `y`.
@@ -190,9 +166,6 @@ mod tests {
         for bad in [&b""[..], b"9223372036854775808", b"99999999999999999999999", b"-1", b"+1", b"1 ", b"0x1"] {
             assert_eq!(number(bad), None, "{bad:?}");
         }
-        assert_eq!(hex_number(b"fF"), Some(255));
-        assert_eq!(hex_number(b"g"), None);
-        assert_eq!(hex_number(b"ffffffffffffffff"), None);
     }
 
     #[test]
@@ -265,9 +238,5 @@ mod tests {
         for bad in [&b"%"[..], b"10", b"1.234%", b"1.2.3%", b"x%"] {
             assert_eq!(percent(bad), None, "{bad:?}");
         }
-        assert_eq!(request_rate(b"10r/s"), Some(10_000));
-        assert_eq!(request_rate(b"6r/m"), Some(100));
-        assert_eq!(request_rate(b"5"), Some(5_000));
-        assert_eq!(request_rate(b"0r/s"), None);
     }
 }

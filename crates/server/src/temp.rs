@@ -1,7 +1,8 @@
-//! Temporary files: bodies of requests and answers that do not fit in memory. Paths as `*_temp_path` lays them out.
+//! Files that the server writes for itself: temporary ones (bodies of requests and answers that do not fit in memory, with
+//! paths as `*_temp_path` lays them out), and those that are replaced whole (what is known over restarts).
 
 use rustix::fs::{Mode, OFlags};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,28 @@ pub fn create_beside(target: &Path) -> Result<(OwnedFd, PathBuf), (PathBuf, io::
         path.push(format!(".{number:010}"));
         path.into()
     })
+}
+
+/// Puts a file in the place of another: whoever reads it meanwhile, or after the machine has stopped, finds the old one or the
+/// new one whole. Nobody but the server's user may read it. Waits for the disk.
+pub fn replace(target: &Path, content: &[u8]) -> io::Result<()> {
+    let mut beside = target.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = Path::new(&beside);
+    let file = match create_new(beside) {
+        // Left behind by a process that was killed, or a link that somebody else has put there: not to be written through.
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+            std::fs::remove_file(beside)?;
+            create_new(beside)?
+        }
+        created => created?,
+    };
+    let mut file = std::fs::File::from(file);
+    let placed = file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| std::fs::rename(beside, target));
+    if placed.is_err() {
+        let _ = std::fs::remove_file(beside);
+    }
+    placed
 }
 
 fn create_numbered(path_of: impl Fn(u64) -> PathBuf) -> Result<(OwnedFd, PathBuf), (PathBuf, io::Error)> {
@@ -81,4 +104,28 @@ fn path_of(place: &TempPath, number: u64) -> PathBuf {
     }
     path.push(Path::new(&digits));
     path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_file_is_replaced_whole_and_nothing_is_written_through_a_link() {
+        let dir = std::env::temp_dir().join(format!("ironweir-replace-{}", std::process::id()));
+        create_folders(&dir).expect("a temporary directory");
+        let (target, other, beside) = (dir.join("state"), dir.join("other"), dir.join("state.new"));
+        std::fs::write(&other, "untouched").expect("it is ours");
+        std::os::unix::fs::symlink(&other, &beside).expect("it is ours");
+        for text in ["one", "two"] {
+            replace(&target, text.as_bytes()).expect("it can be written");
+            assert_eq!(std::fs::read_to_string(&target).expect("it is there"), text);
+        }
+        assert_eq!(std::fs::read_to_string(&other).expect("it is there"), "untouched");
+        assert_eq!(target.metadata().expect("it is there").permissions().mode() & 0o777, 0o600);
+        assert!(!beside.exists());
+        assert!(replace(&dir.join("nowhere/state"), b"x").is_err());
+        std::fs::remove_dir_all(&dir).expect("it is ours");
+    }
 }

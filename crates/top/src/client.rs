@@ -1,5 +1,6 @@
 //! Asks the API: plain HTTP, a connection for each question.
 
+use crate::look::plain;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
@@ -58,12 +59,24 @@ impl Client {
         }
     }
 
+    /// To the first address that takes the connection: `localhost` is two, of which a server may listen on one. Outer error:
+    /// there is no address.
+    fn connect(&self) -> Result<std::io::Result<TcpStream>, String> {
+        let addresses = self.authority.to_socket_addrs();
+        let addresses = addresses.map_err(|e| format!("{} is not known ({e})", self.authority))?;
+        let mut tries = addresses.map(|a| TcpStream::connect_timeout(&a, PATIENCE));
+        let none = || format!("{} has no address", self.authority);
+        let first = tries.next().ok_or_else(none)?;
+        Ok(if first.is_ok() { first } else { tries.find(Result::is_ok).unwrap_or(first) })
+    }
+
     fn call(&self, method: &str, endpoint: &str, body: &str) -> Result<(u16, Value), String> {
         let failed = |e: std::io::Error| format!("{} does not answer ({e})", self.authority);
-        let mut addresses = self.authority.to_socket_addrs().map_err(failed)?;
-        let address = addresses.next().ok_or_else(|| format!("{} has no address", self.authority))?;
-        let mut stream = TcpStream::connect_timeout(&address, PATIENCE).map_err(failed)?;
-        stream.set_read_timeout(Some(PATIENCE)).map_err(failed)?;
+        let mut stream = self.connect()?.map_err(failed)?;
+        stream
+            .set_read_timeout(Some(PATIENCE))
+            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+            .map_err(failed)?;
         let head = format!(
             "{method} {}/9/{endpoint} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\n\
              Content-Length: {}\r\n\r\n",
@@ -82,7 +95,7 @@ impl Client {
 
 fn said(status: u16, value: &Value) -> String {
     let text = value.pointer("/error/text").and_then(Value::as_str);
-    text.map_or_else(|| format!("the server answers {status}"), |text| format!("{text} ({status})"))
+    text.map_or_else(|| format!("the server answers {status}"), |text| format!("{} ({status})", plain(text)))
 }
 
 /// Status and JSON of an answer that has a length and ends with the connection. Without JSON in it: null.
@@ -111,6 +124,13 @@ mod tests {
         assert_eq!(of("http://h"), Ok(("h:80".into(), String::new())));
         assert_eq!(of("[::1]:8080/api"), Ok(("[::1]:8080".into(), "/api".into())));
         assert!(of("https://h/api").is_err() && of("http:///api").is_err());
+    }
+
+    #[test]
+    fn any_address_of_a_name_will_do() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://localhost:{}/api", listener.local_addr().unwrap().port());
+        assert!(Client::new(&url).unwrap().connect().unwrap().is_ok());
     }
 
     #[test]

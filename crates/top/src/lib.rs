@@ -129,7 +129,7 @@ fn act(client: &Client, page: &mut Page, event: &Event) -> bool {
             let body = match c {
                 'd' => json!({"drain": peer.state != "draining"}),
                 'x' => json!({"down": peer.state != "down"}),
-                '+' => json!({"weight": peer.weight + 1}),
+                '+' => json!({"weight": peer.weight.saturating_add(1)}),
                 _ => json!({"weight": peer.weight.saturating_sub(1).max(1)}),
             };
             if let Some(path) = page.chosen_path() {

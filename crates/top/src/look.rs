@@ -43,8 +43,14 @@ fn number(value: &Value, pointer: &str) -> u64 {
     value.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
 }
 
+/// A text of others, which must not steer the terminal.
 fn text(value: &Value, name: &str) -> String {
-    value[name].as_str().unwrap_or_default().to_owned()
+    plain(value[name].as_str().unwrap_or_default())
+}
+
+/// A text without control characters.
+pub(crate) fn plain(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).collect()
 }
 
 fn list(value: Option<Value>, name: &str) -> Vec<Value> {
@@ -116,7 +122,8 @@ impl Look {
         let wanted = |endpoint: &str| {
             client.ask(endpoint)?.ok_or_else(|| format!("{} has no {endpoint}: is it Ironweir's API?", client.url()))
         };
-        let top = wanted("")?;
+        let none = || format!("there is no API at {}: it is where a location has \"api\"", client.url());
+        let top = client.ask("")?.ok_or_else(none)?;
         let planes =
             ["http", "stream"].into_iter().filter(|p| top.as_array().is_some_and(|t| t.iter().any(|n| n == p)));
         let mut peers = Vec::new();
@@ -235,6 +242,12 @@ fn quantiles<const N: usize>(now: &Value, before: &Value, parts: [f64; N]) -> [O
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn texts_cannot_steer_the_terminal() {
+        let peer = Peer::read("http", "g", &json!({"server": "a\u{1b}[2J:1", "reason": "x\r\ny\u{9b}3"}));
+        assert_eq!((peer.server.as_str(), peer.reason.as_str()), ("a[2J:1", "xy3"));
+    }
 
     #[test]
     fn quantiles_are_of_what_was_added() {

@@ -1,6 +1,6 @@
 //! What is seen: the whole terminal, or the same once as text.
 
-use crate::look::{Look, Peer, Rates};
+use crate::look::{Look, Peer, Rates, plain};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -92,7 +92,8 @@ fn facts(rates: &Rates) -> [String; 3] {
 
 fn peer_cells(now: &Look, before: &Look, p: &Peer) -> [String; 8] {
     let (requests, errors) = now.of_peer(before, p);
-    let group = if p.plane == "stream" { format!("stream {}", p.group) } else { p.group.clone() };
+    let group = plain(&p.group);
+    let group = if p.plane == "stream" { format!("stream {group}") } else { group };
     let state = if p.reason.is_empty() { p.state.clone() } else { format!("{}: {}", p.state, p.reason) };
     [
         group,

@@ -3,9 +3,8 @@
 
 use super::store::Issued;
 use crate::log::os_error;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 /// The account's private key, PEM.
@@ -38,17 +37,14 @@ impl State {
         }
     }
 
-    /// Replaces a file: whole, or not at all.
-    pub(super) fn write(&self, name: &str, text: &str) -> Result<(), String> {
+    /// Replaces a file: whole, or not at all. The disk is waited for away from the service thread.
+    pub(super) async fn write(&self, name: &str, text: String) -> Result<(), String> {
         let Some(directory) = &self.0 else { return Ok(()) };
-        let (path, new) = (directory.join(name), directory.join(format!("{name}.new")));
-        let write = || -> io::Result<()> {
-            let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
-            file.write_all(text.as_bytes())?;
-            file.sync_all()?;
-            std::fs::rename(&new, &path)
-        };
-        write().map_err(|e| format!("write() \"{}\" failed ({})", path.display(), os_error(&e)))
+        let path = directory.join(name);
+        let shown = path.display().to_string();
+        let written = crate::service::blocking(move || crate::temp::replace(&path, text.as_bytes())).await;
+        let failed = |e: io::Error| format!("write() \"{shown}\" failed ({})", os_error(&e));
+        written.ok_or("the file could not be written")?.map_err(failed)
     }
 
     /// Removes a file, if it is there.
@@ -67,9 +63,9 @@ impl State {
     }
 
     /// Keeps a certificate.
-    pub(super) fn keep(&self, name: &str, issued: &Issued) -> Result<(), String> {
+    pub(super) async fn keep(&self, name: &str, issued: &Issued) -> Result<(), String> {
         let end = if issued.chain.ends_with('\n') { "" } else { "\n" };
-        self.write(&file(name), &format!("{}{end}{}", issued.chain, issued.key))
+        self.write(&file(name), format!("{}{end}{}", issued.chain, issued.key)).await
     }
 }
 

@@ -115,8 +115,13 @@ impl Tender {
             return Ok(());
         }
         let key = self.account_key().await?;
+        // The system's certificates are many files.
+        let issuer = self.issuer.clone();
+        let tls = crate::service::blocking(move || tls(&issuer))
+            .await
+            .ok_or("the certificates could not be read".to_owned())?;
         let issuer = &self.issuer;
-        let fetch = Fetch { resolver: issuer.resolver.clone(), tls: Some(tls(issuer)?) };
+        let fetch = Fetch { resolver: issuer.resolver.clone(), tls: Some(tls?) };
         let mut client = Client::open(fetch, &issuer.uri, key).await?;
         // A URL is good for the key and the authority it came from.
         let whose = format!("{}\n{}\n", issuer.uri, client.thumbprint());
@@ -125,7 +130,7 @@ impl Tender {
         let is_known = known.is_some();
         let url = client.log_in(issuer, known).await?;
         if !is_known {
-            self.state.write(ACCOUNT_URL, &format!("{whose}{url}\n"))?;
+            self.state.write(ACCOUNT_URL, format!("{whose}{url}\n")).await?;
             process_line(Level::Notice, format_args!("acme: issuer \"{}\": account {url}", issuer.name));
         }
         self.client = Some(client);
@@ -148,7 +153,7 @@ impl Tender {
         }
         let pem = kind.generate().await?.serialize_pem();
         // Kept before it is used: an account with a lost key is of no use to anybody.
-        self.state.write(ACCOUNT_KEY, &pem)?;
+        self.state.write(ACCOUNT_KEY, pem.clone()).await?;
         let key = usable(pem.as_bytes())?;
         self.key = Some(pem);
         Ok(key)
@@ -164,7 +169,7 @@ impl Tender {
         let end = names::time(issued.not_after);
         let renew = Window::of_life(issued.not_before, issued.not_after).moment(random());
         // What cannot be kept on disk is used all the same.
-        if let Err(text) = self.state.keep(&plan.name, &issued) {
+        if let Err(text) = self.state.keep(&plan.name, &issued).await {
             self.line(Level::Error, at, &text);
         }
         self.plans[at].slot.put(issued)?;

@@ -70,11 +70,7 @@ fn show_connections(sum: &counters::Sum) -> Value {
 
 /// `/connections`
 pub fn connections(context: &Context) -> Result<Value, Failure> {
-    let mut sum = counters::sum();
-    let silent = crate::listen::silent::count(&context.call.snapshot.listens);
-    sum.active += silent;
-    sum.waiting += silent;
-    Ok(show_connections(&sum))
+    Ok(show_connections(&crate::listen::silent::with(&context.call.snapshot.listens)))
 }
 
 /// `DELETE /connections`

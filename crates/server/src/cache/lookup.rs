@@ -173,27 +173,48 @@ enum Found {
     Variant(Digest),
 }
 
-/// The general case (`ngx_http_file_cache_open`): holds the entry, perhaps waits for another request.
+/// The general case (`ngx_http_file_cache_open`).
 pub async fn open(
     r: &mut Request,
     conf: &CacheSettings,
     upstream: &UpstreamSettings,
     mut caching: Box<Caching>,
 ) -> Outcome {
+    match find_or_wait(r, conf, upstream, &mut caching).await {
+        Outcome::Serve(entry) if r.attempts.cache == Some(Status::Stale) => {
+            caching.entry = Some(entry.clone());
+            caching.update_behind(r);
+            Outcome::Serve(entry)
+        }
+        Outcome::Ask => {
+            if caching.cacheable && is_beyond(r, conf) {
+                caching.cacheable = false;
+            }
+            r.ctx.cache = Some(caching);
+            Outcome::Ask
+        }
+        other => other,
+    }
+}
+
+/// Holds the entry, and looks at it; perhaps waits for another request that has its lock, and looks again.
+async fn find_or_wait(
+    r: &mut Request,
+    conf: &CacheSettings,
+    upstream: &UpstreamSettings,
+    caching: &mut Caching,
+) -> Outcome {
     let mut patience = Timer::new();
     let mut waited = false;
     let mut give_up = conf.lock_timeout.is_zero();
-    let outcome = loop {
-        let known = match caching.enter(r, conf) {
-            Ok(known) => known,
-            Err(()) => break Outcome::Ask,
-        };
+    loop {
+        let Ok(known) = caching.enter(r, conf) else { return Outcome::Ask };
         if let Known::Error(status) = known {
             r.attempts.cache = Some(Status::Hit);
             return Outcome::End(Verdict::Status(status));
         }
         match caching.find(r, conf, known) {
-            Found::Entry(entry) => break caching.take(r, conf, entry),
+            Found::Entry(entry) => return caching.take(r, conf, entry),
             Found::Variant(name) => {
                 caching.hold = None;
                 caching.name = name;
@@ -201,14 +222,14 @@ pub async fn open(
             }
             Found::Leave => {
                 caching.cacheable = false;
-                break Outcome::Ask;
+                return Outcome::Ask;
             }
-            Found::Nothing if !*conf.lock || caching.lock(conf) => break Outcome::Ask,
+            Found::Nothing if !*conf.lock || caching.lock(conf) => return Outcome::Ask,
             Found::Nothing => {}
         }
         if give_up {
             caching.cacheable = false;
-            break Outcome::Ask;
+            return Outcome::Ask;
         }
         if !std::mem::replace(&mut waited, true) {
             patience.set(*conf.lock_timeout);
@@ -225,21 +246,6 @@ pub async fn open(
                 return Outcome::End(Verdict::Status(499));
             }
         }
-    };
-    match outcome {
-        Outcome::Serve(entry) if r.attempts.cache == Some(Status::Stale) => {
-            caching.entry = Some(entry.clone());
-            caching.update_behind(r);
-            Outcome::Serve(entry)
-        }
-        Outcome::Ask => {
-            if caching.cacheable && is_beyond(r, conf) {
-                caching.cacheable = false;
-            }
-            r.ctx.cache = Some(caching);
-            Outcome::Ask
-        }
-        other => other,
     }
 }
 

@@ -58,7 +58,7 @@ pub const fn upstream_of_both(name: &'static str, set: Setter) -> Directive {
 }
 
 /// Which of the two worlds a configuration is for. Each has variables, formats, groups and levels of its own; what makes
-/// them is the same code (docs/decisions/0005).
+/// them is the same code (docs/decisions/0006).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Plane {
     /// `http {}`

@@ -3,6 +3,7 @@
 //! (sock_diag(7)), so: never on the way of other requests.
 
 use crate::settings::{ListenAddress, ListenSpec};
+use crate::worker::counters;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
 use std::net::SocketAddr;
 
@@ -23,8 +24,16 @@ const ROOM: usize = 32 * 1024;
 /// Reads at most: a million sockets.
 const READS: usize = 4096;
 
+/// What the threads count, and these: open, and waiting.
+pub fn with(listens: &[ListenSpec]) -> counters::Sum {
+    let (mut sum, silent) = (counters::sum(), count(listens));
+    sum.active += silent;
+    sum.waiting += silent;
+    sum
+}
+
 /// How many there are at the deferred listeners; 0 where the kernel does not tell.
-pub fn count(listens: &[ListenSpec]) -> i64 {
+fn count(listens: &[ListenSpec]) -> i64 {
     let deferred = listens.iter().filter(|l| l.deferred).filter_map(|l| match l.address {
         ListenAddress::Inet(address) => Some(address),
         ListenAddress::Unix(_) => None,

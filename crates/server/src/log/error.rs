@@ -351,13 +351,7 @@ fn time_text(second: i64) -> [u8; 19] {
     if at == second {
         return text;
     }
-    let t = sys::local_time(second);
-    let mut text = *b"0000/00/00 00:00:00";
-    let fields = [(2, t.year as u32 % 100), (5, t.month), (8, t.day), (11, t.hour), (14, t.minute), (17, t.second)];
-    for (at, value) in [(0, t.year as u32 / 100)].into_iter().chain(fields) {
-        text[at] = b'0' + (value / 10 % 10) as u8;
-        text[at + 1] = b'0' + (value % 10) as u8;
-    }
+    let text = wire::date::format_error_log(second, sys::local_time(second).offset_minutes);
     TIME.set((second, text));
     text
 }

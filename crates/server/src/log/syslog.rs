@@ -22,7 +22,6 @@ const FACILITIES: [&str; 24] = [
     "audit", "alert", "cron", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7",
 ];
 const SEVERITIES: [&str; 8] = ["emerg", "alert", "crit", "error", "warn", "notice", "info", "debug"];
-const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 /// A sender to one syslog server, for all threads.
 #[derive(Debug)]
@@ -118,11 +117,11 @@ fn connected(server: &SyslogServer) -> Result<OwnedFd, (&'static str, io::Error)
 }
 
 fn header(spec: &SyslogSpec, severity: u8) -> String {
-    let now = sys::local_time(error::now());
+    let now = error::now();
+    let time = wire::date::format_syslog(now, sys::local_time(now).offset_minutes);
     let priority = u32::from(spec.facility) * 8 + u32::from(severity);
     let mut text = String::with_capacity(96);
-    let month = MONTHS[now.month as usize - 1];
-    let _ = write!(text, "<{priority}>{month} {:2} {:02}:{:02}:{:02} ", now.day, now.hour, now.minute, now.second);
+    let _ = write!(text, "<{priority}>{} ", time.escape_ascii());
     if !spec.nohostname {
         let _ = write!(text, "{} ", hostname());
     }

@@ -7,7 +7,8 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// Bytes that an entry takes beside its key and value, about as in nginx Plus.
@@ -50,6 +51,8 @@ pub struct Store {
     /// What it is made of.
     pub spec: Spec,
     table: RwLock<Table>,
+    /// There is a state file that could not be read: what stands in it is not to be lost by writing another.
+    unread: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -59,8 +62,11 @@ struct Table {
     /// Lengths of keys, and how many there are of each (for prefixes).
     lengths: BTreeMap<usize, usize>,
     /// Networks by whether they are IPv6 ones, and the length of their mask.
-    networks: BTreeMap<(bool, u8), HashMap<u128, Box<str>>>,
+    networks: BTreeMap<(bool, u8), HashMap<u128, Spellings>>,
 }
+
+/// The keys that are one network: nearly always one, but `10.0.0.0/8` is `10.1.0.0/8` too. The last one counts.
+type Spellings = Vec<Box<str>>;
 
 #[derive(Clone, Debug)]
 struct Entry {
@@ -91,7 +97,7 @@ pub fn open(spec: Spec) -> Arc<Store> {
     let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
     stores.retain(|s| s.strong_count() > 0);
     stores.iter().filter_map(Weak::upgrade).find(|s| s.spec == spec).unwrap_or_else(|| {
-        let store = Arc::new(Store { spec, table: RwLock::default() });
+        let store = Arc::new(Store { spec, table: RwLock::default(), unread: AtomicBool::new(false) });
         stores.push(Arc::downgrade(&store));
         store
     })
@@ -101,7 +107,9 @@ impl Table {
     fn insert(&mut self, matching: Matching, key: &str, entry: Entry) -> Result<(), Refused> {
         if matching == Matching::Network {
             let (is_v6, bits, length) = parse_network(key).ok_or(Refused::BadKey)?;
-            self.networks.entry((is_v6, length)).or_default().insert(bits, key.into());
+            let spellings = self.networks.entry((is_v6, length)).or_default().entry(bits).or_default();
+            spellings.retain(|k| **k != *key);
+            spellings.push(key.into());
         }
         self.used += cost(key, &entry.value);
         if let Some(before) = self.entries.insert(key.into(), entry) {
@@ -124,8 +132,12 @@ impl Table {
         if matching == Matching::Network
             && let Some((is_v6, bits, length)) = parse_network(key)
             && let Some(networks) = self.networks.get_mut(&(is_v6, length))
+            && let Some(spellings) = networks.get_mut(&bits)
         {
-            networks.remove(&bits);
+            spellings.retain(|k| **k != *key);
+            if spellings.is_empty() {
+                networks.remove(&bits);
+            }
             if networks.is_empty() {
                 self.networks.remove(&(is_v6, length));
             }
@@ -152,7 +164,10 @@ impl Table {
             Matching::Network => {
                 let (is_v6, bits, length) = parse_network(key)?;
                 let networks = self.networks.range((is_v6, 0)..=(is_v6, length)).rev();
-                networks.filter_map(|((_, length), all)| all.get(&mask(bits, is_v6, *length))).find_map(|k| alive(k))
+                let mut spellings = networks
+                    .filter_map(|((_, length), all)| all.get(&mask(bits, is_v6, *length)))
+                    .flat_map(|s| s.iter().rev());
+                spellings.find_map(|k| alive(k))
             }
         }
     }
@@ -228,7 +243,11 @@ impl Store {
             return Err(Refused::BadKey);
         }
         let mut table = self.write();
-        table.drop_old(matching, now);
+        if table.used + records.iter().map(|(key, value, _)| cost(key, value)).sum::<usize>() > self.spec.size as usize
+        {
+            // Looks at all there is while requests wait: only where that may make room.
+            table.drop_old(matching, now);
+        }
         let before = |key: &str| table.entries.get(key).map_or(0, |e| cost(key, &e.value));
         let more: usize = records.iter().map(|(key, value, _)| cost(key, value).saturating_sub(before(key))).sum();
         if table.used + more > self.spec.size as usize {
@@ -260,10 +279,13 @@ impl Store {
 
     /// Reads the state file, if there is one and the zone has no records yet.
     pub fn load(&self) -> Result<(), String> {
-        let Some(path) = &self.spec.state else { return Ok(()) };
-        if !self.is_empty() {
-            return Ok(());
-        }
+        let Some(path) = self.spec.state.as_ref().filter(|_| self.is_empty()) else { return Ok(()) };
+        let done = self.read_state(path);
+        self.unread.store(done.is_err(), Relaxed);
+        done
+    }
+
+    fn read_state(&self, path: &Path) -> Result<(), String> {
         let shown = path.display();
         match std::fs::metadata(path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -283,17 +305,17 @@ impl Store {
         })
     }
 
-    /// Writes the state file: beside it first, so that it is always whole.
+    /// Writes the state file.
     pub fn save(&self) -> io::Result<()> {
         let Some(path) = &self.spec.state else { return Ok(()) };
+        if self.unread.load(Relaxed) {
+            return Err(io::Error::other("it could not be read, and is left as it is"));
+        }
         let text = {
             let table = self.read();
             keyval_state::render(table.entries.iter().map(|(key, e)| (&**key, &*e.value, e.until_ms)))
         };
-        let mut beside = path.clone().into_os_string();
-        beside.push(".tmp");
-        std::fs::write(&beside, text)?;
-        std::fs::rename(&beside, path)
+        crate::temp::replace(path, text.as_bytes())
     }
 }
 
@@ -303,7 +325,7 @@ mod tests {
 
     fn store(matching: Matching, records: &[(&str, &str)]) -> Store {
         let spec = Spec { owner: "t", name: "t".into(), size: 32768, timeout_ms: None, matching, state: None };
-        let store = Store { spec, table: RwLock::default() };
+        let store = Store { spec, table: RwLock::default(), unread: AtomicBool::new(false) };
         let records: Vec<_> = records.iter().map(|(k, v)| (k.to_string(), v.to_string(), None)).collect();
         store.set(&records).expect("they fit");
         store
@@ -323,6 +345,12 @@ mod tests {
         assert!(s.remove("10.1.0.0/16"));
         assert_eq!(of(&s, "10.1.9.9").as_deref(), Some("a"));
         assert_eq!(s.set(&[("10.0.0.0/33".into(), String::new(), None)]), Err(Refused::BadKey));
+        for key in ["10.1.0.0/16", "10.1.9.9/16"] {
+            s.set(&[(key.into(), key.into(), None)]).expect("it fits");
+        }
+        assert_eq!(of(&s, "10.1.9.9").as_deref(), Some("10.1.9.9/16"), "the last of two spellings");
+        assert!(s.remove("10.1.9.9/16"));
+        assert_eq!(of(&s, "10.1.9.9").as_deref(), Some("10.1.0.0/16"), "the other is still there");
         let s = store(Matching::Prefix, &[("/a", "1"), ("/a/b", "2"), ("", "0")]);
         assert_eq!(of(&s, "/a/b/c").as_deref(), Some("2"));
         assert_eq!(of(&s, "/a/c").as_deref(), Some("1"));

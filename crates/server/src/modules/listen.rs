@@ -126,7 +126,9 @@ fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Resu
         ("reuseport", "") => spec.reuseport = true,
         ("deferred", "" | "on") => (spec.deferred, listen.deferred) = (true, true),
         ("deferred", "off") => (spec.deferred, listen.deferred) = (false, true),
-        ("setfib", _) | ("accept_filter", _) => {}
+        ("accept_filter", _) => {
+            return Err(node.problem(format!("accept filters \"{text}\" are not supported on this platform, ignored")));
+        }
         ("multipath", "") => {
             return Err(node.problem("multipath is not supported on this platform, ignored".to_owned()));
         }

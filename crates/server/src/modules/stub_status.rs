@@ -15,11 +15,7 @@ fn handler(r: &mut Request) -> Verdict {
     if !matches!(r.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
-    let mut sum = counters::sum();
-    let silent = crate::listen::silent::count(&r.shot.listens);
-    sum.active += silent;
-    sum.waiting += silent;
-    let page = page(&sum);
+    let page = page(&crate::listen::silent::with(&r.shot.listens));
     r.headers_out.content_type = Some(Text::from("text/plain"));
     r.respond(200, page.as_bytes())
 }

@@ -18,14 +18,14 @@ pub const DIRECTIVES: &[Directive] = &[
     upstream_of_both("check", check),
     upstream("check_http_send", |s, n| {
         let text = n.args[0].text.as_slice().into();
-        let given = &mut current(s).check;
+        let given = companion(s, n);
         if given.send.replace(text).is_some() { Err(duplicate(n)) } else { Ok(()) }
     }),
     upstream("check_http_expect_alive", |s, n| {
         for word in &n.args {
             let class = word.text.strip_prefix(b"http_").and_then(|c| c.strip_suffix(b"xx"));
             match class {
-                Some([c @ b'2'..=b'5']) => current(s).check.alive.push(u16::from(c - b'0')),
+                Some([c @ b'2'..=b'5']) => companion(s, n).alive.push(u16::from(c - b'0')),
                 _ => return Err(n.problem(format!("invalid value \"{}\"", word.as_str()))),
             }
         }
@@ -33,7 +33,7 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     upstream("check_keepalive_requests", |s, n| {
         let requests = count(&n.args[0].text).ok_or_else(|| Problem::invalid_number(n))?;
-        current(s).check.requests = Some(requests);
+        companion(s, n).requests = Some(requests);
         Ok(())
     }),
     // What is known of peers needs no zone here.
@@ -60,6 +60,15 @@ pub struct Given {
     send: Option<Box<[u8]>>,
     alive: Vec<u16>,
     requests: Option<u32>,
+    /// The first of these three, which mean something beside a check by HTTP only.
+    companion: Option<Node>,
+}
+
+/// What the block says, which has a companion of `check` now.
+fn companion<'s>(scope: &'s mut Scope<'_, '_>, node: &Node) -> &'s mut Given {
+    let given = &mut current(scope).check;
+    given.companion.get_or_insert_with(|| node.clone());
+    given
 }
 
 #[derive(Debug)]
@@ -123,6 +132,10 @@ fn check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 /// Makes the check of a group.
 pub fn finish(build: &mut Build<'_>, group: &Arc<Group>, given: Given) -> Result<(), Problem> {
+    if let Some(node) = given.companion.filter(|_| given.check.as_ref().is_none_or(|c| c.kind != Kind::Http)) {
+        let text = format!("\"{}\" has no effect without \"check ... type=http\"", node.name.as_str());
+        build.problems.push(node.warning(text));
+    }
     let Some(Written { node, mut rhythm, port, kind }) = given.check else { return Ok(()) };
     rhythm.limit = rhythm.limit.min(rhythm.interval);
     rhythm.connect_limit = rhythm.limit;

@@ -362,7 +362,7 @@ fn send(r: &mut Request, identity: &Identity) {
         Expires::Max => cookie.extend_from_slice(format!("; expires={MAX_EXPIRES}").as_bytes()),
         Expires::After(seconds) => {
             cookie.extend_from_slice(b"; expires=");
-            cookie_time(clock::wall_seconds() + seconds as i64, &mut cookie);
+            cookie_time(clock::wall_seconds().saturating_add(seconds as i64), &mut cookie);
         }
     }
     cookie.extend_from_slice(&conf.domain);

@@ -462,11 +462,6 @@ impl Request {
         self.values[id.0 as usize] = Value::Known(value);
     }
 
-    /// Whether a variable has a value already.
-    pub fn is_assigned(&self, id: VariableId) -> bool {
-        matches!(self.values[id.0 as usize], Value::Known(_))
-    }
-
     /// The numbered group of the last expression that matched.
     pub fn capture(&self, number: usize) -> Option<Text> {
         self.captures.get(number.wrapping_sub(1)).copied().flatten().map(Text::Own)

@@ -1,7 +1,6 @@
 //! Listening addresses: connections taken, and what the kernel says of the queues before them. Asked socket by socket with
 //! getsockopt(2), which tells the same as sock_diag(7) without a walk through all sockets of the machine.
 
-use super::slot;
 use super::tally::Tally;
 use crate::master::sys;
 use crate::settings::{ListenAddress, SocketKind};
@@ -72,11 +71,6 @@ impl Entry {
     #[inline]
     pub fn accepted(&self) {
         self.accepted.count(0);
-    }
-
-    /// Connections taken by one thread.
-    pub fn accepted_by(&self, thread: slot::Thread) -> u64 {
-        self.accepted.of(thread.slot)[0]
     }
 
     fn facts(&self) -> Facts {

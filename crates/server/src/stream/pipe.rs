@@ -1,5 +1,5 @@
 //! Pipes through which the kernel moves a tunnel's bytes from one socket to the other without copying them (splice).
-//! Measured on loopback, CPU seconds for a gigabyte: 0.51 by buffers of 16 kB, 0.29 by a pipe (docs/decisions/0005).
+//! Measured on loopback, CPU seconds for a gigabyte: 0.51 by buffers of 16 kB, 0.29 by a pipe (docs/decisions/0006).
 
 use rustix::pipe::{PipeFlags, SpliceFlags};
 use std::cell::RefCell;

@@ -13,7 +13,7 @@ use crate::resolve::{NOT_FOUND, Resolver, ResolverConfig, Service, ServiceError}
 use crate::worker::{clock, timer};
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -245,11 +245,6 @@ impl Live {
         lock(&self.servers).clone()
     }
 
-    /// The lines can have names that are followed.
-    pub fn can_resolve(&self) -> bool {
-        self.resolver.is_some()
-    }
-
     /// See [`Group::edit`].
     pub(super) fn edit<T>(
         &self,
@@ -267,7 +262,7 @@ impl Live {
             return Err(EditError::Invalid(text));
         }
         if let Some(path) = &self.state_file {
-            write_whole(path, &changed.text()).map_err(|e| {
+            crate::temp::replace(path, changed.text().as_bytes()).map_err(|e| {
                 EditError::State(format!("\"{}\" cannot be written ({})", path.display(), os_error(&e)))
             })?;
         }
@@ -347,14 +342,6 @@ async fn follow_one(group: Weak<Group>, host: Weak<Host>) {
             live.renew(&group, &mut lock(&live.servers));
         }
     }
-}
-
-/// Writes a file so that whoever reads it meanwhile finds the old one or the new one whole.
-fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    std::fs::write(&beside, text)?;
-    std::fs::rename(&beside, path)
 }
 
 #[cfg(test)]

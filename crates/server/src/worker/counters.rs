@@ -79,7 +79,8 @@ impl Sum {
         let (active, reading, waiting) = (n[ACTIVE] as i64, n[READING] as i64, n[WAITING] as i64);
         Sum {
             accepted: n[ACCEPTED],
-            handled: n[ACCEPTED] - n[DROPPED],
+            // The two are not read at one moment.
+            handled: n[ACCEPTED].saturating_sub(n[DROPPED]),
             requests: n[REQUESTS],
             active,
             reading,

@@ -13,7 +13,6 @@ use super::socket::Socket;
 use super::{Client, Session, doing, pool};
 use crate::modules::core::Lingering;
 use crate::request::{Request, phases};
-use crate::snapshot::Shot;
 use crate::status::requests;
 use crate::worker::timer::Timer;
 use crate::worker::{clock, counters};
@@ -326,9 +325,4 @@ async fn lingering_close(mut http: Box<Http1>, time: Duration, each: Duration) {
 /// `reset_timedout_connection`: the close sends RST and frees the kernel's memory at once.
 pub fn reset_on_close(socket: &Socket) {
     let _ = rustix::net::sockopt::set_socket_linger(socket.as_fd(), Some(Duration::ZERO));
-}
-
-/// A view of the shot for callers that wait with the session in hand.
-pub fn shot_of(r: &Request) -> Rc<Shot> {
-    r.shot.clone()
 }

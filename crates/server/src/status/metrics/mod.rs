@@ -119,7 +119,7 @@ pub fn page(snapshot: &Snapshot) -> String {
 }
 
 fn general(page: &mut Page, snapshot: &Snapshot) {
-    let sum = counters::sum();
+    let sum = crate::listen::silent::with(&snapshot.listens);
     let all = requests::totals(&requests::ALL);
     page.metric("ironweir_build_info", "gauge", "Version of Ironweir and of the nginx it stands for.");
     let labels = [("version", env!("CARGO_PKG_VERSION")), ("nginx_version", crate::NGINX_VERSION)];
