@@ -206,8 +206,11 @@ fn tlv(r: &mut Request, name: &str) -> Option<Text> {
 }
 
 fn server_addr(r: &mut Request) -> Option<Text> {
-    let local = crate::worker::local_address(&r.client);
-    Some(text!(r, "{}", local.host()))
+    Some(match crate::worker::local_address(&r.client) {
+        // The socket's path belongs to it, as the port does not.
+        local @ Address::Unix(_) => text!(r, "{local}"),
+        local => text!(r, "{}", local.host()),
+    })
 }
 
 fn server_port(r: &mut Request) -> Option<Text> {
