@@ -129,3 +129,22 @@ fn paths_with_variables_need_a_root() {
     assert_eq!(server.read("logs/x.log"), "/a\n");
     server.wait_for("logs/error.log", "nowhere\" existence failed (2: No such file or directory)");
 }
+
+#[test]
+fn what_a_request_has_not_is_a_dash() {
+    let server = Site::http(
+        "log_format parts '$args|$query_string|$uri|$request_uri|$request_method|$server_protocol|$word';
+         server { listen 127.0.0.1:@PORT@; access_log @DIR@/logs/parts parts; location / { return 200; } location ~ ^/(?<word>b.) { return 200; } }",
+    )
+    .start();
+    let mut client = server.connect();
+    for target in ["/", "/?", "/bc?x"] {
+        assert_eq!(client.get(target).status, 200);
+    }
+    client.send("nonsense\r\n\r\n").response();
+    server.wait_for(
+        "logs/parts",
+        "-|-|/|/|GET|HTTP/1.1|-\n||/|/?|GET|HTTP/1.1|-\nx|x|/bc|/bc?x|GET|HTTP/1.1|bc\n-|-|-|-|-|-|-\n",
+    );
+    assert!(!server.error_log().contains("uninitialized"));
+}

@@ -107,3 +107,13 @@ fn referers() {
     assert_eq!(from("http://www.pattern.org"), "<>");
     assert_eq!(from("http://stranger.example/"), "<1>");
 }
+
+#[test]
+fn a_unix_socket_has_a_path_for_an_address() {
+    let server = Site::http(
+        "server { listen 127.0.0.1:@PORT@; location / { proxy_pass http://unix:@DIR@/s; } }
+         server { listen unix:@DIR@/s; return 200 \"$server_addr|$server_port|$remote_addr\"; }",
+    )
+    .start();
+    assert_eq!(server.get("/").text(), format!("unix:{}/s||unix:", server.dir().display()));
+}

@@ -1,6 +1,7 @@
 //! What bad input gets: a clear status or a closed connection, and a line in the error log.
 
-use crate::harness::{Server, Site};
+use crate::harness::{Backend, Server, Site, wait};
+use std::io::Write;
 
 fn server() -> Server {
     Site::server("client_header_timeout 300ms; client_header_buffer_size 128; large_client_header_buffers 2 512; location / { return 200 ok; }").start()
@@ -16,6 +17,7 @@ fn refused_with_a_status() {
     for (request, expected) in [
         ("nonsense\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\n\r\n", 400),
+        ("GET http://a/ HTTP/1.1\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nHost: a b\r\n\r\n", 400),
         ("GET / HTTP/1.1\r\nHost: a/b\r\n\r\n", 400),
@@ -77,4 +79,44 @@ fn nothing_is_lost_after_an_empty_line() {
     let mut client = server.connect();
     client.send("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!((client.response().status, client.response().status), (200, 200));
+}
+
+/// Had it been answered and the connection kept, the late bytes would have been the next request.
+#[test]
+fn a_body_that_stops_in_the_middle() {
+    let backend = Backend::ok("never asked");
+    let server = Site::server(
+        "client_body_timeout 200ms; access_log @DIR@/logs/access.log; error_page 408 /late;
+         location / { proxy_pass http://127.0.0.1:@BACKEND@; }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    for framing in ["Content-Length: 5\r\n\r\nhe", "Transfer-Encoding: chunked\r\n\r\n5\r\nhe"] {
+        let mut client = server.connect();
+        client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}"));
+        assert_eq!(client.rest(), b"", "{framing}");
+    }
+    assert!(wait(|| server.read("logs/access.log").matches(" 408 0 ").count() == 2));
+    assert!(backend.seen().is_empty());
+}
+
+#[test]
+fn a_body_that_is_too_large_is_read_until_the_client_has_its_answer() {
+    let server = Site::server("client_max_body_size 10; location / { return 200 ok; }").start();
+    let mut client = server.connect();
+    client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    let answer = client.response();
+    assert_eq!((answer.status, answer.header("Connection")), (413, Some("close")));
+    for _ in 0..10 {
+        client.stream.write_all(&[b'x'; 100_000]).expect("the connection is not reset");
+    }
+    assert!(client.finish().is_closed());
+}
+
+#[test]
+fn a_body_that_is_none_ends_the_connection_with_the_answer() {
+    let server = Site::server("location / { }").start();
+    let mut client = server.connect();
+    let answer = client.send("POST /none HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n").response();
+    assert_eq!((answer.status, answer.header("Connection")), (404, Some("close")));
 }

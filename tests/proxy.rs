@@ -254,3 +254,63 @@ fn proxy_bind_transparent() {
     assert_eq!(server.get("/var?a=x").text(), "127.0.0.1");
     server.wait_for("logs/error.log", "invalid local address \"x\"");
 }
+
+/// Variables of a head that was refused half read pointed at bytes that were never kept: the log line was a panic.
+#[test]
+fn the_head_of_a_refused_answer_leaves_nothing_behind() {
+    let backend = Backend::start(|seen| match seen.line().contains("good") {
+        true => Reply::ok("good"),
+        false => Reply::Close(
+            b"HTTP/1.1 200 OK\r\nX-Long: a value longer than all that the request consists of, by far enough\r\n\
+              Set-Cookie: c=1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n"
+                .to_vec(),
+        ),
+    });
+    let server = Site::http(
+        "log_format heads '$uri $status [$upstream_http_x_long$upstream_cookie_c]';
+         server { listen 127.0.0.1:@PORT@; access_log @DIR@/logs/heads heads; location / { proxy_pass http://127.0.0.1:@BACKEND@; } }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    let mut client = server.connect();
+    assert_eq!(client.get("/bad").status, 502);
+    assert_eq!(client.get("/good").text(), "good");
+    server.wait_for("logs/heads", "/bad 502 [--]\n/good 200 [--]\n");
+    let said = "upstream sent duplicate header line: \"Content-Length: 2\", previous value: \"Content-Length: 1\"";
+    assert!(server.error_log().contains(said));
+}
+
+#[test]
+fn interim_answers_are_passed_over() {
+    let backend = Backend::start(|seen| {
+        let interim = match seen.line() {
+            l if l.contains("few") => "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\nX: y\r\n\r\n".to_owned(),
+            _ => "HTTP/1.1 100 Continue\r\n\r\n".repeat(10_000),
+        };
+        Reply::Close(format!("{interim}HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").into())
+    });
+    let server =
+        Site::server("location / { proxy_pass http://127.0.0.1:@BACKEND@; }").set("BACKEND", backend.port).start();
+    let mut client = server.connect();
+    assert_eq!(client.get("/few").text(), "ok");
+    assert_eq!(client.get("/flood").status, 502);
+}
+
+/// A place without a host that an upstream names is the client's to resolve: we may stand behind another proxy.
+#[test]
+fn a_location_that_is_not_rewritten_stays_as_it_is() {
+    let backend = Backend::start(|seen| {
+        let to = if seen.line().contains("own") { "http://127.0.0.1:1/x" } else { "/login?a=b" };
+        Reply::Keep(format!("HTTP/1.1 302 Found\r\nLocation: {to}\r\nContent-Length: 0\r\n\r\n").into())
+    });
+    let server = Site::server(
+        "location / { proxy_pass http://127.0.0.1:@BACKEND@; proxy_redirect http://127.0.0.1:1/ /here/; }
+         location /off { proxy_pass http://127.0.0.1:@BACKEND@; proxy_redirect off; }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    assert_eq!(server.get("/").header("Location"), Some("/login?a=b"));
+    assert_eq!(server.get("/off").header("Location"), Some("/login?a=b"));
+    let rewritten = format!("http://localhost:{}/here/x", server.port);
+    assert_eq!(server.get("/own").header("Location"), Some(&*rewritten));
+}

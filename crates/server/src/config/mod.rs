@@ -123,6 +123,8 @@ pub struct Level {
     pub server: Option<Box<ServerConf>>,
     /// The blocks inside, in the order of the text.
     pub children: Vec<Level>,
+    /// The locations among them, by what no two may share.
+    pub taken: std::collections::HashSet<(char, Vec<u8>)>,
     /// Names of directives on this level that have no meaning here.
     pub ignored: Vec<Vec<u8>>,
     /// Whether this level is inside an `if` or `limit_except`, at any depth.

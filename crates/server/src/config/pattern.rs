@@ -34,7 +34,7 @@ impl Pattern {
         let mut named = Vec::new();
         for (group, name) in regex.capture_names().iter().enumerate() {
             if let Some(name) = name {
-                named.push((group, build.variables.declare(name.as_bytes())?));
+                named.push((group, build.variables.declare_quietly(name.as_bytes())?));
             }
         }
         build.patterns += 1;

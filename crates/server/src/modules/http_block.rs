@@ -73,7 +73,7 @@ fn location(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     level.nameless = false;
     (level.matching, level.name) = matching(scope.build, node)?;
     check_nesting(scope.level, &level, node)?;
-    if scope.level.children.iter().any(|c| same(c, &level)) {
+    if sign(&level.matching).is_some_and(|s| !scope.level.taken.insert((s, level.name.clone()))) {
         return Err(node.problem(format!("duplicate location \"{}\"", shown(&level))));
     }
     scope.fill(node, &mut level);
@@ -81,13 +81,14 @@ fn location(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     Ok(())
 }
 
-fn same(a: &Level, b: &Level) -> bool {
-    use Matching::{Exact, Named, Prefix, PrefixFinal};
-    a.name == b.name
-        && matches!(
-            (&a.matching, &b.matching),
-            (Prefix | PrefixFinal, Prefix | PrefixFinal) | (Exact, Exact) | (Named, Named)
-        )
+/// What tells locations of one name apart; patterns may say the same twice.
+fn sign(matching: &Matching) -> Option<char> {
+    match matching {
+        Matching::Prefix | Matching::PrefixFinal => Some('/'),
+        Matching::Exact => Some('='),
+        Matching::Named => Some('@'),
+        Matching::Regex(_) | Matching::Nameless => None,
+    }
 }
 
 fn shown(level: &Level) -> String {

@@ -46,14 +46,14 @@ pub const VARIABLES: &[Builtin] = &[
     fixed("https", |r| Some(if super::ssl::is_encrypted(r) { Text::from("on") } else { Text::EMPTY })),
     fixed("request_port", |r| r.request_port.filter(|p| *p > 0).map_or(Some(Text::EMPTY), |p| port(r, p))),
     fixed("is_request_port", |r| Some(Text::from(if r.request_port.is_some_and(|p| p > 0) { ":" } else { "" }))),
-    fixed("request_uri", |r| Some(r.target)),
-    volatile("uri", |r| Some(r.uri)),
-    volatile("document_uri", |r| Some(r.uri)),
+    fixed("request_uri", |r| said(r.target)),
+    volatile("uri", |r| said(r.uri)),
+    volatile("document_uri", |r| said(r.uri)),
     fixed("request", |r| Some(r.line)),
     volatile("document_root", |r| Some(root::document_root(r))),
     volatile("realpath_root", realpath_root),
-    volatile("query_string", |r| Some(r.args)),
-    Builtin { name: "args", evaluate: |r| Some(r.args), volatile: true, assign: Some(|r, v| r.args = v) },
+    volatile("query_string", |r| said(r.args)),
+    Builtin { name: "args", evaluate: |r| said(r.args), volatile: true, assign: Some(|r, v| r.args = v) },
     volatile("is_args", |r| Some(Text::from(if r.get(r.args).is_empty() { "" } else { "?" }))),
     volatile("request_filename", |r| {
         let path = root::path_of(r);
@@ -63,7 +63,7 @@ pub const VARIABLES: &[Builtin] = &[
         let name = r.server().name.clone();
         Some(r.text(&name))
     }),
-    fixed("request_method", |r| Some(r.method_name)),
+    fixed("request_method", |r| said(r.method_name)),
     fixed("remote_user", remote_user),
     volatile("bytes_sent", |r| Some(text!(r, "{}", r.bytes_sent()))),
     volatile("body_bytes_sent", |r| Some(text!(r, "{}", r.body_bytes_sent()))),
@@ -146,6 +146,11 @@ pub const PREFIXES: &[Prefix] = &[
     Prefix { name: "proxy_protocol_tlv_", evaluate: tlv, volatile: false },
 ];
 
+/// A part of the request line; not found if the client did not send it. `/?` has arguments, empty ones.
+fn said(text: Text) -> Option<Text> {
+    (!matches!(text, Text::Fixed(b""))).then_some(text)
+}
+
 fn set_limit_rate(r: &mut Request, value: Text) {
     match conf::value::size(r.get(value)) {
         Some(rate) => r.limit_rate = Some(rate),
@@ -201,8 +206,11 @@ fn tlv(r: &mut Request, name: &str) -> Option<Text> {
 }
 
 fn server_addr(r: &mut Request) -> Option<Text> {
-    let local = crate::worker::local_address(&r.client);
-    Some(text!(r, "{}", local.host()))
+    Some(match crate::worker::local_address(&r.client) {
+        // The socket's path belongs to it, as the port does not.
+        local @ Address::Unix(_) => text!(r, "{local}"),
+        local => text!(r, "{}", local.host()),
+    })
 }
 
 fn server_port(r: &mut Request) -> Option<Text> {
@@ -211,7 +219,7 @@ fn server_port(r: &mut Request) -> Option<Text> {
 }
 
 fn server_protocol(r: &mut Request) -> Option<Text> {
-    Some(r.headers_in.head.protocol.map_or(Text::EMPTY, Text::Own))
+    r.headers_in.head.protocol.map(Text::Own)
 }
 
 fn realpath_root(r: &mut Request) -> Option<Text> {

@@ -280,7 +280,8 @@ fn finish_read(r: &mut Request, before: u64, complete: bool) -> Result<bool, Bod
     r.request_length += r.body.received - before;
     let max = *r.conf().core.client_max_body_size;
     if max > 0 && r.body.received > max {
-        log_error!(r, Error, "client intended to send too large chunked body: {} bytes", r.body.received);
+        let more = r.body.received - before;
+        log_error!(r, Error, "client intended to send too large chunked body: {before}+{more} bytes");
         return Err(BodyError::Status(413));
     }
     Ok(complete)

@@ -28,7 +28,8 @@ pub fn special_response(r: &mut Request, status: u16) -> Verdict {
     if r.stub.is_some() {
         return super::include::answer_stub(r);
     }
-    if status == 444 || status == 499 {
+    if matches!(status, 408 | 444 | 499) {
+        // Nothing is said: who did not finish its request is not listening for an answer to it.
         r.headers_out.status = status;
         r.aborted = true;
         return Verdict::Broken;
@@ -51,6 +52,9 @@ pub fn special_response(r: &mut Request, status: u16) -> Verdict {
         }
     }
     r.expect_tested = true;
+    if super::body::discard_arrived(r).is_err() {
+        r.keepalive = false;
+    }
     if *conf.msie_refresh && r.headers_in.msie && matches!(status, 301 | 302) {
         return refresh(r);
     }

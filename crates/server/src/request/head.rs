@@ -301,7 +301,12 @@ fn choose_server(r: &mut Request) -> Result<(), u16> {
     let site = port.site(&r.client);
     r.server = site.find(r, host).unwrap_or(site.default);
     r.location = shot.server(r.server).root;
-    if r.headers_in.host.is_none() && r.version >= Version::HTTP11 {
+    // RFC 9112 section 3.2: a host in the target does not stand in for the header.
+    let missing = match r.version {
+        Version::HTTP11 => r.headers_in.find(K::Host).is_none(),
+        _ => r.headers_in.host.is_none(),
+    };
+    if missing && r.version >= Version::HTTP11 {
         log_error!(r, Info, "client sent HTTP/1.1 request without \"Host\" header");
         return Err(400);
     }

@@ -10,6 +10,7 @@ use crate::request::Request;
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
+use wire::http1::field::HeaderLine;
 use wire::http1::known::KnownHeader as K;
 use wire::http1::response::{ResponseHead, ResponseParser};
 use wire::http1::{Parsed, Version};
@@ -55,6 +56,10 @@ impl Try<'_> {
                 break Err(f);
             }
         };
+        if result.is_err() {
+            // Its texts never got into the arena: no variable may look for them there.
+            reading.head.clear();
+        }
         r.attempts.head = reading.head;
         result
     }
@@ -75,14 +80,17 @@ impl Try<'_> {
                 }
             };
             let bytes = &bytes[..len];
-            if reading.head.status != 103 {
+            // RFC 9110 section 15.2: an answer of the 1xx kind has no body, and another one follows.
+            if !matches!(reading.head.status, 100 | 102..=199) {
                 if len as u64 > most {
                     return Err(too_big(r));
                 }
                 self.accept(r, &mut reading.head, bytes)?;
                 return Ok(Some(reading.start + len));
             }
-            early_hints(r, &reading.head, bytes);
+            if reading.head.status == 103 {
+                early_hints(r, &reading.head, bytes);
+            }
             reading.start += len;
             if reading.start as u64 > most * INTERIM_HEADS {
                 return Err(too_big(r));
@@ -259,15 +267,17 @@ fn check(r: &Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), Strin
     if singles == (head.present & single).count_ones() as usize && (head.present & framing == 0 || plain_length) {
         return Ok(());
     }
-    let mut seen: [Option<K>; SINGLE.len()] = [None; SINGLE.len()];
+    let mut seen: [Option<HeaderLine>; SINGLE.len()] = [None; SINGLE.len()];
     let mut problem = None;
     head.headers.retain(|h| {
         let Some(slot) = SINGLE.iter().position(|k| *k == h.known) else { return true };
         let value = h.value.of(bytes);
-        let shown = || String::from_utf8_lossy(value).into_owned();
-        if seen[slot].replace(h.known).is_some() {
-            let name = String::from_utf8_lossy(h.name.of(bytes)).into_owned();
-            let text = format!("upstream sent duplicate header line: \"{name}: {}\"", shown());
+        let shown = |h: &HeaderLine| {
+            format!("{}: {}", String::from_utf8_lossy(h.name.of(bytes)), String::from_utf8_lossy(h.value.of(bytes)))
+        };
+        if let Some(previous) = &seen[slot] {
+            let (line, previous) = (shown(h), shown(previous));
+            let text = format!("upstream sent duplicate header line: \"{line}\", previous value: \"{previous}\"");
             if slot < 2 {
                 problem.get_or_insert(text);
             } else {
@@ -275,11 +285,13 @@ fn check(r: &Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), Strin
             }
             return false;
         }
+        seen[slot] = Some(*h);
         if slot == 0 && wire::http1::values::parse_content_length(value).is_none() {
-            problem.get_or_insert(format!("upstream sent invalid \"Content-Length\" header: \"{}\"", shown()));
+            problem.get_or_insert(format!("upstream sent invalid \"Content-Length\" header: \"{}\"", shown(h)));
         }
         if slot == 1 && !value.eq_ignore_ascii_case(b"chunked") {
-            problem.get_or_insert(format!("upstream sent unknown \"Transfer-Encoding\": \"{}\"", shown()));
+            let coding = String::from_utf8_lossy(value);
+            problem.get_or_insert(format!("upstream sent unknown \"Transfer-Encoding\": \"{coding}\""));
         }
         true
     });

@@ -38,7 +38,8 @@ impl ResponseHead {
         self.headers.push(line);
     }
 
-    fn clear(&mut self) {
+    /// Empties it.
+    pub fn clear(&mut self) {
         let mut headers = std::mem::take(&mut self.headers);
         headers.clear();
         *self = Self { headers, ..Self::default() };

@@ -252,6 +252,8 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
         r.keepalive = false;
         r.lingering_close = true;
     }
+    // The rest of a body is on its way: a close waits for it, lest the client miss the answer.
+    r.lingering_close |= !r.keepalive && r.body.is_pending() && r.error_status != 400;
     let keep = r.keepalive && !r.aborted && r.response_done;
     let Session::Http1(http) = &mut r.session else { unreachable!("checked above") };
     // A complete batch leaves in one write: only what nothing follows is written now.

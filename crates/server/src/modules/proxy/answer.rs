@@ -49,8 +49,9 @@ pub(in crate::modules) async fn pass_on(r: &mut Request, conf: &Conf, job: &Job,
         let line = r.attempts.head.status_line;
         r.headers_out.status_line = (line.start < line.end).then(|| r.attempts.text(line));
     }
+    // Whoever gets it speaks another protocol from here on, asked for or not.
+    r.keepalive &= status != 101;
     if status == 101 && r.headers_in.find(K::Upgrade).is_some() {
-        r.keepalive = false;
         if let Err(v) = r.send_header() {
             return v;
         }
@@ -250,8 +251,10 @@ pub(super) fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>, pa
                 }
             }
             K::Location => {
-                let value = rewrite::apply(r, &conf.ready.redirects, value).unwrap_or(value);
-                r.headers_out.lines.push(HeaderOut { name, value, known: K::Location });
+                // What the upstream says of a place without a host stays as it is: `absolute_redirect` is for our own.
+                let rewritten = rewrite::apply(r, &conf.ready.redirects, value);
+                let known = if rewritten.is_some() { K::Location } else { K::Other };
+                r.headers_out.lines.push(HeaderOut { name, value: rewritten.unwrap_or(value), known });
             }
             K::Refresh => {
                 let value = rewrite::refresh(r, &conf.ready.redirects, value);
