@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// As long as Ironweir's with checks every second.
-const BEAT: Duration = Duration::from_millis(20);
+const BEAT: Duration = Duration::from_millis(40);
 const ASK_ONCE: &[u8] = b"GET / HTTP/1.1\r\nHost: u\r\nConnection: close\r\n\r\n";
 const ASK_AND_KEEP: &[u8] = b"GET / HTTP/1.1\r\nHost: u\r\n\r\n";
 
