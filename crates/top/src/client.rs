@@ -21,7 +21,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// From `http://host[:port]/path`.
+    /// From `http://host[:port]/path`; without a path `/api` is meant.
     pub(crate) fn new(url: &str) -> Result<Client, String> {
         let rest = match url.split_once("://") {
             Some(("http", rest)) => rest,
@@ -34,6 +34,7 @@ impl Client {
         }
         let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let authority = if has_port { authority.to_owned() } else { format!("{authority}:80") };
+        let path = if path.is_empty() { "/api" } else { path };
         Ok(Client { url: url.to_owned(), authority, path: path.trim_end_matches('/').to_owned() })
     }
 
@@ -88,7 +89,7 @@ impl Client {
         let mut answer = Vec::new();
         stream.take(LONGEST).read_to_end(&mut answer).map_err(failed)?;
         parse(&answer).ok_or_else(|| {
-            format!("{} answers, but not as the API does: is there \"api;\" at {}?", self.authority, self.path)
+            format!("{} answers, but not as the API does: is there \"api;\" at {}/?", self.authority, self.path)
         })
     }
 }
@@ -121,7 +122,7 @@ mod tests {
     fn urls_are_taken_apart() {
         let of = |url| Client::new(url).map(|c| (c.authority, c.path));
         assert_eq!(of("http://h:81/a/b/"), Ok(("h:81".into(), "/a/b".into())));
-        assert_eq!(of("http://h"), Ok(("h:80".into(), String::new())));
+        assert_eq!(of("http://h"), Ok(("h:80".into(), "/api".into())));
         assert_eq!(of("[::1]:8080/api"), Ok(("[::1]:8080".into(), "/api".into())));
         assert!(of("https://h/api").is_err() && of("http:///api").is_err());
     }

@@ -258,17 +258,20 @@ impl Page {
         let widths = [
             Constraint::Max(18),
             Constraint::Max(24),
+            Constraint::Length(6),
+            Constraint::Length(5),
+            Constraint::Length(6),
             Constraint::Length(7),
-            Constraint::Length(7),
-            Constraint::Length(7),
-            Constraint::Length(8),
-            Constraint::Length(7),
-            Constraint::Fill(1),
+            Constraint::Length(6),
+            Constraint::Min(12),
         ];
+        // A reason is longer than a column: that of the chosen peer stands below.
+        let chosen = self.chosen().filter(|p| !p.reason.is_empty());
+        let why = chosen.map_or_else(String::new, |p| format!(" {}: {} ", p.server, p.reason));
         let table = Table::new(rows, widths)
             .header(Row::new(PEER_HEAD).dim())
             .row_highlight_style(Style::new().reversed())
-            .block(Block::bordered().title(" peers of groups with a zone "));
+            .block(Block::bordered().title(" peers of groups with a zone ").title_bottom(Line::from(why).red()));
         frame.render_stateful_widget(table, area, &mut self.table);
     }
 

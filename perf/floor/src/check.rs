@@ -1,13 +1,13 @@
 //! What checks of peers cost at least: the calls of a check for one peer after the other, as many at once as fall into a beat, and
 //! nothing else: no judgement, no deadline, no state.
 
-use std::io::{Read, Result, Write};
+use std::io::{ErrorKind, Read, Result, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 /// As long as Ironweir's with checks every second.
-const BEAT: Duration = Duration::from_millis(20);
+const BEAT: Duration = Duration::from_millis(40);
 const ASK_ONCE: &[u8] = b"GET / HTTP/1.1\r\nHost: u\r\nConnection: close\r\n\r\n";
 const ASK_AND_KEEP: &[u8] = b"GET / HTTP/1.1\r\nHost: u\r\n\r\n";
 
@@ -51,8 +51,9 @@ pub(crate) fn run(kind: Kind, port: u16, count: usize, interval: Duration) -> Re
         for &n in &batch {
             if let Some(link) = &mut links[n]
                 && kind != Kind::Tcp
+                && link.read(&mut answer)? == 0
             {
-                link.read(&mut answer)?;
+                return Err(ErrorKind::UnexpectedEof.into());
             }
             if kind != Kind::Kept {
                 links[n] = None;

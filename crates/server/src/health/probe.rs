@@ -92,7 +92,13 @@ async fn converse(
         Ask::Grpc(ask) => grpc::ask(&mut link, ask).await?,
         Ask::Udp(_) | Ask::HalfOpen => false,
     };
-    Ok((again && check.rhythm.keepalive.is_some()).then_some(link))
+    if again && check.rhythm.keepalive.is_some() {
+        return Ok(Some(link));
+    }
+    if let Ask::Http(_) = check.ask {
+        link.abort();
+    }
+    Ok(None)
 }
 
 async fn conversation(link: &mut Link, talk: &Talk) -> Result<(), Cause> {

@@ -28,8 +28,8 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-/// There are so many beats in the shortest time that a check may take: a check takes three or four of them.
-const BEATS: u64 = 50;
+/// There are so many beats in the shortest time that a check may take: a check takes two or three of them.
+const BEATS: u64 = 25;
 /// The longest beat, ms.
 const LONGEST_BEAT_MS: u64 = 50;
 /// Below, ms, beats save nothing: the thread takes news as they come.
