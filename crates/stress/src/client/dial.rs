@@ -54,7 +54,8 @@ impl<'p> Dialer<'p> {
                 let address = &self.target.unwrap_or(*address);
                 let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
                 let socket = socket_with(family, SocketType::STREAM, flags, None)?;
-                if self.plan.close.is_none() {
+                // With TLS, Nagle's algorithm would hold the request back until the server's delayed ACK of our Finished.
+                if self.plan.close.is_none() || self.plan.tls.is_some() {
                     sockopt::set_tcp_nodelay(&socket, true)?;
                 }
                 let source = self.bind(&socket)?;
