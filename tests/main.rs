@@ -49,5 +49,6 @@ mod stress_script;
 mod tls;
 mod tls_certificates;
 mod tls_ocsp;
+mod tls_refused;
 mod tls_upstream;
 mod upstream_names;
