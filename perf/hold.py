@@ -11,9 +11,11 @@ import pathlib
 import resource
 import signal
 import socket
+import ssl
 import sys
 import time
 
+import storm
 from rig import load, processes, servers
 from rig.cases import CASES
 
@@ -52,12 +54,11 @@ def main():
 
 def measure(rig, name, options):
     """One server: bytes for a connection while they are held, and what is left when they are gone."""
-    server = rig.start(name, CASES["return"], 1)
-    load.check(server, CASES["return"])
-    close_all(open_all(server.port, WARM_UP))
+    server = start(rig, name, options.tls)
+    close_all(open_all(server.port, WARM_UP, options.tls))
     settle(server, options.settle)
     before, kernel_before = server.memory(), kernel_memory()
-    held = open_all(server.port, options.connections)
+    held = open_all(server.port, options.connections, options.tls)
     settle(server, options.settle)
     during, kernel = server.memory(), kernel_memory()
     still_open = sum(alive(connection) for connection in held)
@@ -74,15 +75,29 @@ def measure(rig, name, options):
     }
 
 
-def open_all(port, count):
+def start(rig, name, tls):
+    """One server, that speaks TLS or not."""
+    if tls:
+        storm.certificate(rig.folder, "p256")
+        return storm.start(rig, name, ("p256", "aes128"))
+    server = rig.start(name, CASES["return"], 1)
+    load.check(server, CASES["return"])
+    return server
+
+
+def open_all(port, count, tls):
     """Connections that have each had an answer."""
     connections = []
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     for number in range(count):
         connection = socket.socket()
         connection.settimeout(5)
         connection.setsockopt(socket.IPPROTO_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT: a port for each destination
         connection.bind((f"127.0.0.{2 + number % SOURCES}", 0))
         connection.connect(("127.0.0.1", port))
+        if tls:
+            connection = context.wrap_socket(connection)
         connection.sendall(REQUEST)
         answer = b""
         while b"\r\n\r\nx" not in answer:
@@ -99,7 +114,7 @@ def alive(connection):
     connection.setblocking(False)
     try:
         return connection.recv(1) != b""
-    except BlockingIOError:
+    except (BlockingIOError, ssl.SSLWantReadError):
         return True
     except OSError:
         return False
@@ -144,6 +159,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--connections", type=int, default=15_000, help=f"at most {CONNECTIONS_MOST}")
     parser.add_argument("--servers", type=lambda names: names.split(","), default=["nginx", "ironweir"])
+    parser.add_argument("--tls", action="store_true", help="with TLS")
     parser.add_argument("--settle", type=float, default=10, help="seconds to wait for memory to settle, at most")
     parser.add_argument("--ironweir", type=pathlib.Path, default=TARGET / "release/ironweir")
     parser.add_argument("--floor", type=pathlib.Path, default=TARGET / "release/floor")

@@ -55,5 +55,6 @@ mod ten_reloads;
 mod tls;
 mod tls_certificates;
 mod tls_ocsp;
+mod tls_refused;
 mod tls_upstream;
 mod upstream_names;

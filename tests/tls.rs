@@ -1,14 +1,11 @@
-//! TLS towards clients: who is shown which certificate, who is let in, what is kept, and what becomes of those who speak
-//! something else.
+//! TLS towards clients: who is shown which certificate, who is let in, what is kept, what is carried.
 
-use crate::harness::{Client, Setup, Site, curl, has_tools, openssl};
+use crate::harness::{Server, Setup, Site, curl, has_tools, openssl};
 use rustix::process::Signal;
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
 /// A server with TLS and a certificate for `localhost`.
-fn secure(text: &str) -> Site {
+pub fn secure(text: &str) -> Site {
     let server = "server { listen 127.0.0.1:@PORT@ ssl; server_name localhost; \
                   ssl_certificate localhost.crt; ssl_certificate_key localhost.key;";
     Site::http(&format!("{server} {text} }}")).certificate("localhost")
@@ -56,6 +53,34 @@ fn a_certificate_for_each_kind_of_key() {
 }
 
 #[test]
+fn whose_order_of_ciphers_holds() {
+    if !has_tools() {
+        return;
+    }
+    let prefer = "ssl_prefer_server_ciphers on; return 200 $ssl_cipher;";
+    let (client, server, chacha) = (
+        secure("return 200 $ssl_cipher;").start(),
+        secure(prefer).start(),
+        secure(&format!("ssl_conf_command Options PrioritizeChaCha; {prefer}")).start(),
+    );
+    let chosen = |server: &Server, first: &str| {
+        let ciphers = format!("TLS_{first}:TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384");
+        curl(&["--tls13-ciphers", &ciphers, &format!("https://localhost:{}/", server.port)])
+    };
+    let (aes, other) = ("AES_128_GCM_SHA256", "CHACHA20_POLY1305_SHA256");
+    for (server, with_aes, with_other) in [
+        (&client, aes, other),
+        (&server, "AES_256_GCM_SHA384", "AES_256_GCM_SHA384"),
+        (&chacha, "AES_256_GCM_SHA384", other),
+    ] {
+        assert_eq!(
+            (chosen(server, aes), chosen(server, other)),
+            (format!("TLS_{with_aes}"), format!("TLS_{with_other}"))
+        );
+    }
+}
+
+#[test]
 fn the_name_chooses_the_server() {
     if !has_tools() {
         return;
@@ -88,7 +113,7 @@ fn the_name_chooses_the_server() {
     assert!(refused.to_string().contains("UnrecognisedName"), "{refused}");
     let missing = setup.try_connect(server.port, "p2.org").err().expect("there is no such certificate");
     assert!(missing.to_string().contains("InternalError"), "{missing}");
-    server.wait_for("logs/error.log", "cannot load certificate \"p2.org.crt\"");
+    server.wait_for("logs/error.log", &format!("cannot load certificate \"{}/p2.org.crt\"", server.dir().display()));
     // Another host on the same connection is another server.
     assert_eq!(setup.connect(server.port, "first").get("/", "a.example.com").1, "*.example.com:first:TLSv1.3");
 }
@@ -265,60 +290,6 @@ fn sessions_are_kept_here_or_under_keys_of_files() {
     let setup = Setup::new();
     assert_eq!(setup.connect(two.port, "localhost").get("/", "x").1, ".");
     assert_eq!(setup.connect(one.port, "localhost").get("/", "x").1, "r");
-}
-
-#[test]
-fn other_protocols_and_nonsense() {
-    if !has_tools() {
-        return;
-    }
-    let server = secure("error_page 497 =301 https://$host$request_uri; return 200 ok;").start();
-    let r = Client::connect(server.port).send("GET /a HTTP/1.1\r\nHost: b\r\n\r\n").response();
-    assert_eq!((r.status, r.header("Location")), (301, Some("https://b/a")));
-    server.wait_for("logs/error.log", "client sent plain HTTP request to HTTPS port");
-    let cases: [(&[u8], u8, &str); 4] = [
-        (b"\x16\x03\x01\x00\x04\x02\x00\x00\x00", 10, "unexpected message"),
-        (b"\x16\x03\x01\x00\x04\x01\xff\xff\xff", 50, "excessive message size"),
-        (b"\x16\x03\x01\x00\x06\x01\x00\x00\x02\x03\x03", 50, "length mismatch"),
-        (b"\x80\x2e\x01\x00\x02", 70, "wrong version number"),
-    ];
-    for (bytes, alert, reason) in cases {
-        let mut client = Client::connect(server.port);
-        client.send(bytes);
-        let mut answer = Vec::new();
-        let _ = client.stream.read_to_end(&mut answer);
-        assert_eq!(answer, [21, 3, 3, 0, 2, 2, alert], "{reason}");
-        server.wait_for("logs/error.log", &format!("SSL_do_handshake() failed (SSL: {reason})"));
-    }
-    // A record that cannot be decrypted ends the connection.
-    let mut client = Setup::new().connect(server.port, "localhost");
-    assert_eq!(client.get("/", "localhost").1, "ok");
-    client.stream.sock.write_all(b"\x17\x03\x03\x00\x20################################").expect("sent");
-    assert!(client.is_closed());
-    server.wait_for("logs/error.log", "SSL_read() failed (SSL: ");
-    assert_eq!(curl(&[&format!("https://localhost:{}/", server.port)]), "ok");
-}
-
-#[test]
-fn who_is_silent_or_slow_is_not_waited_for() {
-    if !has_tools() {
-        return;
-    }
-    let server = secure("client_header_timeout 300ms; return 200 ok;").start();
-    for bytes in [&b""[..], b"\x16", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
-        let mut client = TcpStream::connect(("127.0.0.1", server.port)).expect("it listens");
-        client.set_read_timeout(Some(Duration::from_secs(20))).expect("an option");
-        client.write_all(bytes).expect("sent");
-        assert_eq!(client.read(&mut [0; 1]).unwrap_or(0), 0);
-    }
-    let timed_out =
-        || server.error_log().matches("client timed out (110: Connection timed out) while SSL hand").count();
-    assert!(crate::harness::wait(|| timed_out() >= 2));
-    // One that goes away in the middle is only noted.
-    let mut client = TcpStream::connect(("127.0.0.1", server.port)).expect("it listens");
-    client.write_all(b"\x16\x03\x01\x02\x00\x01").expect("sent");
-    drop(client);
-    server.wait_for("logs/error.log", "peer closed connection in SSL handshake");
 }
 
 #[test]

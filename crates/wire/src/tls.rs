@@ -169,6 +169,11 @@ pub fn pairs(list: &[u8]) -> impl Iterator<Item = u16> + '_ {
     list.chunks_exact(2).map(|p| u16::from_be_bytes([p[0], p[1]]))
 }
 
+/// GREASE (RFC 8701): numbers that clients offer so that servers learn to ignore what they do not know.
+pub fn is_grease(number: u16) -> bool {
+    number & 0x0f0f == 0x0a0a && number >> 8 == number & 0xff
+}
+
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     bytes: &'a [u8],
@@ -277,5 +282,10 @@ mod tests {
             // A hello without extensions is whole; everything else that is cut is not.
             assert!(short.is_err() || short.is_ok_and(|h| h.server_name.is_none()), "{cut}");
         }
+    }
+
+    #[test]
+    fn grease() {
+        assert!(is_grease(0x0a0a) && is_grease(0xfafa) && !is_grease(0x0a1a) && !is_grease(0x1301));
     }
 }

@@ -2,7 +2,7 @@
 //! new configuration begins with what the one before it had.
 
 use super::settings::Order;
-use crate::tls::certificate;
+use crate::tls::certificate::{self, Source};
 use crate::tls::x509::Certificate;
 use aws_lc_rs::digest::{SHA256, digest};
 use rustls::crypto::{CryptoProvider, aws_lc_rs::default_provider};
@@ -40,8 +40,8 @@ impl Issued {
         let data = |text: &str| [b"data:", text.as_bytes()].concat();
         let nothing = |_: &Path| Err(std::io::ErrorKind::NotFound.into());
         let (named_chain, named_key) = (data(&chain), data(&key));
-        let loaded = certificate::load(&nothing, Path::new(""), &named_chain, &named_key, &[], &provider());
-        let pair = loaded.map_err(|e| e.text(&named_chain, &named_key))?.pair;
+        let source = Source { read: &nothing, prefix: Path::new("") };
+        let pair = certificate::load(source, &named_chain, &named_key, &[], &provider())?.pair;
         let leaf = Certificate::parse(&pair.cert[0]).map_err(|_| "the certificate is malformed".to_owned())?;
         let (not_before, not_after) = (leaf.not_before, leaf.not_after);
         Ok(Issued { pair, chain, key, not_before, not_after })

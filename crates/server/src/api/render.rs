@@ -46,21 +46,13 @@ pub fn requests(t: &Totals, with_processing: bool) -> Value {
 
 /// Handshakes with clients.
 pub fn handshakes(t: &ssl::Totals) -> Value {
-    json!({
-        "handshakes": t.count(Event::Handshake),
-        "handshakes_failed": t.count(Event::Failed),
-        "session_reuses": t.count(Event::Reuse),
-        "no_common_protocol": t.count(Event::NoProtocol),
-        "no_common_cipher": t.count(Event::NoCipher),
-        "handshake_timeout": t.count(Event::Timeout),
-        "peer_rejected_cert": t.count(Event::Rejected),
-        "verify_failures": {
-            "no_cert": t.count(Event::NoCert),
-            "expired_cert": t.count(Event::Expired),
-            "revoked_cert": t.count(Event::Revoked),
-            "other": t.count(Event::BadCert),
-        },
-    })
+    let named = |(name, event): &(&str, Event)| ((*name).to_owned(), json!(t.count(*event)));
+    let mut all: Map<_, _> = ssl::CAUSES.iter().map(named).collect();
+    all.insert("handshakes".to_owned(), json!(t.count(Event::Handshake)));
+    all.insert("handshakes_failed".to_owned(), json!(t.count(Event::Failed)));
+    all.insert("session_reuses".to_owned(), json!(t.count(Event::Reuse)));
+    all.insert("verify_failures".to_owned(), ssl::VERIFY_FAILURES.iter().map(named).collect());
+    all.into()
 }
 
 #[cfg(test)]

@@ -2,6 +2,10 @@
 //! After: `proxy_header`. Before: the session, which reads and writes plain bytes. The private-key work of many handshakes
 //! is done one by one with a look at everybody else in between (docs/decisions/0007-tls.md).
 
+mod facts;
+
+pub use facts::{Done, Facts, facts};
+
 use super::http1::Http1;
 use super::socket::Socket;
 use super::tls::Tls;
@@ -13,13 +17,13 @@ use crate::snapshot::{ServerId, Shot};
 use crate::status::ssl;
 use crate::tls::notes::{self, Notes};
 use crate::tls::server::Context;
-use crate::tls::verify::{Failure, Purpose};
+use crate::tls::verify::Purpose;
 use crate::worker::clock;
 use rustix::net::RecvFlags;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
-use rustls::{CommonState, HandshakeKind, NamedGroup, ProtocolVersion, ServerConfig, SupportedCipherSuite};
-use std::cell::{Cell, OnceCell};
+use rustls::{CommonState, HandshakeKind, ProtocolVersion, ServerConfig};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
@@ -37,75 +41,6 @@ thread_local! {
     /// Only one handshake at a time works with its key.
     static KEYS: Rc<Semaphore> = Rc::new(Semaphore::new(1));
     static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
-}
-
-/// What is known of a connection's TLS. Shared by its requests.
-#[derive(Debug)]
-pub struct Facts {
-    /// The name that was asked for, as it was sent.
-    pub asked: Option<Box<str>>,
-    /// The same in lower case if a server has it: whose certificate was shown.
-    pub server_name: Option<Box<str>>,
-    /// The server whose settings hold.
-    pub server: ServerId,
-    /// Ciphers, groups and signatures that the client offers, two bytes each; kept where a variable tells them.
-    offered: Option<Box<[Box<[u8]>; 3]>>,
-    /// The first request came before the handshake was complete.
-    pub early: Cell<bool>,
-    /// What the handshake came to.
-    pub done: OnceCell<Done>,
-}
-
-/// What a handshake came to.
-#[derive(Debug)]
-pub struct Done {
-    /// The version.
-    pub version: ProtocolVersion,
-    /// The cipher.
-    pub cipher: Option<SupportedCipherSuite>,
-    /// The group of the key exchange; none where a session was resumed without one.
-    pub group: Option<NamedGroup>,
-    /// What ALPN came to.
-    pub alpn: Option<Box<[u8]>>,
-    /// Full or resumed.
-    pub kind: Option<HandshakeKind>,
-    /// The client's certificates, its own first.
-    pub chain: Vec<CertificateDer<'static>>,
-    /// What is wrong with them.
-    pub verified: Result<(), Failure>,
-    /// What the library noted on the way.
-    pub notes: Notes,
-}
-
-impl Facts {
-    /// One of the lists of what the client offers: 0 ciphers, 1 groups, 2 signatures.
-    pub fn list(&self, which: usize, name: impl Fn(u16) -> String) -> Option<String> {
-        let list = &self.offered.as_ref()?[which];
-        Some(wire::tls::pairs(list).map(name).collect::<Vec<_>>().join(":"))
-    }
-
-    /// The client's certificate: whether it is good, if there is one.
-    pub fn verified(&self) -> Option<Result<(), Failure>> {
-        self.done.get().filter(|d| !d.chain.is_empty()).map(|d| d.verified)
-    }
-}
-
-/// Variables that tell what a client offers.
-const OFFERED: [&str; 3] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs"];
-
-/// What a ClientHello tells.
-pub fn facts(shot: &Shot, message: &[u8], hello: &ClientHello, found: Option<String>, server: ServerId) -> Facts {
-    let asked = hello.server_name.and_then(|name| std::str::from_utf8(name.of(message)).ok());
-    let wanted = shot.variables.iter().any(|v| OFFERED.contains(&&*v.name));
-    let offered = || Box::new([hello.ciphers, hello.groups, hello.signatures].map(|list| list.of(message).into()));
-    Facts {
-        asked: asked.map(Into::into),
-        server_name: found.map(Into::into),
-        server,
-        offered: wanted.then(offered),
-        early: Cell::new(false),
-        done: OnceCell::new(),
-    }
 }
 
 /// Accepts TLS. True: go on, encrypted or not (whoever speaks plain HTTP here gets an answer that says so); false: the
@@ -135,12 +70,19 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
         log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: callback failed)"));
         return false;
     };
+    if let Some(misfit) = misfit(&hello, &message, &context.config) {
+        ssl::note(served, ssl::Event::Failed);
+        ssl::note(served, misfit.event);
+        refuse(http, misfit.alert);
+        log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {})", misfit.text));
+        return false;
+    }
     let _ = client.tls.set(Rc::new(facts(&shot, &message, &hello, name.filter(|_| found.is_some()), server)));
     let proof = proof(&message, &hello);
     let is_proof = proof.is_some();
     let config = match (proof, &context.dynamic) {
         (Some(config), _) => Ok(config),
-        (None, None) => Ok(context.config.clone()),
+        (None, None) => Ok(context.for_ciphers(wire::tls::pairs(hello.ciphers.of(&message))).clone()),
         (None, Some(dynamic)) => with_request(&shot, client, server, |r| dynamic.config(r, &context.config)),
     };
     let config = match config {
@@ -178,7 +120,7 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
         }
         Err(Some(e)) => {
             ssl::failed(served, Some(&e));
-            log.failed(&e, &hello, &message);
+            log.failed(&e);
             false
         }
         Err(None) => {
@@ -187,6 +129,31 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
             false
         }
     }
+}
+
+/// Client and server have nothing in common.
+struct Misfit {
+    alert: u8,
+    event: ssl::Event,
+    text: String,
+}
+
+/// What a ClientHello tells of it. The library would find something else wrong with old clients first: the extensions that
+/// they lack, or that no certificate fits their ciphers.
+fn misfit(hello: &ClientHello, message: &[u8], config: &ServerConfig) -> Option<Misfit> {
+    let best = hello.best_version(message);
+    if best < u16::from(ProtocolVersion::TLSv1_2) {
+        // What is missing is easier found when the line says what the client has.
+        let text = format!("unsupported protocol, client offers version 0x{best:04x}");
+        return Some(Misfit { alert: alert::PROTOCOL_VERSION, event: ssl::Event::NoProtocol, text });
+    }
+    let known = |number| config.crypto_provider().cipher_suites.iter().any(|s| u16::from(s.suite()) == number);
+    let common = wire::tls::pairs(hello.ciphers.of(message)).any(known);
+    (!common).then(|| Misfit {
+        alert: alert::HANDSHAKE_FAILURE,
+        event: ssl::Event::NoCipher,
+        text: "no shared cipher".to_owned(),
+    })
 }
 
 /// Another server's handshake: an ACME authority asks for the proof of a name, and offers no other protocol.
@@ -248,6 +215,10 @@ async fn read_hello(http: &mut Http1, log: &Log<'_>) -> Hello {
             Ok(None) => {}
             Err(e) => {
                 refuse(http, alert_of(e));
+                if e == HelloError::NotHandshake {
+                    // SSL 2 is one of those that come this way.
+                    ssl::note(log.shot.server(log.server), ssl::Event::NoProtocol);
+                }
                 log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {})", e.text()));
                 return Hello::Over(Some(io::ErrorKind::InvalidData.into()));
             }
@@ -389,6 +360,7 @@ pub fn done(state: &CommonState, context: &Context, notes: Notes) -> (Done, Path
 /// Alerts (RFC 8446 section 6).
 mod alert {
     pub(super) const UNEXPECTED_MESSAGE: u8 = 10;
+    pub(super) const HANDSHAKE_FAILURE: u8 = 40;
     pub(super) const DECODE_ERROR: u8 = 50;
     pub(super) const PROTOCOL_VERSION: u8 = 70;
     pub(super) const INTERNAL_ERROR: u8 = 80;
@@ -429,16 +401,13 @@ impl Log<'_> {
         if debug { log.write_to_all(level, number, text) } else { log.write(level, number, text) }
     }
 
-    fn failed(&self, error: &io::Error, hello: &ClientHello, message: &[u8]) {
+    fn failed(&self, error: &io::Error) {
         match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 self.line(Level::Info, format_args!("peer closed connection in SSL handshake"));
             }
             io::ErrorKind::InvalidData => {
-                let best = hello.best_version(message);
-                // What is missing is easier found when the line says what the client has.
-                let old = if best < 0x0303 { format!(", client offers version 0x{best:04x}") } else { String::new() };
-                self.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {error}{old})"));
+                self.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {error})"));
             }
             _ => {
                 let text = crate::log::os_error(error);

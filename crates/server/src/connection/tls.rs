@@ -2,13 +2,18 @@
 //! writes plain bytes. rustls keeps the keys; the buffers are ours and go back to the thread's pool when nothing is in
 //! them, so that an idle connection holds its keys and no bytes. Never looks at what it carries.
 
+mod records;
+
+pub use records::MAX_RECORD;
+
 use super::pool;
 use super::socket::Socket;
 use crate::tls::notes;
+use records::{Say, Sink, Step, absorb};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, ReadEarlyData, UnbufferedStatus, WriteTraffic};
+use rustls::unbuffered::WriteTraffic;
 use rustls::{ClientConfig, CommonState, Error};
 use std::io;
 use std::ops::Deref;
@@ -16,10 +21,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-/// The largest payload of a record (RFC 8446 section 5.1).
-pub const MAX_RECORD: usize = 16 * 1024;
-/// What a record adds to its payload at most: head, content type, tag, and the nonce of TLS 1.2.
-const RECORD_OVERHEAD: usize = 5 + 1 + 16 + 8;
 /// Room for a whole record and the head of the next: more is read only once these are worked off.
 const INCOMING: usize = MAX_RECORD + 256 + 5;
 /// At most this much is encrypted before the kernel takes it. Fits a pooled buffer.
@@ -42,6 +43,8 @@ pub struct Tls {
     committed: usize,
     /// Payload of a record, at most.
     piece: usize,
+    /// After so many more plain bytes the goodbye is said, in the same write; none: not known yet.
+    last: Option<u64>,
     /// The other side says no more.
     ended: bool,
     /// No goodbye: it was said already, or nobody would hear it.
@@ -66,146 +69,6 @@ impl Deref for End {
             End::Client(c, _) => c,
         }
     }
-}
-
-/// How far the library got with what it was given.
-enum Step {
-    /// There is more to do.
-    Again,
-    /// It needs more bytes.
-    Blocked,
-    /// The other side said goodbye.
-    Ended,
-}
-
-/// What is to be said.
-#[derive(Clone, Copy)]
-enum Say<'b> {
-    Nothing,
-    Bytes(&'b [u8]),
-    /// `close_notify`
-    Goodbye,
-}
-
-impl Say<'_> {
-    fn encrypt<D>(self, writer: &mut WriteTraffic<'_, D>, sink: &mut Sink<'_>, piece: usize) -> Result<(), Error> {
-        match self {
-            Say::Nothing => Ok(()),
-            Say::Bytes(bytes) => encrypt(writer, sink, bytes, piece),
-            Say::Goodbye => sink.encode(|out| {
-                writer.queue_close_notify(out).map_err(|e| match e {
-                    EncryptError::InsufficientSize(e) => e.required_size,
-                    EncryptError::EncryptExhausted => 0,
-                })
-            }),
-        }
-    }
-}
-
-/// What the library produced.
-struct Sink<'b> {
-    outgoing: &'b mut Vec<u8>,
-    /// Plain bytes go here as far as there is room, then to `rest`.
-    plain: Option<&'b mut Vec<u8>>,
-    rest: &'b mut Vec<u8>,
-}
-
-impl Sink<'_> {
-    fn plain(&mut self, mut bytes: &[u8]) {
-        if let Some(out) = &mut self.plain
-            && self.rest.is_empty()
-        {
-            let n = (out.capacity() - out.len()).min(bytes.len());
-            out.extend_from_slice(&bytes[..n]);
-            bytes = &bytes[n..];
-        }
-        self.rest.extend_from_slice(bytes);
-    }
-
-    fn encode(&mut self, mut put: impl FnMut(&mut [u8]) -> Result<usize, usize>) -> Result<(), Error> {
-        let start = self.outgoing.len();
-        let mut room = 0;
-        loop {
-            self.outgoing.resize(start + room, 0);
-            match put(&mut self.outgoing[start..]) {
-                Ok(n) => {
-                    self.outgoing.truncate(start + n);
-                    return Ok(());
-                }
-                Err(needed) if needed > room => room = needed,
-                Err(_) => {
-                    self.outgoing.truncate(start);
-                    return Err(Error::EncryptError);
-                }
-            }
-        }
-    }
-}
-
-fn absorb<D>(
-    status: UnbufferedStatus<'_, '_, D>,
-    sink: &mut Sink<'_>,
-    early: impl FnOnce(ReadEarlyData<'_, '_, D>, &mut Sink<'_>) -> Result<(), Error>,
-    traffic: impl FnOnce(&mut WriteTraffic<'_, D>, &mut Sink<'_>) -> Result<(), Error>,
-) -> (usize, Result<Step, Error>) {
-    let UnbufferedStatus { mut discard, state } = status;
-    let result = match state {
-        Err(e) => Err(e),
-        Ok(ConnectionState::ReadTraffic(mut records)) => loop {
-            match records.next_record() {
-                None => break Ok(Step::Again),
-                Some(Ok(record)) => {
-                    discard += record.discard;
-                    sink.plain(record.payload);
-                }
-                Some(Err(e)) => break Err(e),
-            }
-        },
-        Ok(ConnectionState::ReadEarlyData(records)) => early(records, sink).map(|()| Step::Again),
-        Ok(ConnectionState::EncodeTlsData(mut data)) => sink
-            .encode(|out| {
-                data.encode(out).map_err(|e| match e {
-                    EncodeError::InsufficientSize(e) => e.required_size,
-                    EncodeError::AlreadyEncoded => 0,
-                })
-            })
-            .map(|()| Step::Again),
-        Ok(ConnectionState::TransmitTlsData(data)) => {
-            // `outgoing` keeps it until the kernel takes it.
-            data.done();
-            Ok(Step::Again)
-        }
-        Ok(ConnectionState::BlockedHandshake) => Ok(Step::Blocked),
-        Ok(ConnectionState::WriteTraffic(mut writer)) => traffic(&mut writer, sink).map(|()| Step::Blocked),
-        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Ended),
-        Ok(_) => Ok(Step::Blocked),
-    };
-    (discard, result)
-}
-
-/// Encrypts `bytes`, a record for each `piece`.
-fn encrypt<D>(writer: &mut WriteTraffic<'_, D>, sink: &mut Sink<'_>, bytes: &[u8], piece: usize) -> Result<(), Error> {
-    for part in bytes.chunks(piece) {
-        let start = sink.outgoing.len();
-        sink.outgoing.resize(start + part.len() + RECORD_OVERHEAD, 0);
-        match writer.encrypt(part, &mut sink.outgoing[start..]) {
-            Ok(n) => sink.outgoing.truncate(start + n),
-            Err(EncryptError::InsufficientSize(_)) => {
-                sink.outgoing.truncate(start);
-                sink.encode(|out| {
-                    writer.encrypt(part, out).map_err(|e| match e {
-                        EncryptError::InsufficientSize(e) => e.required_size,
-                        EncryptError::EncryptExhausted => 0,
-                    })
-                })?;
-            }
-            Err(EncryptError::EncryptExhausted) => {
-                sink.outgoing.truncate(start);
-                return Err(Error::EncryptError);
-            }
-        }
-    }
-    Ok(())
 }
 
 impl Tls {
@@ -243,6 +106,7 @@ impl Tls {
             plain_at: 0,
             committed: 0,
             piece: piece.clamp(1, MAX_RECORD),
+            last: None,
             ended: false,
             silent: false,
             broken: false,
@@ -492,6 +356,12 @@ impl Tls {
                 return Err(io::Error::other("TLS handshake is not complete"));
             }
             self.committed = bytes.len();
+            if let Some(last) = &mut self.last {
+                *last = last.saturating_sub(bytes.len() as u64);
+                if *last == 0 {
+                    self.encrypt_goodbye();
+                }
+            }
         }
         if !self.flush_now()? {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -566,13 +436,22 @@ impl Tls {
         self.flush_now().map(|_| ()).into()
     }
 
+    /// Only `bytes` more are written: the goodbye leaves with the last of them, which spares a packet.
+    pub fn end_after(&mut self, bytes: u64) {
+        // Those that the writer was not told of yet are encrypted already.
+        self.last = Some(bytes.saturating_sub(self.committed as u64));
+    }
+
     /// Says that nothing more comes (`close_notify`), once and without waiting.
     pub fn say_goodbye(&mut self) {
-        if std::mem::replace(&mut self.silent, true) {
-            return;
-        }
-        let _ = self.process(None, Say::Goodbye);
+        self.encrypt_goodbye();
         let _ = self.flush_now();
+    }
+
+    fn encrypt_goodbye(&mut self) {
+        if !std::mem::replace(&mut self.silent, true) {
+            let _ = self.process(None, Say::Goodbye);
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use crate::config::{Build, Directive, Level, Scope, http};
 use crate::modules::listen::Name;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text};
+use crate::tls::certificate::Source;
 use crate::tls::verify;
 use crate::zone;
 use conf::{Contexts, Node, Problem};
@@ -51,7 +52,8 @@ pub const DIRECTIVES: &[Directive] = &[
     inside("ssl_trusted_certificate", |s, n| {
         let prefix = s.build.conf_prefix.clone();
         let read = s.build.tls_reader();
-        let trusted = verify::load(&read, &prefix, &n.args[0].text).map_err(|e| n.problem(e))?;
+        let source = Source { read: &read, prefix: &prefix };
+        let trusted = verify::load(source, &n.args[0].text).map_err(|e| n.problem(e))?;
         once(&mut current(s).trusted, n, trusted)
     }),
     inside("ssl_verify", |s, n| once(&mut current(s).verify, n, is_on(n))),

@@ -33,6 +33,22 @@ pub enum Event {
     BadCert,
 }
 
+/// Why handshakes failed, by the API's names.
+pub const CAUSES: [(&str, Event); 4] = [
+    ("no_common_protocol", Event::NoProtocol),
+    ("no_common_cipher", Event::NoCipher),
+    ("handshake_timeout", Event::Timeout),
+    ("peer_rejected_cert", Event::Rejected),
+];
+
+/// What was wrong with clients' certificates, by the API's names.
+pub const VERIFY_FAILURES: [(&str, Event); 4] = [
+    ("no_cert", Event::NoCert),
+    ("expired_cert", Event::Expired),
+    ("revoked_cert", Event::Revoked),
+    ("other", Event::BadCert),
+];
+
 /// How many there are.
 const WIDTH: usize = Event::BadCert as usize + 1;
 

@@ -6,7 +6,7 @@ use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
 use rustls::sign::CertifiedKey;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Reads a file: while the configuration is read through `Files`, at run time from the disk.
 pub type Read<'r> = &'r dyn Fn(&Path) -> io::Result<Vec<u8>>;
@@ -16,24 +16,52 @@ const DATA: &[u8] = b"data:";
 /// Labels of certificates.
 const CERTIFICATE_LABELS: [&str; 3] = ["CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"];
 
-/// A name of `ssl_certificate` and the like: a path, or the text itself.
-pub fn content(read: Read<'_>, prefix: &Path, name: &[u8]) -> Result<Vec<u8>, String> {
-    if let Some(text) = name.strip_prefix(DATA) {
-        return Ok(text.to_vec());
-    }
-    for foreign in ["engine:", "store:"] {
-        if name.starts_with(foreign.as_bytes()) {
-            return Err(format!("\"{foreign}\" needs OpenSSL, which Ironweir does without"));
-        }
-    }
-    use std::os::unix::ffi::OsStrExt;
-    let path = prefix.join(std::ffi::OsStr::from_bytes(name));
-    read(&path).map_err(|e| format!("BIO_new_file() failed (SSL: {})", crate::log::os_error(&e)))
+/// Where files are, and how they are read.
+#[derive(Clone, Copy)]
+pub struct Source<'r> {
+    /// See [`Read`].
+    pub read: Read<'r>,
+    /// What relative paths are relative to.
+    pub prefix: &'r Path,
 }
 
-/// What a message calls a name: `data:` holds what nobody should see in a log.
+impl Source<'_> {
+    /// What a name of `ssl_certificate` and the like stands for: the content of a file, or the text itself.
+    pub fn content(self, name: &[u8]) -> Result<Vec<u8>, String> {
+        if let Some(text) = name.strip_prefix(DATA) {
+            return Ok(text.to_vec());
+        }
+        for foreign in ["engine:", "store:"] {
+            if name.starts_with(foreign.as_bytes()) {
+                return Err(format!("\"{foreign}\" needs OpenSSL, which Ironweir does without"));
+            }
+        }
+        (self.read)(&self.path(name)).map_err(|e| format!("BIO_new_file() failed (SSL: {})", crate::log::os_error(&e)))
+    }
+
+    /// The path of a file.
+    pub fn path(self, name: &[u8]) -> PathBuf {
+        use std::os::unix::ffi::OsStrExt;
+        self.prefix.join(std::ffi::OsStr::from_bytes(name))
+    }
+
+    /// What a message calls a name: the whole path, as in nginx.
+    pub fn shown(self, name: &[u8]) -> String {
+        match named(name) {
+            Some(path) => self.path(path).display().to_string(),
+            None => shown(name),
+        }
+    }
+}
+
+/// The name of a file, if it is one.
+fn named(name: &[u8]) -> Option<&[u8]> {
+    (!name.starts_with(DATA)).then_some(name)
+}
+
+/// A name as it stands in the configuration, but `data:` holds what nobody should see in a log.
 pub fn shown(name: &[u8]) -> String {
-    if name.starts_with(DATA) { "data:...".to_owned() } else { String::from_utf8_lossy(name).into_owned() }
+    named(name).map_or_else(|| "data:...".to_owned(), |path| String::from_utf8_lossy(path).into_owned())
 }
 
 /// The certificates of a text, in order. A text without any is an error.
@@ -81,27 +109,6 @@ pub(super) fn labelled(label: &str, der: Vec<u8>) -> Option<PrivateKeyDer<'stati
     })
 }
 
-/// Why a pair of certificate and key is of no use.
-pub enum Refused {
-    /// The certificate.
-    Certificate(String),
-    /// The key.
-    Key(String),
-    /// The two together: key values mismatch.
-    Mismatch(String),
-}
-
-impl Refused {
-    /// nginx's text for it.
-    pub fn text(&self, certificate: &[u8], key: &[u8]) -> String {
-        match self {
-            Refused::Certificate(why) => format!("cannot load certificate \"{}\": {why}", shown(certificate)),
-            Refused::Key(why) => format!("cannot load certificate key \"{}\": {why}", shown(key)),
-            Refused::Mismatch(why) => format!("SSL_CTX_use_PrivateKey(\"{}\") failed (SSL: {why})", shown(key)),
-        }
-    }
-}
-
 /// A certificate that is ready to be shown.
 pub struct Loaded {
     /// With its chain and key.
@@ -110,25 +117,26 @@ pub struct Loaded {
     pub locked: bool,
 }
 
-/// Loads a certificate with its chain and key.
+/// Loads a certificate with its chain and key; errors are nginx's texts.
 pub fn load(
-    read: Read<'_>,
-    prefix: &Path,
+    source: Source<'_>,
     certificate: &[u8],
     key: &[u8],
     passwords: &[Vec<u8>],
     provider: &CryptoProvider,
-) -> Result<Loaded, Refused> {
-    let chain = content(read, prefix, certificate).and_then(|t| chain(&t)).map_err(Refused::Certificate)?;
-    let key = content(read, prefix, key).and_then(|t| private_key(&t, passwords));
-    let (key, locked) = key.map_err(Refused::Key)?;
-    let key = provider.key_provider.load_private_key(key).map_err(|e| Refused::Key(e.to_string()))?;
-    let leaf = Certificate::parse(&chain[0]).map_err(|_| Refused::Certificate("nested asn1 error".to_owned()))?;
-    if key.public_key().is_some_and(|spki| !same_key(&spki, leaf.spki)) {
-        let text = "error:05800074:x509 certificate routines::key values mismatch";
-        return Err(Refused::Mismatch(text.to_owned()));
+) -> Result<Loaded, String> {
+    let refused = |what: &str, name, why| format!("cannot load {what} \"{}\": {why}", source.shown(name));
+    let bad_certificate = |why| refused("certificate", certificate, why);
+    let bad_key = |why| refused("certificate key", key, why);
+    let chain = source.content(certificate).and_then(|t| chain(&t)).map_err(bad_certificate)?;
+    let (private, locked) = source.content(key).and_then(|t| private_key(&t, passwords)).map_err(bad_key)?;
+    let private = provider.key_provider.load_private_key(private).map_err(|e| bad_key(e.to_string()))?;
+    let leaf = Certificate::parse(&chain[0]).map_err(|_| bad_certificate("nested asn1 error".to_owned()))?;
+    if private.public_key().is_some_and(|spki| !same_key(&spki, leaf.spki)) {
+        let why = "error:05800074:x509 certificate routines::key values mismatch";
+        return Err(format!("SSL_CTX_use_PrivateKey(\"{}\") failed (SSL: {why})", source.shown(key)));
     }
-    Ok(Loaded { pair: CertifiedKey::new(chain, key), locked })
+    Ok(Loaded { pair: CertifiedKey::new(chain, private), locked })
 }
 
 /// The same public key, whatever its algorithm is called (RSA keys may be marked for PSS).

@@ -1,11 +1,11 @@
 //! What a proxy needs to speak TLS to its peers: made of its `proxy_ssl_*` values (or those of another protocol) when the
 //! configuration is read.
 
-use super::certificate;
+use super::certificate::{self, Source};
 use super::commands::Options;
 use super::dynamic::Dynamic;
 use super::notes;
-use super::server::{Complaints, Source, provider};
+use super::server::{Complaints, provider};
 use super::verify::{self, Purpose, Trust};
 use crate::config::complex::Complex;
 use crate::request::Request;
@@ -176,15 +176,11 @@ fn try_build(
         if conf.trusted_certificate.is_empty() {
             return Err(format!("no {prefix}_ssl_trusted_certificate for {prefix}_ssl_verify"));
         }
-        let trusted = verify::load(source.read, source.prefix, &conf.trusted_certificate)?;
+        let trusted = verify::load(source, &conf.trusted_certificate)?;
         trusted.iter().for_each(|c| kept(c));
-        let bad = |e| format!("cannot load CRL \"{}\": {e}", certificate::shown(&conf.crl));
-        let crl = match &**conf.crl {
-            [] => Vec::new(),
-            name => certificate::content(source.read, source.prefix, name).map_err(bad)?,
-        };
+        let (found, crl) = Trust::load(source, trusted, &conf.crl, *conf.verify_depth as usize, algorithms)?;
         kept(&crl);
-        trust = Some(Trust::new(trusted, &crl, *conf.verify_depth as usize, algorithms).map_err(bad)?);
+        trust = Some(found);
     }
     let versions: Vec<_> = options.protocols.versions().collect();
     if versions.is_empty() {
@@ -230,8 +226,7 @@ fn certificate(
     if certificate.is_empty() {
         return Ok(None);
     }
-    let loaded = certificate::load(source.read, source.prefix, certificate, key, &conf.passwords, provider);
-    loaded.map(|l| Some(l.pair)).map_err(|e| e.text(certificate, key))
+    certificate::load(source, certificate, key, &conf.passwords, provider).map(|loaded| Some(loaded.pair))
 }
 
 /// The client's certificate, whoever asks for one.

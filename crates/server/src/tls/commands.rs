@@ -18,6 +18,8 @@ pub struct Options {
     pub groups: String,
     /// `Options ServerPreference`
     pub server_preference: bool,
+    /// `Options PrioritizeChaCha`: who puts ChaCha first gets it, whatever the server prefers.
+    pub chacha_first: bool,
     /// `Options SessionTicket`
     pub tickets: bool,
     /// `NumTickets`
@@ -35,6 +37,7 @@ impl Options {
             tls13: ciphers::all_tls13(),
             groups: String::from_utf8_lossy(groups).into_owned(),
             server_preference: false,
+            chacha_first: false,
             tickets: true,
             ticket_count: 2,
             certificate: None,
@@ -109,9 +112,9 @@ impl Options {
         match name {
             "SessionTicket" => self.tickets = on,
             "ServerPreference" => self.server_preference = on,
+            "PrioritizeChaCha" => self.chacha_first = on,
             // What they ask for is always so, or about things that are not there at all.
-            "PrioritizeChaCha"
-            | "NoRenegotiation"
+            "NoRenegotiation"
             | "NoResumptionOnRenegotiation"
             | "EmptyFragments"
             | "Bugs"

@@ -2,7 +2,7 @@
 //! worker's own rights, and kept for a while with `ssl_certificate_cache`. Those that `acme` had issued are there already.
 
 use super::asked::Certificates;
-use super::certificate;
+use super::certificate::{self, Source};
 use crate::acme::store::Slot;
 use crate::config::complex::Complex;
 use crate::request::Request;
@@ -104,8 +104,8 @@ impl Dynamic {
             return Ok(pair);
         }
         let read = |path: &std::path::Path| std::fs::read(path);
-        let loaded = certificate::load(&read, &self.prefix, certificate, key, &self.passwords, provider);
-        let loaded = loaded.map_err(|e| e.text(certificate, key))?;
+        let source = Source { read: &read, prefix: &self.prefix };
+        let loaded = certificate::load(source, certificate, key, &self.passwords, provider)?;
         // A key that was locked is not kept unlocked.
         if let Some(cache) = self.cache.as_ref().filter(|_| !loaded.locked) {
             cache.keep(cache_key, &loaded.pair);

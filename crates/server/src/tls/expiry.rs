@@ -1,8 +1,8 @@
 //! Until when certificates are good: what the status shows of each, and what is warned of when a configuration is read.
 
+use super::names;
 use super::verify::host;
 use super::x509::Certificate;
-use super::{certificate, names};
 use crate::snapshot::Snapshot;
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ const DAY_S: i64 = 86_400;
 /// A certificate that is shown to clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
-    /// What it is called in the configuration: a file, `data:...`, or what was ordered.
+    /// Where it comes from: the path of a file, `data:...`, or what was ordered.
     pub name: String,
     /// Hosts and addresses that it is for.
     pub hosts: Vec<String>,
@@ -26,11 +26,11 @@ pub struct Held {
 }
 
 impl Held {
-    /// Of a certificate under its name in the configuration.
-    pub fn new(name: &[u8], der: &[u8]) -> Option<Held> {
+    /// Of a certificate.
+    pub fn new(name: String, der: &[u8]) -> Option<Held> {
         let c = Certificate::parse(der).ok()?;
         let (not_before, not_after) = (c.not_before, c.not_after);
-        Some(Held { name: certificate::shown(name), hosts: host::names(&c), not_before, not_after })
+        Some(Held { name, hosts: host::names(&c), not_before, not_after })
     }
 
     /// What is to be warned of at a time.
@@ -56,7 +56,7 @@ pub fn certificates(snapshot: &Snapshot) -> Vec<Held> {
         }
     }
     for slot in snapshot.servers.iter().filter_map(|s| s.acme.as_ref()) {
-        let issued = slot.current().and_then(|i| Held::new(slot.name().as_bytes(), &i.pair.cert[0]));
+        let issued = slot.current().and_then(|i| Held::new(slot.name(), &i.pair.cert[0]));
         all.extend(issued.filter(|held| !all.contains(held)).into_iter().collect::<Vec<_>>());
     }
     all

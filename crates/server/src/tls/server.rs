@@ -1,7 +1,7 @@
 //! What a server block needs to accept TLS: made of its `ssl_*` values when the configuration is read.
 
 use super::asked::{AskClient, Certificates};
-use super::certificate::{self, Read};
+use super::certificate::{self, Source};
 use super::ciphers;
 use super::commands::Options;
 use super::dynamic::Dynamic;
@@ -17,20 +17,29 @@ use crate::modules::ssl::{Ocsp, QuicProtocols, ServerSettings, SessionCache, Ver
 use aws_lc_rs::digest::{Context as Digest, SHA256};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::sign::CertifiedKey;
-use rustls::{DistinguishedName, ServerConfig};
-use std::path::Path;
+use rustls::{CipherSuite, DistinguishedName, ServerConfig};
 use std::sync::Arc;
+use wire::tls::is_grease;
 
 /// What sessions of `ssl_session_cache builtin` may take, in bytes for each.
 const BUILTIN_SESSION: usize = 1024;
 /// What a client may send before the handshake is complete (`ssl_early_data`), in bytes: OpenSSL's limit.
 const MAX_EARLY_DATA: u32 = 16 * 1024;
 
+/// Ciphers that are fast where nothing is built in for AES.
+const CHACHA: [CipherSuite; 3] = [
+    CipherSuite::TLS13_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+    CipherSuite::TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256,
+];
+
 /// A server's side of handshakes.
 #[derive(Debug)]
 pub struct Context {
     /// For the library; without certificate where all handshakes are refused.
     pub config: Arc<ServerConfig>,
+    /// The same for clients that put ChaCha first (`ssl_conf_command Options PrioritizeChaCha`): their order holds.
+    pub chacha_first: Option<Arc<ServerConfig>>,
     /// The same for QUIC connections, where they are listened for.
     pub quic: Option<Arc<ServerConfig>>,
     /// Certificates whose names have variables.
@@ -51,6 +60,17 @@ pub struct Context {
     pub certificates: Vec<Held>,
 }
 
+impl Context {
+    /// The settings for a client with these ciphers, the one it likes best first.
+    pub fn for_ciphers(&self, offered: impl Iterator<Item = u16>) -> &Arc<ServerConfig> {
+        let best = || offered.map(CipherSuite::from).find(|c| !is_grease((*c).into()));
+        match &self.chacha_first {
+            Some(config) if best().is_some_and(|c| CHACHA.contains(&c)) => config,
+            _ => &self.config,
+        }
+    }
+}
+
 /// What was not quite right.
 #[derive(Default)]
 pub struct Complaints {
@@ -58,15 +78,6 @@ pub struct Complaints {
     pub errors: Vec<String>,
     /// Does not.
     pub warnings: Vec<String>,
-}
-
-/// Where files are, and how they are read.
-#[derive(Clone, Copy)]
-pub struct Source<'r> {
-    /// See [`Read`].
-    pub read: Read<'r>,
-    /// What relative paths are relative to.
-    pub prefix: &'r Path,
 }
 
 /// Makes the context of a server that has a certificate or refuses handshakes.
@@ -127,8 +138,15 @@ fn try_build(
     }
     sessions(&mut config, conf, &options, source, scope)?;
     let quic = conf.quic.filter(|_| options.protocols.tls13).map(|offered| Arc::new(for_quic(&config, offered)));
+    let wanted = options.server_preference && options.chacha_first;
+    let chacha_first = wanted.then(|| {
+        let mut config = config.clone();
+        config.ignore_client_order = false;
+        Arc::new(config)
+    });
     Ok(Context {
         config: Arc::new(config),
+        chacha_first,
         quic,
         dynamic,
         trust,
@@ -169,20 +187,17 @@ fn load(
     source: Source<'_>,
     provider: &CryptoProvider,
 ) -> Result<(Vec<CertifiedKey>, Vec<Held>), String> {
-    let Source { read, prefix } = source;
     let (mut loaded, mut held) = (Vec::new(), Vec::new());
     let pairs = conf.certificate.iter().zip(conf.certificate_key.iter());
     let command = options.certificate.as_ref().map(|(c, k)| (c, if k.is_empty() { c } else { k }));
     for (cert, key) in pairs.chain(command) {
-        let pair = certificate::load(read, prefix, cert, key, &conf.passwords, provider);
-        let pair = pair.map_err(|e| e.text(cert, key))?.pair;
-        held.extend(Held::new(cert, &pair.cert[0]));
+        let pair = certificate::load(source, cert, key, &conf.passwords, provider)?.pair;
+        held.extend(Held::new(source.shown(cert), &pair.cert[0]));
         loaded.push(pair);
     }
     if *conf.stapling && !conf.stapling_file.is_empty() {
-        use std::os::unix::ffi::OsStrExt;
-        let path = prefix.join(std::ffi::OsStr::from_bytes(&conf.stapling_file));
-        let answer = read(&path).map_err(|e| {
+        let path = source.path(&conf.stapling_file);
+        let answer = (source.read)(&path).map_err(|e| {
             format!("BIO_new_file(\"{}\", \"rb\") failed ({})", path.display(), crate::log::os_error(&e))
         })?;
         if super::der::Der::new(&answer).sequence().is_err() {
@@ -222,12 +237,11 @@ fn staples(
     }
     let trusted = match &**conf.trusted_certificate {
         [] => Vec::new(),
-        name => verify::load(source.read, source.prefix, name)?,
+        name => verify::load(source, name)?,
     };
     let mut all = Vec::new();
     for (pair, name) in certificates.iter().zip(conf.certificate.iter()) {
-        let name = certificate::shown(name);
-        let staple = Staple::of(pair, &trusted, name, responder(), *conf.stapling_verify);
+        let staple = Staple::of(pair, &trusted, source.shown(name), responder(), *conf.stapling_verify);
         all.push(staple.map_err(|text| complaints.warnings.push(text)).ok());
     }
     all.resize(certificates.len(), None);
@@ -240,7 +254,6 @@ fn trust(
     source: Source<'_>,
     algorithms: WebPkiSupportedAlgorithms,
 ) -> Result<(Option<Arc<Trust>>, Vec<DistinguishedName>), String> {
-    let Source { read, prefix } = source;
     let mut trusted = Vec::new();
     let mut hints = Vec::new();
     let verify = *conf.verify_client != VerifyClient::Off;
@@ -253,20 +266,14 @@ fn trust(
             return Err(text.to_owned());
         }
         if !conf.client_certificate.is_empty() {
-            trusted = verify::load(read, prefix, &conf.client_certificate)?;
+            trusted = verify::load(source, &conf.client_certificate)?;
             hints = Trust::subjects(&trusted).into_iter().map(DistinguishedName::from).collect();
         }
     }
     if !conf.trusted_certificate.is_empty() {
-        trusted.extend(verify::load(read, prefix, &conf.trusted_certificate)?);
+        trusted.extend(verify::load(source, &conf.trusted_certificate)?);
     }
-    let crl = match &**conf.crl {
-        [] => Vec::new(),
-        name => certificate::content(read, prefix, name)
-            .map_err(|e| format!("cannot load CRL \"{}\": {e}", certificate::shown(name)))?,
-    };
-    let trust = Trust::new(trusted, &crl, *conf.verify_depth as usize, algorithms)
-        .map_err(|e| format!("cannot load CRL \"{}\": {e}", certificate::shown(&conf.crl)))?;
+    let (trust, _) = Trust::load(source, trusted, &conf.crl, *conf.verify_depth as usize, algorithms)?;
     Ok((verify.then(|| Arc::new(trust)), hints))
 }
 
@@ -307,8 +314,7 @@ fn sessions(
     };
     let mut keys = Vec::new();
     for name in conf.session_ticket_keys.iter() {
-        use std::os::unix::ffi::OsStrExt;
-        let path = source.prefix.join(std::ffi::OsStr::from_bytes(name));
+        let path = source.path(name);
         let content = (source.read)(&path)
             .map_err(|e| format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e)))?;
         let key = TicketKey::from_file(&content);

@@ -56,7 +56,8 @@ impl<'p> Dialer<'p> {
                 let is_quic = self.plan.http == Http::Three;
                 let kind = if is_quic { SocketType::DGRAM } else { SocketType::STREAM };
                 let socket = socket_with(family, kind, flags, None)?;
-                if self.plan.close.is_none() && !is_quic {
+                // With TLS, Nagle's algorithm would hold the request back until the server's delayed ACK of our Finished.
+                if !is_quic && (self.plan.close.is_none() || self.plan.tls.is_some()) {
                     sockopt::set_tcp_nodelay(&socket, true)?;
                 }
                 let source = self.bind(&socket)?;

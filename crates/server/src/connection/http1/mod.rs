@@ -256,6 +256,10 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     r.lingering_close |= !r.keepalive && r.body.is_pending() && r.error_status != 400;
     let keep = r.keepalive && !r.aborted && r.response_done;
     let Session::Http1(http) = &mut r.session else { unreachable!("checked above") };
+    if !keep && r.response_done {
+        let waiting = http.output.waiting();
+        http.socket.tls_mut().into_iter().for_each(|tls| tls.end_after(waiting));
+    }
     // A complete batch leaves in one write: only what nothing follows is written now.
     if !r.aborted && (!keep || http.unread().is_empty()) && crate::request::flow::flush_rest(r).await.is_err() {
         r.aborted = true;

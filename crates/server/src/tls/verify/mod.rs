@@ -9,7 +9,7 @@ pub mod host;
 pub mod signature;
 mod usage;
 
-use super::certificate;
+use super::certificate::{self, Source};
 use super::x509::Certificate;
 use crl::Crl;
 use rustls::crypto::WebPkiSupportedAlgorithms;
@@ -61,6 +61,20 @@ impl Trust {
         }
         let crls = crl::parse(crls)?;
         Ok(Trust { certificates, by_subject, crls, depth, algorithms })
+    }
+
+    /// The same with the lists of a file (an empty name: none), whose content is given back.
+    pub fn load(
+        source: Source<'_>,
+        certificates: Vec<CertificateDer<'static>>,
+        crl: &[u8],
+        depth: usize,
+        algorithms: WebPkiSupportedAlgorithms,
+    ) -> Result<(Trust, Vec<u8>), String> {
+        let bad = |e| format!("cannot load CRL \"{}\": {e}", source.shown(crl));
+        let text = if crl.is_empty() { Vec::new() } else { source.content(crl).map_err(bad)? };
+        let trust = Trust::new(certificates, &text, depth, algorithms).map_err(bad)?;
+        Ok((trust, text))
     }
 
     /// The names of the trusted, for clients to choose a certificate by.
@@ -171,11 +185,7 @@ fn check_time(c: &Certificate<'_>, now_s: i64) -> Result<(), Failure> {
 }
 
 /// Loads trusted certificates by their names in the configuration.
-pub fn load(
-    read: certificate::Read<'_>,
-    prefix: &std::path::Path,
-    name: &[u8],
-) -> Result<Vec<CertificateDer<'static>>, String> {
-    let text = certificate::content(read, prefix, name).and_then(|t| certificate::chain(&t));
-    text.map_err(|e| format!("cannot load certificate \"{}\": {e}", certificate::shown(name)))
+pub fn load(source: Source<'_>, name: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
+    let chain = source.content(name).and_then(|text| certificate::chain(&text));
+    chain.map_err(|e| format!("cannot load certificate \"{}\": {e}", source.shown(name)))
 }

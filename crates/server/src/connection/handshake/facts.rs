@@ -1,0 +1,78 @@
+//! What is known of a client's TLS: of its ClientHello at once, of the rest when the handshake is done.
+
+use crate::snapshot::{ServerId, Shot};
+use crate::tls::notes::Notes;
+use crate::tls::verify::Failure;
+use rustls::pki_types::CertificateDer;
+use rustls::{HandshakeKind, NamedGroup, ProtocolVersion, SupportedCipherSuite};
+use std::cell::{Cell, OnceCell};
+use wire::tls::ClientHello;
+
+/// What is known of a connection's TLS. Shared by its requests.
+#[derive(Debug)]
+pub struct Facts {
+    /// The name that was asked for, as it was sent.
+    pub asked: Option<Box<str>>,
+    /// The same in lower case if a server has it: whose certificate was shown.
+    pub server_name: Option<Box<str>>,
+    /// The server whose settings hold.
+    pub server: ServerId,
+    /// Ciphers, groups and signatures that the client offers, two bytes each; kept where a variable tells them.
+    offered: Option<Box<[Box<[u8]>; 3]>>,
+    /// The first request came before the handshake was complete.
+    pub early: Cell<bool>,
+    /// What the handshake came to.
+    pub done: OnceCell<Done>,
+}
+
+/// What a handshake came to.
+#[derive(Debug)]
+pub struct Done {
+    /// The version.
+    pub version: ProtocolVersion,
+    /// The cipher.
+    pub cipher: Option<SupportedCipherSuite>,
+    /// The group of the key exchange; none where a session was resumed without one.
+    pub group: Option<NamedGroup>,
+    /// What ALPN came to.
+    pub alpn: Option<Box<[u8]>>,
+    /// Full or resumed.
+    pub kind: Option<HandshakeKind>,
+    /// The client's certificates, its own first.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// What is wrong with them.
+    pub verified: Result<(), Failure>,
+    /// What the library noted on the way.
+    pub notes: Notes,
+}
+
+impl Facts {
+    /// One of the lists of what the client offers: 0 ciphers, 1 groups, 2 signatures.
+    pub fn list(&self, which: usize, name: impl Fn(u16) -> String) -> Option<String> {
+        let list = &self.offered.as_ref()?[which];
+        Some(wire::tls::pairs(list).map(name).collect::<Vec<_>>().join(":"))
+    }
+
+    /// The client's certificate: whether it is good, if there is one.
+    pub fn verified(&self) -> Option<Result<(), Failure>> {
+        self.done.get().filter(|d| !d.chain.is_empty()).map(|d| d.verified)
+    }
+}
+
+/// Variables that tell what a client offers.
+const OFFERED: [&str; 3] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs"];
+
+/// What a ClientHello tells.
+pub fn facts(shot: &Shot, message: &[u8], hello: &ClientHello, found: Option<String>, server: ServerId) -> Facts {
+    let asked = hello.server_name.and_then(|name| std::str::from_utf8(name.of(message)).ok());
+    let wanted = shot.variables.iter().any(|v| OFFERED.contains(&&*v.name));
+    let offered = || Box::new([hello.ciphers, hello.groups, hello.signatures].map(|list| list.of(message).into()));
+    Facts {
+        asked: asked.map(Into::into),
+        server_name: found.map(Into::into),
+        server,
+        offered: wanted.then(offered),
+        early: Cell::new(false),
+        done: OnceCell::new(),
+    }
+}

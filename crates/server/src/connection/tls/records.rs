@@ -1,0 +1,156 @@
+//! Records of a TLS connection: what the library makes of bytes that came, and what it makes of those that are to go.
+//! No socket here. Around: `connection::tls`, which has the buffers.
+
+use rustls::Error;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, ReadEarlyData, UnbufferedStatus, WriteTraffic};
+
+/// The largest payload of a record (RFC 8446 section 5.1).
+pub const MAX_RECORD: usize = 16 * 1024;
+/// What a record adds to its payload at most: head, content type, tag, and the nonce of TLS 1.2.
+const RECORD_OVERHEAD: usize = 5 + 1 + 16 + 8;
+
+/// How far the library got with what it was given.
+pub(super) enum Step {
+    /// There is more to do.
+    Again,
+    /// It needs more bytes.
+    Blocked,
+    /// The other side said goodbye.
+    Ended,
+}
+
+/// What is to be said.
+#[derive(Clone, Copy)]
+pub(super) enum Say<'b> {
+    Nothing,
+    Bytes(&'b [u8]),
+    /// `close_notify`
+    Goodbye,
+}
+
+impl Say<'_> {
+    pub(super) fn encrypt<D>(
+        self,
+        writer: &mut WriteTraffic<'_, D>,
+        sink: &mut Sink<'_>,
+        piece: usize,
+    ) -> Result<(), Error> {
+        match self {
+            Say::Nothing => Ok(()),
+            Say::Bytes(bytes) => encrypt(writer, sink, bytes, piece),
+            Say::Goodbye => sink.encode(|out| {
+                writer.queue_close_notify(out).map_err(|e| match e {
+                    EncryptError::InsufficientSize(e) => e.required_size,
+                    EncryptError::EncryptExhausted => 0,
+                })
+            }),
+        }
+    }
+}
+
+/// What the library produced.
+pub(super) struct Sink<'b> {
+    pub(super) outgoing: &'b mut Vec<u8>,
+    /// Plain bytes go here as far as there is room, then to `rest`.
+    pub(super) plain: Option<&'b mut Vec<u8>>,
+    pub(super) rest: &'b mut Vec<u8>,
+}
+
+impl Sink<'_> {
+    pub(super) fn plain(&mut self, mut bytes: &[u8]) {
+        if let Some(out) = &mut self.plain
+            && self.rest.is_empty()
+        {
+            let n = (out.capacity() - out.len()).min(bytes.len());
+            out.extend_from_slice(&bytes[..n]);
+            bytes = &bytes[n..];
+        }
+        self.rest.extend_from_slice(bytes);
+    }
+
+    fn encode(&mut self, mut put: impl FnMut(&mut [u8]) -> Result<usize, usize>) -> Result<(), Error> {
+        let start = self.outgoing.len();
+        let mut room = 0;
+        loop {
+            self.outgoing.resize(start + room, 0);
+            match put(&mut self.outgoing[start..]) {
+                Ok(n) => {
+                    self.outgoing.truncate(start + n);
+                    return Ok(());
+                }
+                Err(needed) if needed > room => room = needed,
+                Err(_) => {
+                    self.outgoing.truncate(start);
+                    return Err(Error::EncryptError);
+                }
+            }
+        }
+    }
+}
+
+/// Takes one step. How many bytes were used up, and how far it got.
+pub(super) fn absorb<D>(
+    status: UnbufferedStatus<'_, '_, D>,
+    sink: &mut Sink<'_>,
+    early: impl FnOnce(ReadEarlyData<'_, '_, D>, &mut Sink<'_>) -> Result<(), Error>,
+    traffic: impl FnOnce(&mut WriteTraffic<'_, D>, &mut Sink<'_>) -> Result<(), Error>,
+) -> (usize, Result<Step, Error>) {
+    let UnbufferedStatus { mut discard, state } = status;
+    let result = match state {
+        Err(e) => Err(e),
+        Ok(ConnectionState::ReadTraffic(mut records)) => loop {
+            match records.next_record() {
+                None => break Ok(Step::Again),
+                Some(Ok(record)) => {
+                    discard += record.discard;
+                    sink.plain(record.payload);
+                }
+                Some(Err(e)) => break Err(e),
+            }
+        },
+        Ok(ConnectionState::ReadEarlyData(records)) => early(records, sink).map(|()| Step::Again),
+        Ok(ConnectionState::EncodeTlsData(mut data)) => sink
+            .encode(|out| {
+                data.encode(out).map_err(|e| match e {
+                    EncodeError::InsufficientSize(e) => e.required_size,
+                    EncodeError::AlreadyEncoded => 0,
+                })
+            })
+            .map(|()| Step::Again),
+        Ok(ConnectionState::TransmitTlsData(data)) => {
+            // `outgoing` keeps it until the kernel takes it.
+            data.done();
+            Ok(Step::Again)
+        }
+        Ok(ConnectionState::BlockedHandshake) => Ok(Step::Blocked),
+        Ok(ConnectionState::WriteTraffic(mut writer)) => traffic(&mut writer, sink).map(|()| Step::Blocked),
+        Ok(ConnectionState::PeerClosed | ConnectionState::Closed) => Ok(Step::Ended),
+        Ok(_) => Ok(Step::Blocked),
+    };
+    (discard, result)
+}
+
+/// Encrypts `bytes`, a record for each `piece`.
+fn encrypt<D>(writer: &mut WriteTraffic<'_, D>, sink: &mut Sink<'_>, bytes: &[u8], piece: usize) -> Result<(), Error> {
+    for part in bytes.chunks(piece) {
+        let start = sink.outgoing.len();
+        sink.outgoing.resize(start + part.len() + RECORD_OVERHEAD, 0);
+        match writer.encrypt(part, &mut sink.outgoing[start..]) {
+            Ok(n) => sink.outgoing.truncate(start + n),
+            Err(EncryptError::InsufficientSize(_)) => {
+                sink.outgoing.truncate(start);
+                sink.encode(|out| {
+                    writer.encrypt(part, out).map_err(|e| match e {
+                        EncryptError::InsufficientSize(e) => e.required_size,
+                        EncryptError::EncryptExhausted => 0,
+                    })
+                })?;
+            }
+            Err(EncryptError::EncryptExhausted) => {
+                sink.outgoing.truncate(start);
+                return Err(Error::EncryptError);
+            }
+        }
+    }
+    Ok(())
+}
