@@ -1,15 +1,14 @@
 //! HTTP/3 on a QUIC connection. Frames are `wire::http3`'s, the transport is `quic`; what it has in common with HTTP/2 is in
-//! `streams`. A request's stream is finished bytes, with the static table alone; so is what is asked of the target's.
+//! `streams`, what a turn does with it in `datagrams`. A request's stream is finished bytes, of QPACK's static table alone; the target
+//! is allowed no other for its answers.
 
-use super::Client;
 use super::quic::{self, Clock, Quic};
-use super::streams::{Exchange, LIMITS, Multiplex, Queue, QuicThread, Way};
+use super::streams::{Exchange, LIMITS, QuicThread};
 use crate::plan::request::Request;
 use crate::plan::tls::Tls;
 use crate::sample::Failure;
 use bytes::Bytes;
 use quinn_proto::{Dir, ReadError, StreamEvent, StreamId, VarInt};
-use std::cmp::Reverse;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -36,12 +35,12 @@ pub(crate) struct Http3 {
     is_full: bool,
     goaway: Option<u64>,
     /// The earliest alarm that is set, nanoseconds of the monotonic clock; `u64::MAX`: none.
-    alarm: u64,
+    pub(super) alarm: u64,
 }
 
-struct Stream {
+pub(super) struct Stream {
     id: StreamId,
-    exchange: Exchange,
+    pub exchange: Exchange,
     reader: request::Reader,
     /// What is not out of the request.
     rest: Bytes,
@@ -147,7 +146,8 @@ impl Http3 {
     }
 
     fn read_oneway(&mut self, id: StreamId) -> Result<(), ConnectionError> {
-        let Some((_, reader)) = self.oneway.iter_mut().find(|(stream, _)| *stream == id) else { return Ok(()) };
+        let Some(place) = self.oneway.iter().position(|(stream, _)| *stream == id) else { return Ok(()) };
+        let reader = &mut self.oneway[place].1;
         let mut stream = self.quic.connection.recv_stream(id);
         let Ok(mut chunks) = stream.read(true) else { return Ok(()) };
         loop {
@@ -161,9 +161,11 @@ impl Http3 {
                     let text = "the target closed its control stream";
                     return Err(ConnectionError::new(ErrorCode::CLOSED_CRITICAL_STREAM, text));
                 }
-                Ok(None) | Err(ReadError::Reset(_)) => return Ok(()),
+                Ok(None) | Err(ReadError::Reset(_)) => break,
             }
         }
+        self.oneway.swap_remove(place);
+        Ok(())
     }
 
     /// The next of a request's stream.
@@ -236,7 +238,7 @@ impl Http3 {
         self.streams.binary_search_by_key(&id.index(), |stream| stream.id.index())
     }
 
-    fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
+    pub(super) fn stream(&mut self, id: StreamId) -> Option<&mut Stream> {
         self.place(id).ok().map(|place| &mut self.streams[place])
     }
 
@@ -254,7 +256,7 @@ impl Http3 {
     }
 
     /// A stream is over; one that was not finished is cancelled.
-    fn drop_stream(&mut self, id: StreamId) -> Option<Exchange> {
+    pub(super) fn drop_stream(&mut self, id: StreamId) -> Option<Exchange> {
         let place = self.place(id).ok()?;
         let stream = self.streams.remove(place);
         if self.reading == Some(id) {
@@ -268,6 +270,11 @@ impl Http3 {
         Some(stream.exchange)
     }
 
+    /// The newest stream, if its number is `end` or above.
+    pub(super) fn newest_from(&self, end: u64) -> Option<StreamId> {
+        self.streams.last().map(|s| s.id).filter(|id| id.index() * 4 >= end)
+    }
+
     /// Says that the connection ends.
     pub(super) fn say_goodbye(&mut self, socket: &OwnedFd, thread: &mut QuicThread, now: u64) {
         let now = thread.clock.instant(now);
@@ -278,176 +285,4 @@ impl Http3 {
 
 fn code(code: ErrorCode) -> VarInt {
     VarInt::from_u32(code.0)
-}
-
-impl Client<'_> {
-    /// A socket is connected: the handshake begins.
-    pub(super) fn begin_http3(&mut self, id: u32) -> io::Result<()> {
-        let target = self.dialer.target()?;
-        let connection = &mut self.connections[id as usize];
-        let (Some(tls), Some(thread), Some(socket)) = (&self.plan.tls, &self.streams.quic, &connection.socket) else {
-            return Err(io::ErrorKind::Unsupported.into());
-        };
-        let http3 = Http3::new(socket, tls, target, &thread.clock, self.now)?;
-        connection.streams = Some(Way::Http3(Box::new(http3)).into());
-        self.has_output(id);
-        Ok(())
-    }
-
-    /// Datagrams have come.
-    pub(super) fn read_http3(&mut self, id: u32) {
-        let connection = &mut self.connections[id as usize];
-        let (Some(Multiplex { way: Way::Http3(way), .. }), Some(socket), Some(thread)) =
-            (&mut connection.streams, &connection.socket, &mut self.streams.quic)
-        else {
-            return;
-        };
-        self.now = super::now_ns();
-        match way.quic.receive(socket, thread.clock.instant(self.now), &mut thread.rooms) {
-            Ok(count) => {
-                self.tally.sample.bytes_read += count as u64;
-                self.second.bytes += count as u64;
-                self.take_http3(id);
-            }
-            Err(error) if connection.stage.is_opening() => self.fail(id, Failure::of_connect(&error)),
-            Err(error) => self.broken(id, Failure::of_read(&error)),
-        }
-    }
-
-    /// Works on what the library has made of datagrams, and of time.
-    fn take_http3(&mut self, id: u32) {
-        let Some(mut streams) = self.connections[id as usize].streams.take() else { return };
-        let Multiplex { way: Way::Http3(way), queue } = &mut streams else { return };
-        let (mut outcome, mut is_new) = (Ok(()), None);
-        while outcome.is_ok() {
-            outcome = match way.next(&mut self.streams.fields) {
-                Ok(Event::More) => break,
-                Ok(Event::Connected) => {
-                    is_new = Some(way.quic.is_resumed());
-                    Ok(())
-                }
-                Ok(event) => self.hear_http3(way, queue, event),
-                Err(error) => {
-                    if let Some(thread) = &self.streams.quic {
-                        way.quic.close(thread.clock.instant(self.now), error.code);
-                    }
-                    Err(Failure::Protocol)
-                }
-            };
-        }
-        self.connections[id as usize].streams = Some(streams);
-        self.has_output(id);
-        if let Some(is_resumed) = is_new {
-            self.shaken(id, is_resumed);
-        }
-        match outcome {
-            Ok(()) => self.settle(id),
-            Err(Failure::Protocol) => self.fail(id, Failure::Protocol),
-            Err(kind) => self.broken(id, kind),
-        }
-    }
-
-    /// The handshake is over; TLS is part of it.
-    fn shaken(&mut self, id: u32, is_resumed: bool) {
-        let began = self.connections[id as usize].began;
-        self.open += 1;
-        let sample = &mut self.tally.sample;
-        sample.connects += 1;
-        sample.connect.record(self.now - began);
-        sample.resumed += u64::from(is_resumed);
-        self.established(id);
-    }
-
-    fn hear_http3(&mut self, way: &mut Http3, queue: &mut Queue, event: Event) -> Result<(), Failure> {
-        match event {
-            Event::Head(stream) => {
-                let Some(exchange) = way.stream(stream).map(|s| &mut s.exchange) else { return Ok(()) };
-                self.take_head(exchange)?;
-                if exchange.status == 0 {
-                    way.expect_head(stream);
-                }
-            }
-            Event::Data(stream, piece) => {
-                if let Some(stream) = way.stream(stream) {
-                    self.keep_for_script(stream.exchange.lane, &piece);
-                }
-            }
-            Event::End(stream) => {
-                if let Some(exchange) = way.drop_stream(stream) {
-                    self.end_answer(exchange);
-                }
-            }
-            Event::Reset(stream, why) => {
-                let Some(exchange) = way.drop_stream(stream) else { return Ok(()) };
-                if why == ErrorCode::REQUEST_REJECTED {
-                    // The target is about to go away, and has not looked at it (RFC 9114 section 4.1.1).
-                    queue.is_closing = true;
-                    self.park_again(queue, exchange.lane);
-                } else {
-                    self.lose_answer(exchange.lane, Failure::Reset);
-                }
-            }
-            Event::Goaway(end) => {
-                queue.is_closing = true;
-                while let Some(stream) = way.streams.last().map(|s| s.id).filter(|id| id.index() * 4 >= end) {
-                    let Some(exchange) = way.drop_stream(stream) else { break };
-                    self.park_again(queue, exchange.lane);
-                }
-            }
-            Event::Lost(kind) => return Err(kind),
-            Event::Connected | Event::More => {}
-        }
-        Ok(())
-    }
-
-    /// Sends what there is to send, and notes when QUIC wants to be woken.
-    pub(super) fn write_http3(&mut self, id: u32) {
-        let connection = &mut self.connections[id as usize];
-        let (Some(Multiplex { way: Way::Http3(way), .. }), Some(socket), Some(thread)) =
-            (&mut connection.streams, &connection.socket, &mut self.streams.quic)
-        else {
-            return;
-        };
-        match way.quic.send(socket, thread.clock.instant(self.now), &mut thread.rooms) {
-            Ok(count) => self.tally.sample.bytes_written += count as u64,
-            Err(error) if connection.stage.is_opening() => return self.fail(id, Failure::of_connect(&error)),
-            Err(error) => return self.broken(id, Failure::of_read(&error)),
-        }
-        if let Some(due) = way.quic.connection.poll_timeout().map(|due| thread.clock.ns(due))
-            && due < way.alarm
-        {
-            way.alarm = due;
-            thread.alarms.push(Reverse((due, id)));
-        }
-    }
-
-    /// When QUIC wants to be woken next.
-    pub(super) fn next_alarm(&self) -> u64 {
-        let alarms = self.streams.quic.as_ref().and_then(|thread| thread.alarms.peek());
-        alarms.map_or(u64::MAX, |Reverse((due, _))| *due)
-    }
-
-    /// Wakes the connections whose time has come.
-    pub(super) fn ring_alarms(&mut self) {
-        if self.next_alarm() == u64::MAX {
-            return;
-        }
-        self.now = super::now_ns();
-        while self.next_alarm() <= self.now
-            && let Some(Reverse((due, id))) = self.streams.quic.as_mut().and_then(|thread| thread.alarms.pop())
-        {
-            let (Some(Multiplex { way: Way::Http3(way), .. }), Some(thread)) =
-                (&mut self.connections[id as usize].streams, &self.streams.quic)
-            else {
-                continue;
-            };
-            // One of the connection that had this place before, or of a time that an earlier alarm has looked after.
-            if way.alarm != due {
-                continue;
-            }
-            way.alarm = u64::MAX;
-            way.quic.connection.handle_timeout(thread.clock.instant(self.now));
-            self.take_http3(id);
-        }
-    }
 }

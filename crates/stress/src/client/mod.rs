@@ -5,6 +5,7 @@
 
 pub(crate) mod answer;
 mod connection;
+mod datagrams;
 pub(crate) mod dial;
 mod http1;
 pub(crate) mod http2;
@@ -138,7 +139,6 @@ pub(crate) struct Client<'p> {
     delayed: BinaryHeap<Reverse<(u64, u32)>>,
     answers_at_tick: u64,
     cpu_at_second: u64,
-    gather: (u32, u64),
 }
 
 impl<'p> Client<'p> {
@@ -181,11 +181,6 @@ impl<'p> Client<'p> {
             delayed: BinaryHeap::new(),
             answers_at_tick: 0,
             cpu_at_second: 0,
-            gather: {
-                let v = std::env::var("GATHER").unwrap_or_default();
-                let (a, b) = v.split_once(',').unwrap_or(("0", "0"));
-                (a.parse().unwrap_or(0), b.parse().unwrap_or(0))
-            },
         })
     }
 

@@ -12,7 +12,7 @@ use crate::schedule::Schedule;
 use crate::script::Script;
 use request::{Common, Request, Wanted, build};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tls::Tls;
@@ -233,14 +233,19 @@ impl Plan {
             url,
         };
         if let Some(file) = &options.script {
-            let text = options.files.read(file)?;
-            let script = Script::load(file, &text, &options.script_arguments, &plan)?;
-            if let Some(bytes) = script.fixed_request() {
-                plan.requests = vec![Request::of_http1(bytes, &plan.url, http, 0)];
-            }
-            plan.script = Some(Arc::new(script));
+            plan.load_script(file, &options)?;
         }
         Ok(plan)
+    }
+
+    fn load_script(&mut self, file: &Path, options: &Options) -> Result<(), String> {
+        let text = options.files.read(file)?;
+        let script = Script::load(file, &text, &options.script_arguments, self)?;
+        if let Some(bytes) = script.fixed_request() {
+            self.requests = vec![Request::of_http1(bytes, &self.url, self.http, 0)];
+        }
+        self.script = Some(Arc::new(script));
+        Ok(())
     }
 
     /// What one of several machines does of it: its part of connections, of `-n`, and every n-th request of the schedule.

@@ -1,11 +1,11 @@
 //! What limited a run. Before: everything that was seen. After: the reports. Pure.
 
-use crate::sample::{Failure, Sample};
-use serde::{Deserialize, Serialize};
+mod evidence;
 
 pub use evidence::Evidence;
 
-mod evidence;
+use crate::sample::{Failure, Sample};
+use serde::{Deserialize, Serialize};
 
 /// A thread that is busier than this has no time to answer at once: queues begin in front of it.
 const BUSY: f64 = 0.90;
