@@ -48,16 +48,20 @@ pub struct Listener {
     pub kind: SocketKind,
     /// At least one for each thread; for a unix socket one in all.
     pub sockets: Vec<ListenSocket>,
-    /// QUIC sockets of the binary before this one that stand before them in the kernel's group: their connections stay there.
-    pub ahead: usize,
+    /// The place of the first of them in the kernel's group.
+    pub first: usize,
+    /// What stands before it: QUIC sockets of binaries before this one, whose connections stay with them. They are held, and
+    /// not read, so that all keep their places.
+    pub held: Vec<ListenSocket>,
 }
 
 impl Listener {
     /// The sockets that thread number `thread` of `threads` accepts on: its own, or the one all share. Each with its place
-    /// in the list.
+    /// in the kernel's group.
     pub fn of_thread(&self, thread: usize, threads: usize) -> impl Iterator<Item = (usize, &ListenSocket)> {
         let shared = matches!(self.address, ListenAddress::Unix(_));
-        self.sockets.iter().enumerate().filter(move |(i, _)| shared || i % threads == thread)
+        let own = self.sockets.iter().enumerate().filter(move |(i, _)| shared || i % threads == thread);
+        own.map(|(i, socket)| (self.first + i, socket))
     }
 
     fn is_for(&self, spec: &ListenSpec) -> bool {
@@ -106,7 +110,7 @@ impl Listeners {
     fn add(&mut self, address: ListenAddress, kind: SocketKind, socket: ListenSocket) {
         match self.list.iter_mut().find(|l| l.address == address && l.kind == kind) {
             Some(listener) => listener.sockets.push(socket),
-            None => self.list.push(Listener { address, kind, sockets: vec![socket], ahead: 0 }),
+            None => self.list.push(Listener { address, kind, sockets: vec![socket], first: 0, held: Vec::new() }),
         }
     }
 
@@ -139,12 +143,13 @@ impl Listeners {
             address: spec.address.clone(),
             kind: spec.kind,
             sockets: Vec::new(),
-            ahead: 0,
+            first: 0,
+            held: Vec::new(),
         });
         // Two processes that read one QUIC socket would take each other's packets: this one opens its own beside those.
         if self.inherited && spec.quic && !spec.unsteered {
-            listener.ahead = listener.sockets.len();
-            listener.sockets.clear();
+            listener.held = std::mem::take(&mut listener.sockets);
+            listener.first = listener.held.len();
         }
         listener
     }
@@ -160,7 +165,7 @@ impl Listeners {
         }
         // Another program's socket must not be shared by accident: the first one is bound without SO_REUSEPORT, and
         // fails if somebody listens. Our own sockets of an overlapping address (`*:80` beside `127.0.0.1:80`) may stay.
-        let beside = |l: &&Listener| overlaps(l, spec) || (listener.ahead > 0 && l.is_for(spec));
+        let beside = |l: &&Listener| overlaps(l, spec) || (listener.first > 0 && l.is_for(spec));
         let overlapping: Vec<_> = self.list.iter().filter(beside).collect();
         overlapping.iter().flat_map(|l| &l.sockets).for_each(|socket| share(socket, spec));
         while listener.sockets.len() < wanted {
@@ -190,7 +195,8 @@ impl Listeners {
 
     /// The value of [`INHERIT_VARIABLE`] for a new binary, and the descriptors that must survive its exec.
     pub fn to_inherit(&self) -> (String, Vec<Arc<OwnedFd>>) {
-        let fds: Vec<_> = self.list.iter().flat_map(|l| &l.sockets).map(|socket| Arc::clone(&socket.fd)).collect();
+        let all = self.list.iter().flat_map(|l| l.held.iter().chain(&l.sockets));
+        let fds: Vec<_> = all.map(|socket| Arc::clone(&socket.fd)).collect();
         let value = fds.iter().map(|fd| format!("{};", fd.as_raw_fd())).collect();
         (value, fds)
     }
@@ -299,12 +305,8 @@ fn configure(spec: &ListenSpec, listener: &Listener) {
             if let Some((name, result)) = tell_destination(&socket, &spec.address) {
                 check(name, result);
             }
-            if spec.quic && listener.sockets.len() + listener.ahead > 1 {
-                let own = steer::Own {
-                    generation: steer::generation(),
-                    count: listener.sockets.len(),
-                    ahead: listener.ahead,
-                };
+            if spec.quic && listener.sockets.len() + listener.first > 1 {
+                let own = steer::Own { ahead: listener.first, count: listener.sockets.len() };
                 let result = if spec.unsteered { steer::no_more(&socket) } else { steer::steer(&socket, own) };
                 check("SO_ATTACH_REUSEPORT_CBPF".to_owned(), result);
             }

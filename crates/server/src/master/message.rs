@@ -62,6 +62,7 @@ pub(super) fn reload(
     for listener in listeners {
         out.address(&listener.address);
         out.number(listener.kind as u64);
+        out.number(listener.first as u64);
         out.number(listener.sockets.len() as u64);
         for socket in &listener.sockets {
             out.number(socket.id);
@@ -161,6 +162,7 @@ fn read_listeners(input: &mut Reader<'_>, current: &[Listener]) -> Option<Vec<Li
     for _ in 0..input.number()? {
         let address = input.address()?;
         let kind = if input.number()? == SocketKind::Stream as u64 { SocketKind::Stream } else { SocketKind::Datagram };
+        let first = input.number()? as usize;
         let mut sockets = Vec::new();
         for _ in 0..input.number()? {
             let id = input.number()?;
@@ -171,8 +173,8 @@ fn read_listeners(input: &mut Reader<'_>, current: &[Listener]) -> Option<Vec<Li
                 (*open.get(&id)?).clone()
             });
         }
-        // Where its sockets stand is the master's business.
-        listeners.push(Listener { address, kind, sockets, ahead: 0 });
+        // What another process reads is the master's to hold.
+        listeners.push(Listener { address, kind, sockets, first, held: Vec::new() });
     }
     Some(listeners)
 }

@@ -5,7 +5,6 @@ use super::cycle::{Master, Running};
 use super::sys::{self, Forked, Signals};
 use super::{Options, Plan, Service, pidfile, signals, title};
 use crate::listen::socket::{INHERIT_VARIABLE, Listeners, NotOpened};
-use crate::listen::steer;
 use crate::log::error::{self, Errno, ErrorLog};
 use crate::log::file::OpenFiles;
 use crate::server_log;
@@ -21,9 +20,6 @@ use std::process::ExitCode;
 pub(super) fn run(service: &mut dyn Service, options: Options) -> ExitCode {
     let inherited_value = std::env::var(INHERIT_VARIABLE).ok();
     let old = inherited_value.as_deref().map(Listeners::inherited).unwrap_or_default();
-    steer::set_generation(
-        std::env::var(steer::GENERATION_VARIABLE).ok().as_deref().filter(|_| inherited_value.is_some()),
-    );
     let files = OpenFiles::default();
     let Ok(first) = prepare(service, &files, &old, 1) else { return ExitCode::FAILURE };
     // Unix sockets the new configuration lacks keep their files: the old binary may have to come back.

@@ -4,7 +4,6 @@
 use super::cycle::Master;
 use super::{pidfile, process, sys};
 use crate::listen::socket::INHERIT_VARIABLE;
-use crate::listen::steer;
 use crate::log::error::Errno;
 use crate::server_log;
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -47,7 +46,7 @@ impl Master<'_> {
         let mut command = Command::new(&self.program);
         command.arg0(name).args(arguments).env_clear();
         command.envs(process::environment(&self.running.plan.process, &self.environment));
-        command.env(INHERIT_VARIABLE, value).env(steer::GENERATION_VARIABLE, steer::next_generation());
+        command.env(INHERIT_VARIABLE, value);
         // The master has no other thread that could fork meanwhile and leak them.
         let keep = |flags| fds.iter().try_for_each(|fd| fcntl_setfd(&**fd, flags));
         keep(FdFlags::empty())?;

@@ -1,6 +1,7 @@
 //! The task of a connection: takes its datagrams, lets the protocols and the streams work, sends all that came of it.
 
 use super::handshake::Check;
+use super::wait::Wait;
 use super::{MAX_BLOCKED, OneWay, Session, State, TABLE, code, default_server, log};
 use crate::connection::{Address, Client};
 use crate::listen::quic::{self, Link};
@@ -9,10 +10,10 @@ use crate::modules::core::Conf;
 use crate::snapshot::Shot;
 use crate::tls::quic::with_client;
 use crate::worker::timer::Timer;
-use crate::worker::{clock, counters};
+use crate::worker::clock;
 use bytes::Bytes;
 use hashbrown::HashMap;
-use quinn_proto::{Connection, ConnectionError as Lost, Dir, Event, StreamEvent, StreamId, Transmit};
+use quinn_proto::{Connection, Dir, Event, StreamEvent, StreamId, Transmit};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -37,23 +38,6 @@ thread_local! {
     static PACKETS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What is waited for, and how the wait ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wait {
-    /// The handshake: `client_header_timeout`.
-    Handshake,
-    /// The streams have their own deadlines.
-    Streams,
-    /// The client to acknowledge what it was sent, all of it: `send_timeout`, again with each acknowledgement.
-    Acknowledgements,
-    /// The first request, or the rest of a head: the same again.
-    Head,
-    /// The next request: `keepalive_timeout`.
-    Idle,
-    /// The end of QUIC's own farewell.
-    Farewell,
-}
-
 pub(super) struct Driver {
     pub(super) session: Rc<Session>,
     pub(super) client: Rc<Client>,
@@ -62,15 +46,15 @@ pub(super) struct Driver {
     timer: Timer,
     due: Option<Instant>,
     /// Ours.
-    patience: Timer,
-    wait: Wait,
+    pub(super) patience: Timer,
+    pub(super) wait: Wait,
     pub(super) shaking: bool,
     /// The client's certificate is asked about: its requests wait.
     pub(super) check: Option<Check>,
     drained: bool,
-    counted_idle: bool,
+    pub(super) counted_idle: bool,
     /// The estimate of the round trip when it was looked at the last time.
-    round_trip: Duration,
+    pub(super) round_trip: Duration,
     /// Datagrams that found no room.
     unsent: Option<(Transmit, Vec<u8>)>,
 }
@@ -256,7 +240,7 @@ impl Driver {
         self.close(error.code, &error.text);
     }
 
-    fn close(&mut self, why: ErrorCode, text: &str) {
+    pub(super) fn close(&mut self, why: ErrorCode, text: &str) {
         let reason = Bytes::copy_from_slice(text.as_bytes());
         self.session.state.borrow_mut().quic.close(Instant::now(), code(why), reason);
         self.end_streams();
@@ -296,7 +280,7 @@ impl Driver {
         }
     }
 
-    fn settings<'a>(&self, shot: &'a Shot) -> &'a Conf {
+    pub(super) fn settings<'a>(&self, shot: &'a Shot) -> &'a Conf {
         &shot.location(shot.server(default_server(shot, &self.client)).root).conf.core
     }
 
@@ -311,67 +295,6 @@ impl Driver {
             self.close(ErrorCode::NO_ERROR, "");
         }
         over
-    }
-
-    /// What is waited for on our side, and whether it took too long.
-    fn wait_for(&mut self, cx: &mut Context<'_>) {
-        let wait = {
-            let mut state = self.session.state.borrow_mut();
-            match () {
-                () if state.dead || state.quic.is_closed() => Wait::Farewell,
-                () if self.shaking || self.check.is_some() => Wait::Handshake,
-                () if state.streams.values().any(|s| s.owned) => Wait::Streams,
-                () if state.is_sending() => Wait::Acknowledgements,
-                () if self.client.requests.get() == 0 || state.requests() > 0 => Wait::Head,
-                () => Wait::Idle,
-            }
-        };
-        self.count_idle(wait == Wait::Idle);
-        if std::mem::replace(&mut self.wait, wait) != wait {
-            let shot = crate::worker::shot();
-            let server = shot.server(default_server(&shot, &self.client));
-            match wait {
-                Wait::Streams | Wait::Farewell => self.patience.clear(),
-                Wait::Acknowledgements => self.patience.set(*self.settings(&shot).send_timeout),
-                Wait::Handshake | Wait::Head => self.patience.set(*server.conf.core.client_header_timeout),
-                Wait::Idle => self.patience.set(*self.settings(&shot).keepalive_timeout),
-            }
-        }
-        if self.patience.poll_expired(cx).is_pending() {
-            return;
-        }
-        if wait == Wait::Acknowledgements && self.has_progress() {
-            // The time begins anew with the next turn.
-            self.wait = Wait::Streams;
-            return crate::engine::wake(crate::engine::current());
-        }
-        match wait {
-            Wait::Handshake if self.shaking => self.lost(&Lost::TimedOut),
-            Wait::Idle => {}
-            _ => self.note("client timed out (110: Connection timed out)"),
-        }
-        self.calm();
-        self.patience.clear();
-        if self.session.state.borrow_mut().abandon_heads() {
-            // What is waited for next is found in the next turn.
-            self.wait = Wait::Streams;
-            return crate::engine::wake(crate::engine::current());
-        }
-        self.close(ErrorCode::NO_ERROR, "");
-        self.wait = Wait::Farewell;
-    }
-
-    /// Whether the client has acknowledged anything new since this was asked the last time: each time it does, the
-    /// estimate of the round trip is another. (The number of its ACK frames would say nothing: it may repeat itself.)
-    fn has_progress(&mut self) -> bool {
-        let round_trip = self.session.state.borrow().quic.rtt();
-        std::mem::replace(&mut self.round_trip, round_trip) != round_trip
-    }
-
-    fn count_idle(&mut self, idle: bool) {
-        if std::mem::replace(&mut self.counted_idle, idle) != idle {
-            counters::waiting(if idle { 1 } else { -1 });
-        }
     }
 
     /// Sends what there is. True: there is more.

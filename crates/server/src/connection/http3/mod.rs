@@ -3,7 +3,8 @@
 //! `quinn_proto` and `wire::http3`, which know no socket.
 //!
 //! ```text
-//! driver.rs     datagrams <-> streams; when the connection is idle, ends, or is given up
+//! driver.rs     datagrams <-> streams; when the connection ends
+//! wait.rs       what is waited for, and how long
 //! handshake.rs  what the handshake came to
 //! receive.rs    what streams bring: requests and the client's one-way streams
 //! stream.rs     what a request sees of its stream: body in, answer out
@@ -15,6 +16,7 @@ mod driver;
 mod handshake;
 mod receive;
 mod stream;
+mod wait;
 
 pub use answer::{informational, queue, write_head};
 pub use driver::serve;

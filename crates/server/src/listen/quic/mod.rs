@@ -16,7 +16,7 @@ mod mail;
 mod tokens;
 mod transport;
 
-use super::{Listener, steer};
+use super::Listener;
 use crate::connection::{self, Address};
 use crate::engine::{self, TaskId};
 use crate::log::error::Level;
@@ -110,7 +110,7 @@ impl Endpoint {
         let host_key = settings(&shot, &listener).quic_host_key.clone();
         let host_key = host_key.as_deref().unwrap_or(keys::own());
         let (number, mailbox) = mail::open().ok_or_else(|| io::Error::other("too many QUIC sockets"))?;
-        let owner = Owner { socket: steer::number(listener.place), endpoint: number };
+        let owner = Owner { socket: listener.place as u16, endpoint: number };
         let ids = Ids { owner, keys: Arc::new(keys::Ring::new(host_key)) };
         let mut config = EndpointConfig::new(ids.keys.clone());
         let maker = ids.clone();

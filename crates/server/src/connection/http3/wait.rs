@@ -1,0 +1,88 @@
+//! What a connection waits for when there is nothing to do, and how long: nginx's time-outs. QUIC's own are its library's.
+
+use super::default_server;
+use super::driver::Driver;
+use crate::worker::counters;
+use quinn_proto::ConnectionError as Lost;
+use std::task::Context;
+use wire::http3::ErrorCode;
+
+/// What is waited for, and how the wait ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// The handshake: `client_header_timeout`.
+    Handshake,
+    /// The streams have their own deadlines.
+    Streams,
+    /// The client to acknowledge what it was sent, all of it: `send_timeout`, again with each acknowledgement.
+    Acknowledgements,
+    /// The first request, or the rest of a head: the same again.
+    Head,
+    /// The next request: `keepalive_timeout`.
+    Idle,
+    /// The end of QUIC's own farewell.
+    Farewell,
+}
+
+impl Driver {
+    /// What is waited for on our side, and whether it took too long.
+    pub(super) fn wait_for(&mut self, cx: &mut Context<'_>) {
+        let wait = {
+            let mut state = self.session.state.borrow_mut();
+            match () {
+                () if state.dead || state.quic.is_closed() => Wait::Farewell,
+                () if self.shaking || self.check.is_some() => Wait::Handshake,
+                () if state.streams.values().any(|s| s.owned) => Wait::Streams,
+                () if state.is_sending() => Wait::Acknowledgements,
+                () if self.client.requests.get() == 0 || state.requests() > 0 => Wait::Head,
+                () => Wait::Idle,
+            }
+        };
+        self.count_idle(wait == Wait::Idle);
+        if std::mem::replace(&mut self.wait, wait) != wait {
+            let shot = crate::worker::shot();
+            let server = shot.server(default_server(&shot, &self.client));
+            match wait {
+                Wait::Streams | Wait::Farewell => self.patience.clear(),
+                Wait::Acknowledgements => self.patience.set(*self.settings(&shot).send_timeout),
+                Wait::Handshake | Wait::Head => self.patience.set(*server.conf.core.client_header_timeout),
+                Wait::Idle => self.patience.set(*self.settings(&shot).keepalive_timeout),
+            }
+        }
+        if self.patience.poll_expired(cx).is_pending() {
+            return;
+        }
+        if wait == Wait::Acknowledgements && self.has_progress() {
+            // The time begins anew with the next turn.
+            self.wait = Wait::Streams;
+            return crate::engine::wake(crate::engine::current());
+        }
+        match wait {
+            Wait::Handshake if self.shaking => self.lost(&Lost::TimedOut),
+            Wait::Idle => {}
+            _ => self.note("client timed out (110: Connection timed out)"),
+        }
+        self.calm();
+        self.patience.clear();
+        if self.session.state.borrow_mut().abandon_heads() {
+            // What is waited for next is found in the next turn.
+            self.wait = Wait::Streams;
+            return crate::engine::wake(crate::engine::current());
+        }
+        self.close(ErrorCode::NO_ERROR, "");
+        self.wait = Wait::Farewell;
+    }
+
+    /// Whether the client has acknowledged anything new since this was asked the last time: each time it does, the
+    /// estimate of the round trip is another. (The number of its ACK frames would say nothing: it may repeat itself.)
+    fn has_progress(&mut self) -> bool {
+        let round_trip = self.session.state.borrow().quic.rtt();
+        std::mem::replace(&mut self.round_trip, round_trip) != round_trip
+    }
+
+    pub(super) fn count_idle(&mut self, idle: bool) {
+        if std::mem::replace(&mut self.counted_idle, idle) != idle {
+            counters::waiting(if idle { 1 } else { -1 });
+        }
+    }
+}
