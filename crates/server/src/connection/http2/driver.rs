@@ -1,5 +1,8 @@
 //! The task of a connection: reads, lets the protocol and the streams work, writes all that came of it in one call.
 
+mod wait;
+
+use self::wait::Wait;
 use super::link::Link;
 use super::{Http2Stream, OUTPUT_LIMIT, Session, State};
 use crate::connection::fields::{self, Arrived};
@@ -8,7 +11,7 @@ use crate::connection::socket::Socket;
 use crate::connection::{Client, Session as Way, pool, stream};
 use crate::engine::{self, TaskId};
 use crate::log::error::Level;
-use crate::modules::core::{Conf, Lingering};
+use crate::modules::core::Conf;
 use crate::request::Version;
 use crate::snapshot::{LocationId, ServerId, Shot};
 use crate::worker::timer::Timer;
@@ -19,66 +22,17 @@ use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use wire::http2::ErrorCode;
 use wire::http2::connection::{Config, Connection, ConnectionError, Event, Role};
 use wire::http2::hpack::HeaderBlock;
 use wire::http2::hpack::decoder::Limits;
-use wire::http2::{ErrorCode, PREFACE};
 
 /// Reads and writes of one turn, before other connections of the thread get theirs.
 const STEPS: usize = 8;
-/// A connection that waits longer than this for its next request gives back what it holds.
-const STAY_READY: Duration = Duration::from_millis(20);
-/// How much a lingering close reads at once.
-const LINGER_BUFFER: usize = 4096;
-
-const TIMED_OUT: &str = "client timed out (110: Connection timed out)";
 
 thread_local! {
     /// Room for the fields of one header block.
     static FIELDS: RefCell<HeaderBlock> = RefCell::default();
-}
-
-/// Whether a connection may speak HTTP/2 without having agreed on it: `listen ... http2`, or `http2 on` in the server that
-/// its address stands for.
-/// Where there is TLS, ALPN is the place to agree.
-pub fn is_wanted(client: &Client) -> bool {
-    let shot = crate::worker::shot();
-    let site = shot.ports[crate::worker::port_of(&shot, client.listener)].site(client);
-    if site.ssl {
-        return false;
-    }
-    site.http2 || *shot.location(shot.server(site.default).root).conf.http2.http2
-}
-
-/// Whether a client has agreed on HTTP/2 by ALPN.
-pub fn is_agreed(client: &Client) -> bool {
-    client.tls.get().and_then(|facts| facts.done.get()).is_some_and(|done| done.alpn.as_deref() == Some(b"h2"))
-}
-
-/// Whether the bytes are the beginning of HTTP/2. None: they may become it.
-pub fn is_preface(bytes: &[u8]) -> Option<bool> {
-    match bytes.len() < PREFACE.len() {
-        true if PREFACE.starts_with(bytes) => None,
-        true => Some(false),
-        false => Some(bytes.starts_with(PREFACE)),
-    }
-}
-
-/// What is waited for, and how the wait ends.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Wait {
-    /// The streams have their own deadlines.
-    Streams,
-    /// The first request: `client_header_timeout`.
-    First,
-    /// The rest of a head: the same, for its stream.
-    Head,
-    /// The next request, with everything at hand.
-    Ready,
-    /// The next request: `keepalive_timeout`.
-    Idle,
-    /// The socket to take more: `send_timeout`.
-    Write,
 }
 
 /// How a connection ends.
@@ -366,123 +320,6 @@ impl Driver {
         Ok(blocked)
     }
 
-    /// Nothing is to be done now: what is waited for? None: something is to be written after all.
-    fn rest(&mut self, cx: &mut Context<'_>, blocked: bool) -> Option<Poll<End>> {
-        let wait = self.what_to_wait_for(blocked);
-        let idle = matches!(wait, Wait::Ready | Wait::Idle);
-        if idle && self.session.state.borrow().wire.is_going_away() {
-            return Some(Poll::Ready(End::Said));
-        }
-        self.count_idle(idle);
-        if std::mem::replace(&mut self.wait, wait) != wait {
-            let shot = crate::worker::shot();
-            let core = self.settings(&shot);
-            let header = *shot.server(default_server(&shot, &self.client).0).conf.core.client_header_timeout;
-            match wait {
-                Wait::Streams => self.timer.clear(),
-                Wait::First | Wait::Head => self.timer.set(header),
-                Wait::Ready => self.timer.set(STAY_READY.min(*core.keepalive_timeout)),
-                Wait::Idle => self.timer.set(core.keepalive_timeout.saturating_sub(STAY_READY)),
-                Wait::Write => self.timer.set(*core.send_timeout),
-            }
-        }
-        if wait == Wait::Idle {
-            self.give_back();
-        }
-        if self.timer.poll_expired(cx).is_pending() {
-            return Some(Poll::Pending);
-        }
-        self.time_out(wait)
-    }
-
-    fn what_to_wait_for(&self, blocked: bool) -> Wait {
-        let state = self.session.state.borrow();
-        if blocked {
-            Wait::Write
-        } else if self.failed {
-            Wait::Ready
-        } else if state.wire.is_head_pending() {
-            Wait::Head
-        } else if !state.wire.streams().is_empty() {
-            Wait::Streams
-        } else if self.rested {
-            Wait::Idle
-        } else if self.started || state.wire.is_going_away() {
-            Wait::Ready
-        } else {
-            Wait::First
-        }
-    }
-
-    /// An idle connection holds no buffer.
-    fn give_back(&mut self) {
-        let mut state = self.session.state.borrow_mut();
-        if let Some(buffer) = state.wire.take_buffer() {
-            pool::give_buffer(buffer);
-        }
-        state.wire.rest();
-        drop(state);
-        self.link.give_back();
-    }
-
-    fn time_out(&mut self, wait: Wait) -> Option<Poll<End>> {
-        let mut state = self.session.state.borrow_mut();
-        match wait {
-            Wait::Streams => return Some(Poll::Pending),
-            Wait::Write => {
-                self.log(Level::Info, TIMED_OUT);
-                return Some(Poll::Ready(End::Gone));
-            }
-            Wait::Ready => {
-                drop(state);
-                self.rested = true;
-                return None;
-            }
-            Wait::Head => {
-                state.wire.abandon_head();
-                self.started = true;
-            }
-            Wait::First => state.wire.goaway(ErrorCode::PROTOCOL_ERROR),
-            Wait::Idle => state.wire.goaway(ErrorCode::NO_ERROR),
-        }
-        if wait != Wait::Idle {
-            self.log(Level::Info, TIMED_OUT);
-        }
-        None
-    }
-
-    fn count_idle(&mut self, idle: bool) {
-        if std::mem::replace(&mut self.counted_idle, idle) != idle {
-            counters::waiting(if idle { 1 } else { -1 });
-        }
-    }
-
-    /// Reads what the client still sends, so that it sees our last frames before a reset.
-    async fn linger(&mut self) {
-        let shot = crate::worker::shot();
-        let core = self.settings(&shot);
-        if *core.lingering_close == Lingering::Off {
-            return;
-        }
-        let (time, each) = (*core.lingering_time, *core.lingering_timeout);
-        drop(shot);
-        self.link.socket.shutdown();
-        let end = clock::monotonic_ms() + time.as_millis() as u64;
-        let mut buffer = Vec::with_capacity(LINGER_BUFFER);
-        loop {
-            let left = end.saturating_sub(clock::monotonic_ms());
-            if left == 0 || crate::worker::draining() {
-                return;
-            }
-            self.timer.set(each.min(Duration::from_millis(left)));
-            buffer.clear();
-            match self.timer.guard(self.link.socket.read(&mut buffer)).await {
-                Some(Ok(n)) if n > 0 => {}
-                _ => return,
-            }
-        }
-    }
-
     fn log(&self, level: Level, text: &str) {
         let shot = crate::worker::shot();
         let log = &self.settings(&shot).error_log;
@@ -508,52 +345,6 @@ impl Drop for Driver {
 fn default_server(shot: &Shot, client: &Client) -> (ServerId, LocationId) {
     let server = shot.ports[crate::worker::port_of(shot, client.listener)].site(client).default;
     (server, shot.server(server).root)
-}
-
-impl State {
-    /// A piece of a body has come. What nobody reads is only looked at for its length.
-    fn take_data(&mut self, id: u32, bytes: &[u8], end: bool) {
-        let Some(s) = self.wire.stream(id) else { return };
-        let fits = s.data.take(bytes, end);
-        let (skip, ownerless) = (s.data.skip, s.data.ownerless);
-        if !fits && skip {
-            self.wire.reset(id, ErrorCode::PROTOCOL_ERROR);
-            self.end_stream(id);
-        } else if ownerless && (end || self.wire.receivable(id) == 0) {
-            self.wire.release(id, ErrorCode::NO_ERROR);
-        }
-    }
-
-    /// Trailers have come: nobody has a use for them.
-    fn end_body(&mut self, id: u32, malformed: bool) {
-        if malformed {
-            self.wire.reset(id, ErrorCode::PROTOCOL_ERROR);
-            return self.end_stream(id);
-        }
-        self.take_data(id, b"", true);
-    }
-
-    /// A stream was reset.
-    fn end_stream(&mut self, id: u32) {
-        let Some(s) = self.wire.stream(id) else { return };
-        s.data.end();
-        if s.data.ownerless {
-            self.wire.release(id, ErrorCode::NO_ERROR);
-        }
-    }
-
-    /// Tells clients to stop that send what nobody reads for too long. Gives the time of the next such, ms.
-    fn stop_unread(&mut self) -> Option<u64> {
-        let now = clock::monotonic_ms();
-        while let Some(&(until, id)) = self.unread.front() {
-            if until > now && self.wire.stream(id).is_some() {
-                return Some(until - now);
-            }
-            self.unread.pop_front();
-            self.wire.release(id, ErrorCode::NO_ERROR);
-        }
-        None
-    }
 }
 
 fn reset_text(stream: u32, code: ErrorCode) -> String {

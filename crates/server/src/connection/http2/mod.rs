@@ -3,19 +3,25 @@
 //! The protocol itself is `wire::http2`, which knows no socket.
 //!
 //! ```text
+//! agree.rs    whether it is spoken at all
 //! link.rs     the socket, and what was read from it; connections to peers have the same
-//! driver.rs   bytes <-> frames; when the connection is idle, ends, or is given up
+//! driver.rs   bytes <-> frames; when the connection ends, or is given up
+//! driver/wait.rs  what is waited for, and how long; when it is idle
+//! body.rs     bodies as they come, and those that nobody reads
 //! stream.rs   what a request sees of its stream: body in, answer out
 //! answer.rs   head, body and trailers of an answer as frames
 //! ```
 
+mod agree;
 mod answer;
+mod body;
 mod driver;
 pub mod link;
 mod stream;
 
+pub use agree::{is_agreed, is_preface, is_wanted};
 pub use answer::{informational, queue, write_head};
-pub use driver::{is_agreed, is_preface, is_wanted, serve};
+pub use driver::serve;
 pub use stream::Http2Stream;
 
 use crate::connection::output::Output;
@@ -121,18 +127,6 @@ impl State {
             s.data.is_ready = true;
             self.ready.push_back(id);
         }
-    }
-}
-
-impl StreamState {
-    /// Takes a piece of the body. False: it is not what `Content-Length` announced.
-    fn take(&mut self, bytes: &[u8], end: bool) -> bool {
-        self.received += bytes.len() as u64;
-        if !self.skip {
-            self.input.extend_from_slice(bytes);
-        }
-        self.wake();
-        self.length.is_none_or(|n| if end { self.received == n } else { self.received <= n })
     }
 }
 

@@ -1,0 +1,153 @@
+//! What a connection waits for when nothing is to be done, how long, and what then. An idle one gives back what it holds.
+
+use super::{Driver, End, default_server};
+use crate::connection::pool;
+use crate::log::error::Level;
+use crate::modules::core::Lingering;
+use crate::worker::{clock, counters};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use wire::http2::ErrorCode;
+
+/// A connection that waits longer than this for its next request gives back what it holds.
+const STAY_READY: Duration = Duration::from_millis(20);
+/// How much a lingering close reads at once.
+const LINGER_BUFFER: usize = 4096;
+
+const TIMED_OUT: &str = "client timed out (110: Connection timed out)";
+
+/// What is waited for, and how the wait ends.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// The streams have their own deadlines.
+    Streams,
+    /// The first request: `client_header_timeout`.
+    First,
+    /// The rest of a head: the same, for its stream.
+    Head,
+    /// The next request, with everything at hand.
+    Ready,
+    /// The next request: `keepalive_timeout`.
+    Idle,
+    /// The socket to take more: `send_timeout`.
+    Write,
+}
+
+impl Driver {
+    /// Nothing is to be done now: what is waited for? None: something is to be written after all.
+    pub(super) fn rest(&mut self, cx: &mut Context<'_>, blocked: bool) -> Option<Poll<End>> {
+        let wait = self.what_to_wait_for(blocked);
+        let idle = matches!(wait, Wait::Ready | Wait::Idle);
+        if idle && self.session.state.borrow().wire.is_going_away() {
+            return Some(Poll::Ready(End::Said));
+        }
+        self.count_idle(idle);
+        if std::mem::replace(&mut self.wait, wait) != wait {
+            let shot = crate::worker::shot();
+            let core = self.settings(&shot);
+            let header = *shot.server(default_server(&shot, &self.client).0).conf.core.client_header_timeout;
+            match wait {
+                Wait::Streams => self.timer.clear(),
+                Wait::First | Wait::Head => self.timer.set(header),
+                Wait::Ready => self.timer.set(STAY_READY.min(*core.keepalive_timeout)),
+                Wait::Idle => self.timer.set(core.keepalive_timeout.saturating_sub(STAY_READY)),
+                Wait::Write => self.timer.set(*core.send_timeout),
+            }
+        }
+        if wait == Wait::Idle {
+            self.give_back();
+        }
+        if self.timer.poll_expired(cx).is_pending() {
+            return Some(Poll::Pending);
+        }
+        self.time_out(wait)
+    }
+
+    fn what_to_wait_for(&self, blocked: bool) -> Wait {
+        let state = self.session.state.borrow();
+        if blocked {
+            Wait::Write
+        } else if self.failed {
+            Wait::Ready
+        } else if state.wire.is_head_pending() {
+            Wait::Head
+        } else if !state.wire.streams().is_empty() {
+            Wait::Streams
+        } else if self.rested {
+            Wait::Idle
+        } else if self.started || state.wire.is_going_away() {
+            Wait::Ready
+        } else {
+            Wait::First
+        }
+    }
+
+    /// An idle connection holds no buffer.
+    fn give_back(&mut self) {
+        let mut state = self.session.state.borrow_mut();
+        if let Some(buffer) = state.wire.take_buffer() {
+            pool::give_buffer(buffer);
+        }
+        state.wire.rest();
+        drop(state);
+        self.link.give_back();
+    }
+
+    fn time_out(&mut self, wait: Wait) -> Option<Poll<End>> {
+        let mut state = self.session.state.borrow_mut();
+        match wait {
+            Wait::Streams => return Some(Poll::Pending),
+            Wait::Write => {
+                self.log(Level::Info, TIMED_OUT);
+                return Some(Poll::Ready(End::Gone));
+            }
+            Wait::Ready => {
+                drop(state);
+                self.rested = true;
+                return None;
+            }
+            Wait::Head => {
+                state.wire.abandon_head();
+                self.started = true;
+            }
+            Wait::First => state.wire.goaway(ErrorCode::PROTOCOL_ERROR),
+            Wait::Idle => state.wire.goaway(ErrorCode::NO_ERROR),
+        }
+        if wait != Wait::Idle {
+            self.log(Level::Info, TIMED_OUT);
+        }
+        None
+    }
+
+    pub(super) fn count_idle(&mut self, idle: bool) {
+        if std::mem::replace(&mut self.counted_idle, idle) != idle {
+            counters::waiting(if idle { 1 } else { -1 });
+        }
+    }
+
+    /// Reads what the client still sends, so that it sees our last frames before a reset.
+    pub(super) async fn linger(&mut self) {
+        let shot = crate::worker::shot();
+        let core = self.settings(&shot);
+        if *core.lingering_close == Lingering::Off {
+            return;
+        }
+        let (time, each) = (*core.lingering_time, *core.lingering_timeout);
+        drop(shot);
+        self.link.socket.shutdown();
+        let end = clock::monotonic_ms() + time.as_millis() as u64;
+        let mut buffer = Vec::with_capacity(LINGER_BUFFER);
+        loop {
+            let left = end.saturating_sub(clock::monotonic_ms());
+            if left == 0 || crate::worker::draining() {
+                return;
+            }
+            self.timer.set(each.min(Duration::from_millis(left)));
+            buffer.clear();
+            match self.timer.guard(self.link.socket.read(&mut buffer)).await {
+                Some(Ok(n)) if n > 0 => {}
+                _ => return,
+            }
+        }
+    }
+}
