@@ -148,7 +148,7 @@ fn settings_pings_priorities_and_empty_data() {
 fn unknown_frames() {
     let server = site();
     let mut client = open(&server);
-    let large = frame(0x77, 0, 0, &vec![0; wire::http2::LARGEST_TAKEN]);
+    let large = frame(0x77, 0, 0, &vec![0; wire::http2::DEFAULT_FRAME]);
     flood(&server, &mut client, &[FLOOD], |_| large.clone());
 }
 

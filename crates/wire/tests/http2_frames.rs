@@ -4,7 +4,7 @@
 use wire::http2::connection::{Config, Connection, ConnectionError, Event, Role};
 use wire::http2::frame::{FrameHeader, HEADER, flag, kind};
 use wire::http2::hpack::{HeaderBlock, decoder::Limits, encoder::Encoder};
-use wire::http2::{ErrorCode, LARGEST_TAKEN, PREFACE, flood};
+use wire::http2::{DEFAULT_FRAME, ErrorCode, LARGEST_FROM_SERVER, PREFACE, flood};
 use wire::span::Span;
 
 type Server = Connection<()>;
@@ -108,8 +108,8 @@ fn broken_frames_cost_the_connection() {
     refused(&frame(kind::GOAWAY, 0, 1, &[0; 8]), protocol);
     refused(&frame(kind::WINDOW_UPDATE, 0, 0, &[0; 4]), protocol);
     refused(&frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]), flow);
-    refused(&FrameHeader { len: LARGEST_TAKEN + 1, kind: kind::DATA, flags: 0, stream: 1 }.bytes(), size);
-    refused(&frame(kind::HEADERS, flag::END_HEADERS, 3, &[0; 90_000]), ErrorCode::ENHANCE_YOUR_CALM);
+    refused(&FrameHeader { len: DEFAULT_FRAME + 1, kind: kind::DATA, flags: 0, stream: 1 }.bytes(), size);
+    refused(&frame(kind::HEADERS, flag::END_HEADERS, 3, &[0; 90_000]), size);
 }
 
 /// As large as a frame can be: what has come of it is handed on at once, none of it is kept.
@@ -117,14 +117,14 @@ fn broken_frames_cost_the_connection() {
 fn the_largest_frame_is_taken_as_it_comes() {
     let mut c = server();
     feed(&mut c, &request(1, false)).unwrap();
-    c.open_window(1, LARGEST_TAKEN as u32);
-    let header = FrameHeader { len: LARGEST_TAKEN, kind: kind::DATA, flags: flag::END_STREAM, stream: 1 };
+    c.open_window(1, DEFAULT_FRAME as u32);
+    let header = FrameHeader { len: DEFAULT_FRAME, kind: kind::DATA, flags: flag::END_STREAM, stream: 1 };
     assert_eq!(feed(&mut c, &header.bytes()).unwrap(), []);
-    let (piece, mut come) = (vec![b'x'; 100_000], 0);
-    while come < LARGEST_TAKEN {
-        let n = piece.len().min(LARGEST_TAKEN - come);
+    let (piece, mut come) = (vec![b'x'; 5000], 0);
+    while come < DEFAULT_FRAME {
+        let n = piece.len().min(DEFAULT_FRAME - come);
         come += n;
-        let end = come == LARGEST_TAKEN;
+        let end = come == DEFAULT_FRAME;
         assert_eq!(feed(&mut c, &piece[..n]).unwrap(), [Event::Data { stream: 1, span: Span::new(0, n), end }]);
     }
 }
@@ -344,4 +344,17 @@ fn nothing_is_taken_after_goaway() {
     assert_eq!(feed(&mut c, &request(3, true)), Ok(vec![]));
     assert_eq!(feed(&mut c, &frame(kind::DATA, flag::END_STREAM, 1, b"x")).unwrap().len(), 1);
     assert!(drain(&mut c).is_empty());
+}
+
+#[test]
+fn larger_frames_are_taken_of_a_server() {
+    let limits = Limits { field: 8192, block: 32768 };
+    let config = Config { role: Role::Client, max_streams: 10, stream_window: 1000, headers: limits };
+    let mut c = Server::new(config);
+    let out = c.output().to_vec();
+    let size = [0, 5, 0, 0x10, 0, 0];
+    assert!(out.windows(size.len()).any(|w| w == size), "SETTINGS_MAX_FRAME_SIZE of a mebibyte");
+    feed(&mut c, &frame(kind::SETTINGS, 0, 0, b"")).unwrap();
+    let header = FrameHeader { len: LARGEST_FROM_SERVER + 1, kind: kind::PING, flags: 0, stream: 0 };
+    assert_eq!(feed(&mut c, &header.bytes()).unwrap_err().code, ErrorCode::FRAME_SIZE_ERROR);
 }

@@ -5,7 +5,7 @@ use super::flood::Counters;
 use super::frame::{FrameHeader, kind};
 use super::hpack::decoder::{Decoder, Limits};
 use super::hpack::encoder::Encoder;
-use super::{DEFAULT_FRAME, DEFAULT_WINDOW, ErrorCode, MAX_WINDOW};
+use super::{DEFAULT_FRAME, DEFAULT_WINDOW, ErrorCode, LARGEST_FROM_SERVER, MAX_WINDOW};
 use crate::span::Span;
 
 /// Streams that we reset last: what is still on the way for them is no error.
@@ -18,6 +18,16 @@ pub enum Role {
     Server,
     /// Streams are opened by us.
     Client,
+}
+
+impl Role {
+    /// The largest frame that is taken of the other side.
+    pub(super) fn largest_taken(self) -> usize {
+        match self {
+            Role::Server => DEFAULT_FRAME,
+            Role::Client => LARGEST_FROM_SERVER,
+        }
+    }
 }
 
 /// What the configuration says.

@@ -5,7 +5,7 @@ use super::connection::{Block, Connection, ConnectionError, Event, Reading, Role
 use super::flood::{Flood, MAX_CONTINUATIONS};
 use super::frame::{FrameHeader, HEADER, flag, kind, setting, word};
 use super::hpack::{HeaderBlock, HpackError};
-use super::{DEFAULT_FRAME, ErrorCode, LARGEST_TAKEN, MAX_FRAME, MAX_WINDOW, PREFACE};
+use super::{DEFAULT_FRAME, ErrorCode, MAX_FRAME, MAX_WINDOW, PREFACE};
 use crate::span::Span;
 
 type Step = Result<Option<Event>, ConnectionError>;
@@ -86,7 +86,7 @@ impl<T: Default> Connection<T> {
                 return protocol("client sent CONTINUATION frame with incorrect identifier");
             }
         }
-        if header.len > LARGEST_TAKEN {
+        if header.len > self.config.role.largest_taken() {
             let text = format!("client sent too large frame of {} bytes", header.len);
             return fail(ErrorCode::FRAME_SIZE_ERROR, text);
         }

@@ -3,7 +3,7 @@
 use super::connection::{Connection, Role, Stream};
 use super::frame::{FrameHeader, HEADER, flag, kind, setting};
 use super::hpack::encoder::Encoder;
-use super::{DEFAULT_WINDOW, ErrorCode, LARGEST_TAKEN, MAX_WINDOW, PREFACE};
+use super::{DEFAULT_WINDOW, ErrorCode, MAX_WINDOW, PREFACE};
 
 impl<T> Connection<T> {
     /// What waits to be written.
@@ -45,7 +45,7 @@ impl<T> Connection<T> {
             false => (setting::MAX_CONCURRENT_STREAMS, self.config.max_streams),
         };
         let window = (setting::INITIAL_WINDOW_SIZE, self.config.stream_window);
-        let settings = [first, window, (setting::MAX_FRAME_SIZE, LARGEST_TAKEN as u32)];
+        let settings = [first, window, (setting::MAX_FRAME_SIZE, self.config.role.largest_taken() as u32)];
         self.frame(kind::SETTINGS, 0, 0, settings.len() * 6);
         for (name, value) in settings {
             self.out.extend_from_slice(&name.to_be_bytes());
