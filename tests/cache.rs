@@ -324,25 +324,28 @@ fn large_answers_come_from_their_files() {
     assert_eq!(slow.response().text(), body);
 }
 
+/// Whatever it is that fails for its going: a look at its socket, or a write.
 #[test]
 fn a_client_that_leaves_does_not_stop_the_cache() {
-    let gate = Arc::new(Gate::default());
-    let backend = Backend::start({
-        let gate = gate.clone();
-        move |_| {
-            gate.pass();
-            ok(FRESH, "for the cache")
-        }
-    });
-    let server = site(&backend, "").start();
-    let mut client = server.connect();
-    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
-    assert!(wait(|| backend.seen().len() == 1));
-    drop(client);
-    gate.open();
-    assert!(wait(|| files(&server.dir().join("cache")).len() == 1));
-    assert_eq!(get(&server, "/"), said("HIT", "for the cache"));
-    assert_eq!(backend.seen().len(), 1);
+    for body in ["for the cache".to_owned(), "much ".repeat(1_000_000)] {
+        let gate = Arc::new(Gate::default());
+        let backend = Backend::start({
+            let (gate, body) = (gate.clone(), body.clone());
+            move |_| {
+                gate.pass();
+                ok(FRESH, &body)
+            }
+        });
+        let server = site(&backend, "").start();
+        let mut client = server.connect();
+        client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+        assert!(wait(|| backend.seen().len() == 1));
+        drop(client);
+        gate.open();
+        assert!(wait(|| files(&server.dir().join("cache")).len() == 1));
+        assert!(wait(|| get(&server, "/") == said("HIT", &body)));
+        assert_eq!(backend.seen().len(), 1);
+    }
 }
 
 #[test]

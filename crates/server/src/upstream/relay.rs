@@ -401,11 +401,17 @@ impl Relay<'_> {
         } else {
             r.ctx.cache = Some(caching);
         }
-        match place {
-            _ if self.alone => Ok(()),
+        let sent = match place {
+            _ if self.alone => return Ok(()),
             Some((file, offset)) => r.send_body(Chunk::File { file: &file, offset, len: bytes.len() as u64 }, false),
             None => r.send_body(Chunk::Bytes(bytes), false),
+        };
+        if sent.is_err() && is_filling(r) {
+            // The client is gone; what comes is for the cache.
+            self.alone = true;
+            return Ok(());
         }
+        sent
     }
 
     /// The peer closed its connection, or said that it is done.
