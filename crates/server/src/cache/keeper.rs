@@ -61,10 +61,17 @@ pub fn configure(caches: &[Arc<Cache>]) -> io::Result<()> {
     BELL.notify_one();
     let cold: Vec<_> =
         caches.iter().filter(|c| c.zone.cold.load(Relaxed) && !c.zone.loading.swap(true, Relaxed)).cloned().collect();
-    if !cold.is_empty() {
-        std::thread::Builder::new().name("cache loader".into()).spawn(move || cold.iter().for_each(|c| load(c)))?;
+    if cold.is_empty() {
+        return Ok(());
     }
-    Ok(())
+    let theirs = cold.clone();
+    let loader =
+        std::thread::Builder::new().name("cache loader".into()).spawn(move || theirs.iter().for_each(|c| load(c)));
+    if loader.is_err() {
+        // The next configuration tries again.
+        cold.iter().for_each(|c| c.zone.loading.store(false, Relaxed));
+    }
+    loader.map(drop)
 }
 
 fn manage_all() {
