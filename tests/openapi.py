@@ -61,10 +61,13 @@ def main():
                 # Something to change, and to remove.
                 for i in range(3):
                     data = b'{"server": "127.0.0.1:1%d"}' % i
-                    urllib.request.urlopen(f"{base}/{plane}/upstreams/{plane[0] if plane == 'stream' else 'u'}/servers", data).read()
+                    group = {"http": "u", "stream": "s"}[plane]
+                    urllib.request.urlopen(f"{base}/{plane}/upstreams/{group}/servers", data).read()
             checks = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+            # One thread: Python 3.11 miscounts the depth of syntax trees that two parse at once ("AST constructor recursion
+            # depth mismatch"), and hypothesis parses its own source.
             return subprocess.call([tool, "run", f"{base}/openapi.json", "--url", base, "--checks", checks,
-                                    "--workers", "2", *more], cwd=folder)
+                                    "--workers", "1", *more], cwd=folder)
         finally:
             server.terminate()
             server.wait()
