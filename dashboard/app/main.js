@@ -193,6 +193,12 @@ function setState(text, kind) {
   byId("state").className = `badge ${kind}`;
 }
 
+/** How a look went, unless the page was paused while it was under way. */
+function setLook(text, kind) {
+  if (paused) before = undefined;
+  else setState(text, kind);
+}
+
 async function refresh() {
   const all = await look();
   showNow(all);
@@ -219,9 +225,9 @@ async function turn() {
     try {
       if (round++ % 10 === 0) await about();
       await refresh();
-      setState("live", "ok");
+      setLook("live", "ok");
     } catch (error) {
-      setState("no answer", "bad");
+      setLook("no answer", "bad");
       before = undefined;
       if (!(error instanceof TypeError)) tell(error.message);
     }
