@@ -2,6 +2,7 @@
 //! (stateless reset) or that a client's address was checked (retry) though it knows nothing else of it.
 
 use super::ids::SEALED;
+use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use aws_lc_rs::{hkdf, hmac};
 use quinn_proto::crypto::{CryptoError, HmacKey};
@@ -28,6 +29,11 @@ impl Keys {
         };
         let (ids, resets) = (derived(b"connection ids"), derived(b"stateless resets"));
         Keys { host_key: host_key.into(), ids, resets }
+    }
+
+    /// Whether an id has this key's seal. Who may time the answer learns nothing of the seal.
+    fn has_sealed(&self, id: &[u8]) -> bool {
+        verify_slices_are_equal(&self.seal(id), &id[SEALED..]).is_ok()
     }
 
     fn seal(&self, id: &[u8]) -> [u8; SEAL] {
@@ -71,7 +77,7 @@ impl Ring {
     /// Whether an id has a seal of ours.
     pub(super) fn has_sealed(&self, id: &[u8]) -> bool {
         let keys = self.keys();
-        keys.0.seal(id) == id[SEALED..] || keys.1.as_ref().is_some_and(|k| k.seal(id) == id[SEALED..])
+        keys.0.has_sealed(id) || keys.1.as_ref().is_some_and(|k| k.has_sealed(id))
     }
 }
 
