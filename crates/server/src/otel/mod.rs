@@ -146,7 +146,11 @@ pub fn start(exporter: &Arc<Exporter>) {
     if exporter.started.swap(true, Relaxed) {
         return;
     }
-    EXPORTERS.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(exporter));
+    let mut all = EXPORTERS.lock().unwrap_or_else(PoisonError::into_inner);
+    // Those of configurations before are gone.
+    all.retain(|e| e.strong_count() > 0);
+    all.push(Arc::downgrade(exporter));
+    drop(all);
     let exporter = Arc::downgrade(exporter);
     crate::service::spawn(move || run(exporter));
 }
