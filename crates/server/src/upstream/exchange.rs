@@ -162,13 +162,7 @@ pub(super) async fn open(
         if let Poll::Ready(result) = wait.as_mut().poll(cx) {
             return Poll::Ready(Event::Done(result));
         }
-        if timer.poll_expired(cx).is_ready() {
-            return Poll::Ready(Event::TimedOut);
-        }
-        if watch && poll_client_gone(r, cx).is_ready() {
-            return Poll::Ready(Event::ClientGone);
-        }
-        Poll::Pending
+        poll_end(r, cx, &timer, watch)
     })
     .await;
     match event {
@@ -193,6 +187,17 @@ pub(super) enum Event<T> {
     Done(T),
     TimedOut,
     ClientGone,
+}
+
+/// Whether a wait is over though nothing has come: time has passed, or the client has gone if that is watched for.
+pub(super) fn poll_end<T>(r: &mut Request, cx: &mut Context<'_>, timer: &Timer, watch: bool) -> Poll<Event<T>> {
+    if timer.poll_expired(cx).is_ready() {
+        return Poll::Ready(Event::TimedOut);
+    }
+    if watch && poll_client_gone(r, cx).is_ready() {
+        return Poll::Ready(Event::ClientGone);
+    }
+    Poll::Pending
 }
 
 fn connect_failed(r: &Request, job: &Job, chosen: &Chosen, f: &connect::Failed) -> Failure {

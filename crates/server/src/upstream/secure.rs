@@ -1,7 +1,7 @@
 //! The TLS handshake with a peer, after `connect` and before the first byte of a request.
 
 use super::choose::Chosen;
-use super::exchange::{self, Failure};
+use super::exchange::{self, Event, Failure};
 use super::settings::{UpstreamSettings, next};
 use crate::connection::doing;
 use crate::connection::socket::Socket;
@@ -14,12 +14,6 @@ use crate::worker::timer::Timer;
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
-
-enum Event {
-    Done(io::Result<()>),
-    TimedOut,
-    ClientGone,
-}
 
 /// Makes a connection secure: the peer is who it must be when this has gone well.
 pub async fn shake(
@@ -39,18 +33,12 @@ pub async fn shake(
         }
     };
     timer.set(*conf.connect_timeout);
-    let watch = !*conf.ignore_client_abort;
+    let watch = exchange::watches_client(r, conf);
     let event = poll_fn(|cx| {
         if let Poll::Ready(result) = tls.poll_handshake(cx) {
             return Poll::Ready(Event::Done(result));
         }
-        if timer.poll_expired(cx).is_ready() {
-            return Poll::Ready(Event::TimedOut);
-        }
-        if watch && exchange::poll_client_gone(r, cx).is_ready() {
-            return Poll::Ready(Event::ClientGone);
-        }
-        Poll::Pending
+        exchange::poll_end(r, cx, timer, watch)
     })
     .await;
     match event {

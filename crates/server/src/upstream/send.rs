@@ -1,7 +1,7 @@
 //! The request of a try on its way to a peer that has the connection to itself: the head, and a body from memory, from a file, or as
 //! the client sends it. A peer that answers before it has all is listened to at once. Part of `exchange`.
 
-use super::exchange::{Event, Failure, Try, client_gone, poll_client_gone, watches_client};
+use super::exchange::{Event, Failure, Try, client_gone, poll_end, watches_client};
 use super::job::{Job, JobBody, Protocol};
 use super::settings::next;
 use crate::connection::pool as buffers;
@@ -75,13 +75,7 @@ impl Try<'_> {
                 if !std::mem::replace(&mut armed, true) {
                     self.connection.timer.set(*self.conf.send_timeout);
                 }
-                if self.connection.timer.poll_expired(cx).is_ready() {
-                    return Poll::Ready(Event::TimedOut);
-                }
-                if watch && poll_client_gone(r, cx).is_ready() {
-                    return Poll::Ready(Event::ClientGone);
-                }
-                Poll::Pending
+                poll_end(r, cx, &self.connection.timer, watch)
             })
             .await;
             match event {
