@@ -2,8 +2,6 @@
 import dataclasses
 import http.client
 import json
-import os
-import signal
 import subprocess
 
 from . import processes
@@ -74,7 +72,7 @@ def run(server, case, seconds, folder, server_cpu, load_cpu):
     user, system, precise = server.cpu()
     busy = processes.cpu_busy(server_cpu)
     outcome = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                             timeout=seconds + 30, preexec_fn=lambda: _prepare(load_cpu))
+                             timeout=seconds + 30, preexec_fn=lambda: processes.be_load(load_cpu))
     busy = processes.cpu_busy(server_cpu) - busy
     user_after, system_after, precise_after = server.cpu()
     lines = outcome.stdout.strip().splitlines()
@@ -85,8 +83,3 @@ def run(server, case, seconds, folder, server_cpu, load_cpu):
     return Round(said["requests"], said["micros"] / 1e6, user_after - user, system_after - system, spent,
                  max(0.0, busy - spent), {name: said[name] for name in ERRORS if said[name]}, said["p50_us"],
                  said["p99_us"])
-
-
-def _prepare(cpu):
-    os.sched_setaffinity(0, {cpu})
-    processes._libc.prctl(processes.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -82,17 +82,28 @@ class Running:
                 pass
 
 
-def start(name, command, folder, cpu, port=0):
+def be_load(cpu):
+    """Makes this process one of those that load the server: on a CPU of theirs, and none takes it from another.
+
+    wrk and the backend stand for other machines. Were they scheduled as usual, each message would wake one of them in the
+    place of the other: a server that has little to do then gets its events one by one, and is charged for that.
+    """
+    be_on(cpu)
+    os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+
+
+def be_on(cpu):
+    """Binds this process to a CPU, and its life to its parent's."""
+    os.sched_setaffinity(0, {cpu})
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def start(name, command, folder, cpu, port=0, become=be_on):
     """Starts a program on one CPU and waits until it listens on its port (0: does not wait)."""
     log = folder / f"{name}.out"
-
-    def prepare():
-        os.sched_setaffinity(0, {cpu})
-        _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
     with open(log, "ab") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
-                                   cwd=folder, start_new_session=True, preexec_fn=prepare)
+                                   cwd=folder, start_new_session=True, preexec_fn=lambda: become(cpu))
     running = Running(name, process, log, port)
     _running.append(running)
     if port:

@@ -32,7 +32,7 @@ class Rig:
         """The backend of the proxied cases, on the load's CPU."""
         port = processes.free_port()
         command = [self.programs["floor"], "answer", str(port)]
-        return processes.start("backend", command, self.folder, self.load_cpu, port)
+        return processes.start("backend", command, self.folder, self.load_cpu, port, processes.be_load)
 
     def start(self, name, case, backend_port):
         """Starts one server on the server's CPU. Raises StartError."""
