@@ -11,6 +11,7 @@ pub mod condition;
 pub mod find_max;
 pub mod hold;
 pub mod machine;
+mod neighbour;
 pub mod options;
 pub mod plan;
 mod preflight;

@@ -2,6 +2,7 @@
 
 use crate::ask::ask;
 use crate::machine;
+use crate::neighbour;
 use crate::plan::{Address, Http, Load, Plan};
 use crate::run::is_local;
 
@@ -65,9 +66,21 @@ fn descriptors(plan: &Plan) -> Option<String> {
 }
 
 fn shared_cpus(plan: &Plan) -> Option<String> {
-    is_local(plan).then(|| {
-        "the target is on this machine: it shares its CPUs with the generator, unless both are pinned (taskset)"
-            .to_owned()
+    if !is_local(plan) {
+        return None;
+    }
+    let Some(found) = neighbour::of(plan) else {
+        return Some(
+            "the target is on this machine: it shares its CPUs with the generator, unless both are pinned (taskset)"
+                .to_owned(),
+        );
+    };
+    let (name, pid, shared) = (found.name, found.pid, found.shared);
+    (!shared.is_empty()).then(|| {
+        format!(
+            "the target ({name}, process {pid}) is on this machine and may run on the generator's CPUs ({shared}): each takes \
+             from the other what is measured; keep them apart with taskset -c"
+        )
     })
 }
 

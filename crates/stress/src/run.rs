@@ -3,6 +3,7 @@
 
 use crate::client::{Client, Control, Ending, Message, now_ns};
 use crate::machine::{self, Counters};
+use crate::neighbour;
 use crate::plan::{Address, Load, Plan};
 use crate::probe::Probe;
 use crate::sample::{Sample, Second};
@@ -125,6 +126,7 @@ pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) 
         speed: interface.as_deref().filter(|i| machine::is_physical(i)).and_then(machine::speed),
         way_us: probe.finish(),
         is_local: is_local(plan),
+        shares_cpus: is_local(plan) && neighbour::of(plan).is_none_or(|n| !n.shared.is_empty()),
         is_loopback: interface.as_deref() == Some("lo"),
         ports: machine::local_ports().map(|p| u64::from(p) * plan.sources.len().max(1) as u64),
         time_waits: machine::time_waits(),

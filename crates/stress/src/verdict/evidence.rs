@@ -23,6 +23,9 @@ pub struct Evidence {
     pub way_us: Option<(f64, f64)>,
     /// The target is on this machine.
     pub is_local: bool,
+    /// It may run on CPUs of the generator, or nobody knows.
+    #[serde(default)]
+    pub shares_cpus: bool,
     /// It is reached by the loopback interface.
     pub is_loopback: bool,
     /// Local ports to one target address, over all sources.
@@ -53,6 +56,7 @@ impl Evidence {
         self.counters.retransmits += other.counters.retransmits;
         self.counters.out_segments += other.counters.out_segments;
         self.is_local |= other.is_local;
+        self.shares_cpus |= other.shares_cpus;
         self.is_loopback |= other.is_loopback;
         self.ports = Some(self.ports.unwrap_or(0) + other.ports.unwrap_or(0));
         self.time_waits = Some(self.time_waits.unwrap_or(0) + other.time_waits.unwrap_or(0));

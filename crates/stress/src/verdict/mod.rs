@@ -154,7 +154,7 @@ fn own_cpu(sample: &Sample, e: &Evidence) -> Vec<String> {
             crate::report::time(latency as f64)
         ));
     }
-    if !found.is_empty() && e.is_local {
+    if !found.is_empty() && e.shares_cpus {
         found.push("the target runs on this machine and shares its CPUs with the generator".to_owned());
     }
     found
