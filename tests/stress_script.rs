@@ -39,7 +39,7 @@ fn every_hook_is_called() {
     let script = r#"
         local threads = {}
         function setup(thread) thread:set("id", #threads + 1); table.insert(threads, thread) end
-        function init(args) name = args[1]; count = 0; good = 0 end
+        function init(args) name = args[1]; count = 0; good = 0; print("begun") end
         function request()
             count = count + 1
             return wrk.format("GET", "/" .. name .. "/" .. id .. "/" .. count, { ["X-Own"] = "yes" })
@@ -56,7 +56,9 @@ fn every_hook_is_called() {
         end
     "#;
     let out = scripted(script, "-t2 -c4 -n20 -- arg", &backend);
-    assert!(text(&out).contains("done 20 20 0 true\n"), "{out:?}");
+    let said = text(&out);
+    let at = |what: &str| said.find(what).unwrap_or_else(|| panic!("{what} in {said}"));
+    assert!(at("begun\n") < at(" 20 requests in ") && at(" 20 requests in ") < at("done 20 20 0 true\n"), "{said}");
     let seen = backend.seen();
     assert!(seen.iter().all(|s| s.header("X-Own") == Some("yes")) && seen.len() == 20);
     assert!(seen.iter().any(|s| s.line() == "GET /arg/2/1 HTTP/1.1"), "{seen:?}");

@@ -137,6 +137,9 @@ fn measure(o: &Options, mut fleet: Option<&mut Fleet>, interrupts: Interrupts) -
         (Some(record), None, code)
     };
     let Some(record) = record else { return Ok(code) };
+    if let Some(script) = &plan.script {
+        script.flush();
+    }
     out.print(&text::summary(&plan, &record, plan.latency));
     if let Some(script) = &plan.script {
         script.done(&record).map_err(|e| format!("script: {e}"))?;

@@ -143,6 +143,12 @@ impl Script {
         self.states[0].lua.globals().get::<mlua::LuaString>("__fixed").ok().map(|s| s.as_bytes().to_vec())
     }
 
+    /// What the script has printed goes out before what is printed next: Lua writes through C's buffer, which is not ours. A script
+    /// that has closed its output has nothing there.
+    pub fn flush(&self) {
+        let _ = self.states[0].lua.load("io.stdout:flush()").exec();
+    }
+
     /// Calls `done`.
     ///
     /// # Errors
