@@ -6,8 +6,11 @@
 //! word, which is compared where nginx is installed. `CONFTEST=write cargo test -p ironweir golden` writes the expected parts
 //! anew: look at the difference before committing it.
 
-use crate::harness::{Program, Site};
+use crate::harness::{Folder, Program, Site};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 struct Golden {
     path: PathBuf,
@@ -95,6 +98,75 @@ fn the_first_error_is_nginx_s() {
 fn a_status_that_scripts_can_use() {
     assert!(Site::exactly("events {}\n").check().0.success());
     assert_eq!(Site::exactly("event {}\n").check().0.code(), Some(1));
+}
+
+#[test]
+fn what_a_start_could_not_open_fails_the_test() {
+    let (status, said) = Site::exactly(
+        "pid @DIR@/none/pid; error_log @DIR@/none/error.log; events {}
+         http { access_log @DIR@/none/access.log; client_body_temp_path /proc/none;
+           server { listen 192.0.2.1:@PORT@; listen unix:@DIR@/none/socket; listen unix:@DIR@/new; } }",
+    )
+    .check();
+    assert_eq!(status.code(), Some(1));
+    let words = [
+        "the configuration file @DIR@/nginx.conf syntax is ok",
+        "[emerg] open() \"@DIR@/none/pid\" failed (2: No such file or directory)",
+        "[emerg] mkdir() \"/proc/none\" failed (2: No such file or directory)",
+        "[emerg] open() \"@DIR@/none/access.log\" failed (2: No such file or directory)",
+        "[emerg] open() \"@DIR@/none/error.log\" failed (2: No such file or directory)",
+        "[emerg] bind() to unix:@DIR@/none/socket failed (2: No such file or directory)",
+        "configuration file @DIR@/nginx.conf test failed",
+    ];
+    for word in words {
+        assert!(said.lines().any(|line| line == format!("nginx: {word}")), "{word}: {said}");
+    }
+    assert!(
+        said.contains("[emerg] bind() to 192.0.2.1:") && said.contains(" failed (99: Cannot assign requested address)")
+    );
+    assert!(!said.contains("@DIR@/new"), "{said}");
+}
+
+#[test]
+fn a_test_takes_nothing_from_a_server_that_runs() {
+    let server =
+        Site::http("server { listen 127.0.0.1:@PORT@ reuseport; listen unix:@DIR@/socket; return 200 served; }")
+            .start();
+    let pid = server.read("logs/nginx.pid");
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let clients = scope.spawn(|| {
+            while !over.load(Relaxed) {
+                assert_eq!(server.get("/").text(), "served");
+            }
+        });
+        for _ in 0..20 {
+            let mut command = Command::new(Program::under_test().path().unwrap());
+            let out = command.arg("-t").arg("-p").arg(server.dir()).args(["-c", "nginx.conf"]).output().unwrap();
+            assert!(out.status.success(), "{out:?}");
+        }
+        over.store(true, Relaxed);
+        clients.join().expect("every client is answered");
+    });
+    assert_eq!(server.read("logs/nginx.pid"), pid);
+    assert!(UnixStream::connect(server.dir().join("socket")).is_ok());
+}
+
+#[test]
+fn the_log_of_the_command_line_stands_in_for_one_that_is_not_configured() {
+    let folder = Folder::new();
+    folder.write("nginx.conf", "pid pid; events {}");
+    let check = |log: &str| {
+        let mut command = Command::new(Program::under_test().path().unwrap());
+        let out =
+            command.arg("-t").arg("-p").arg(folder.path()).args(["-c", "nginx.conf", "-e", log]).output().unwrap();
+        (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+    };
+    let (good, said) = check("none/own.log");
+    let refused = |line: &str| line.contains("[emerg]") && line.contains("/none/own.log\" failed (2: ");
+    assert!(!good && said.lines().any(refused), "{said}");
+    assert!(check("own.log").0 && folder.path().join("own.log").exists());
+    assert!(check("stderr").0, "{:?}", check("stderr"));
 }
 
 /// nginx's table of directives: none of them may be called unknown.

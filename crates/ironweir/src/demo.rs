@@ -107,7 +107,7 @@ fn read_configuration(folder: &Path, port: u16) -> Result<Snapshot, String> {
     let file = folder.join("nginx.conf");
     let mut bundle = conf::Bundle::default();
     bundle.add_file(file.clone(), configuration(folder, port));
-    let which = Which { file, prefix: folder.to_owned(), globals: Vec::new() };
+    let which = Which { file, prefix: folder.to_owned(), globals: Vec::new(), error_log: None };
     let Reading { tree, problems, snapshot, .. } = read(&bundle, &which, 1);
     snapshot.ok_or_else(|| problems.iter().map(|p| p.render_line(&tree.sources)).collect::<Vec<_>>().join("\n"))
 }

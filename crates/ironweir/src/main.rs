@@ -41,11 +41,16 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
     }
-    let which = Which { file: options.file.clone(), prefix: options.prefix.clone(), globals: options.globals.clone() };
+    let which = Which {
+        file: options.file.clone(),
+        prefix: options.prefix.clone(),
+        globals: options.globals.clone(),
+        error_log: options.error_log.clone(),
+    };
     if options.test {
         return test(&options, &which);
     }
-    server::serve::run(which, options.error_log, options.signal.as_deref(), std::env::args_os().collect())
+    server::serve::run(which, options.signal.as_deref(), std::env::args_os().collect())
 }
 
 fn print_version(options: &cli::Options) {
@@ -67,17 +72,16 @@ fn test(options: &cli::Options, which: &Which) -> ExitCode {
     let reading = read(&conf::Disk, which, 1);
     show(&reading.problems, &reading.tree.sources, Level::Warn);
     let file = which.file.display();
-    let good = reading.snapshot.is_some();
-    if good && !options.quiet {
+    if reading.snapshot.is_some() && !options.quiet {
         show(&reading.notes, &reading.tree.sources, Level::Notice);
         eprintln!("nginx: the configuration file {file} syntax is ok");
     }
-    if good {
-        if !options.quiet {
-            eprintln!("nginx: configuration file {file} test is successful");
-        }
-    } else {
+    let opens = |snapshot| server::serve::try_out(which, snapshot);
+    let good = reading.snapshot.as_ref().is_some_and(opens);
+    if !good {
         eprintln!("nginx: configuration file {file} test failed");
+    } else if !options.quiet {
+        eprintln!("nginx: configuration file {file} test is successful");
     }
     if options.dump && good {
         dump(&reading);

@@ -9,7 +9,6 @@ use crate::snapshot::Snapshot;
 use crate::worker::process::Workers;
 use conf::{Bundle, Disk, Files, Recorder};
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,15 +23,26 @@ struct Server {
 }
 
 /// Runs the server, or sends a signal to the one that runs.
-pub fn run(which: Which, error_log: Option<PathBuf>, signal: Option<&str>, arguments: Vec<OsString>) -> ExitCode {
-    error::set_default_log(ErrorLog::initial(error_log.filter(|p| p.as_os_str() != "stderr").as_deref()));
-    error::mirror_to_stderr(true);
+pub fn run(which: Which, signal: Option<&str>, arguments: Vec<OsString>) -> ExitCode {
+    log_from_here(&which);
     if let Some(signal) = signal {
         return send_signal(&which, signal);
     }
     let version = format!("nginx/{} (Ironweir {})", crate::NGINX_VERSION, env!("CARGO_PKG_VERSION"));
     let mut server = Server { which, generation: 0 };
     master::run(&mut server, Options { arguments, version })
+}
+
+fn log_from_here(which: &Which) {
+    error::set_default_log(ErrorLog::initial(which.error_log_file()));
+    error::mirror_to_stderr(true);
+}
+
+/// The second half of `-t`, after the syntax: whether a start would find all it opens. What fails is logged, and written to standard
+/// error.
+pub fn try_out(which: &Which, snapshot: &Snapshot) -> bool {
+    log_from_here(which);
+    master::try_out(&plan(snapshot, Arc::default())).is_ok()
 }
 
 fn send_signal(which: &Which, signal: &str) -> ExitCode {
@@ -56,6 +66,20 @@ fn complain(problems: &[conf::Problem], sources: &[conf::Source]) {
     }
 }
 
+/// What a configuration asks of the master.
+fn plan(snapshot: &Snapshot, payload: Arc<[u8]>) -> Plan {
+    let directories =
+        snapshot.directories.iter().map(|path| DirectorySpec { path: path.clone(), mode: DIRECTORY_MODE });
+    Plan {
+        directories: directories.collect(),
+        log_files: snapshot.log_paths(),
+        error_logs: snapshot.error_logs.clone(),
+        listens: snapshot.listens.clone(),
+        process: snapshot.process.clone(),
+        payload,
+    }
+}
+
 impl Service for Server {
     fn load(&mut self) -> Result<Plan, Vec<String>> {
         self.generation += 1;
@@ -63,16 +87,7 @@ impl Service for Server {
         let Reading { tree, problems, snapshot, .. } = read(&recorder, &self.which, self.generation);
         complain(&problems, &tree.sources);
         let Some(snapshot) = snapshot else { return Err(Vec::new()) };
-        let directories =
-            snapshot.directories.iter().map(|path| DirectorySpec { path: path.clone(), mode: DIRECTORY_MODE });
-        Ok(Plan {
-            directories: directories.collect(),
-            log_files: snapshot.log_paths(),
-            error_logs: snapshot.error_logs.clone(),
-            listens: snapshot.listens.clone(),
-            process: snapshot.process.clone(),
-            payload: recorder.into_bundle().to_bytes().into(),
-        })
+        Ok(plan(&snapshot, recorder.into_bundle().to_bytes().into()))
     }
 
     fn worker(&self) -> Worker {

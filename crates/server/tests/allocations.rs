@@ -84,7 +84,7 @@ fn kept_connections_allocate_nothing() {
     let mut bundle = conf::Bundle::default();
     let file = folder.join("nginx.conf");
     bundle.add_file(file.clone(), text);
-    let which = Which { file, prefix: folder.clone(), globals: Vec::new() };
+    let which = Which { file, prefix: folder.clone(), globals: Vec::new(), error_log: None };
     let mut snapshot = read(&bundle, &which, 1).snapshot.expect("a good configuration");
     snapshot.open_logs(&Default::default()).expect("logs open");
     let snapshot = Arc::new(snapshot);

@@ -1,10 +1,15 @@
 //! Reads a configuration whole: files, tree, levels, snapshot. What `-t`, the start and a reload have in common.
 
 use super::{Build, Plane};
+use crate::log::error::Level;
 use crate::modules;
+use crate::settings::{ErrorLogSpec, ErrorLogTarget};
 use crate::snapshot::Snapshot;
 use conf::{Contexts, Files, Problem, Tree};
 use std::path::{Path, PathBuf};
+
+/// The `-e` that is no file.
+const STDERR: &str = "stderr";
 
 /// Which configuration, as the command line says it.
 #[derive(Clone, Debug)]
@@ -15,6 +20,24 @@ pub struct Which {
     pub prefix: PathBuf,
     /// `-g`
     pub globals: Vec<u8>,
+    /// `-e`: where errors go until the configuration is read, and after it if there is no `error_log`. Absolute, or `stderr`.
+    pub error_log: Option<PathBuf>,
+}
+
+impl Which {
+    /// `-e`, if it is a file.
+    pub fn error_log_file(&self) -> Option<&Path> {
+        self.error_log.as_deref().filter(|path| *path != STDERR)
+    }
+
+    fn default_error_log(&self) -> ErrorLogSpec {
+        let target = match &self.error_log {
+            Some(path) if path == STDERR => ErrorLogTarget::Stderr,
+            Some(path) => ErrorLogTarget::File(path.clone()),
+            None => ErrorLogTarget::File(self.prefix.join("logs/error.log")),
+        };
+        ErrorLogSpec { target, level: Level::Error }
+    }
 }
 
 /// What was read.
@@ -39,10 +62,7 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     let mut main = build.level(Contexts::MAIN);
     build.block(&tree.nodes, &mut main);
     if build.error_logs.is_empty() {
-        build.error_logs.push(crate::settings::ErrorLogSpec {
-            target: crate::settings::ErrorLogTarget::File(which.prefix.join("logs/error.log")),
-            level: crate::log::error::Level::Error,
-        });
+        build.error_logs.push(which.default_error_log());
     }
     if build.process.user.is_none() && crate::master::is_root() {
         build.process.user = nobody();

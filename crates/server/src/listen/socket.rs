@@ -136,6 +136,29 @@ impl Listeners {
         Err(NotOpened)
     }
 
+    /// Finds out whether `specs` can be bound, for `-t`. Listens nowhere and shares nothing, so that a server that runs loses no
+    /// connection and no datagram; an address in use is as it should be. All failures are logged.
+    pub fn try_out(specs: &[ListenSpec]) -> Result<(), NotOpened> {
+        let mut outcome = Ok(());
+        for spec in specs {
+            match bind(spec, Sharing::Nobody) {
+                Ok(_) => {
+                    if let ListenAddress::Unix(path) = &spec.address
+                        && !is_abstract(path)
+                    {
+                        remove(path);
+                    }
+                }
+                Err((_, e)) if e.kind() == io::ErrorKind::AddrInUse => {}
+                Err((step, e)) => {
+                    server_log!(Emerg, "{step} failed {}", Errno(&e));
+                    outcome = Err(NotOpened);
+                }
+            }
+        }
+        outcome
+    }
+
     /// What is open here of what `spec` asks for.
     fn kept(&self, spec: &ListenSpec) -> Listener {
         let found = self.list.iter().find(|l| l.is_for(spec));
@@ -170,7 +193,12 @@ impl Listeners {
         overlapping.iter().flat_map(|l| &l.sockets).for_each(|socket| share(socket, spec));
         while listener.sockets.len() < wanted {
             let alone = listener.sockets.is_empty() && overlapping.is_empty() && !spec.reuseport;
-            match open(spec, alone, wanted > 1) {
+            let sharing = match (alone, wanted > 1) {
+                (false, _) => Sharing::AtOnce,
+                (true, true) => Sharing::Later,
+                (true, false) => Sharing::Alone,
+            };
+            match open(spec, sharing) {
                 Ok(fd) => listener.sockets.push(ListenSocket::new(fd)),
                 Err((step, e)) => {
                     server_log!(Emerg, "{step} failed {}", Errno(&e));
@@ -187,8 +215,11 @@ impl Listeners {
             if next.list.iter().any(|l| l.address == listener.address) {
                 continue;
             }
-            if let ListenAddress::Unix(path) = &listener.address {
-                unlink(path);
+            if let ListenAddress::Unix(path) = &listener.address
+                && !is_abstract(path)
+            {
+                server_log!(Warn, "deleting socket {}", path.display());
+                remove(path);
             }
         }
     }
@@ -202,14 +233,15 @@ impl Listeners {
     }
 }
 
-fn unlink(path: &Path) {
-    if path.as_os_str().is_empty() || path.as_os_str().as_encoded_bytes()[0] == 0 {
-        return;
-    }
-    server_log!(Warn, "deleting socket {}", path.display());
+fn remove(path: &Path) {
     if let Err(e) = std::fs::remove_file(path) {
         server_log!(Emerg, "unlink() {} failed {}", path.display(), Errno(&e));
     }
+}
+
+/// Whether a unix socket's name is no file's.
+fn is_abstract(path: &Path) -> bool {
+    path.as_os_str().as_encoded_bytes().first().is_none_or(|b| *b == 0)
 }
 
 fn overlaps(listener: &Listener, spec: &ListenSpec) -> bool {
@@ -239,8 +271,33 @@ fn take_over(number: RawFd) -> io::Result<(ListenAddress, SocketKind, ListenSock
     Ok((address, kind, ListenSocket::new(OwnedFd::from(socket))))
 }
 
+/// Who may bind a socket to the same address.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    /// No one, and it takes no address that another still has.
+    Nobody,
+    /// Our own further sockets, once this one is bound.
+    Later,
+    /// Sockets bound before it too.
+    AtOnce,
+    /// No other, but what is left of connections (TIME_WAIT) does not matter.
+    Alone,
+}
+
 /// Opens one socket and listens. The error names the step in nginx's words.
-fn open(spec: &ListenSpec, alone: bool, shared_later: bool) -> Result<OwnedFd, (String, io::Error)> {
+fn open(spec: &ListenSpec, sharing: Sharing) -> Result<OwnedFd, (String, io::Error)> {
+    let socket = bind(spec, sharing)?;
+    if let ListenAddress::Unix(path) = &spec.address {
+        make_public(path);
+    }
+    if spec.kind == SocketKind::Stream {
+        let failed = |e| (format!("listen() to {}, backlog {}", spec.address, spec.backlog), e);
+        socket.listen(spec.backlog).map_err(failed)?;
+    }
+    Ok(OwnedFd::from(socket))
+}
+
+fn bind(spec: &ListenSpec, sharing: Sharing) -> Result<Socket, (String, io::Error)> {
     let address = &spec.address;
     let (domain, name) = match address {
         ListenAddress::Inet(a) => (Domain::for_address(*a), SockAddr::from(*a)),
@@ -251,10 +308,12 @@ fn open(spec: &ListenSpec, alone: bool, shared_later: bool) -> Result<OwnedFd, (
     let kind = if spec.kind == SocketKind::Datagram { Type::DGRAM } else { Type::STREAM };
     let socket =
         Socket::new(domain, kind.nonblocking().cloexec(), None).map_err(|e| (format!("socket() {address}"), e))?;
-    socket.set_reuse_address(true).map_err(|e| (format!("setsockopt(SO_REUSEADDR) {address}"), e))?;
+    if sharing != Sharing::Nobody {
+        socket.set_reuse_address(true).map_err(|e| (format!("setsockopt(SO_REUSEADDR) {address}"), e))?;
+    }
     let share = || socket.set_reuse_port(true).map_err(|e| (format!("setsockopt(SO_REUSEPORT) {address}"), e));
     let inet = matches!(address, ListenAddress::Inet(_));
-    if inet && !alone {
+    if inet && sharing == Sharing::AtOnce {
         share()?;
     }
     if domain == Domain::IPV6
@@ -263,22 +322,15 @@ fn open(spec: &ListenSpec, alone: bool, shared_later: bool) -> Result<OwnedFd, (
         server_log!(Emerg, "setsockopt(IPV6_V6ONLY) {address} failed, ignored {}", Errno(&e));
     }
     socket.bind(&name).map_err(|e| (format!("bind() to {address}"), e))?;
-    if inet && alone && shared_later {
+    if inet && sharing == Sharing::Later {
         share()?;
     }
-    if let ListenAddress::Unix(path) = address {
-        make_public(path);
-    }
-    if spec.kind == SocketKind::Stream {
-        let failed = |e| (format!("listen() to {address}, backlog {}", spec.backlog), e);
-        socket.listen(spec.backlog).map_err(failed)?;
-    }
-    Ok(OwnedFd::from(socket))
+    Ok(socket)
 }
 
 /// Clients of every user may connect.
 fn make_public(path: &Path) {
-    if path.as_os_str().as_encoded_bytes().first().is_none_or(|b| *b == 0) {
+    if is_abstract(path) {
         return;
     }
     if let Err(e) = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)) {

@@ -52,7 +52,7 @@ fn sockets_are_kept_when_threads_change() {
 fn an_address_in_use_by_others_fails_even_with_reuseport() {
     let address = free();
     let _ours = Listeners::default().open(&[spec(address)], 2).unwrap();
-    let (step, error) = open(&spec(address), true, true).unwrap_err();
+    let (step, error) = open(&spec(address), Sharing::Later).unwrap_err();
     assert_eq!((step, error.kind()), (format!("bind() to {address}"), io::ErrorKind::AddrInUse));
 }
 

@@ -98,6 +98,11 @@ pub fn run(service: &mut dyn Service, options: Options) -> ExitCode {
     start::run(service, options)
 }
 
+/// Tries everything that a start would open, for `-t`. All that fails is logged; a server that runs notices nothing.
+pub fn try_out(plan: &Plan) -> Result<(), Refused> {
+    start::try_out(plan)
+}
+
 pub use sys::tcp_info;
 
 /// Whether the process has root's rights.

@@ -14,6 +14,12 @@ pub(super) fn write(path: &Path) -> io::Result<()> {
         .inspect_err(|e| server_log!(Emerg, "open() \"{}\" failed {}", path.display(), Errno(e)))
 }
 
+/// Whether it could be written. What it says stays; the failure is logged.
+pub(super) fn try_out(path: &Path) -> io::Result<()> {
+    let opened = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
+    opened.map(drop).inspect_err(|e| server_log!(Emerg, "open() \"{}\" failed {}", path.display(), Errno(e)))
+}
+
 /// Removes the file. The failure is logged.
 pub(super) fn remove(path: &Path) {
     if let Err(e) = std::fs::remove_file(path) {

@@ -87,16 +87,33 @@ pub(super) fn prepare(
     })?;
     create_directories(&plan.directories, &plan.process)?;
     let paths = log_paths(&plan);
-    for path in &paths {
-        files.open(path).map_err(|e| {
-            server_log!(Emerg, "open() \"{}\" failed {}", path.display(), Errno(&e));
-            Refused
-        })?;
-    }
+    open_all(&paths, files)?;
     // The files are open, so this cannot fail.
     let log = ErrorLog::open(&plan.error_logs, files).map_err(|_| Refused)?;
     let listeners = old.open(&plan.listens, plan.process.threads).map_err(|NotOpened| Refused)?;
     Ok(Running { generation, plan, listeners, log, paths })
+}
+
+/// Tries everything that a start would open, for `-t`: all that fails is logged. A server that runs notices nothing.
+pub(super) fn try_out(plan: &Plan) -> Result<(), Refused> {
+    let outcomes = [
+        pidfile::try_out(&plan.process.pid).map_err(|_| Refused),
+        create_directories(&plan.directories, &plan.process),
+        open_all(&log_paths(plan), &OpenFiles::default()),
+        Listeners::try_out(&plan.listens).map_err(|NotOpened| Refused),
+    ];
+    outcomes.into_iter().collect()
+}
+
+fn open_all(paths: &[PathBuf], files: &OpenFiles) -> Result<(), Refused> {
+    let mut outcome = Ok(());
+    for path in paths {
+        if let Err(e) = files.open(path) {
+            server_log!(Emerg, "open() \"{}\" failed {}", path.display(), Errno(&e));
+            outcome = Err(Refused);
+        }
+    }
+    outcome
 }
 
 fn log_paths(plan: &Plan) -> Vec<PathBuf> {
@@ -113,20 +130,23 @@ fn log_paths(plan: &Plan) -> Vec<PathBuf> {
 /// Makes the directories that are missing, and gives them to the worker's user when the caller is root.
 pub fn create_directories(directories: &[DirectorySpec], process: &ProcessSettings) -> Result<(), Refused> {
     let user = process.user.as_ref().filter(|_| sys::effective_uid() == 0);
+    let mut outcome = Ok(());
     for directory in directories {
-        let path = &directory.path;
-        let failed = |step: &str, e: io::Error| {
-            server_log!(Emerg, "{step} \"{}\" failed {}", path.display(), Errno(&e));
-            Refused
-        };
-        let created = std::fs::DirBuilder::new().recursive(true).mode(directory.mode).create(path);
-        created.map_err(|e| failed("mkdir()", e))?;
-        if let Some(user) = user {
-            let meta = std::fs::metadata(path).map_err(|e| failed("stat()", e))?;
-            if meta.uid() != user.uid {
-                std::os::unix::fs::chown(path, Some(user.uid), None).map_err(|e| failed("chown()", e))?;
-            }
+        if let Err((step, e)) = create_directory(directory, user.map(|u| u.uid)) {
+            server_log!(Emerg, "{step} \"{}\" failed {}", directory.path.display(), Errno(&e));
+            outcome = Err(Refused);
         }
+    }
+    outcome
+}
+
+fn create_directory(directory: &DirectorySpec, owner: Option<u32>) -> Result<(), (&'static str, io::Error)> {
+    let path = &directory.path;
+    let created = std::fs::DirBuilder::new().recursive(true).mode(directory.mode).create(path);
+    created.map_err(|e| ("mkdir()", e))?;
+    let Some(owner) = owner else { return Ok(()) };
+    if std::fs::metadata(path).map_err(|e| ("stat()", e))?.uid() != owner {
+        std::os::unix::fs::chown(path, Some(owner), None).map_err(|e| ("chown()", e))?;
     }
     Ok(())
 }
