@@ -108,6 +108,18 @@ fn term_and_quit_end_with_success() {
 }
 
 #[test]
+fn signals_that_mean_nothing_end_nobody() {
+    let server = Site::server("return 200 $pid;").start();
+    let worker = server.get("/").text();
+    for signal in [Signal::ALARM, Signal::IO] {
+        server.signal(signal);
+        kill_process(Pid::from_raw(worker.parse().unwrap()).unwrap(), signal).unwrap();
+    }
+    server.wait_for("logs/error.log", "(SIGIO) received from ");
+    assert_eq!(server.get("/").text(), worker);
+}
+
+#[test]
 fn signals_by_command_line() {
     let server = Site::server("location / { return 200 before; }").start();
     let tell = |word: &str| {

@@ -7,7 +7,7 @@ use crate::server_log;
 use std::path::Path;
 
 /// The signals that are read one by one and never interrupt.
-pub(super) const HANDLED: [i32; 8] = [
+pub(super) const HANDLED: [i32; 10] = [
     libc::SIGHUP,
     libc::SIGUSR1,
     libc::SIGWINCH,
@@ -16,6 +16,9 @@ pub(super) const HANDLED: [i32; 8] = [
     libc::SIGUSR2,
     libc::SIGINT,
     libc::SIGCHLD,
+    // Logged, and nothing else: they end nobody.
+    libc::SIGALRM,
+    libc::SIGIO,
 ];
 
 fn name(number: i32) -> &'static str {
@@ -28,6 +31,8 @@ fn name(number: i32) -> &'static str {
         libc::SIGUSR2 => "SIGUSR2",
         libc::SIGINT => "SIGINT",
         libc::SIGCHLD => "SIGCHLD",
+        libc::SIGALRM => "SIGALRM",
+        libc::SIGIO => "SIGIO",
         _ => "unknown",
     }
 }
