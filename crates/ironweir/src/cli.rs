@@ -58,7 +58,7 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, Str
                 b'q' => o.quiet = true,
                 b'p' | b'e' | b'c' | b'g' | b's' => {
                     let value = if rest.is_empty() { args.next() } else { Some(rest.to_vec()) };
-                    let value = value.filter(|v| !v.is_empty()).ok_or_else(|| missing(*letter))?;
+                    let value = value.filter(|v| !v.is_empty() || *letter == b'e').ok_or_else(|| missing(*letter))?;
                     let path = || PathBuf::from(OsString::from_vec(value.clone()));
                     match letter {
                         b'p' => prefix = Some(path()),
@@ -76,7 +76,11 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, Str
     let here = std::env::current_dir().unwrap_or_default();
     o.prefix = here.join(prefix.unwrap_or_else(|| DEFAULT_PREFIX.into()));
     o.file = o.prefix.join(file.unwrap_or_else(|| DEFAULT_FILE.into()));
-    o.error_log = o.error_log.map(|e| if e.as_os_str() == "stderr" { e } else { o.prefix.join(e) });
+    // nginx takes an empty name for standard error.
+    o.error_log = o.error_log.map(|e| match e.as_os_str().as_encoded_bytes() {
+        b"" | b"stderr" => PathBuf::from("stderr"),
+        _ => o.prefix.join(e),
+    });
     Ok(o)
 }
 

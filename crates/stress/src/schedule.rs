@@ -77,14 +77,6 @@ impl Schedule {
         Some(piece.start_ns + piece.time_of(wanted - piece.before))
     }
 
-    /// The wanted rate at a time, requests a second.
-    pub fn rate_at(&self, time_ns: u64) -> f64 {
-        let at = self.pieces.partition_point(|p| p.start_ns <= time_ns);
-        let Some(p) = at.checked_sub(1).and_then(|i| self.pieces.get(i)) else { return 0.0 };
-        let part = (time_ns - p.start_ns) as f64 / p.length_ns as f64;
-        if part > 1.0 { 0.0 } else { p.from + (p.to - p.from) * part }
-    }
-
     /// Its end, nanoseconds after the start.
     pub fn end_ns(&self) -> u64 {
         self.pieces.last().map_or(0, |p| p.start_ns + p.length_ns)
@@ -136,7 +128,6 @@ mod tests {
         assert_eq!(s.due_ns(500), Some(12_000_000_000), "after the pause");
         assert_eq!(s.due_ns(1499), Some(12_999_000_000));
         assert_eq!(s.due_ns(1500), None);
-        assert!((s.rate_at(5_000_000_000) - 50.0).abs() < 1e-9 && s.rate_at(11_000_000_000) == 0.0);
         assert!(Schedule::stages(&[stage(1, 0.0, 0.0)]).is_err());
     }
 
