@@ -97,6 +97,36 @@ fn a_body_that_nobody_reads_is_passed_over() {
 }
 
 #[test]
+fn a_body_is_read_before_the_location_is_known_where_that_is_asked_for() {
+    let server = Site::http(
+        "map $http_content_type $is_json { application/json 1; }
+         server { listen 127.0.0.1:@PORT@; client_body_early_read $is_json 0; client_max_body_size 8;
+           if ($request_body = secret) { return 403 no; }
+           location / { client_max_body_size 1m; return 200 \"<$request_body>\"; } }",
+    )
+    .start();
+    let ask = |kind: &str, body: &str| {
+        let mut client = server.connect();
+        client.send(format!(
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Type: {kind}\r\nContent-Length: {}\r\n\r\n{body}\
+             GET /next HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n\r\n",
+            body.len()
+        ));
+        let first = client.response();
+        if first.status != 413 {
+            assert_eq!(client.response().text(), "<>");
+        }
+        (first.status, first.text())
+    };
+    assert_eq!(ask("text/plain", "hello"), (200, "<>".to_owned()));
+    assert_eq!(ask("application/json", "hello"), (200, "<hello>".to_owned()));
+    assert_eq!(ask("application/json", "secret"), (403, "no".to_owned()));
+    // The server's limit holds, since there is no location yet.
+    assert_eq!(ask("text/plain", "more than eight").0, 200);
+    assert_eq!(ask("application/json", "more than eight").0, 413);
+}
+
+#[test]
 fn expect_100_continue() {
     let server = site("").start();
     let mut client = server.connect();

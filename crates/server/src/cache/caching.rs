@@ -8,8 +8,9 @@ use super::format::{Digest, Head, MAX_ETAG, Times};
 use super::index::{Leave, Slot};
 use super::judge::Judgement;
 use super::lookup::variant;
-use super::settings::{CacheSettings, any_is_true};
+use super::settings::CacheSettings;
 use super::{CacheRef, Status};
+use crate::config::complex::Complex;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
@@ -106,7 +107,7 @@ pub fn judge(r: &Request, ignored: u32) -> Judgement {
 /// that is passed on as it comes.
 pub fn decide(r: &mut Request, conf: &CacheSettings, upstream: &UpstreamSettings, status: Option<u16>) {
     let (Some(mut caching), Some(status)) = (r.ctx.cache.take(), status) else { return };
-    if caching.cacheable && any_is_true(r, &conf.no_cache) {
+    if caching.cacheable && Complex::any_is_true(r, &conf.no_cache) {
         caching.cacheable = false;
     } else if r.attempts.cache == Some(Status::Bypass) && caching.cacheable {
         let _ = caching.enter(r, conf);

@@ -14,8 +14,9 @@ use super::entry::{self, Entry, NoEntry};
 use super::format::Digest;
 use super::index::{Ask, Known, Leave, Refused};
 use super::judge::Judgement;
-use super::settings::{CacheSettings, Which, any_is_true};
+use super::settings::{CacheSettings, Which};
 use super::{CacheRef, Status, key};
+use crate::config::complex::Complex;
 use crate::connection::Session;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
@@ -88,7 +89,7 @@ pub fn look(
         return Look::Now(Outcome::Ask);
     }
     let main = key::digest(r.get(key));
-    if !conf.bypass.is_empty() && any_is_true(r, &conf.bypass) {
+    if !conf.bypass.is_empty() && Complex::any_is_true(r, &conf.bypass) {
         r.attempts.cache = Some(Status::Bypass);
         r.ctx.cache = Some(Box::new(Caching::new(cache, key, main, conf)));
         return Look::Now(Outcome::Ask);

@@ -4,9 +4,8 @@
 use super::{Cache, Pace, open_zone, path};
 use crate::config::complex::Complex;
 use crate::config::set::{duplicate, invalid};
-use crate::config::setting::Setting;
 use crate::config::{Build, Scope};
-use crate::request::{Method, Request};
+use crate::request::Method;
 use crate::settings;
 use crate::upstream::settings::{Store, UpstreamSettings};
 use conf::{Node, Problem, value};
@@ -108,14 +107,6 @@ impl CacheSettings {
     }
 }
 
-/// Whether one of the texts is neither empty nor `0` (`ngx_http_test_predicates`).
-pub fn any_is_true(r: &mut Request, texts: &[Complex]) -> bool {
-    texts.iter().any(|t| {
-        let text = t.eval(r);
-        !matches!(r.get(text), b"" | b"0")
-    })
-}
-
 /// `*_cache off | zone | $text`
 pub fn cache(
     build: &mut Build<'_>,
@@ -148,23 +139,6 @@ pub fn cache(
 pub fn key(build: &mut Build<'_>, conf: &mut CacheSettings, node: &Node) -> Result<(), Problem> {
     let key = Complex::compile(build, &node.args[0])?;
     crate::config::set::value(&mut conf.key, node, Some(key))
-}
-
-/// `*_cache_bypass`, `*_no_cache`
-pub fn texts(build: &mut Build<'_>, setting: &mut Setting<Arc<Vec<Complex>>>, node: &Node) -> Result<(), Problem> {
-    if setting.is_set() {
-        // nginx adds to what was given before on the same level.
-        let more = compile_all(build, node)?;
-        Arc::make_mut(setting.entry()).extend(more);
-        return Ok(());
-    }
-    let all = compile_all(build, node)?;
-    setting.force(Arc::new(all));
-    Ok(())
-}
-
-fn compile_all(build: &mut Build<'_>, node: &Node) -> Result<Vec<Complex>, Problem> {
-    node.args.iter().map(|w| Complex::compile(build, w)).collect()
 }
 
 /// `*_cache_valid [status ... | any] time`
@@ -258,10 +232,10 @@ macro_rules! cache_directives {
             }),
             http(concat!($prefix, "_cache_min_uses"), |s, n| set::number(&mut s.level.conf.$conf.cache.min_uses, n)),
             http(concat!($prefix, "_cache_bypass"), |s, n| {
-                settings::texts(s.build, &mut s.level.conf.$conf.cache.bypass, n)
+                $crate::config::set::conditions(s.build, &mut s.level.conf.$conf.cache.bypass, n)
             }),
             http(concat!($prefix, "_no_cache"), |s, n| {
-                settings::texts(s.build, &mut s.level.conf.$conf.cache.no_cache, n)
+                $crate::config::set::conditions(s.build, &mut s.level.conf.$conf.cache.no_cache, n)
             }),
             http(concat!($prefix, "_cache_use_stale"), |s, n| {
                 set::bits(s.build, &mut s.level.conf.$conf.cache.use_stale, n, next::WORDS)

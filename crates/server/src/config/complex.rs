@@ -181,6 +181,11 @@ impl Complex {
         let value = r.get(value);
         !value.is_empty() && value != b"0"
     }
+
+    /// Whether one of several is (`ngx_http_test_predicates`).
+    pub fn any_is_true(r: &mut Request, all: &[Complex]) -> bool {
+        all.iter().any(|text| text.is_true(r))
+    }
 }
 
 /// The name of a variable, with or without braces; `at` stands behind the `$` and is moved behind the name.

@@ -110,3 +110,14 @@ pub fn lower(setting: &mut Setting<Arc<Vec<Box<[u8]>>>>, node: &Node) -> Result<
     Arc::make_mut(setting.entry()).push(node.args[0].text.to_ascii_lowercase().into());
     Ok(())
 }
+
+/// Texts of which one must be true (`ngx_http_set_predicate_slot`). More of them on the same level are added.
+pub fn conditions(build: &mut Build<'_>, setting: &mut Setting<Arc<Vec<Complex>>>, node: &Node) -> Result<(), Problem> {
+    let more = node.args.iter().map(|w| Complex::compile(build, w)).collect::<Result<Vec<_>, _>>()?;
+    if setting.is_set() {
+        Arc::make_mut(setting.entry()).extend(more);
+    } else {
+        setting.force(Arc::new(more));
+    }
+    Ok(())
+}

@@ -51,6 +51,10 @@ pub const DIRECTIVES: &[Directive] = &[
             if std::mem::replace(&mut s.level.conf.core.internal, true) { Err(duplicate(n)) } else { Ok(()) }
         },
     ),
+    http("client_body_early_read", |s, n| {
+        let core = &mut s.level.server.get_or_insert_default().core;
+        set::conditions(s.build, &mut core.client_body_early_read, n)
+    }),
     http("client_max_body_size", |s, n| set::offset(&mut s.level.conf.core.client_max_body_size, n)),
     http("client_body_buffer_size", |s, n| set::size(&mut s.level.conf.core.client_body_buffer_size, n)),
     http("client_body_timeout", |s, n| set::time(&mut s.level.conf.core.client_body_timeout, n)),
@@ -135,6 +139,8 @@ settings! {
         merge_slashes: bool = true,
         /// Lines a head may have.
         max_headers: u64 = 1000,
+        /// When one of them is true, the body is read before a location is looked for.
+        client_body_early_read: Arc<Vec<Complex>> = Arc::default(),
     }
 }
 

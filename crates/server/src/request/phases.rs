@@ -3,6 +3,7 @@
 
 use super::route::Found;
 use super::{Request, filter, finish, headers::KnownHeader as K, include};
+use crate::config::complex::Complex;
 use crate::connection::doing;
 use crate::log_error;
 use crate::modules;
@@ -71,12 +72,41 @@ pub enum Content {
 
 /// Works on a request until it is answered.
 pub async fn process(r: &mut Request) {
-    let refused = modules::POST_READ.iter().find_map(|handler| stop(handler(r)));
-    let verdict = match refused {
+    let early = if wants_early_body(r) { Box::pin(read_early_body(r)).await } else { None };
+    let verdict = match early.or_else(|| modules::POST_READ.iter().find_map(|handler| stop(handler(r)))) {
         Some(v) => v,
         None => run_phases(r, From::ServerRewrite).await,
     };
     conclude(r, verdict).await;
+}
+
+/// `client_body_early_read`
+fn wants_early_body(r: &mut Request) -> bool {
+    if !r.body.is_present() {
+        return false;
+    }
+    let shot = r.shot.clone();
+    let conditions = &shot.server(r.server).conf.core.client_body_early_read;
+    !conditions.is_empty() && Complex::any_is_true(r, conditions)
+}
+
+/// Reads the body under the server's own settings, before any phase.
+async fn read_early_body(r: &mut Request) -> Option<Verdict> {
+    r.location = r.server().root;
+    let refused = too_large_body(r);
+    match refused {
+        None => super::body::read_all(r).await.err().map(Verdict::from),
+        refused => refused,
+    }
+}
+
+/// A body whose length is above `client_max_body_size`.
+fn too_large_body(r: &mut Request) -> Option<Verdict> {
+    let max = *r.conf().core.client_max_body_size;
+    let length = r.headers_in.content_length.filter(|length| max > 0 && *length > max && !r.body.is_discarded())?;
+    log_error!(r, Error, "client intended to send too large body: {length} bytes");
+    r.expect_tested = true;
+    Some(Verdict::Status(413))
 }
 
 /// Answers with a status without any phase: a head that was refused.
@@ -188,16 +218,8 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
     }
     enter_location(r);
     log_error!(r, Debug, "using configuration \"{}\"", String::from_utf8_lossy(&shot.location(r.location).name));
-    let conf = &shot.location(r.location).conf.core;
-    let max = *conf.client_max_body_size;
-    if let Some(length) = r.headers_in.content_length
-        && max > 0
-        && length > max
-        && !r.body.is_discarded()
-    {
-        log_error!(r, Error, "client intended to send too large body: {length} bytes");
-        r.expect_tested = true;
-        return Some(Verdict::Status(413));
+    if let Some(refused) = too_large_body(r) {
+        return Some(refused);
     }
     if let Found::AutoRedirect(id) = found {
         let location = shot.location(id);
