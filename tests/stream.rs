@@ -236,6 +236,45 @@ fn tunnels_live_through_reloads() {
 }
 
 #[test]
+fn least_time_takes_the_faster_peer() {
+    // The peers say who they are; one takes its time.
+    let speaker = |name: &'static str, after: u64| {
+        peer(move |mut connection| {
+            std::thread::sleep(Duration::from_millis(after));
+            let _ = connection.write_all(name.as_bytes());
+        })
+    };
+    let methods = [
+        "least_time first_byte",
+        "least_time first_byte inflight",
+        "least_time last_byte inflight",
+        "random two least_time=last_byte",
+    ];
+    for method in methods {
+        let (slow, fast) = (speaker("slow", 150), speaker("fast", 0));
+        let around = format!("upstream u {{ {method}; server 127.0.0.1:{slow}; server 127.0.0.1:{fast}; }}");
+        let server = stream(&around, "proxy_pass u;").start();
+        let ask = || {
+            let mut text = String::new();
+            TcpStream::connect(("127.0.0.1", server.port)).unwrap().read_to_string(&mut text).unwrap();
+            text
+        };
+        // Who has not answered yet is asked first, so both are known soon.
+        let mut known = std::collections::HashSet::new();
+        assert!(
+            wait(|| {
+                known.insert(ask());
+                known.len() == 2
+            }),
+            "{method}"
+        );
+        assert_eq!((0..10).map(|_| ask()).filter(|name| name == "fast").count(), 10, "{method}");
+    }
+    let (status, said) = stream("upstream u { least_time header; server 127.0.0.1:1; }", "proxy_pass u;").check();
+    assert!(!status.success() && said.contains("invalid value \"header\" in "), "{said}");
+}
+
+#[test]
 fn a_reload_changes_where_new_sessions_go() {
     let server = stream("", "return one;").start();
     assert_eq!(server.connect().rest(), b"one");

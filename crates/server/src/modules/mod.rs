@@ -564,6 +564,5 @@ pub fn configure_arguments() -> String {
     ];
     let without = ["memcached", "uwsgi", "scgi", "browser"];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
-    let without_stream = ["--without-stream_upstream_least_time_module".to_owned()];
-    with.iter().map(|s| s.to_string()).chain(without).chain(without_stream).collect::<Vec<_>>().join(" ")
+    with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
 }

@@ -8,7 +8,7 @@ use crate::config::set::{duplicate, invalid};
 use crate::config::{Build, Directive, Scope, both, upstream, upstream_of_both};
 use crate::health::outlier::Outliers;
 use crate::resolve::{RESOLVER_TIMEOUT, ResolverConfig};
-use crate::upstream::group::{Better, Group, GroupId, Keepalive, Method, Timing, key_of, number_of};
+use crate::upstream::group::{Better, Group, GroupId, Keepalive, Method, Timing, Until, key_of, number_of};
 use crate::upstream::live::Live;
 use crate::upstream::queue::{Line, Queue};
 use crate::upstream::servers::Servers;
@@ -27,7 +27,7 @@ pub const DIRECTIVES: &[Directive] = &[
     upstream("ip_hash", |s, n| method(s, n, Method::IpHash)),
     upstream_of_both("hash", hash),
     upstream_of_both("random", random),
-    upstream("least_time", least_time),
+    upstream_of_both("least_time", least_time),
     upstream("queue", queue),
     upstream("outlier_ejection", outlier_ejection),
     upstream_of_both("zone", zone),
@@ -127,34 +127,43 @@ fn hash(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 fn random(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let time = |last_byte| Some(Better::Time(Timing { last_byte, inflight: false }));
+    let is_stream = scope.build.plane.is_stream();
+    let better = |word: &[u8]| match word.strip_prefix(b"least_time=") {
+        Some(until) => until_of(until, is_stream).map(|until| Better::Time(Timing { until, inflight: false })),
+        None => (word == b"least_conn").then_some(Better::Conns),
+    };
     let two = match node.args.as_slice() {
         [] => None,
-        [two, rest @ ..] if *two == "two" => match rest.first() {
-            None => Some(Better::Conns),
-            Some(w) if *w == "least_conn" => Some(Better::Conns),
-            Some(w) if *w == "least_time=header" => time(false),
-            Some(w) if *w == "least_time=last_byte" => time(true),
-            Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
-        },
+        [two] if *two == "two" => Some(Better::Conns),
+        [two, word, ..] if *two == "two" => {
+            let better = better(&word.text);
+            Some(better.ok_or_else(|| node.problem(format!("invalid parameter \"{}\"", word.as_str())))?)
+        }
         [other, ..] => return Err(node.problem(format!("invalid parameter \"{}\"", other.as_str()))),
     };
     method(scope, node, Method::Random { two })
 }
 
-/// `least_time header|last_byte [inflight]`
+/// `least_time header|last_byte [inflight]`; in `stream`: `connect|first_byte|last_byte`.
 fn least_time(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let inflight = match node.args.get(1) {
         None => false,
         Some(w) if *w == "inflight" => true,
         Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
     };
-    let last_byte = match &node.args[0] {
-        w if *w == "header" => false,
-        w if *w == "last_byte" => true,
-        w => return Err(node.problem(format!("invalid value \"{}\"", w.as_str()))),
-    };
-    method(scope, node, Method::LeastTime(Timing { last_byte, inflight }))
+    let word = &node.args[0];
+    let until = until_of(&word.text, scope.build.plane.is_stream());
+    let until = until.ok_or_else(|| node.problem(format!("invalid value \"{}\"", word.as_str())))?;
+    method(scope, node, Method::LeastTime(Timing { until, inflight }))
+}
+
+fn until_of(word: &[u8], is_stream: bool) -> Option<Until> {
+    match (word, is_stream) {
+        (b"connect", true) => Some(Until::Connect),
+        (b"header", false) | (b"first_byte", true) => Some(Until::Header),
+        (b"last_byte", _) => Some(Until::LastByte),
+        _ => None,
+    }
 }
 
 /// Peers' states are shared by all threads without a zone: its size is only checked. Names that are followed need it, as in

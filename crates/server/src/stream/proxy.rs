@@ -15,7 +15,6 @@ use crate::modules::stream_proxy::{Conf, Pass, ProxyHeader};
 use crate::request::Request;
 use crate::upstream::choose::{self, Chosen, Walk};
 use crate::upstream::group::Group;
-use crate::upstream::peer::Times;
 use crate::upstream::{Attempt, connect, names};
 use crate::worker::clock;
 use crate::worker::timer::Timer;
@@ -60,7 +59,7 @@ pub async fn handle(session: &mut Session) -> u16 {
         Err(status) => return status,
     };
     let started_ms = clock::monotonic_ms();
-    let status = relay_with(session, conf, socket, began_ms).await;
+    let status = relay_with(session, conf, &chosen, socket, began_ms).await;
     let (received, sent) = facts(&mut session.r).upstream;
     let attempt = session.r.attempts.current();
     // The session with the peer began with its connection.
@@ -142,7 +141,7 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
             Ok(socket) => {
                 let connect_ms = clock::monotonic_ms() - started;
                 r.attempts.current().connect_ms = Some(connect_ms);
-                Times::sample(&chosen.peer.state.times.connect, connect_ms);
+                chosen.connected(connect_ms);
                 choose::succeeded(&chosen, r.attempts.current());
                 return Ok(Found { chosen, socket, group, walk, tries });
             }
@@ -192,7 +191,7 @@ fn failed(r: &Request, chosen: &Chosen, f: &connect::Failed) {
 }
 
 /// Copies both ways until the end; gives the session's status.
-async fn relay_with(session: &mut Session, conf: &Conf, mut peer: Socket, began_ms: u64) -> u16 {
+async fn relay_with(session: &mut Session, conf: &Conf, chosen: &Chosen, mut peer: Socket, began_ms: u64) -> u16 {
     let Session { r, socket, early } = session;
     if r.error_log().enabled(Level::Info)
         && let Some(name) = r.attempts.all.last().and_then(|a| a.peer.as_ref()).map(|p| p.name.clone())
@@ -216,7 +215,8 @@ async fn relay_with(session: &mut Session, conf: &Conf, mut peer: Socket, began_
         down: relay::Flow::new(*conf.own.buffer_size, size_of(r, &conf.own.download_rate), began_ms, Vec::new()),
         started_ms: clock::monotonic_ms(),
     };
-    let end = relay.run(socket, &mut peer).await;
+    let connect_ms = r.attempts.current().connect_ms.unwrap_or_default();
+    let end = relay.run(socket, &mut peer, |ms| chosen.byte_came(ms + connect_ms)).await;
     facts(r).received = relay.up.received - header;
     facts(r).sent = relay.down.sent;
     facts(r).upstream = (relay.down.received, relay.up.sent);

@@ -265,8 +265,9 @@ impl Flow {
 }
 
 impl Relay {
-    /// Copies until the end.
-    pub async fn run(&mut self, client: &mut Socket, peer: &mut Socket) -> End {
+    /// Copies until the end. `on_first` hears after how many ms the peer's first byte came.
+    pub async fn run(&mut self, client: &mut Socket, peer: &mut Socket, on_first: impl FnOnce(u64)) -> End {
+        let mut on_first = Some(on_first);
         let timer = Timer::new();
         timer.set(self.timeout);
         poll_fn(|cx| {
@@ -274,6 +275,11 @@ impl Relay {
                 Ok(moved) => moved,
                 Err(e) => return Poll::Ready(End::Broken(e)),
             };
+            if let Some(ms) = self.first_byte_ms()
+                && let Some(on_first) = on_first.take()
+            {
+                on_first(ms);
+            }
             if let Some(end) = self.end() {
                 return Poll::Ready(end);
             }

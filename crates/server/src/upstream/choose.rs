@@ -1,7 +1,7 @@
 //! Whom to ask: the group's method over its peers' states, with this thread's turn.
 
 use super::Attempt;
-use super::group::{Better, Group, Method, Tier, Tiers, Timing};
+use super::group::{Better, Group, Method, Tier, Tiers, Timing, Until};
 use super::live::Live;
 use super::peer::{Peer, Times};
 use super::queue::Queue;
@@ -84,7 +84,11 @@ impl Peers for View<'_> {
         let Some(timing) = self.timing else { return Latency::default() };
         let p = &self.tier.peers[i];
         let times = &p.state.times;
-        let average = if timing.last_byte { &times.last_byte } else { &times.header };
+        let average = match timing.until {
+            Until::Connect => &times.connect,
+            Until::Header => &times.header,
+            Until::LastByte => &times.last_byte,
+        };
         Latency {
             average_ms: average.load(Relaxed),
             inflight_ms: if timing.inflight { times.inflight().observe(self.now_ms) } else { None },
@@ -217,10 +221,30 @@ impl Chosen {
     /// The answer's head is there, after so many ms.
     pub fn head_came(&self, status: u16, ms: Option<u64>) {
         self.peer.state.counts.answered(status, ms.unwrap_or_default());
-        if let (Some(Timing { last_byte: false, inflight: true }), Some(ms)) = (self.timing, ms) {
+        if let Some(ms) = ms {
+            self.byte_came(ms);
+        }
+    }
+
+    /// The first byte of a session is there, after so many ms.
+    pub fn byte_came(&self, ms: u64) {
+        if self.waits_for(Until::Header) {
             Times::sample(&self.peer.state.times.header, ms);
             self.landed();
         }
+    }
+
+    /// The connection of a session stands, after so many ms.
+    pub fn connected(&self, ms: u64) {
+        Times::sample(&self.peer.state.times.connect, ms);
+        if self.waits_for(Until::Connect) {
+            self.landed();
+        }
+    }
+
+    /// Whether it counts among the requests under way until then.
+    fn waits_for(&self, until: Until) -> bool {
+        self.timing == Some(Timing { until, inflight: true })
     }
 }
 
@@ -384,7 +408,7 @@ pub fn succeeded(chosen: &Chosen, attempt: &Attempt) {
     if let (Some(header), Some(last_byte)) = (attempt.header_ms, attempt.response_ms) {
         Times::sample(&state.times.last_byte, last_byte);
         // With `inflight` the header's time was noted when it came.
-        if chosen.timing.is_none_or(|t| t.last_byte || !t.inflight) {
+        if !chosen.waits_for(Until::Header) {
             Times::sample(&state.times.header, header);
         }
     }
@@ -395,7 +419,9 @@ pub fn session_over(chosen: &Chosen, attempt: &Attempt) {
     let state = &chosen.peer.state;
     state.counts.carried(attempt.sent, attempt.received);
     if let (Some(first_byte), Some(last_byte)) = (attempt.header_ms, attempt.response_ms) {
-        Times::sample(&state.times.header, first_byte);
+        if !chosen.waits_for(Until::Header) {
+            Times::sample(&state.times.header, first_byte);
+        }
         Times::sample(&state.times.last_byte, last_byte);
     }
 }

@@ -105,10 +105,21 @@ pub enum Better {
 /// What `least_time` goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// The time to the last byte, not to the header.
-    pub last_byte: bool,
+    /// Until when time is taken.
+    pub until: Until,
     /// Requests under way count as well.
     pub inflight: bool,
+}
+
+/// A moment of a request, or of a session of `stream`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// The connection stands (`stream` only).
+    Connect,
+    /// The header is there; in `stream`, the first byte.
+    Header,
+    /// All is there.
+    LastByte,
 }
 
 impl Method {
