@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, Ordering::Relaxed};
 use std::time::Duration;
 
 /// Runs it; its results, with the exit status checked.
@@ -149,15 +149,16 @@ fn a_target_that_drops_them_is_the_limit() {
     assert!(text.contains("Verdict: target") && text.contains("20 lost") && text.contains("20 closed"), "{text}");
 }
 
-/// 10,000 connections cost at most 1 kB of user memory each, and more than the process's descriptor limit is possible.
-#[test]
-fn ten_thousand_in_little_memory_past_the_descriptor_limit() {
+/// Holds 10,000 connections past a descriptor limit of 4,096, for so long after the last was begun.
+fn hold_ten_thousand(seconds: u32) -> Json {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    std::thread::spawn(move || {
+    let over = Arc::new(AtomicBool::new(false));
+    let ends = over.clone();
+    let server = std::thread::spawn(move || {
         let mut held = Vec::new();
         let mut buffer = [0; 512];
-        for mut stream in listener.incoming().map_while(Result::ok) {
+        for mut stream in listener.incoming().map_while(Result::ok).take_while(|_| !ends.load(Relaxed)) {
             if stream.read(&mut buffer).is_ok_and(|n| n > 0) {
                 let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n");
                 held.push(stream);
@@ -165,13 +166,26 @@ fn ten_thousand_in_little_memory_past_the_descriptor_limit() {
         }
     });
     let program = Program::Ironweir.path().unwrap();
+    // As root a process may lift its own limit; as somebody else it cannot, and takes more tables.
     let line = format!(
-        "ulimit -Sn 4096; ulimit -Hn 4096; exec {} stress --hold 10000 --ramp 4000 -d 3s --json - http://127.0.0.1:{port}/",
+        "ulimit -Sn 4096; ulimit -Hn 4096; exec {} stress --hold 10000 --ramp 4000 -d {seconds}s --json - http://127.0.0.1:{port}/",
         program.display()
     );
-    // As root a process may lift its own limit; as somebody else it cannot, and takes more tables.
     let output = Command::new("sh").args(["-c", &line]).stdin(Stdio::null()).output().unwrap();
-    let json = Json(text(&output));
+    over.store(true, Relaxed);
+    let _ = TcpStream::connect(("127.0.0.1", port));
+    server.join().unwrap();
+    Json(text(&output))
+}
+
+/// 10,000 connections cost at most 1 kB of user memory each, and more than the process's descriptor limit is possible.
+#[test]
+fn ten_thousand_in_little_memory_past_the_descriptor_limit() {
+    // The server is one thread of this test: on a busy machine it may need longer to accept them all.
+    let mut json = hold_ten_thousand(3);
+    if json.number("held") < 9990.0 {
+        json = hold_ten_thousand(30);
+    }
     let (held, memory) = (json.number("held"), json.number("memory_bytes_each"));
-    assert!(held >= 9990.0 && memory <= 1024.0, "{held} held, {memory} bytes each: {output:?}");
+    assert!(held >= 9990.0 && memory <= 1024.0, "{held} held, {memory} bytes each: {}", json.0);
 }

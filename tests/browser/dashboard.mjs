@@ -3,13 +3,15 @@
 import { chromium } from "playwright-core";
 import { createInterface } from "node:readline";
 
+// A busy machine may take long for anything; who waits in vain fails all the same.
+const PATIENCE_MS = 90000;
 const [executablePath, url, pictures] = process.argv.slice(2);
-const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"] });
+const browser = await chromium.launch({ executablePath, args: ["--no-sandbox"], timeout: PATIENCE_MS });
 const page = await browser.newPage({ viewport: { width: 1280, height: 1000 } });
 const errors = [];
 page.on("pageerror", (error) => errors.push(error.message));
 page.on("console", (message) => message.type() === "error" && errors.push(message.text()));
-page.setDefaultTimeout(15000);
+page.setDefaultTimeout(PATIENCE_MS);
 
 const row = (peer) => page.locator("#upstreams tr", { hasText: peer });
 const steps = {

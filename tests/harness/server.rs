@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// How long a server may take to accept its first connection, and to end when it is told to. Never waited for in full when
 /// all is well.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 /// Between two looks at a condition.
 const PAUSE: Duration = Duration::from_millis(2);
 

@@ -14,7 +14,7 @@ use crate::options::Options;
 use std::time::Duration;
 
 /// How long a call may take.
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Before something that failed is tried again.
 const PAUSE: Duration = Duration::from_millis(500);
 /// Between two renewals of a lease.
