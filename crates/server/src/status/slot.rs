@@ -12,6 +12,8 @@ const NONE: u32 = u32::MAX;
 
 thread_local! {
     static MINE: Cell<u32> = const { Cell::new(NONE) };
+    /// Gives the place of a thread back that is no worker, when it ends.
+    static HELD: Cell<Option<Taken>> = const { Cell::new(None) };
 }
 
 /// A thread that has a place.
@@ -35,9 +37,16 @@ fn taken() -> MutexGuard<'static, Vec<Option<Thread>>> {
 #[inline]
 pub fn mine() -> usize {
     match MINE.get() {
-        NONE => take(None),
+        NONE => first(),
         slot => slot as usize,
     }
+}
+
+#[cold]
+fn first() -> usize {
+    let slot = take(None);
+    HELD.set(Some(Taken(())));
+    slot
 }
 
 /// Gives the place back when the thread ends.
@@ -87,6 +96,8 @@ mod tests {
         let (first, second) = (place(70), place(71));
         assert!(first < SLOTS && second < SLOTS);
         assert!(workers().iter().all(|t| t.worker != Some(70)), "who has ended is not there");
+        let others = (0..2 * SLOTS).map(|_| std::thread::spawn(mine).join().expect("it ends"));
+        assert!(others.max() < Some(SLOTS / 2), "threads that are no workers leave too");
         let inside = std::thread::spawn(|| {
             let _taken = enter(72);
             workers().iter().any(|t| t.worker == Some(72) && t.slot == mine())
