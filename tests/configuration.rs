@@ -6,7 +6,7 @@
 //! word, which is compared where nginx is installed. `CONFTEST=write cargo test -p ironweir golden` writes the expected parts
 //! anew: look at the difference before committing it.
 
-use crate::harness::{Folder, Program, Site};
+use crate::harness::{Folder, Program, Site, wait};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -132,6 +132,8 @@ fn a_test_takes_nothing_from_a_server_that_runs() {
     let server =
         Site::http("server { listen 127.0.0.1:@PORT@ reuseport; listen unix:@DIR@/socket; return 200 served; }")
             .start();
+    // The file is written once every socket listens.
+    assert!(wait(|| !server.read("logs/nginx.pid").is_empty()));
     let pid = server.read("logs/nginx.pid");
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

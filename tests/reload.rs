@@ -132,6 +132,8 @@ fn connections_are_spread_over_threads() {
          http { server { listen 127.0.0.1:@PORT@; location / { return 200 ok; } location /status { stub_status; } } }",
     )
     .start();
+    // Who answers has all sockets open; before that, connections go to the first of them.
+    assert_eq!(server.get("/").text(), "ok");
     let mut kept: Vec<Client> = (0..CONNECTIONS).map(|_| server.connect()).collect();
     assert!(kept.iter_mut().all(|c| c.get("/").text() == "ok"));
     // Each thread has its own epoll descriptor, and with it its own share of the sockets.
