@@ -4,7 +4,7 @@ use super::cause::Cause;
 use super::check::{Ask, Check, Keep, Talk};
 use super::link::{Link, Opening, dial, half_open, of_connect};
 use super::matching::MAX_BODY;
-use super::{grpc, http};
+use super::{fastcgi, grpc, http};
 use crate::connection::Address;
 use crate::upstream::peer::Peer;
 use crate::worker::clock;
@@ -35,7 +35,7 @@ pub async fn probe(check: &Check, peer: &Peer, kept: &mut Option<Link>, timer: &
     match &check.ask {
         Ask::Udp(talk) => return timer.guard(datagram(&address, talk, limit)).await.unwrap_or(no_answer),
         Ask::HalfOpen => return timer.guard(half_open(&address)).await.unwrap_or(no_answer),
-        Ask::Tcp(_) | Ask::Http(_) | Ask::Grpc(_) => {}
+        Ask::Tcp(_) | Ask::Http(_) | Ask::FastCgi(_) | Ask::Grpc(_) => {}
     }
     let link = kept.take().and_then(|l| good(check, l));
     let connected = Cell::new(link.is_some());
@@ -63,7 +63,7 @@ fn good(check: &Check, mut link: Link) -> Option<Link> {
 fn opening(check: &Check) -> Opening<'_> {
     match &check.ask {
         _ if check.secure.is_some() => Opening::Ours,
-        Ask::Http(ask) => Opening::Bytes(&ask.request),
+        Ask::Http(ask) | Ask::FastCgi(ask) => Opening::Bytes(&ask.request),
         Ask::Tcp(talk) if !talk.send.is_empty() => Opening::Bytes(&talk.send),
         Ask::Tcp(talk) if talk.expect.is_some() => Opening::Theirs,
         _ => Opening::Ours,
@@ -99,6 +99,10 @@ async fn converse(
             false
         }
         Ask::Http(ask) => http::ask(&mut link, ask, peer).await?,
+        Ask::FastCgi(ask) => {
+            fastcgi::ask(&mut link, ask).await?;
+            false
+        }
         Ask::Grpc(ask) => grpc::ask(&mut link, ask).await?,
         Ask::Udp(_) | Ask::HalfOpen => false,
     };
