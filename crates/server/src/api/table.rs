@@ -32,6 +32,8 @@ pub enum Kind {
     },
     /// Things with names: all of them, or one.
     Many {
+        /// How all of them are shown.
+        shape: Shape,
         /// The form of one.
         schema: &'static Schema,
         /// What is said when there is none of a name: code and text.
@@ -45,6 +47,15 @@ pub enum Kind {
     Upstreams(Plane),
     /// Keys and values.
     Keyvals(Plane),
+}
+
+/// How several things are shown.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Shape {
+    /// By name.
+    Map,
+    /// One after the other.
+    List,
 }
 
 /// What of things with names can be set to zero.
@@ -122,14 +133,17 @@ pub static ENDPOINTS: &[Endpoint] = &[
         Resets::Nothing,
     ),
     one("/ssl", "TLS handshakes with clients and peers", &general::SSL, general::ssl, Some(general::reset_ssl)),
-    many(
-        "/workers",
-        "worker threads",
-        &general::WORKER,
-        ("WorkerNotFound", "worker not found"),
-        general::workers,
-        Resets::All,
-    ),
+    Endpoint {
+        path: "/workers",
+        summary: "worker threads",
+        kind: Kind::Many {
+            shape: Shape::List,
+            schema: &general::WORKER,
+            missing: ("WorkerNotFound", "worker not found"),
+            items: general::workers,
+            resets: Resets::All,
+        },
+    },
     many(
         "/resolvers",
         "resolvers with a status_zone",
@@ -235,7 +249,7 @@ const fn many(
     items: fn(&Context) -> Vec<Item>,
     resets: Resets,
 ) -> Endpoint {
-    Endpoint { path, summary, kind: Kind::Many { schema, missing, items, resets } }
+    Endpoint { path, summary, kind: Kind::Many { shape: Shape::Map, schema, missing, items, resets } }
 }
 
 /// The names right below a path. What is not there (`stream` without a block of it) is not named.
@@ -280,7 +294,7 @@ impl Endpoint {
                 }
                 _ => show(context).map(|v| Outcome::Found(context.wanted.of_object(v))),
             },
-            Kind::Many { missing, items, resets, .. } => {
+            Kind::Many { shape, missing, items, resets, .. } => {
                 let deletes = *resets == Resets::All || *resets == Resets::One && !rest.is_empty();
                 let verb = verb(context, deletes, &[])?;
                 let all = items(context);
@@ -288,6 +302,10 @@ impl Endpoint {
                     if verb == Verb::Delete {
                         all.iter().for_each(|item| (item.reset)());
                         return Ok(Outcome::Done);
+                    }
+                    if *shape == Shape::List {
+                        let all = all.into_iter().map(|i| context.wanted.of_object(i.value));
+                        return Ok(Outcome::Found(all.collect()));
                     }
                     let all: Map<_, _> = all.into_iter().map(|i| (i.name, i.value)).collect();
                     return Ok(Outcome::Found(context.wanted.of_map(all.into())));
