@@ -1,7 +1,7 @@
 //! `dashboard` in a real browser: it shows load, a peer that dies and why, drains the other; light and dark, wide and narrow,
 //! by keyboard. Chromium and playwright-core are peers: left out, aloud, where they are not there.
 
-use crate::harness::{Backend, Port, Reply, Server, Site, wait};
+use crate::harness::{Backend, Port, Reply, Server, Site, blunt, wait};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -142,7 +142,7 @@ fn the_page_says_of_each_peer_why_it_is_out() {
         std::thread::sleep(std::time::Duration::from_secs(1));
         Reply::ok("late")
     });
-    let (closed, plain) = (Port::reserve(), Backend::ok("no TLS here"));
+    let (closed, plain) = (Port::reserve(), blunt(b"no TLS here"));
     let (busy, mute) = (close("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"), close(""));
     let (old, bad) = (close("HTTP/1.1 200 OK\r\nX-Version: 1\r\n\r\n"), close("HTTP/1.1 200 OK\r\n\r\nbad"));
     // What a page must not take for its own.
@@ -155,7 +155,7 @@ fn the_page_says_of_each_peer_why_it_is_out() {
         ("http", "", slow.port, "too slow: "),
         ("http", "", mute.port, "closed the connection without an answer"),
         ("http", "", nonsense.port, "answered nonsense: no HTTP: \"220 <b>mail</b> & more\\r\\n\""),
-        ("https", "", plain.port, "TLS failed: "),
+        ("https", "", plain, "TLS failed: "),
     ];
     let groups = sick.iter().enumerate().map(|(number, (_, _, port, _))| {
         format!("upstream u{number} {{ zone u{number} 64k; server 127.0.0.1:{port}; }}")

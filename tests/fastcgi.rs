@@ -1,6 +1,6 @@
 //! `fastcgi_pass`: parameters, bodies, answers in records, kept connections, what an application says on its error stream.
 
-use crate::harness::{Server, Site, find, wait};
+use crate::harness::{Server, Site, blunt, find, wait};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -341,7 +341,7 @@ fn checks_ask_for_a_page_and_judge_its_status() {
             if ours { says(format!("{status}X: y\r\n\r\npong")) } else { lacking }
         })
     };
-    let web = crate::harness::Backend::ok("a web server");
+    let web = blunt(b"HTTP/1.1 400 Bad Request\r\n\r\n");
     let group = |name: &str, port: u16, more: &str| {
         format!(
             "upstream {name} {{ zone {name} 64k; server 127.0.0.1:{port}; \
@@ -356,7 +356,7 @@ fn checks_ask_for_a_page_and_judge_its_status() {
         group("moved", app("Status: 302 Found\r\n"), &format!("{params} check_http_expect_alive http_3xx;")),
         group("busy", app("Status: 503 Busy\r\n"), params),
         group("usual", fine, ""),
-        group("web", web.port, ""),
+        group("web", web, ""),
     ))
     .start();
     let shown = |group: &str| server.get(&format!("/api/9/http/upstreams/{group}")).text();

@@ -1,7 +1,7 @@
 //! Active health checks: what is wrong with a peer stands in the log in words, and nobody is sent to it. Each cause comes from
 //! a real server that fails in that way.
 
-use crate::harness::{Backend, Port, Reply, Server, Site, has_tools, wait};
+use crate::harness::{Backend, Port, Reply, Server, Site, blunt, has_tools, wait};
 use serde_json::Value;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -27,16 +27,19 @@ fn reload(server: &Server, from: &str, to: &str) {
     server.signal(rustix::process::Signal::HUP);
 }
 
+/// What the API says of the group's first peer.
+fn first_peer(server: &Server) -> Value {
+    let group = server.get("/api/9/http/upstreams/u?fields=peers");
+    serde_json::from_slice::<Value>(&group.body).expect("JSON")["peers"][0].clone()
+}
+
 /// Log and API say why, and then the good peer answers everything.
 fn is_out(server: &Server, why: &str) {
     server.wait_for("logs/error.log", &format!("peer is unhealthy: {why}"));
     server.wait_for("logs/error.log", "in upstream \"u\"");
-    let sick = || -> Value {
-        let group = server.get("/api/9/http/upstreams/u?fields=peers");
-        serde_json::from_slice::<Value>(&group.body).expect("JSON")["peers"][0].clone()
-    };
-    assert!(wait(|| sick()["reason"].as_str().is_some_and(|said| said.starts_with(why))), "{why}: {}", sick());
-    assert_eq!(sick()["state"], "unhealthy");
+    let says_so = || first_peer(server)["reason"].as_str().is_some_and(|said| said.starts_with(why));
+    assert!(wait(says_so), "{why}: {}", first_peer(server));
+    assert_eq!(first_peer(server)["state"], "unhealthy");
     assert!(wait(|| server.get("/").text() == "good"));
     for _ in 0..4 {
         assert_eq!(server.get("/").text(), "good", "{why}");
@@ -119,7 +122,7 @@ fn tls_that_fails() {
     if !has_tools() {
         return;
     }
-    let plain = Backend::ok("plain");
+    let plain = blunt(b"220 mail ESMTP\r\n");
     let server = Site::http(
         "upstream u { zone u 64k; server 127.0.0.1:@A@ max_fails=0; server 127.0.0.1:@OTHER@ max_fails=0; } \
          upstream v { server 127.0.0.1:@OTHER@ max_fails=0; } \
@@ -130,7 +133,7 @@ fn tls_that_fails() {
          location /verified { proxy_pass https://v; proxy_ssl_verify on; proxy_ssl_name other; \
          proxy_ssl_trusted_certificate good.crt; health_check interval=200ms; } }",
     )
-    .set("A", plain.port)
+    .set("A", plain)
     .certificate("good")
     .start();
     is_out(&server, "TLS failed: ");
@@ -153,6 +156,8 @@ fn a_flapping_peer_has_to_prove_itself() {
     let server = site(sick.port, &good, "health_check interval=60ms;", "").start();
     let why = "peer is unhealthy: flapping: 6 changes within 300 s, at last: answered 500, wanted 200-399";
     server.wait_for("logs/error.log", why);
+    let flaps = || first_peer(&server)["reason"].as_str().is_some_and(|said| said.starts_with("flapping: 6 changes"));
+    assert!(wait(flaps), "{}", first_peer(&server));
     let healthy = || server.read("logs/error.log").matches("peer is healthy").count();
     let before = healthy();
     steady.store(true, Ordering::Relaxed);
@@ -300,6 +305,7 @@ fn grpc_health_service() {
     let server = Site::http(
         "upstream u { zone u 64k; server 127.0.0.1:@SICK@ max_fails=0; server 127.0.0.1:@GOOD@ max_fails=0; } \
          server { listen 127.0.0.1:@PORT@; \
+         location /api { api; } \
          location / { grpc_pass u; health_check interval=100ms type=grpc grpc_service=shop; } }",
     )
     .set("SICK", silent)
@@ -308,6 +314,7 @@ fn grpc_health_service() {
     server.wait_for("logs/error.log", "peer is unhealthy: its gRPC health service says NOT_SERVING");
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(server.read("logs/error.log").matches("peer is unhealthy").count(), 1, "the other one is well");
+    assert_eq!(first_peer(&server)["reason"], "its gRPC health service says NOT_SERVING");
 }
 
 /// A gRPC server with a health service that always says the same.

@@ -1,6 +1,6 @@
 //! Kinds of active health checks beside HTTP's status, header and body, and causes that need a network: each with a real peer.
 
-use crate::harness::{Backend, Beside, Port, Reply, Server, Site, has_tools, wait};
+use crate::harness::{Backend, Beside, Port, Reply, Server, Site, blunt, has_tools, wait};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, UdpSocket};
@@ -150,12 +150,8 @@ fn tls_servers_are_asked_for_their_hello() {
     if !has_tools() {
         return;
     }
-    let mail = peer(|mut s| drop(s.write_all(b"220 mail ESMTP\r\n")));
-    let refusing = peer(|mut s| {
-        let mut hello = [0; 5];
-        let _ = s.read_exact(&mut hello).and_then(|()| s.write_all(&[21, 3, 3, 0, 2, 2, 70]));
-    });
-    let (mute, other) = (peer(drop), Port::reserve());
+    let (mail, mute, other) = (blunt(b"220 mail ESMTP\r\n"), blunt(b""), Port::reserve());
+    let refusing = blunt(&[21, 3, 3, 0, 2, 2, 70]);
     let check = "check interval=100 rise=1 fall=1 timeout=1000 type=ssl_hello;";
     let site = Site::http(&format!(
         "upstream u {{ zone u 64k; server 127.0.0.1:@OTHER@; server 127.0.0.1:{}; server 127.0.0.1:{mail}; \
