@@ -1,9 +1,12 @@
 //! `api`, `status_zone`, `keyval`, `prometheus`: what is counted, what can be changed, and the programs that ask for it.
 
-use crate::harness::{Backend, Beside, Client, Reply, Server, Site, has_tools, program, wait};
+use crate::harness::{Backend, Beside, Client, Dns, Reply, Server, Site, has_tools, program, wait};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 /// A call; status and JSON.
 fn call(server: &Server, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
@@ -305,6 +308,102 @@ fn nginx_s_own_exporter_reads_the_api() {
     for line in expected {
         assert!(page.contains(&line), "no {line:?} in\n{page}");
     }
+}
+
+#[test]
+fn connections_and_handshakes_with_peers_are_shown() {
+    if !has_tools() {
+        return;
+    }
+    let server = Site::http(
+        "upstream u { zone u 64k; keepalive 4; server 127.0.0.1:@OTHER@ max_fails=0; }
+         server { listen 127.0.0.1:@OTHER@ ssl; ssl_certificate backend.crt; ssl_certificate_key backend.key;
+           return 200 backend; }
+         server { listen 127.0.0.1:@PORT@; location / { proxy_pass https://u; }
+           location /name { proxy_ssl_verify on; proxy_ssl_trusted_certificate backend.crt; proxy_ssl_name other;
+             proxy_pass https://u; }
+           location /old { proxy_ssl_protocols TLSv1.2; proxy_ssl_ciphers ECDHE-RSA-AES128-GCM-SHA256;
+             proxy_pass https://u; }
+           location /again { proxy_set_header Connection close; proxy_pass https://u; }
+           location /api { api write=on; } }",
+    )
+    .certificate("backend")
+    .start();
+    let mut client = server.connect();
+    (0..3).for_each(|_| assert_eq!(client.get("/").text(), "backend"));
+    let group = || get(&server, "/api/9/http/upstreams/u");
+    assert!(wait(|| group()["keepalive"] == 1), "{}", group());
+    assert_eq!((&group()["peers"][0]["ssl"]["handshakes"], &group()["zombies"]), (&json!(1), &json!(0)));
+    // The session of the first one is gone on with; the certificate is another host's; it fits none of the ciphers.
+    assert_eq!(client.get("/again").text(), "backend");
+    assert_eq!((client.get("/name").status, client.get("/old").status), (502, 502));
+    let ssl = &group()["peers"][0]["ssl"];
+    let count = |name: &str| ssl[name].as_u64().expect("a number");
+    assert_eq!((count("handshakes"), count("handshakes_failed")), (1, 2), "{ssl}");
+    assert_eq!(ssl["verify_failures"]["hostname_mismatch"], 1);
+    assert!(ssl.get("no_common_cipher").is_none() && ssl["verify_failures"].get("no_cert").is_none(), "{ssl}");
+    let all = get(&server, "/api/9/ssl");
+    assert_eq!(all["verify_failures"]["hostname_mismatch"], 1, "{all}");
+    assert!(all["handshakes_failed"].as_u64() >= Some(2) && all["no_common_cipher"] == 1, "both ends: {all}");
+    assert_eq!(call(&server, "DELETE", "/api/9/http/upstreams/u", None).0, 204);
+    assert!(group()["peers"][0].get("ssl").is_none(), "{}", group());
+}
+
+#[test]
+fn a_server_that_is_removed_at_work_is_a_zombie() {
+    let open = Arc::new(AtomicBool::new(false));
+    let gate = open.clone();
+    let slow = Backend::start(move |_| {
+        wait(|| gate.load(Relaxed));
+        Reply::ok("late")
+    });
+    let server = Site::http(
+        "upstream u { zone u 64k; server 127.0.0.1:@SLOW@; server 127.0.0.1:1 down; }
+         server { listen 127.0.0.1:@PORT@; location / { proxy_pass http://u; } location /api { api write=on; } }",
+    )
+    .set("SLOW", slow.port)
+    .start();
+    let mut client = server.connect();
+    client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert!(wait(|| !slow.seen().is_empty()));
+    let zombies = || get(&server, "/api/9/http/upstreams/u")["zombies"].clone();
+    assert_eq!(zombies(), 0);
+    assert_eq!(call(&server, "DELETE", "/api/9/http/upstreams/u/servers/0", None).0, 200);
+    assert_eq!(zombies(), 1);
+    open.store(true, Relaxed);
+    assert_eq!(client.response().text(), "late");
+    assert!(wait(|| zombies() == 0));
+}
+
+#[test]
+fn counters_of_threads_and_resolvers_are_set_to_zero() {
+    let dns = Dns::start(Duration::ZERO);
+    dns.set(&[[127, 0, 0, 1]]);
+    let backend = Backend::ok("found");
+    let server = Site::http(
+        "resolver 127.0.0.1:@DNS@ status_zone=dns ipv6=off; upstream u { zone u 64k; server peer.test:@BACKEND@ resolve; }
+         server { listen 127.0.0.1:@PORT@; location / { proxy_pass http://u; } location /api { api write=on; } }",
+    )
+    .set("DNS", dns.port)
+    .set("BACKEND", backend.port)
+    .start();
+    assert_eq!(server.get("/").text(), "found");
+    let resolver = || get(&server, "/api/9/resolvers/dns");
+    assert!(resolver()["requests"]["name"].as_u64() >= Some(1), "{}", resolver());
+    assert_eq!(call(&server, "DELETE", "/api/9/resolvers/dns", None).0, 204);
+    assert_eq!((&resolver()["requests"]["name"], &resolver()["responses"]["noerror"]), (&json!(0), &json!(0)));
+    assert_eq!(refused(&server, "DELETE", "/api/9/resolvers", None), (405, "MethodNotAllowed".to_owned()));
+    let requests = || -> u64 {
+        let all = get(&server, "/api/9/workers");
+        let of = |w: &Value| w["http"]["requests"]["total"].as_u64().expect("a number");
+        all.as_array().expect("a list").iter().map(of).sum()
+    };
+    let before = requests();
+    assert!(before >= 5, "{before}");
+    assert_eq!(call(&server, "DELETE", "/api/9/workers", None).0, 204);
+    assert_eq!(requests(), 1, "the call itself");
+    assert_eq!(call(&server, "DELETE", "/api/9/workers/0", None).0, 204);
+    assert!(get(&server, "/api/9/http/requests")["total"].as_u64() > Some(before), "the sum of all goes on");
 }
 
 #[test]

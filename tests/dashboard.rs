@@ -1,7 +1,7 @@
 //! `dashboard` in a real browser: it shows load, a peer that dies and why, drains the other; light and dark, wide and narrow,
 //! by keyboard. Chromium and playwright-core are peers: left out, aloud, where they are not there.
 
-use crate::harness::{Backend, Reply, Server, Site, wait};
+use crate::harness::{Backend, Port, Reply, Server, Site, blunt, wait};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -132,5 +132,51 @@ fn the_page_shows_load_and_a_dying_peer_and_drains_the_other() {
     assert_eq!(drained["focused"], "Take back", "the keyboard stays where it was: {drained}");
     let keys = browser.step("keys");
     assert_eq!((&keys["filter"], &keys["state"]), (&Value::from("filter"), &Value::from("paused")), "{keys}");
+    assert_eq!(browser.step("errors")["errors"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn the_page_says_of_each_peer_why_it_is_out() {
+    let close = |answer: &'static str| Backend::start(move |_| Reply::Close(answer.into()));
+    let slow = Backend::start(|_| {
+        std::thread::sleep(std::time::Duration::from_secs(1));
+        Reply::ok("late")
+    });
+    let (closed, plain) = (Port::reserve(), blunt(b"no TLS here"));
+    let (busy, mute) = (close("HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"), close(""));
+    let (old, bad) = (close("HTTP/1.1 200 OK\r\nX-Version: 1\r\n\r\n"), close("HTTP/1.1 200 OK\r\n\r\nbad"));
+    // What a page must not take for its own.
+    let nonsense = close("220 <b>mail</b> & more\r\n");
+    let sick = [
+        ("http", "", closed.number, "refused: nothing listens on 127.0.0.1:"),
+        ("http", "", busy.port, "answered 503, wanted 200-399"),
+        ("http", "match=version", old.port, "header did not match: X-Version = 2: came as \"1\""),
+        ("http", "match=body", bad.port, "body did not match: ~ \"^good\": began with \"bad\""),
+        ("http", "", slow.port, "too slow: "),
+        ("http", "", mute.port, "closed the connection without an answer"),
+        ("http", "", nonsense.port, "answered nonsense: no HTTP: \"220 <b>mail</b> & more\\r\\n\""),
+        ("https", "", plain, "TLS failed: "),
+    ];
+    let groups = sick.iter().enumerate().map(|(number, (_, _, port, _))| {
+        format!("upstream u{number} {{ zone u{number} 64k; server 127.0.0.1:{port}; }}")
+    });
+    let checks = sick.iter().enumerate().map(|(number, (scheme, matching, ..))| {
+        let check = format!("health_check interval=300ms {matching};");
+        format!("location /{number} {{ proxy_pass {scheme}://u{number}; {check} }}")
+    });
+    let server = Site::http(&format!(
+        "match version {{ header X-Version = 2; }} match body {{ body ~ ^good; }} {}
+         server {{ listen 127.0.0.1:@PORT@; location / {{ dashboard; }} location /api {{ api; }} {} }}",
+        groups.collect::<String>(),
+        checks.collect::<String>(),
+    ))
+    .start();
+    let url = format!("http://127.0.0.1:{}/", server.port);
+    let Some(mut browser) = Browser::start(&url, &pictures(&server)) else { return };
+    browser.step("open");
+    for (_, _, port, why) in sick {
+        let shown = browser.step(&format!("state 127.0.0.1:{port} unhealthy"));
+        assert!(shown["text"].as_str().is_some_and(|t| t.contains(why)), "{why}: {shown}");
+    }
     assert_eq!(browser.step("errors")["errors"], Value::Array(Vec::new()));
 }

@@ -1,6 +1,6 @@
 //! `fastcgi_pass`: parameters, bodies, answers in records, kept connections, what an application says on its error stream.
 
-use crate::harness::{Server, Site, find};
+use crate::harness::{Server, Site, blunt, find, wait};
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -329,4 +329,47 @@ fn an_answer_without_its_body_is_not_cached() {
     assert_eq!(server.connect().head("/").header("Content-Length"), Some("5"));
     assert_eq!(asked_cache(&server, "/"), (200, "MISS".to_owned(), "whole".to_owned()));
     assert_eq!(asked_cache(&server, "/"), (200, "HIT".to_owned(), "whole".to_owned()));
+}
+
+#[test]
+fn checks_ask_for_a_page_and_judge_its_status() {
+    // As PHP does: a word on the error stream, and a status that is none of HTTP's first line.
+    let app = |status: &'static str| {
+        application(move |asked| {
+            let ours = asked.params.len() == 2 && asked.params["SCRIPT_FILENAME"] == "/ping";
+            let lacking = [record(STDERR, b"Primary script unknown"), says("Status: 404 Not Found\r\n\r\nno")].concat();
+            if ours { says(format!("{status}X: y\r\n\r\npong")) } else { lacking }
+        })
+    };
+    let web = blunt(b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    let group = |name: &str, port: u16, more: &str| {
+        format!(
+            "upstream {name} {{ zone {name} 64k; server 127.0.0.1:{port}; \
+             check interval=100 rise=1 fall=1 timeout=1000 type=fastcgi; {more} }}"
+        )
+    };
+    let params = "check_fastcgi_param REQUEST_METHOD GET; check_fastcgi_param SCRIPT_FILENAME /ping;";
+    let fine = app("");
+    let server = Site::http(&format!(
+        "{} {} {} {} {} server {{ listen 127.0.0.1:@PORT@; location /api {{ api; }} }}",
+        group("well", fine, params),
+        group("moved", app("Status: 302 Found\r\n"), &format!("{params} check_http_expect_alive http_3xx;")),
+        group("busy", app("Status: 503 Busy\r\n"), params),
+        group("usual", fine, ""),
+        group("web", web, ""),
+    ))
+    .start();
+    let shown = |group: &str| server.get(&format!("/api/9/http/upstreams/{group}")).text();
+    for group in ["well", "moved"] {
+        assert!(wait(|| shown(group).contains("\"state\":\"up\"")), "{}", shown(group));
+    }
+    let sick = [
+        ("busy", "answered 503, wanted 200-299 300-399"),
+        ("usual", "answered 404, wanted 200-299 300-399"),
+        ("web", "answered nonsense: upstream sent unsupported FastCGI protocol version: 72"),
+    ];
+    for (group, why) in sick {
+        assert!(wait(|| shown(group).contains(&format!("\"reason\":\"{why}\""))), "{why}: {}", shown(group));
+        server.wait_for("logs/error.log", &format!("peer is unhealthy: {why}, health check of peer"));
+    }
 }

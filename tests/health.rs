@@ -1,7 +1,8 @@
 //! Active health checks: what is wrong with a peer stands in the log in words, and nobody is sent to it. Each cause comes from
 //! a real server that fails in that way.
 
-use crate::harness::{Backend, Port, Reply, Server, Site, has_tools, wait};
+use crate::harness::{Backend, Port, Reply, Server, Site, blunt, has_tools, wait};
+use serde_json::Value;
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,7 +13,7 @@ use std::time::Duration;
 fn site(port: u16, good: &Backend, check: &str, more: &str) -> Site {
     Site::http(&format!(
         "{more} upstream u {{ zone u 64k; server 127.0.0.1:@SICK@ max_fails=0; server 127.0.0.1:@GOOD@ max_fails=0; }} \
-         server {{ listen 127.0.0.1:@PORT@; location /reloaded {{ return 200 0; }} \
+         server {{ listen 127.0.0.1:@PORT@; location /reloaded {{ return 200 0; }} location /api {{ api; }} \
          location / {{ proxy_pass http://u; {check} }} }}"
     ))
     .set("SICK", port)
@@ -26,10 +27,19 @@ fn reload(server: &Server, from: &str, to: &str) {
     server.signal(rustix::process::Signal::HUP);
 }
 
-/// The log says why, and then the good peer answers everything.
+/// What the API says of the group's first peer.
+fn first_peer(server: &Server) -> Value {
+    let group = server.get("/api/9/http/upstreams/u?fields=peers");
+    serde_json::from_slice::<Value>(&group.body).expect("JSON")["peers"][0].clone()
+}
+
+/// Log and API say why, and then the good peer answers everything.
 fn is_out(server: &Server, why: &str) {
     server.wait_for("logs/error.log", &format!("peer is unhealthy: {why}"));
     server.wait_for("logs/error.log", "in upstream \"u\"");
+    let says_so = || first_peer(server)["reason"].as_str().is_some_and(|said| said.starts_with(why));
+    assert!(wait(says_so), "{why}: {}", first_peer(server));
+    assert_eq!(first_peer(server)["state"], "unhealthy");
     assert!(wait(|| server.get("/").text() == "good"));
     for _ in 0..4 {
         assert_eq!(server.get("/").text(), "good", "{why}");
@@ -112,17 +122,18 @@ fn tls_that_fails() {
     if !has_tools() {
         return;
     }
-    let plain = Backend::ok("plain");
+    let plain = blunt(b"220 mail ESMTP\r\n");
     let server = Site::http(
-        "upstream u { server 127.0.0.1:@A@ max_fails=0; server 127.0.0.1:@OTHER@ max_fails=0; } \
+        "upstream u { zone u 64k; server 127.0.0.1:@A@ max_fails=0; server 127.0.0.1:@OTHER@ max_fails=0; } \
          upstream v { server 127.0.0.1:@OTHER@ max_fails=0; } \
          server { listen 127.0.0.1:@OTHER@ ssl; ssl_certificate good.crt; ssl_certificate_key good.key; \
          return 200 good; } \
-         server { listen 127.0.0.1:@PORT@; location / { proxy_pass https://u; health_check interval=200ms; } \
+         server { listen 127.0.0.1:@PORT@; location /api { api; } \
+         location / { proxy_pass https://u; health_check interval=200ms; } \
          location /verified { proxy_pass https://v; proxy_ssl_verify on; proxy_ssl_name other; \
          proxy_ssl_trusted_certificate good.crt; health_check interval=200ms; } }",
     )
-    .set("A", plain.port)
+    .set("A", plain)
     .certificate("good")
     .start();
     is_out(&server, "TLS failed: ");
@@ -145,6 +156,8 @@ fn a_flapping_peer_has_to_prove_itself() {
     let server = site(sick.port, &good, "health_check interval=60ms;", "").start();
     let why = "peer is unhealthy: flapping: 6 changes within 300 s, at last: answered 500, wanted 200-399";
     server.wait_for("logs/error.log", why);
+    let flaps = || first_peer(&server)["reason"].as_str().is_some_and(|said| said.starts_with("flapping: 6 changes"));
+    assert!(wait(flaps), "{}", first_peer(&server));
     let healthy = || server.read("logs/error.log").matches("peer is healthy").count();
     let before = healthy();
     steady.store(true, Ordering::Relaxed);
@@ -224,10 +237,10 @@ fn tengine_s_checks() {
     let good = Backend::ok("good");
     let sick = answering("HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n");
     let server = Site::http(
-        "check_shm_size 1m; upstream u { server 127.0.0.1:@SICK@ max_fails=0; server 127.0.0.1:@GOOD@ max_fails=0; \
+        "check_shm_size 1m; upstream u { zone u 64k; server 127.0.0.1:@SICK@ max_fails=0; server 127.0.0.1:@GOOD@ max_fails=0; \
          check interval=100 rise=1 fall=2 timeout=1000 type=http; check_keepalive_requests 10; \
          check_http_send \"HEAD /t HTTP/1.1\\r\\nHost: t\\r\\n\\r\\n\"; check_http_expect_alive http_2xx; } \
-         server { listen 127.0.0.1:@PORT@; location / { proxy_pass http://u; } }",
+         server { listen 127.0.0.1:@PORT@; location /api { api; } location / { proxy_pass http://u; } }",
     )
     .set("SICK", sick.port)
     .set("GOOD", good.port)
@@ -292,6 +305,7 @@ fn grpc_health_service() {
     let server = Site::http(
         "upstream u { zone u 64k; server 127.0.0.1:@SICK@ max_fails=0; server 127.0.0.1:@GOOD@ max_fails=0; } \
          server { listen 127.0.0.1:@PORT@; \
+         location /api { api; } \
          location / { grpc_pass u; health_check interval=100ms type=grpc grpc_service=shop; } }",
     )
     .set("SICK", silent)
@@ -300,6 +314,7 @@ fn grpc_health_service() {
     server.wait_for("logs/error.log", "peer is unhealthy: its gRPC health service says NOT_SERVING");
     std::thread::sleep(Duration::from_millis(300));
     assert_eq!(server.read("logs/error.log").matches("peer is unhealthy").count(), 1, "the other one is well");
+    assert_eq!(first_peer(&server)["reason"], "its gRPC health service says NOT_SERVING");
 }
 
 /// A gRPC server with a health service that always says the same.

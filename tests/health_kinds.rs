@@ -1,9 +1,10 @@
 //! Kinds of active health checks beside HTTP's status, header and body, and causes that need a network: each with a real peer.
 
-use crate::harness::{Backend, Port, Reply, Server, Site, wait};
+use crate::harness::{Backend, Beside, Port, Reply, Server, Site, blunt, has_tools, wait};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, UdpSocket};
+use std::process::{Command, Stdio};
 
 /// The peers of a group, as the API shows them. `at`: `http/upstreams/u`.
 fn peers(server: &Server, at: &str) -> Vec<Value> {
@@ -141,6 +142,47 @@ fn tengine_s_kinds() {
     for group in ["ajp", "mysql"] {
         let at = format!("http/upstreams/{group}");
         assert!(wait(|| peers(&server, &at)[0]["state"] == "up"), "{group}: {:?}", peers(&server, &at));
+    }
+}
+
+#[test]
+fn tls_servers_are_asked_for_their_hello() {
+    if !has_tools() {
+        return;
+    }
+    let (mail, mute, other) = (blunt(b"220 mail ESMTP\r\n"), blunt(b""), Port::reserve());
+    let refusing = blunt(&[21, 3, 3, 0, 2, 2, 70]);
+    let check = "check interval=100 rise=1 fall=1 timeout=1000 type=ssl_hello;";
+    let site = Site::http(&format!(
+        "upstream u {{ zone u 64k; server 127.0.0.1:@OTHER@; server 127.0.0.1:{}; server 127.0.0.1:{mail}; \
+         server 127.0.0.1:{refusing}; server 127.0.0.1:{mute}; {check} }} \
+         server {{ listen 127.0.0.1:@OTHER@ ssl; ssl_certificate good.crt; ssl_certificate_key good.key; \
+         ssl_verify_client on; ssl_client_certificate good.crt; }} \
+         server {{ listen 127.0.0.1:@PORT@; location /api {{ api; }} }}",
+        other.number
+    ))
+    .certificate("good");
+    let accept = format!("127.0.0.1:{}", other.number);
+    let openssl = Command::new("openssl")
+        .args(["s_server", "-www", "-cert", "good.crt", "-key", "good.key", "-accept", &accept])
+        .current_dir(site.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("it is there");
+    let _ended_with_the_test = Beside(openssl);
+    let server = site.start();
+    let all = || peers(&server, "http/upstreams/u");
+    // Both want what this check does not have: a certificate, or the rest of the handshake.
+    assert!(wait(|| all()[..2].iter().all(|p| p["state"] == "up")), "{:?}", all());
+    let sick = [
+        "TLS failed: no TLS: \"220 mail ESMTP\\r\\n\"",
+        "TLS failed: received fatal alert: ProtocolVersion",
+        "closed the connection without an answer",
+    ];
+    for (number, why) in sick.into_iter().enumerate() {
+        assert!(wait(|| all()[number + 2]["reason"] == why), "{why}: {:?}", all());
+        server.wait_for("logs/error.log", &format!("peer is unhealthy: {why}, health check of peer"));
     }
 }
 

@@ -14,7 +14,7 @@ mod stress;
 mod tls;
 
 pub use agents::{Agent, agents, agents_by};
-pub use backend::{Backend, Reply};
+pub use backend::{Backend, Reply, blunt};
 pub use beside::{Beside, program};
 pub use client::{Client, Response, find};
 pub use dns::Dns;

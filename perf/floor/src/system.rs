@@ -2,6 +2,7 @@
 #![allow(unsafe_code, reason = "raw system calls: the floor is measured without any library between it and the kernel")]
 
 use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 /// Events taken from the kernel at once.
@@ -103,6 +104,30 @@ pub(crate) fn connect(port: u16) -> io::Result<OwnedFd> {
     if result < 0 && error.raw_os_error() != Some(libc::EINPROGRESS) { Err(error) } else { Ok(socket) }
 }
 
+/// Connects as checks by HTTP do: by a socket that has served before, if there is one, which says goodbye to its last peer by a
+/// RST; the last ACK of the handshake goes out with what is sent. Blocks.
+pub(crate) fn connect_quietly(spare: Option<OwnedFd>, to: SocketAddrV4) -> io::Result<OwnedFd> {
+    let socket = match spare {
+        Some(socket) => {
+            let mut nobody = address(to);
+            nobody.sin_family = libc::AF_UNSPEC as u16;
+            connect_to(&socket, &nobody)?;
+            socket
+        }
+        // SAFETY: no pointers; the result is checked.
+        None => owned(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?,
+    };
+    set_option(&socket, libc::IPPROTO_TCP, libc::TCP_QUICKACK, 0)?;
+    connect_to(&socket, &address(to))?;
+    Ok(socket)
+}
+
+fn connect_to(socket: &OwnedFd, to: &libc::sockaddr_in) -> io::Result<()> {
+    // SAFETY: the address is a sockaddr_in of the given length.
+    let result = unsafe { libc::connect(socket.as_raw_fd(), (&raw const *to).cast(), size_of_val(to) as u32) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 pub(crate) fn read(fd: RawFd, buffer: &mut [u8]) -> Outcome {
     // SAFETY: the buffer is ours and as long as said.
     let count = unsafe { libc::recv(fd, buffer.as_mut_ptr().cast(), buffer.len(), 0) };
@@ -146,10 +171,14 @@ fn set_option(socket: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result
 }
 
 fn loopback(port: u16) -> libc::sockaddr_in {
+    address(SocketAddrV4::new(Ipv4Addr::LOCALHOST, port))
+}
+
+fn address(of: SocketAddrV4) -> libc::sockaddr_in {
     libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
-        sin_port: port.to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
+        sin_port: of.port().to_be(),
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(of.ip().octets()) },
         sin_zero: [0; 8],
     }
 }

@@ -1,7 +1,7 @@
 //! Endpoints about the server as a whole.
 
 use super::error::Failure;
-use super::render;
+use super::render::{self, Other};
 use super::schema::{Field, Schema, field, number};
 use super::table::{Context, Item};
 use crate::resolve::Counters;
@@ -9,6 +9,7 @@ use crate::snapshot::Snapshot;
 use crate::status::requests;
 use crate::status::ssl::Totals;
 use crate::status::{self, processes, slot};
+use crate::upstream::names;
 use crate::worker::{clock, counters};
 use serde_json::{Value, json};
 
@@ -78,25 +79,37 @@ pub fn reset_connections(_: &Snapshot) {
     counters::reset_connections();
 }
 
-const VERIFY: Schema =
-    Schema::Object(&[number("no_cert"), number("expired_cert"), number("revoked_cert"), number("other")]);
-/// `/ssl`, and the same of a zone.
-pub static SSL: Schema = SSL_OBJECT;
-/// See [`SSL`].
-pub const SSL_OBJECT: Schema = Schema::Object(&[
-    number("handshakes"),
-    number("handshakes_failed"),
-    number("session_reuses"),
-    number("no_common_protocol"),
-    number("no_common_cipher"),
-    number("handshake_timeout"),
-    number("peer_rejected_cert"),
-    field("verify_failures", VERIFY),
-]);
+/// Handshakes; what can happen to them beside, and to certificates.
+macro_rules! handshakes {
+    ([$($cause:literal)*], [$($failure:literal)*]) => {
+        Schema::Object(&[
+            number("handshakes"),
+            number("handshakes_failed"),
+            number("session_reuses"),
+            number("no_common_protocol"),
+            $(number($cause),)*
+            number("handshake_timeout"),
+            number("peer_rejected_cert"),
+            field("verify_failures", Schema::Object(&[
+                $(number($failure),)*
+                number("expired_cert"),
+                number("revoked_cert"),
+                number("other"),
+            ])),
+        ])
+    };
+}
+
+/// `/ssl`
+pub static SSL: Schema = handshakes!(["no_common_cipher"], ["no_cert" "hostname_mismatch"]);
+/// `ssl` of a zone of servers.
+pub const CLIENTS_SSL: Schema = handshakes!(["no_common_cipher"], ["no_cert"]);
+/// `ssl` of a peer.
+pub const PEER_SSL: Schema = handshakes!([], ["hostname_mismatch"]);
 
 /// `/ssl`
 pub fn ssl(_: &Context) -> Result<Value, Failure> {
-    Ok(render::handshakes(&Totals::of(&status::ssl::ALL)))
+    Ok(render::handshakes(&Totals::of(&status::ssl::ALL), Other::Anybody))
 }
 
 /// `DELETE /ssl`
@@ -139,7 +152,7 @@ pub fn workers(_: &Context) -> Vec<Item> {
             "connections": show_connections(&sum),
             "http": {"requests": {"total": sum.requests, "current": requests::of_thread(t.slot).processing}},
         });
-        Item::new(number.to_string(), value, || {})
+        Item::new(number.to_string(), value, move || counters::reset_thread(t.slot))
     };
     slot::workers().into_iter().map(show).collect()
 }
@@ -178,9 +191,16 @@ pub fn resolvers(context: &Context) -> Vec<Item> {
                 "unknown": c.unknown.get(),
             },
         });
-        Item::new(String::from_utf8_lossy(zone), value, || {})
+        let (name, zone) = (String::from_utf8_lossy(zone), Box::<[u8]>::from(zone));
+        Item::new(name, value, move || {
+            names::resolvers(|other, counters| {
+                if *other == *zone {
+                    counters.reset();
+                }
+            });
+        })
     };
-    let mut all = crate::upstream::names::resolvers(show);
+    let mut all = names::resolvers(show);
     // Of those that nobody has asked yet there is nothing but the name.
     let configured = context.call.snapshot.locations.iter().filter_map(|l| l.conf.core.resolver.as_ref());
     for zone in configured.filter_map(|c| c.status_zone.as_deref()) {

@@ -1,8 +1,8 @@
 //! Endpoints of `http`, and those of `stream` that say the same: requests, zones, caches, limits.
 
 use super::error::Failure;
-use super::general::SSL_OBJECT;
-use super::render;
+use super::general::CLIENTS_SSL;
+use super::render::{self, Other};
 use super::schema::{Field, Schema, field, maybe, number};
 use super::table::{Context, Item};
 use crate::cache::Status;
@@ -49,7 +49,7 @@ pub static SERVER_ZONE: Schema = Schema::Object(&[
     number("discarded"),
     number("received"),
     number("sent"),
-    maybe("ssl", SSL_OBJECT),
+    maybe("ssl", CLIENTS_SSL),
 ]);
 
 /// One of `/http/location_zones`.
@@ -77,8 +77,8 @@ pub fn server_zones(_: &Context) -> Vec<Item> {
     zone_items(Kind::Server, |zone| {
         let mut value = render::requests(&requests::totals(&zone.counts), true);
         let handshakes = ssl::Totals::of(&zone.ssl);
-        if handshakes.count(ssl::Event::Handshake) + handshakes.count(ssl::Event::Failed) > 0 {
-            value["ssl"] = render::handshakes(&handshakes);
+        if !handshakes.is_empty() {
+            value["ssl"] = render::handshakes(&handshakes, Other::Client);
         }
         value
     })

@@ -2,7 +2,7 @@
 
 use super::error::Failure;
 use super::schema::{Schema, TEXTS};
-use super::table::{Context, ENDPOINTS, Endpoint, Kind};
+use super::table::{Context, ENDPOINTS, Endpoint, Kind, Resets, Shape};
 use super::{REFERENCE, Verb, keyvals, servers, upstreams};
 use crate::config::Plane;
 use serde_json::{Map, Value, json};
@@ -151,12 +151,20 @@ impl Endpoint {
                 }
                 vec![path(base.to_owned(), &all)]
             }
-            Kind::Many { schema, resets, .. } => {
+            Kind::Many { shape, schema, resets, .. } => {
                 let mut one = vec![get(summary, schema.describe(true), vec![in_path("name"), fields()])];
-                if *resets {
-                    one.push(delete(format!("sets to zero: {summary}"), (204, None), vec![in_path("name")]));
+                let whole = match shape {
+                    Shape::Map => map_of(schema),
+                    Shape::List => json!({"type": "array", "items": schema.describe(true)}),
+                };
+                let mut all = vec![get(summary, whole, vec![fields()])];
+                let reset = |parameters| delete(format!("sets to zero: {summary}"), (204, None), parameters);
+                if *resets != Resets::Nothing {
+                    one.push(reset(vec![in_path("name")]));
                 }
-                let all = [get(summary, map_of(schema), vec![fields()])];
+                if *resets == Resets::All {
+                    all.push(reset(Vec::new()));
+                }
                 vec![path(base.to_owned(), &all), path(format!("{base}/{{name}}"), &one)]
             }
             Kind::Upstreams(plane) => upstream_paths(base, *plane),

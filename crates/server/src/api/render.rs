@@ -44,15 +44,38 @@ pub fn requests(t: &Totals, with_processing: bool) -> Value {
     all
 }
 
-/// Handshakes with clients.
-pub fn handshakes(t: &ssl::Totals) -> Value {
+/// Handshakes. `other`: with whom.
+pub fn handshakes(t: &ssl::Totals, other: Other) -> Value {
     let named = |(name, event): &(&str, Event)| ((*name).to_owned(), json!(t.count(*event)));
-    let mut all: Map<_, _> = ssl::CAUSES.iter().map(named).collect();
+    let happens = |(_, event): &&(&str, Event)| other.meets(*event);
+    let mut all: Map<_, _> = ssl::CAUSES.iter().filter(happens).map(named).collect();
     all.insert("handshakes".to_owned(), json!(t.count(Event::Handshake)));
     all.insert("handshakes_failed".to_owned(), json!(t.count(Event::Failed)));
     all.insert("session_reuses".to_owned(), json!(t.count(Event::Reuse)));
-    all.insert("verify_failures".to_owned(), ssl::VERIFY_FAILURES.iter().map(named).collect());
+    all.insert("verify_failures".to_owned(), ssl::VERIFY_FAILURES.iter().filter(happens).map(named).collect());
     all.into()
+}
+
+/// With whom handshakes are.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Other {
+    /// Clients and peers.
+    Anybody,
+    /// Clients.
+    Client,
+    /// Peers.
+    Peer,
+}
+
+impl Other {
+    /// Whether handshakes with it can end so.
+    fn meets(self, event: Event) -> bool {
+        match event {
+            Event::NoCert | Event::NoCipher => self != Other::Peer,
+            Event::WrongName => self != Other::Client,
+            _ => true,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -32,19 +32,41 @@ pub enum Kind {
     },
     /// Things with names: all of them, or one.
     Many {
+        /// How all of them are shown.
+        shape: Shape,
         /// The form of one.
         schema: &'static Schema,
         /// What is said when there is none of a name: code and text.
         missing: (&'static str, &'static str),
         /// All there are.
         items: fn(&Context) -> Vec<Item>,
-        /// `DELETE` sets one to zero.
-        resets: bool,
+        /// What `DELETE` sets to zero.
+        resets: Resets,
     },
     /// Groups of peers, and their servers.
     Upstreams(Plane),
     /// Keys and values.
     Keyvals(Plane),
+}
+
+/// How several things are shown.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Shape {
+    /// By name.
+    Map,
+    /// One after the other.
+    List,
+}
+
+/// What of things with names can be set to zero.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Resets {
+    /// Nothing.
+    Nothing,
+    /// One of them.
+    One,
+    /// One, or all at once.
+    All,
 }
 
 /// One thing with a name.
@@ -102,23 +124,33 @@ pub static ENDPOINTS: &[Endpoint] = &[
         general::connections,
         Some(general::reset_connections),
     ),
-    many("/slabs", "zones of memory", &general::SLAB, ("SlabNotFound", "slab not found"), general::slabs, false),
-    one("/ssl", "TLS handshakes with clients", &general::SSL, general::ssl, Some(general::reset_ssl)),
     many(
-        "/workers",
-        "worker threads",
-        &general::WORKER,
-        ("WorkerNotFound", "worker not found"),
-        general::workers,
-        false,
+        "/slabs",
+        "zones of memory",
+        &general::SLAB,
+        ("SlabNotFound", "slab not found"),
+        general::slabs,
+        Resets::Nothing,
     ),
+    one("/ssl", "TLS handshakes with clients and peers", &general::SSL, general::ssl, Some(general::reset_ssl)),
+    Endpoint {
+        path: "/workers",
+        summary: "worker threads",
+        kind: Kind::Many {
+            shape: Shape::List,
+            schema: &general::WORKER,
+            missing: ("WorkerNotFound", "worker not found"),
+            items: general::workers,
+            resets: Resets::All,
+        },
+    },
     many(
         "/resolvers",
         "resolvers with a status_zone",
         &general::RESOLVER,
         ("ResolverZoneNotFound", "resolver zone not found"),
         general::resolvers,
-        false,
+        Resets::One,
     ),
     one("/http", "endpoints of http", &TEXTS, |c| Ok(below("/http/", c)), None),
     one("/http/requests", "requests of clients", &http::REQUESTS, http::requests, Some(http::reset_requests)),
@@ -128,7 +160,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         &http::SERVER_ZONE,
         ("ServerZoneNotFound", "server zone not found"),
         http::server_zones,
-        true,
+        Resets::One,
     ),
     many(
         "/http/location_zones",
@@ -136,7 +168,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         &http::LOCATION_ZONE,
         ("LocationZoneNotFound", "location zone not found"),
         http::location_zones,
-        true,
+        Resets::One,
     ),
     many(
         "/http/caches",
@@ -144,7 +176,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         &http::CACHE,
         ("CacheNotFound", "cache not found"),
         http::caches,
-        true,
+        Resets::One,
     ),
     many(
         "/http/limit_conns",
@@ -152,7 +184,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         &http::LIMIT_CONN,
         ("LimitConnNotFound", "limit_conn not found"),
         http::limit_conns,
-        true,
+        Resets::One,
     ),
     many(
         "/http/limit_reqs",
@@ -160,7 +192,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         &http::LIMIT_REQ,
         ("LimitReqNotFound", "limit_req not found"),
         http::limit_reqs,
-        true,
+        Resets::One,
     ),
     Endpoint { path: "/http/upstreams", summary: "groups of peers", kind: Kind::Upstreams(Plane::Http) },
     Endpoint { path: "/http/keyvals", summary: "keys and values", kind: Kind::Keyvals(Plane::Http) },
@@ -171,7 +203,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         &http::STREAM_ZONE,
         ("ServerZoneNotFound", "server zone not found"),
         http::stream_zones,
-        true,
+        Resets::One,
     ),
     many(
         "/stream/limit_conns",
@@ -179,7 +211,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         &http::LIMIT_CONN,
         ("LimitConnNotFound", "limit_conn not found"),
         http::stream_limit_conns,
-        true,
+        Resets::One,
     ),
     Endpoint { path: "/stream/upstreams", summary: "groups of peers", kind: Kind::Upstreams(Plane::Stream) },
     Endpoint { path: "/stream/keyvals", summary: "keys and values", kind: Kind::Keyvals(Plane::Stream) },
@@ -215,9 +247,9 @@ const fn many(
     schema: &'static Schema,
     missing: (&'static str, &'static str),
     items: fn(&Context) -> Vec<Item>,
-    resets: bool,
+    resets: Resets,
 ) -> Endpoint {
-    Endpoint { path, summary, kind: Kind::Many { schema, missing, items, resets } }
+    Endpoint { path, summary, kind: Kind::Many { shape: Shape::Map, schema, missing, items, resets } }
 }
 
 /// The names right below a path. What is not there (`stream` without a block of it) is not named.
@@ -262,10 +294,19 @@ impl Endpoint {
                 }
                 _ => show(context).map(|v| Outcome::Found(context.wanted.of_object(v))),
             },
-            Kind::Many { missing, items, resets, .. } => {
-                let verb = verb(context, *resets && !rest.is_empty(), &[])?;
+            Kind::Many { shape, missing, items, resets, .. } => {
+                let deletes = *resets == Resets::All || *resets == Resets::One && !rest.is_empty();
+                let verb = verb(context, deletes, &[])?;
                 let all = items(context);
                 let Some(name) = rest.first() else {
+                    if verb == Verb::Delete {
+                        all.iter().for_each(|item| (item.reset)());
+                        return Ok(Outcome::Done);
+                    }
+                    if *shape == Shape::List {
+                        let all = all.into_iter().map(|i| context.wanted.of_object(i.value));
+                        return Ok(Outcome::Found(all.collect()));
+                    }
                     let all: Map<_, _> = all.into_iter().map(|i| (i.name, i.value)).collect();
                     return Ok(Outcome::Found(context.wanted.of_map(all.into())));
                 };

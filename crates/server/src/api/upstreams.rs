@@ -2,16 +2,18 @@
 //! `servers`.
 
 use super::error::Failure;
+use super::general::PEER_SSL;
 use super::http::RESPONSES;
-use super::render::{classes, time};
+use super::render::{self, Other, classes, time};
 use super::schema::{Schema, field, maybe, number};
 use super::table::{Context, verb};
 use super::{Outcome, Verb, servers};
 use crate::config::Plane;
 use crate::status::peers::{self, BOUNDS_MS, Counted};
-use crate::status::skew;
-use crate::upstream::group::Group;
-use crate::upstream::peer::Peer;
+use crate::status::{skew, ssl};
+use crate::upstream::group::{Group, key_of};
+use crate::upstream::peer::{self, Peer};
+use crate::upstream::pool;
 use crate::worker::clock;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -53,6 +55,7 @@ macro_rules! peer {
 const HTTP_PEER: Schema = peer![
     number("requests"),
     field("responses", RESPONSES),
+    maybe("ssl", PEER_SSL),
     maybe("header_time", Schema::Number),
     field("response_time_hist", TIMES),
 ];
@@ -62,6 +65,7 @@ const QUEUE: Schema = Schema::Object(&[number("size"), number("max_size"), numbe
 /// One of `/http/upstreams`.
 pub static HTTP: Schema = Schema::Object(&[
     field("peers", Schema::List(&HTTP_PEER)),
+    number("keepalive"),
     number("zombies"),
     maybe("queue", QUEUE),
     maybe("skew", Schema::Ratio),
@@ -118,7 +122,12 @@ fn show(group: &Arc<Group>, plane: Plane) -> Value {
         }
     }
     all.sort_by_key(|p| p["id"].as_u64());
-    let mut value = json!({"peers": all, "zombies": 0, "zone": group.zone.as_deref().unwrap_or_default()});
+    let known = |number| tiers.iter().flat_map(|t| &t.peers).any(|p| p.state.number == number);
+    let zombies = peer::in_use(&key_of(plane, &group.name)).into_iter().filter(|n| !known(*n)).count();
+    let mut value = json!({"peers": all, "zombies": zombies, "zone": group.zone.as_deref().unwrap_or_default()});
+    if !plane.is_stream() {
+        value["keepalive"] = json!(pool::idle(group));
+    }
     if let Some(line) = &group.queue {
         value["queue"] = json!({"size": line.queue.len(), "max_size": line.most, "overflows": line.queue.overflows()});
     }
@@ -174,6 +183,8 @@ fn show_peer(peer: &Peer, backup: bool, plane: Plane) -> Value {
     } else {
         add("requests", Some(counted.totals.requests.into()));
         add("responses", Some(classes(&counted.totals.classes, &counted.totals.codes)));
+        let handshakes = ssl::Totals::of(&state.shown.ssl);
+        add("ssl", (!handshakes.is_empty()).then(|| render::handshakes(&handshakes, Other::Peer)));
         add("response_time_hist", Some(show_times(&counted)));
     }
     value

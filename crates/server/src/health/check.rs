@@ -91,6 +91,8 @@ pub enum Ask {
     Udp(Talk),
     /// A request.
     Http(Arc<HttpAsk>),
+    /// A FastCGI request.
+    FastCgi(Arc<HttpAsk>),
     /// gRPC's health service (grpc.health.v1.Health/Check).
     Grpc(Arc<GrpcAsk>),
 }

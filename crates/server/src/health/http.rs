@@ -16,10 +16,11 @@ use wire::http1::{Parsed, Version};
 const MAX_HEAD: usize = 64 * 1024;
 
 /// An answer.
-struct Answer<'b> {
-    head: &'b ResponseHead,
-    bytes: &'b [u8],
-    body: &'b [u8],
+pub(super) struct Answer<'b> {
+    pub(super) head: &'b ResponseHead,
+    /// What the head was read from.
+    pub(super) bytes: &'b [u8],
+    pub(super) body: &'b [u8],
 }
 
 impl matching::Answer for Answer<'_> {
@@ -136,6 +137,7 @@ async fn read_body(
     }
 }
 
-fn nonsense(text: &str) -> Cause {
+/// What came is not what the protocol says.
+pub(super) fn nonsense(text: &str) -> Cause {
     Cause::Protocol(text.into())
 }

@@ -1,7 +1,9 @@
 //! A prober's connection to a peer: TCP or a unix socket, perhaps with TLS. Failures come as the cause they are of.
 //!
 //! Each step is tried at the next beat of the prober's thread, when on most networks its turn has come; only what is slower is
-//! registered with epoll. So a usual check on a new connection is `socket`, `connect` two or three times, `send`, `recv`, `close`.
+//! registered with epoll. So a usual check on a new connection is `connect`, `send`, `recv`, `connect` to nobody: what is sent first
+//! says whether the connection stands, and the last ACK of the handshake goes out with it; a socket that has said goodbye by a
+//! RST serves the next check.
 
 use super::cause::Cause;
 use crate::connection::Address;
@@ -13,19 +15,32 @@ use crate::upstream::connect;
 use crate::worker::clock;
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io::{self, ErrorKind as Kind};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 /// Bytes read at once.
 const PIECE: usize = 4096;
+/// Sockets that wait for their next connection, for each family: as many as checks of a thousand peers a second end in one beat.
+const MAX_SPARE: usize = 64;
+
+thread_local! {
+    /// Of IPv4, and of IPv6.
+    static SPARE: RefCell<[Vec<OwnedFd>; 2]> = const { RefCell::new([Vec::new(), Vec::new()]) };
+}
 
 /// A connection.
 pub struct Link {
     socket: Socket,
     /// Something was sent, and no answer was looked for yet.
     asked: bool,
+    /// Where its socket waits for the next connection.
+    shelf: Option<usize>,
+    /// So many bytes of what is sent first went out when the connection was made.
+    sent: usize,
     /// Checks made on it.
     pub used: u32,
     /// When it was made (monotonic ms).
@@ -37,9 +52,18 @@ impl Link {
     ///
     /// # Errors
     /// Refused, unreachable, or this machine's fault.
-    pub async fn connect(to: &Address) -> Result<Link, Cause> {
-        let socket = dial(SocketType::STREAM, to).await.map_err(|e| of_connect(&e, to))?;
-        Ok(Link { socket, asked: false, used: 0, since_ms: clock::monotonic_ms() })
+    pub async fn connect(to: &Address, opening: Opening<'_>) -> Result<Link, Cause> {
+        let made = async {
+            let spare = shelf_of(to).and_then(|shelf| SPARE.with_borrow_mut(|spare| spare[shelf].pop()));
+            let fd = spare.map_or_else(|| connect::open(SocketType::STREAM, to), Ok)?;
+            if !matches!(opening, Opening::Theirs) {
+                put_off_acks(&fd, to)?;
+            }
+            let first = if let Opening::Bytes(first) = opening { first } else { &[] };
+            join(fd, to, first).await
+        };
+        let (socket, sent) = made.await.map_err(|e| of_connect(&e, to))?;
+        Ok(Link { socket, shelf: shelf_of(to), asked: false, sent, used: 0, since_ms: clock::monotonic_ms() })
     }
 
     /// Makes it secure: the peer (with this number) is who it must be when this has gone well.
@@ -58,7 +82,7 @@ impl Link {
             _ => failed(crate::log::os_error(&e)),
         })?;
         let chain = tls.state().peer_certificates().unwrap_or_default();
-        secure.verify(chain, clock::wall_seconds()).map_err(failed)?;
+        secure.verify(chain, clock::wall_seconds()).map_err(|distrust| failed(distrust.to_string()))?;
         self.socket = Socket::encrypted(tls);
         Ok(())
     }
@@ -74,7 +98,10 @@ impl Link {
     /// The connection broke.
     pub async fn send(&mut self, bytes: &[u8]) -> Result<(), Cause> {
         self.asked = true;
-        self.socket.write_all(bytes).await.map_err(|e| of_break(&e))
+        match &bytes[std::mem::take(&mut self.sent)..] {
+            [] => Ok(()),
+            rest => self.socket.write_all(rest).await.map_err(|e| of_break(&e)),
+        }
     }
 
     /// Waits for bytes and appends them. 0: the peer has closed.
@@ -91,8 +118,13 @@ impl Link {
 
     /// Says goodbye by a RST: all that was wanted has come, and neither side keeps anything of the connection.
     pub fn abort(self) {
-        if !self.is_secure() {
-            let _ = sockopt::set_socket_linger(self.socket.as_fd(), Some(Duration::ZERO));
+        let (Some(shelf), Some(fd)) = (self.shelf, self.socket.into_fd()) else { return };
+        if rustix::net::connect_unspec(&fd).is_ok() {
+            SPARE.with_borrow_mut(|spare| {
+                if spare[shelf].len() < MAX_SPARE {
+                    spare[shelf].push(fd);
+                }
+            });
         }
     }
 
@@ -102,13 +134,46 @@ impl Link {
     }
 }
 
-/// A socket connected to an address.
-pub async fn dial(kind: SocketType, to: &Address) -> io::Result<Socket> {
-    join(connect::open(kind, to)?, to).await
+/// Where a socket that was connected to an address waits, if it may be connected to any other: it keeps the interface of a
+/// link-local one, and that it has spoken IPv4.
+fn shelf_of(to: &Address) -> Option<usize> {
+    match to {
+        Address::Inet(SocketAddr::V4(_)) => Some(0),
+        Address::Inet(SocketAddr::V6(a)) if a.scope_id() == 0 && a.ip().to_ipv4_mapped().is_none() => Some(1),
+        Address::Inet(_) | Address::Unix(_) => None,
+    }
 }
 
-/// Sends a SYN, and a RST if it is answered: the last ACK of the handshake is put off for as long as the kernel puts off ACKs
-/// (200 ms), and the socket is gone before. So the program behind the port never sees a connection, as with a SYN from a raw
+/// Closes the sockets that wait for their next connection.
+pub fn close_spare() {
+    SPARE.with_borrow_mut(|spare| spare.iter_mut().for_each(Vec::clear));
+}
+
+/// Who says something first on a new connection.
+#[derive(Clone, Copy)]
+pub enum Opening<'b> {
+    /// This side, by these bytes (some, and the first that [`Link::send`] is given).
+    Bytes(&'b [u8]),
+    /// This side, if only goodbye.
+    Ours,
+    /// The peer, which may not know of the connection before the last ACK of the handshake has come.
+    Theirs,
+}
+
+/// A socket connected to an address.
+pub async fn dial(kind: SocketType, to: &Address) -> io::Result<Socket> {
+    Ok(join(connect::open(kind, to)?, to, &[]).await?.0)
+}
+
+/// ACKs wait for something to go with, for as long as the kernel puts off ACKs (200 ms); that of the handshake too.
+fn put_off_acks(fd: &OwnedFd, to: &Address) -> io::Result<()> {
+    match to {
+        Address::Inet(_) => Ok(sockopt::set_tcp_quickack(fd, false)?),
+        Address::Unix(_) => Ok(()),
+    }
+}
+
+/// Sends a SYN, and a RST if it is answered: the last ACK of the handshake is put off, and the socket is gone before. So the program behind the port never sees a connection, as with a SYN from a raw
 /// socket, which would need rights.
 ///
 /// # Errors
@@ -116,31 +181,49 @@ pub async fn dial(kind: SocketType, to: &Address) -> io::Result<Socket> {
 pub async fn half_open(to: &Address) -> Result<(), Cause> {
     let knock = async {
         let fd = connect::open(SocketType::STREAM, to)?;
-        if let Address::Inet(_) = to {
-            sockopt::set_tcp_quickack(&fd, false)?;
-            sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
-        }
-        join(fd, to).await
+        put_off_acks(&fd, to)?;
+        sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
+        join(fd, to, &[]).await
     };
     knock.await.map(drop).map_err(|e| of_connect(&e, to))
 }
 
-async fn join(fd: OwnedFd, to: &Address) -> io::Result<Socket> {
-    // On this host a connection stands when the first call returns, though that does not say so: the second does.
-    for number in 0..3 {
-        if number == 2 {
-            engine::beat().await;
-        }
-        match connect::call(&fd, to) {
-            Ok(()) | Err(Errno::ISCONN) => return Ok(Socket::new(fd)),
-            Err(Errno::INPROGRESS | Errno::ALREADY) => {}
-            Err(e) => return Err(e.into()),
-        }
+/// Connects. What of `first` was sent, if there is something: how that goes says whether the connection stands, as a further
+/// `connect` does.
+async fn join(fd: OwnedFd, to: &Address, first: &[u8]) -> io::Result<(Socket, usize)> {
+    match connect::call(&fd, to) {
+        Ok(()) => return Ok((Socket::new(fd), 0)),
+        Err(Errno::INPROGRESS) => {}
+        Err(e) => return Err(e.into()),
     }
     let mut socket = Socket::new(fd);
+    // On this host a connection stands when the first call returns, though that does not say so.
+    for number in 0..2 {
+        if number > 0 {
+            engine::beat().await;
+        }
+        if let Some(sent) = stands(&mut socket, to, first)? {
+            return Ok((socket, sent));
+        }
+    }
     poll_fn(|cx| socket.poll_writable(cx)).await?;
     sockopt::socket_error(socket.as_fd())??;
-    Ok(socket)
+    Ok((socket, 0))
+}
+
+/// How many bytes of `first` were sent; none if the connection does not stand yet.
+fn stands(socket: &mut Socket, to: &Address, first: &[u8]) -> io::Result<Option<usize>> {
+    if !first.is_empty() {
+        return match socket.try_write(first, false) {
+            Err(e) if matches!(e.kind(), Kind::WouldBlock | Kind::NotConnected) => Ok(None),
+            sent => sent.map(Some),
+        };
+    }
+    match connect::call(socket.as_fd(), to) {
+        Ok(()) | Err(Errno::ISCONN) => Ok(Some(0)),
+        Err(Errno::ALREADY) => Ok(None),
+        Err(e) => Err(e.into()),
+    }
 }
 
 /// Why a connection could not be made.

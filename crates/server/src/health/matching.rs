@@ -1,6 +1,7 @@
 //! `match` blocks: what an answer must be to count as well. Pure: an answer in, or why not out.
 
 use super::cause::Cause;
+use super::hello;
 use crate::snapshot::VariableId;
 use pcre2::bytes::Regex;
 use std::fmt;
@@ -78,6 +79,8 @@ pub enum Expect {
     Bytes(Box<[u8]>),
     /// Some that match.
     Regex(Regex),
+    /// A TLS server's first message.
+    ServerHello,
 }
 
 /// An answer to be judged.
@@ -159,6 +162,7 @@ impl Expect {
             Expect::Bytes(wanted) if wanted.starts_with(came) => None,
             Expect::Bytes(_) => Some(Err(self.cause(came))),
             Expect::Regex(regex) => regex.is_match(came).unwrap_or(false).then_some(Ok(())),
+            Expect::ServerHello => hello::judge(came),
         }
     }
 
@@ -167,6 +171,7 @@ impl Expect {
         let wanted = match self {
             Expect::Bytes(bytes) => format!("\"{}\"", shown(bytes)),
             Expect::Regex(regex) => format!("~ \"{}\"", regex.as_str()),
+            Expect::ServerHello => return hello::cut_short(),
         };
         Cause::Body(format!("wanted {wanted}, came \"{}\"", shown(came)).into())
     }

@@ -4,7 +4,9 @@
 
 pub mod cause;
 pub mod check;
+pub mod fastcgi;
 pub mod grpc;
+pub mod hello;
 pub mod http;
 pub mod link;
 pub mod matching;

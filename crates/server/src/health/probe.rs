@@ -2,9 +2,9 @@
 
 use super::cause::Cause;
 use super::check::{Ask, Check, Keep, Talk};
-use super::link::{Link, dial, half_open, of_connect};
+use super::link::{Link, Opening, dial, half_open, of_connect};
 use super::matching::MAX_BODY;
-use super::{grpc, http};
+use super::{fastcgi, grpc, http};
 use crate::connection::Address;
 use crate::upstream::peer::Peer;
 use crate::worker::clock;
@@ -35,7 +35,7 @@ pub async fn probe(check: &Check, peer: &Peer, kept: &mut Option<Link>, timer: &
     match &check.ask {
         Ask::Udp(talk) => return timer.guard(datagram(&address, talk, limit)).await.unwrap_or(no_answer),
         Ask::HalfOpen => return timer.guard(half_open(&address)).await.unwrap_or(no_answer),
-        Ask::Tcp(_) | Ask::Http(_) | Ask::Grpc(_) => {}
+        Ask::Tcp(_) | Ask::Http(_) | Ask::FastCgi(_) | Ask::Grpc(_) => {}
     }
     let link = kept.take().and_then(|l| good(check, l));
     let connected = Cell::new(link.is_some());
@@ -60,6 +60,16 @@ fn good(check: &Check, mut link: Link) -> Option<Link> {
     (young && link.is_quiet()).then_some(link)
 }
 
+fn opening(check: &Check) -> Opening<'_> {
+    match &check.ask {
+        _ if check.secure.is_some() => Opening::Ours,
+        Ask::Http(ask) | Ask::FastCgi(ask) => Opening::Bytes(&ask.request),
+        Ask::Tcp(talk) if !talk.send.is_empty() => Opening::Bytes(&talk.send),
+        Ask::Tcp(talk) if talk.expect.is_some() => Opening::Theirs,
+        _ => Opening::Ours,
+    }
+}
+
 async fn converse(
     check: &Check,
     address: &Address,
@@ -73,7 +83,7 @@ async fn converse(
             let limit = check.rhythm.connect_limit;
             let timer = Timer::new();
             timer.set(limit);
-            let made = timer.guard(Link::connect(address)).await;
+            let made = timer.guard(Link::connect(address, opening(check))).await;
             let mut link = made.unwrap_or_else(|| Err(Cause::NoAnswer { waited_ms: limit.as_millis() as u64 }))?;
             connected.set(true);
             if let Some(secure) = &check.secure {
@@ -89,6 +99,10 @@ async fn converse(
             false
         }
         Ask::Http(ask) => http::ask(&mut link, ask, peer).await?,
+        Ask::FastCgi(ask) => {
+            fastcgi::ask(&mut link, ask).await?;
+            false
+        }
         Ask::Grpc(ask) => grpc::ask(&mut link, ask).await?,
         Ask::Udp(_) | Ask::HalfOpen => false,
     };

@@ -5,6 +5,7 @@
 //! a check (docs/decisions/0014).
 
 use super::check::Check;
+use super::link;
 use super::outlier;
 use super::probe::probe;
 use super::require;
@@ -134,6 +135,7 @@ pub fn configure(snapshot: &Arc<Snapshot>) {
     let for_variables = checks.iter().any(Check::requires_variables).then(|| snapshot.clone());
     tell(Box::new(move || {
         engine::set_beat(beat_ms(&checks));
+        link::close_spare();
         require::evaluate_under(for_variables);
         let outliers = watched.into_iter().map(|(group, rules)| start(outlier::watch(group, rules)));
         let tasks = checks.into_iter().map(|check| start(watch_group(Arc::new(check)))).chain(outliers);

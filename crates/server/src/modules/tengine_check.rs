@@ -6,6 +6,8 @@ use super::upstream_block::{Block, current};
 use crate::config::set::duplicate;
 use crate::config::{Build, Directive, Scope, http, upstream, upstream_of_both};
 use crate::health::check::{Ask, Check, HttpAsk, Keep, Rhythm, Talk};
+use crate::health::fastcgi;
+use crate::health::hello::client_hello;
 use crate::health::matching::{Expect, Match, Statuses};
 use crate::upstream::group::Group;
 use conf::{Node, Problem};
@@ -18,14 +20,16 @@ pub const DIRECTIVES: &[Directive] = &[
     upstream_of_both("check", check),
     upstream("check_http_send", |s, n| {
         let text = n.args[0].text.as_slice().into();
-        let given = companion(s, n);
+        let given = companion(s, n, &[Kind::Http]);
         if given.send.replace(text).is_some() { Err(duplicate(n)) } else { Ok(()) }
     }),
     upstream("check_http_expect_alive", |s, n| {
         for word in &n.args {
             let class = word.text.strip_prefix(b"http_").and_then(|c| c.strip_suffix(b"xx"));
             match class {
-                Some([c @ b'2'..=b'5']) => companion(s, n).alive.push(u16::from(c - b'0')),
+                Some([c @ b'2'..=b'5']) => {
+                    companion(s, n, &[Kind::Http, Kind::FastCgi]).alive.push(u16::from(c - b'0'))
+                }
                 _ => return Err(n.problem(format!("invalid value \"{}\"", word.as_str()))),
             }
         }
@@ -33,7 +37,12 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     upstream("check_keepalive_requests", |s, n| {
         let requests = count(&n.args[0].text).ok_or_else(|| Problem::invalid_number(n))?;
-        companion(s, n).requests = Some(requests);
+        companion(s, n, &[Kind::Http]).requests = Some(requests);
+        Ok(())
+    }),
+    upstream("check_fastcgi_param", |s, n| {
+        let [name, value] = [0, 1].map(|i| n.args[i].text.as_slice().into());
+        companion(s, n, &[Kind::FastCgi]).params.push((name, value));
         Ok(())
     }),
     // What is known of peers needs no zone here.
@@ -49,6 +58,10 @@ const CPONG: &[u8] = b"AB\x00\x01\x09";
 /// MySQL's first packet: three bytes of length, number 0, then the version of its protocol, which is 10; 255 is an error.
 const GREETING: &str = r"(?s)^...\x00\x0a";
 
+/// Without `check_fastcgi_param`.
+const USUAL_PARAMS: [(&[u8], &[u8]); 3] =
+    [(b"REQUEST_METHOD", b"GET"), (b"REQUEST_URI", b"/"), (b"SCRIPT_FILENAME", b"index.php")];
+
 fn greeting(node: &Node) -> Result<Regex, Problem> {
     Regex::new(GREETING).map_err(|e| node.problem(e.to_string()))
 }
@@ -60,14 +73,15 @@ pub struct Given {
     send: Option<Box<[u8]>>,
     alive: Vec<u16>,
     requests: Option<u32>,
-    /// The first of these three, which mean something beside a check by HTTP only.
-    companion: Option<Node>,
+    params: Vec<(Box<[u8]>, Box<[u8]>)>,
+    /// The lines of these four, and the kinds of checks beside which each means something.
+    companions: Vec<(Node, &'static [Kind])>,
 }
 
 /// What the block says, which has a companion of `check` now.
-fn companion<'s>(scope: &'s mut Scope<'_, '_>, node: &Node) -> &'s mut Given {
+fn companion<'s>(scope: &'s mut Scope<'_, '_>, node: &Node, kinds: &'static [Kind]) -> &'s mut Given {
     let given = &mut current(scope).check;
-    given.companion.get_or_insert_with(|| node.clone());
+    given.companions.push((node.clone(), kinds));
     given
 }
 
@@ -86,6 +100,8 @@ enum Kind {
     Udp,
     Ajp,
     Mysql,
+    SslHello,
+    FastCgi,
 }
 
 /// `check interval=ms [fall=] [rise=] [timeout=ms] [default_down=] [type=] [port=]`
@@ -121,9 +137,8 @@ fn check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             ("type", "udp") if is_stream => written.kind = Kind::Udp,
             ("type", "ajp") => written.kind = Kind::Ajp,
             ("type", "mysql") => written.kind = Kind::Mysql,
-            ("type", "ssl_hello" | "fastcgi") => {
-                return Err(word.problem(format!("\"{text}\" of \"check\" is not supported yet")));
-            }
+            ("type", "ssl_hello") => written.kind = Kind::SslHello,
+            ("type", "fastcgi") if !is_stream => written.kind = Kind::FastCgi,
             _ => return Err(bad()),
         }
     }
@@ -132,8 +147,10 @@ fn check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 /// Makes the check of a group.
 pub fn finish(build: &mut Build<'_>, group: &Arc<Group>, given: Given) -> Result<(), Problem> {
-    if let Some(node) = given.companion.filter(|_| given.check.as_ref().is_none_or(|c| c.kind != Kind::Http)) {
-        let text = format!("\"{}\" has no effect without \"check ... type=http\"", node.name.as_str());
+    let kind = given.check.as_ref().map(|c| c.kind);
+    if let Some((node, kinds)) = given.companions.iter().find(|(_, kinds)| kind.is_none_or(|k| !kinds.contains(&k))) {
+        let wanted = if kinds.contains(&Kind::Http) { "http" } else { "fastcgi" };
+        let text = format!("\"{}\" has no effect without \"check ... type={wanted}\"", node.name.as_str());
         build.problems.push(node.warning(text));
     }
     let Some(Written { node, mut rhythm, port, kind }) = given.check else { return Ok(()) };
@@ -147,17 +164,30 @@ pub fn finish(build: &mut Build<'_>, group: &Arc<Group>, given: Given) -> Result
         Kind::Ajp => Ask::Tcp(Talk { send: CPING[..].into(), expect: Some(Arc::new(Expect::Bytes(CPONG.into()))) }),
         Kind::Mysql => Ask::Tcp(Talk { send: Arc::default(), expect: Some(Arc::new(Expect::Regex(greeting(&node)?))) }),
         Kind::Udp => Ask::Udp(Talk { send: b"X"[..].into(), expect: None }),
+        Kind::SslHello => {
+            let send = client_hello().map_err(|text| node.problem(text))?.into();
+            Ask::Tcp(Talk { send, expect: Some(Arc::new(Expect::ServerHello)) })
+        }
         Kind::Http => {
             let request = given.send.unwrap_or_else(|| b"GET / HTTP/1.0\r\n\r\n"[..].into());
-            let alive = if given.alive.is_empty() { vec![2, 3] } else { given.alive };
-            let ranges = alive.iter().map(|class| (class * 100, class * 100 + 99)).collect();
-            let wanted = Match { status: Some(Statuses { ranges, not: false }), ..Match::default() };
             let is_head = request.starts_with(b"HEAD ");
-            Ask::Http(Arc::new(HttpAsk { request, is_head, wanted: Arc::new(wanted) }))
+            Ask::Http(Arc::new(HttpAsk { request, is_head, wanted: alive(&given.alive) }))
+        }
+        Kind::FastCgi => {
+            let usual = USUAL_PARAMS.map(|(name, value)| (name.into(), value.into()));
+            let request = fastcgi::request(if given.params.is_empty() { &usual } else { &given.params });
+            Ask::FastCgi(Arc::new(HttpAsk { request, is_head: false, wanted: alive(&given.alive) }))
         }
     };
     let group = group.clone();
     super::health_check::add(build, &node, |number| Check { group, number, rhythm, port, secure: None, ask })
+}
+
+/// Statuses of these classes, or what Tengine takes for well.
+fn alive(classes: &[u16]) -> Arc<Match> {
+    let classes = if classes.is_empty() { &[2, 3] } else { classes };
+    let ranges = classes.iter().map(|class| (class * 100, class * 100 + 99)).collect();
+    Arc::new(Match { status: Some(Statuses { ranges, not: false }), ..Match::default() })
 }
 
 /// Takes what the block says of checks.

@@ -185,6 +185,15 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// Sets all to zero.
+    pub fn reset(&self) {
+        let Counters { name, srv, addr, noerror, formerr, servfail, nxdomain, notimp, refused, timedout, unknown } =
+            self;
+        for counter in [name, srv, addr, noerror, formerr, servfail, nxdomain, notimp, refused, timedout, unknown] {
+            counter.set(0);
+        }
+    }
+
     fn count_request(&self, kind: Kind) {
         let counter = match kind {
             Kind::Name => &self.name,

@@ -1,6 +1,7 @@
 //! What the API shows of a peer beside its own counts (`upstream::counts`): how long its answers took, and what it had
 //! counted when somebody set that to zero. Part of a peer's state, so it outlives reloads.
 
+use super::ssl;
 use super::tally::Tally;
 use crate::upstream::Attempt;
 use crate::upstream::counts::Totals;
@@ -18,6 +19,8 @@ const SUM: usize = WIDTH - 1;
 #[derive(Debug, Default)]
 pub struct Shown {
     times: Tally<WIDTH>,
+    /// TLS handshakes with it.
+    pub ssl: ssl::Counts,
     zero: Mutex<Option<Box<Zero>>>,
 }
 
@@ -89,6 +92,7 @@ pub fn reset(state: &PeerState) {
     let mut zero = state.shown.zero.lock().unwrap_or_else(PoisonError::into_inner);
     *zero = Some(Box::new(Zero { totals, fails, unavail }));
     state.shown.times.reset(&[]);
+    state.shown.ssl.reset(&[]);
 }
 
 #[cfg(test)]

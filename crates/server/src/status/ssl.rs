@@ -1,8 +1,10 @@
-//! TLS handshakes: all of them, and those of a `status_zone`.
+//! TLS handshakes: all of them, those of a `status_zone`, and those with a peer.
 
 use super::tally::Tally;
 use crate::snapshot::Server;
+use crate::tls::client::Distrust;
 use crate::tls::verify::Failure;
+use crate::upstream::peer::PeerState;
 use rustls::{AlertDescription as Alert, Error, PeerIncompatible};
 use std::io;
 
@@ -25,12 +27,14 @@ pub enum Event {
     Rejected,
     /// The client showed no certificate where it had to.
     NoCert,
-    /// The client's certificate is not valid yet, or no more.
+    /// The other side's certificate is not valid yet, or no more.
     Expired,
-    /// The client's certificate was revoked.
+    /// The other side's certificate was revoked.
     Revoked,
-    /// Something else is wrong with the client's certificate.
+    /// Something else is wrong with the other side's certificate.
     BadCert,
+    /// The peer's certificate is for another name.
+    WrongName,
 }
 
 /// Why handshakes failed, by the API's names.
@@ -41,21 +45,22 @@ pub const CAUSES: [(&str, Event); 4] = [
     ("peer_rejected_cert", Event::Rejected),
 ];
 
-/// What was wrong with clients' certificates, by the API's names.
-pub const VERIFY_FAILURES: [(&str, Event); 4] = [
+/// What was wrong with certificates, by the API's names.
+pub const VERIFY_FAILURES: [(&str, Event); 5] = [
     ("no_cert", Event::NoCert),
     ("expired_cert", Event::Expired),
     ("revoked_cert", Event::Revoked),
+    ("hostname_mismatch", Event::WrongName),
     ("other", Event::BadCert),
 ];
 
 /// How many there are.
-const WIDTH: usize = Event::BadCert as usize + 1;
+const WIDTH: usize = Event::WrongName as usize + 1;
 
 /// What is counted of handshakes.
 pub type Counts = Tally<WIDTH>;
 
-/// All handshakes with clients.
+/// All handshakes, with clients and with peers.
 pub static ALL: Counts = Tally::new();
 
 /// What was counted.
@@ -71,6 +76,11 @@ impl Totals {
     /// How often something happened.
     pub fn count(&self, event: Event) -> u64 {
         self.0[event as usize]
+    }
+
+    /// Whether there was any.
+    pub fn is_empty(&self) -> bool {
+        self.count(Event::Handshake) + self.count(Event::Failed) == 0
     }
 }
 
@@ -95,28 +105,54 @@ pub fn note(server: &Server, event: Event) {
 /// A handshake failed; no error: it took too long.
 pub fn failed(server: &Server, error: Option<&io::Error>) {
     note(server, Event::Failed);
-    let cause = match error {
-        None => Some(Event::Timeout),
-        Some(e) => e.get_ref().and_then(|e| e.downcast_ref::<Error>()).and_then(cause),
-    };
-    if let Some(cause) = cause {
+    if let Some(cause) = cause(error) {
         note(server, cause);
     }
 }
 
 /// The client's certificate is no good.
 pub fn not_verified(server: &Server, failure: Failure) {
-    let event = match failure {
+    note(server, of_certificate(failure));
+}
+
+/// Counts what happened to a handshake with a peer.
+pub fn note_peer(peer: &PeerState, event: Event) {
+    ALL.count(event as usize);
+    peer.shown.ssl.count(event as usize);
+}
+
+/// A handshake with a peer failed; no error: it took too long.
+pub fn failed_peer(peer: &PeerState, error: Option<&io::Error>) {
+    note_peer(peer, Event::Failed);
+    if let Some(cause) = cause(error) {
+        note_peer(peer, cause);
+    }
+}
+
+/// The peer's certificate is no good.
+pub fn distrusted_peer(peer: &PeerState, distrust: &Distrust) {
+    note_peer(peer, Event::Failed);
+    note_peer(
+        peer,
+        match distrust {
+            Distrust::Chain(failure) => of_certificate(*failure),
+            Distrust::Name(_) => Event::WrongName,
+        },
+    );
+}
+
+fn of_certificate(failure: Failure) -> Event {
+    match failure {
         f if f.is_about_time() => Event::Expired,
         f if f.is_revoked() => Event::Revoked,
         _ => Event::BadCert,
-    };
-    note(server, event);
+    }
 }
 
-/// Why the library gave up, where that is counted.
-fn cause(error: &Error) -> Option<Event> {
-    match error {
+/// Why a handshake failed, where that is counted.
+fn cause(error: Option<&io::Error>) -> Option<Event> {
+    let Some(error) = error else { return Some(Event::Timeout) };
+    match error.get_ref()?.downcast_ref::<Error>()? {
         Error::PeerIncompatible(
             PeerIncompatible::NoCipherSuitesInCommon
             | PeerIncompatible::NoKxGroupsInCommon

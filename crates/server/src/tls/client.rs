@@ -21,6 +21,7 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, NamedGroup, SignatureScheme};
 use std::collections::HashMap;
+use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex};
 
@@ -119,15 +120,32 @@ impl Secure {
         name.unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::UNSPECIFIED).into()))
     }
 
-    /// What is wrong with a peer's certificates, in nginx's words.
-    pub fn verify(&self, chain: &[CertificateDer<'_>], now_s: i64) -> Result<(), String> {
+    /// What is wrong with a peer's certificates.
+    pub fn verify(&self, chain: &[CertificateDer<'_>], now_s: i64) -> Result<(), Distrust> {
         let Some(trust) = &self.context.trust else { return Ok(()) };
-        let checked = trust.verify(chain, Purpose::Server, now_s).map(|_| ());
-        checked.map_err(|failure| format!("upstream SSL certificate verify error: ({failure})"))?;
+        trust.verify(chain, Purpose::Server, now_s).map_err(Distrust::Chain)?;
         if chain.first().is_some_and(|leaf| verify::host::is_for_host(leaf, &self.name)) {
             return Ok(());
         }
-        Err(format!("upstream SSL certificate does not match \"{}\"", String::from_utf8_lossy(&self.name)))
+        Err(Distrust::Name(String::from_utf8_lossy(&self.name).into()))
+    }
+}
+
+/// Why a peer is not who it must be; as text in nginx's words.
+#[derive(Debug)]
+pub enum Distrust {
+    /// Its certificate, or one that it stands on, is no good.
+    Chain(verify::Failure),
+    /// Its certificate is not for this name.
+    Name(Box<str>),
+}
+
+impl fmt::Display for Distrust {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Distrust::Chain(failure) => write!(f, "upstream SSL certificate verify error: ({failure})"),
+            Distrust::Name(name) => write!(f, "upstream SSL certificate does not match \"{name}\""),
+        }
     }
 }
 

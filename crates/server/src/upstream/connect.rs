@@ -73,7 +73,7 @@ pub fn open(kind: SocketType, to: &Address) -> Result<OwnedFd, Errno> {
 }
 
 /// `connect()`, once. A second call on a socket says how the first one went.
-pub fn call(fd: &OwnedFd, to: &Address) -> Result<(), Errno> {
+pub fn call(fd: impl AsFd, to: &Address) -> Result<(), Errno> {
     match to {
         Address::Inet(a) => rustix::net::connect(fd, a),
         Address::Unix(path) => SocketAddrUnix::new(path).and_then(|a| rustix::net::connect(fd, &a)),

@@ -250,6 +250,13 @@ pub fn state_of(group: &str, peer: &str, ordinal: usize) -> Arc<PeerState> {
     state
 }
 
+/// The numbers of a group's states that have connections in use, also of peers that are no more in it. `group`: its key.
+pub fn in_use(group: &str) -> Vec<u32> {
+    let guard = STATES.lock().expect("nothing panics while it is locked");
+    let states = guard.iter().flatten().filter(|((of, ..), _)| **of == *group).filter_map(|(_, s)| s.upgrade());
+    states.filter(|s| s.conns.load(Relaxed) > 0).map(|s| s.number).collect()
+}
+
 impl Peer {
     /// A peer with the values a `server` line has by default. `ordinal`: how many lines before have the same address.
     pub fn new(group: &str, server: &str, address: Address, ordinal: usize) -> Peer {

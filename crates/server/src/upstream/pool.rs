@@ -6,12 +6,13 @@ use super::layer::Layer;
 use super::peer::Peer;
 use crate::connection::socket::Socket;
 use crate::snapshot::Shot;
+use crate::status::Tally;
 use crate::worker::timer::Timer;
 use crate::worker::{clock, timer};
 use hashbrown::HashMap;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
@@ -57,8 +58,29 @@ struct Pool {
     /// By the number of the peer's state.
     idle: HashMap<u32, Vec<Connection>>,
     count: usize,
+    /// `count`, where others can see it.
+    shown: Arc<Tally<1>>,
     in_use: Rc<Cell<usize>>,
     peak: usize,
+}
+
+/// How many connections are idle, by the group's number: each thread says how many it has. Groups' names come from
+/// configurations, so there are not many.
+static IDLE: Mutex<Vec<Arc<Tally<1>>>> = Mutex::new(Vec::new());
+
+fn idle_of(group: &Group) -> Arc<Tally<1>> {
+    let mut all = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+    let number = group.number as usize;
+    if all.len() <= number {
+        all.resize_with(number + 1, Arc::default);
+    }
+    all[number].clone()
+}
+
+/// Idle connections of a group, those of all threads.
+pub fn idle(group: &Group) -> u64 {
+    let [count] = idle_of(group).sums();
+    count
 }
 
 thread_local! {
@@ -72,7 +94,23 @@ impl Pool {
     fn keep_known(&mut self, tiers: &Tiers) {
         let known = |n: u32| tiers.iter().flat_map(|t| &t.peers).any(|p| p.state.number == n);
         self.idle.retain(|peer, _| known(*peer));
-        self.count = self.idle.values().map(Vec::len).sum();
+        self.recount();
+    }
+
+    fn recount(&mut self) {
+        self.set_count(self.idle.values().map(Vec::len).sum());
+    }
+
+    #[inline]
+    fn set_count(&mut self, count: usize) {
+        self.count = count;
+        self.shown.mine().set(0, count as u64);
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.set_count(0);
     }
 }
 
@@ -107,6 +145,7 @@ fn with<T>(group: &Arc<Group>, work: impl FnOnce(&mut Pool) -> T) -> T {
             group: group.clone(),
             idle: HashMap::new(),
             count: 0,
+            shown: idle_of(group),
             in_use: Rc::default(),
             peak: 0,
         }))
@@ -132,15 +171,18 @@ pub fn take(group: &Arc<Group>, peer: &Peer, identity: Option<&Arc<[u8]>>) -> Op
     let (now, timeout) = (clock::monotonic_ms(), group.keepalive.timeout.as_millis() as u64);
     with(group, |p| {
         let list = p.idle.get_mut(&peer.state.number)?;
-        while let Some(at) = list.iter().rposition(|c| c.identity.as_ref() == identity) {
+        let before = list.len();
+        let mut found = None;
+        while found.is_none()
+            && let Some(at) = list.iter().rposition(|c| c.identity.as_ref() == identity)
+        {
             let mut c = list.swap_remove(at);
-            p.count -= 1;
             // The sweep comes once a second; a connection past its time is not used until then.
-            if now - c.idle_since_ms < timeout && is_quiet(&mut c) {
-                return Some(c);
-            }
+            found = (now - c.idle_since_ms < timeout && is_quiet(&mut c)).then_some(c);
         }
-        None
+        let gone = before - list.len();
+        p.set_count(p.count - gone);
+        found
     })
 }
 
@@ -162,7 +204,7 @@ pub fn give(group: &Arc<Group>, peer: &Peer, mut connection: Connection) {
         if p.count + p.in_use.get().saturating_sub(1) >= p.peak.max(floor) {
             return;
         }
-        p.count += 1;
+        p.set_count(p.count + 1);
         match p.idle.get_mut(&peer.state.number) {
             Some(list) => list.push(connection),
             None => {
@@ -194,7 +236,7 @@ async fn sweep() {
                     list.retain_mut(|c| now - c.idle_since_ms < timeout && is_quiet(c));
                 }
                 p.idle.retain(|_, list| !list.is_empty());
-                p.count = p.idle.values().map(Vec::len).sum();
+                p.recount();
                 if round.is_multiple_of(FADE) {
                     p.peak = p.in_use.get();
                 }
@@ -211,8 +253,13 @@ async fn sweep() {
 
 fn clear_when_draining() {
     if crate::worker::draining() {
-        POOLS.with_borrow_mut(Vec::clear);
+        clear();
     }
+}
+
+/// Closes all of the thread's.
+pub fn clear() {
+    POOLS.with_borrow_mut(Vec::clear);
 }
 
 /// Closes what belongs to groups that a new snapshot does not have, or has otherwise.

@@ -8,9 +8,11 @@ use crate::connection::socket::Socket;
 use crate::connection::tls::Tls;
 use crate::log_error;
 use crate::request::Request;
+use crate::status::ssl;
 use crate::tls::client::Secure;
 use crate::worker::clock;
 use crate::worker::timer::Timer;
+use rustls::HandshakeKind;
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
@@ -25,7 +27,8 @@ pub async fn shake(
     chosen: &Chosen,
 ) -> Result<Socket, Failure> {
     r.doing = doing::SHAKING_UPSTREAM;
-    let mut tls = match Tls::client(socket, secure.config(), secure.server_name(), chosen.peer.state.number) {
+    let peer = &chosen.peer.state;
+    let mut tls = match Tls::client(socket, secure.config(), secure.server_name(), peer.number) {
         Ok(tls) => tls,
         Err(e) => {
             log_error!(r, Error, "SSL_do_handshake() failed (SSL: {e})");
@@ -44,6 +47,7 @@ pub async fn shake(
     match event {
         Event::Done(Ok(())) => {}
         Event::Done(Err(e)) => {
+            ssl::failed_peer(peer, Some(&e));
             match e.kind() {
                 io::ErrorKind::UnexpectedEof => {
                     log_error!(r, Error, "peer closed connection in SSL handshake");
@@ -59,6 +63,7 @@ pub async fn shake(
             return Err(failed());
         }
         Event::TimedOut => {
+            ssl::failed_peer(peer, None);
             let text = "upstream timed out (110: Connection timed out)";
             log_error!(r, Error, "{text}");
             return Err(Failure { kind: next::TIMEOUT, ..failed() });
@@ -66,9 +71,14 @@ pub async fn shake(
         Event::ClientGone => return Err(exchange::client_gone(r)),
     }
     let chain = tls.state().peer_certificates().unwrap_or_default();
-    if let Err(text) = secure.verify(chain, clock::wall_seconds()) {
-        log_error!(r, Error, "{text}");
+    if let Err(distrust) = secure.verify(chain, clock::wall_seconds()) {
+        ssl::distrusted_peer(peer, &distrust);
+        log_error!(r, Error, "{distrust}");
         return Err(failed());
+    }
+    ssl::note_peer(peer, ssl::Event::Handshake);
+    if tls.state().handshake_kind() == Some(HandshakeKind::Resumed) {
+        ssl::note_peer(peer, ssl::Event::Reuse);
     }
     Ok(Socket::encrypted(tls))
 }

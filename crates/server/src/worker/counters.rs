@@ -2,6 +2,8 @@
 
 use crate::status::Tally;
 use crate::status::tally::Mine;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
 
 const ACCEPTED: usize = 0;
 const DROPPED: usize = 1;
@@ -10,6 +12,8 @@ const ACTIVE: usize = 3;
 const READING: usize = 4;
 const WAITING: usize = 5;
 const WIDTH: usize = 6;
+/// What only grows.
+const PASSED: [usize; 3] = [ACCEPTED, DROPPED, REQUESTS];
 
 static CONNECTIONS: Tally<WIDTH> = Tally::new();
 
@@ -95,9 +99,21 @@ pub fn sum() -> Sum {
     Sum::of(CONNECTIONS.sums())
 }
 
-/// One thread's, since the start.
+/// What threads had counted, by their slot, when somebody set that to zero.
+static ZERO: Mutex<BTreeMap<usize, [u64; WIDTH]>> = Mutex::new(BTreeMap::new());
+
+/// One thread's, since the start, or since they were set to zero.
 pub fn of_thread(slot: usize) -> Sum {
-    Sum::of(CONNECTIONS.of(slot))
+    let mut counts = CONNECTIONS.of(slot);
+    if let Some(zero) = ZERO.lock().unwrap_or_else(PoisonError::into_inner).get(&slot) {
+        PASSED.iter().for_each(|&index| counts[index] -= zero[index]);
+    }
+    Sum::of(counts)
+}
+
+/// Sets to zero what one thread has counted, but for what is under way.
+pub fn reset_thread(slot: usize) {
+    ZERO.lock().unwrap_or_else(PoisonError::into_inner).insert(slot, CONNECTIONS.of(slot));
 }
 
 /// Sets to zero how many connections were accepted and dropped.

@@ -115,6 +115,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
     crate::log::lines::flush_thread();
     // Threads end with the process; what their storage holds must not outlive the loop.
     connection::pool::clear();
+    crate::upstream::pool::clear();
     SHOT.set(None);
 }
 

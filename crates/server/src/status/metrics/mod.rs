@@ -223,12 +223,16 @@ fn handshakes(page: &mut Page) {
     for (name, help, event) in numbers {
         page.one(name, "counter", help, all.count(event));
     }
-    let causes = [
-        ("ironweir_ssl_failures_total", "Failed handshakes of which the cause is known.", ssl::CAUSES),
-        ("ironweir_ssl_verify_failures_total", "Clients' certificates that were not accepted.", ssl::VERIFY_FAILURES),
+    let causes: [(_, _, &[_]); 2] = [
+        ("ironweir_ssl_failures_total", "Failed handshakes of which the cause is known.", &ssl::CAUSES),
+        (
+            "ironweir_ssl_verify_failures_total",
+            "Certificates of clients and peers that were not accepted.",
+            &ssl::VERIFY_FAILURES,
+        ),
     ];
     for (name, help, rows) in causes {
-        page.each((name, "counter", help), &rows, |(cause, event)| {
+        page.each((name, "counter", help), rows, |(cause, event)| {
             Some((vec![("cause", (*cause).to_owned())], all.count(*event)))
         });
     }

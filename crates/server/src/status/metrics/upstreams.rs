@@ -3,7 +3,7 @@
 use super::Page;
 use crate::snapshot::Snapshot;
 use crate::status::peers::{self, BOUNDS_MS};
-use crate::status::skew;
+use crate::status::{skew, ssl};
 use crate::upstream::group::Group;
 use crate::upstream::peer::{Peer, State};
 use crate::worker::clock;
@@ -68,6 +68,13 @@ const GROUP_METRICS: &[GroupMetric] = &[
     }),
 ];
 
+/// What nginx's exporter says of a peer's handshakes: end of the name, help, what is counted.
+const HANDSHAKES: [(&str, &str, ssl::Event); 3] = [
+    ("handshakes", "Completed handshakes with the peer.", ssl::Event::Handshake),
+    ("handshakes_failed", "Failed handshakes.", ssl::Event::Failed),
+    ("session_reuses", "Handshakes that went on with an earlier session.", ssl::Event::Reuse),
+];
+
 /// Groups with a `zone`, as in the API.
 pub(super) fn add(page: &mut Page, plane: &Snapshot, prefix: &str) {
     let groups: Vec<_> = plane.groups.iter().filter(|g| g.zone.is_some()).collect();
@@ -85,6 +92,15 @@ pub(super) fn add(page: &mut Page, plane: &Snapshot, prefix: &str) {
     for (what, kind, help, number) in PEER_METRICS {
         let name = format!("nginxplus_{prefix}_{what}");
         page.each((&name, kind, help), &all, |f| Some((f.labels(), number(f))));
+    }
+    let shaken: Vec<_> = all
+        .iter()
+        .map(|f| (f, ssl::Totals::of(&f.peer.state.shown.ssl)))
+        .filter(|(_, handshakes)| !handshakes.is_empty())
+        .collect();
+    for (what, help, event) in HANDSHAKES {
+        let name = format!("nginxplus_{prefix}_ssl_{what}");
+        page.each((&name, "counter", help), &shaken, |(f, t)| Some((f.labels(), t.count(event))));
     }
     let name = format!("nginxplus_{prefix}_responses");
     let answers: Vec<_> = all
