@@ -233,7 +233,7 @@ impl Engine {
         let began = turns::begin();
         let finished = self.run(&self.urgent, TASKS_A_TURN, done);
         let most = if finished > 0 { BEGUN_A_TURN } else { TASKS_A_TURN };
-        let begun = self.run(&self.ready, most, done);
+        let begun = self.run(&self.ready, most, done) + self.run(&self.urgent, TASKS_A_TURN, done);
         if done.get() {
             return;
         }
