@@ -37,24 +37,10 @@ impl Epoll {
 
     /// Reports reading, writing and hanging up of `fd` from now on, under the name `data`. It ends when `fd` is closed.
     pub(crate) fn add(&self, fd: RawFd, data: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, data, READABLE | WRITABLE)
-    }
-
-    /// The same without writing, for datagrams: the kernel would tell of room each time one has left.
-    pub(crate) fn add_datagrams(&self, fd: RawFd, data: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, data, READABLE)
-    }
-
-    /// Writing too from now on.
-    pub(crate) fn watch_room(&self, fd: RawFd, data: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_MOD, fd, data, READABLE | WRITABLE)
-    }
-
-    fn control(&self, operation: i32, fd: RawFd, data: u64, flags: u32) -> io::Result<()> {
-        let flags = flags | libc::EPOLLRDHUP as u32 | libc::EPOLLET as u32;
+        let flags = READABLE | WRITABLE | libc::EPOLLRDHUP as u32 | libc::EPOLLET as u32;
         let mut event = libc::epoll_event { events: flags, u64: data };
         // SAFETY: `event` lives over the call, which copies it.
-        let result = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), operation, fd, &mut event) };
+        let result = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 

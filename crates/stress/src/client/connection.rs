@@ -55,10 +55,3 @@ pub(crate) struct Connection {
     /// Answers that are still to come for what was sent: several if a script sends several requests at once.
     pub pending: u16,
 }
-
-impl Connection {
-    /// What events of this use of the place `id` are called.
-    pub(crate) fn name(&self, id: u32) -> u64 {
-        u64::from(id) | u64::from(self.generation) << 32
-    }
-}

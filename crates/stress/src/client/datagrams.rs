@@ -7,7 +7,6 @@ use super::{Client, now_ns};
 use crate::sample::Failure;
 use std::cmp::Reverse;
 use std::io;
-use std::os::fd::AsRawFd;
 use wire::http3::ErrorCode;
 
 impl Client<'_> {
@@ -132,17 +131,12 @@ impl Client<'_> {
     /// Sends what there is to send, and notes when QUIC wants to be woken.
     pub(super) fn write_http3(&mut self, id: u32) {
         let connection = &mut self.connections[id as usize];
-        let name = connection.name(id);
         let (Some(Multiplex { way: Way::Http3(way), .. }), Some(socket), Some(thread)) =
             (&mut connection.streams, &connection.socket, &mut self.streams.quic)
         else {
             return;
         };
-        let mut sent = way.quic.send(socket, thread.clock.instant(self.now), &mut thread.rooms);
-        if sent.is_ok() && way.quic.is_blocked() {
-            sent = self.epoll.watch_room(socket.as_raw_fd(), name).and(sent);
-        }
-        match sent {
+        match way.quic.send(socket, thread.clock.instant(self.now), &mut thread.rooms) {
             Ok(count) => self.tally.sample.bytes_written += count as u64,
             Err(error) if connection.stage.is_opening() => return self.fail(id, Failure::of_connect(&error)),
             Err(error) => return self.broken(id, Failure::of_read(&error)),

@@ -144,11 +144,6 @@ impl Quic {
         Ok(sum)
     }
 
-    /// Something waits for room in the socket's buffer.
-    pub(crate) fn is_blocked(&self) -> bool {
-        self.unsent.is_some()
-    }
-
     /// False: there is no room now.
     fn transmit(&self, socket: &OwnedFd, transmit: &Transmit, bytes: &[u8]) -> io::Result<bool> {
         let message = quinn_udp::Transmit {

@@ -104,14 +104,10 @@ impl Client<'_> {
     fn open_socket(&mut self, id: u32) -> io::Result<()> {
         let socket = self.dialer.dial()?;
         let connection = &mut self.connections[id as usize];
-        let (fd, name) = (socket.as_raw_fd(), connection.name(id));
+        self.epoll.add(socket.as_raw_fd(), u64::from(id) | u64::from(connection.generation) << 32)?;
         connection.socket = Some(socket);
         connection.stage = Stage::Connecting;
-        if self.plan.http == Http::Three {
-            self.epoll.add_datagrams(fd, name)?;
-            return self.begin_http3(id);
-        }
-        self.epoll.add(fd, name)
+        if self.plan.http == Http::Three { self.begin_http3(id) } else { Ok(()) }
     }
 
     /// `connect` came to an end, one way or the other.

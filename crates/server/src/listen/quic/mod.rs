@@ -311,7 +311,7 @@ impl Endpoint {
         let Some(client) = connection::new_quic(remote, local, self.listener.number) else {
             return Some(self.proto.borrow_mut().refuse(incoming, answer));
         };
-        let config = is_inside(&incoming).then(|| self.inside.borrow().clone()).flatten();
+        let config = transport::is_inside(&incoming).then(|| self.inside.borrow().clone()).flatten();
         let accept = || self.proto.borrow_mut().accept(incoming, now, answer, config).map_err(Box::new);
         let accepted = with_client(&client, accept);
         match accepted {
@@ -420,12 +420,6 @@ impl Link {
 /// IPv4 addresses as such, also on a socket for both.
 pub fn plain(address: SocketAddr) -> SocketAddr {
     (address.ip().to_canonical(), address.port()).into()
-}
-
-/// Whether a client is on this machine: its packets never leave it.
-fn is_inside(incoming: &Incoming) -> bool {
-    let remote = incoming.remote_address().ip().to_canonical();
-    remote.is_loopback() || incoming.local_ip().is_some_and(|local| local.to_canonical() == remote)
 }
 
 fn root(shot: &Shot, listener: &Listener) -> crate::snapshot::LocationId {

@@ -5,7 +5,9 @@ use super::{keys, tokens};
 use crate::modules::core;
 use crate::modules::http3::Conf;
 use crate::tls::quic::Handshakes;
-use quinn_proto::{IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt};
+use quinn_proto::{
+    IdleTimeout, Incoming, MtuDiscoveryConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,6 +92,12 @@ fn config(conf: &Conf) -> Option<ServerConfig> {
     config.validation_token_config(validation);
     config.max_incoming(MAX_INCOMING).incoming_buffer_size_total(INCOMING_BYTES);
     Some(config)
+}
+
+/// Whether a client is on this machine: its packets never leave it.
+pub(super) fn is_inside(incoming: &Incoming) -> bool {
+    let remote = incoming.remote_address().ip().to_canonical();
+    remote.is_loopback() || incoming.local_ip().is_some_and(|local| local.to_canonical() == remote)
 }
 
 /// A silent connection is over after this. nginx takes `keepalive_timeout`, which ends waits for slow upstreams too: here that
