@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""What HTTP/3 costs the server beside its own HTTP/2: CPU for a MB of a large file, and for a small request.
+"""What HTTP/3 costs the server beside its own HTTP/2, and beside nginx: CPU for a MB of a large file, and for a small request.
 
-Both protocols in turns, against one server with one thread, on one CPU; the clients have another. The load is the Go program
+Servers and protocols in turns, each server with one thread on one CPU; the clients have another. The load is the Go program
 in tests/quic-go, the same for both protocols; for the large file also ngtcp2's gtlsclient (HTTP/3) and curl (HTTP/2), since
-clients differ in how often they acknowledge. Asked for: HTTP/2's CPU for a MB over HTTP/3's at least 0.5.
+clients differ in how often they acknowledge. nginx takes part if it is given and has HTTP/3. With --mtu packets are as large as
+that, as on a network: over the loopback both servers send gtlsclient, which takes them, datagrams of 64 kB.
+Asked for: HTTP/2's CPU for a MB over HTTP/3's at least 0.5.
 """
 import argparse
 import json
 import os
 import pathlib
+import shutil
 import signal
 import statistics
 import subprocess
@@ -18,12 +21,15 @@ from rig import processes, servers
 from storm import TARGET, certificate
 
 WANTED = 0.5
+SERVERS = ["ironweir", "nginx"]
+# Set where the network is one of its own already.
+INSIDE = "HTTP3_NARROW"
 MB = 1_000_000
 CLIENT = pathlib.Path(__file__).resolve().parent.parent / "tests/quic-go"
 CONFIGURATION = """user root;
 worker_processes 1;
 daemon off;
-pid {folder}/pid;
+pid {folder}/{name}.pid;
 error_log {folder}/error.log crit;
 events {{ worker_connections 8192; }}
 http {{
@@ -46,16 +52,21 @@ http {{
 def main():
     """Measures, prints a line for each case and protocol, then the ratios."""
     options = parse()
+    if options.mtu:
+        narrow(options.mtu)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     rig = servers.Rig(options.ironweir, "floor", options.server_cpu, options.load_cpu)
+    rig.programs["nginx"] = options.nginx
     try:
         loads = cases(options, rig)
-        server = start(rig, options)
-        results = {case: [] for case in loads}
+        certificate(rig.folder, "p256")
+        running = {name: start(rig, name, options) for name in SERVERS if name == "ironweir" or has_http3(options.nginx)}
+        results = {(name, *case): [] for case in loads for name in running}
         for _ in range(options.rounds):
-            for case, (command, units, _) in loads.items():
-                url = f"https://localhost:{server.port}"
-                results[case].append(measure(server, command(url), units, options))
+            for name, *case in results:
+                command, units, _ = loads[tuple(case)]
+                url = f"https://localhost:{running[name].port}"
+                results[(name, *case)].append(measure(running[name], command(url), units, options))
     finally:
         processes.stop_all()
         rig.close()
@@ -105,14 +116,32 @@ def cases(options, rig):
     return {case: load for case, load in all_cases.items() if any(name in case[0] for name in options.cases)}
 
 
-def start(rig, options):
-    """The server."""
-    certificate(rig.folder, "p256")
+def narrow(mtu):
+    """Starts again in a network of its own, whose loopback takes packets of so many bytes. Needs root."""
+    if INSIDE in os.environ:
+        return
+    script = 'ip link set lo mtu "$0" up && exec "$@"'
+    command = ["unshare", "--net", "sh", "-c", script, str(mtu), sys.executable, *sys.argv]
+    os.execvpe(command[0], command, os.environ | {INSIDE: "1"})
+
+
+def has_http3(nginx):
+    """Whether there is such a program, and it was built with HTTP/3."""
+    if not nginx or not shutil.which(nginx):
+        return False
+    return "--with-http_v3_module" in subprocess.run([nginx, "-V"], capture_output=True, text=True, check=True).stderr
+
+
+def start(rig, name, options):
+    """One server."""
     port = processes.free_port()
-    conf = rig.folder / "nginx.conf"
-    conf.write_text(CONFIGURATION.format(folder=rig.folder, port=port, more=options.directives))
-    command = [rig.programs["ironweir"], "-p", str(rig.folder), "-c", str(conf), "-e", str(rig.folder / "error.log")]
-    return processes.start("ironweir", command, rig.folder, rig.server_cpu, port)
+    conf = rig.folder / f"{name}.conf"
+    # What is on there by default anyway.
+    more = options.directives + (" quic_gso on;" if name == "nginx" else "")
+    conf.write_text(CONFIGURATION.format(folder=rig.folder, name=name, port=port, more=more))
+    (rig.folder / "logs").mkdir(exist_ok=True)
+    command = [rig.programs[name], "-p", str(rig.folder), "-c", str(conf), "-e", str(rig.folder / "error.log")]
+    return processes.start(name, command, rig.folder, rig.server_cpu, port)
 
 
 def measure(server, command, units, options):
@@ -124,27 +153,31 @@ def measure(server, command, units, options):
 
 
 def report(loads, results):
-    """A line for each; a ratio for each pair."""
+    """A line for each; then the ratios."""
     costs = {}
-    for (name, protocol), rounds in results.items():
+    for (server, name, protocol), rounds in results.items():
         unit = loads[name, protocol][2]
         scale = 1e3 if unit == "ms/MB" else 1e6
-        costs[name, protocol] = [cpu * scale / done for _, _, cpu, done in rounds]
+        each = [cpu * scale / done for _, _, cpu, done in rounds]
+        costs[server, name, protocol] = statistics.median(each)
         user, system = (sum(one[i] for one in rounds) for i in (0, 1))
-        share = user / max(user + system, 1e-9)
-        each = costs[name, protocol]
-        print(f"{name:26} {protocol} {statistics.median(each):7.3f} {unit} ({min(each):.3f} to {max(each):.3f}), "
-              f"{share:.0%} of it user")
-    for name in dict.fromkeys(name for name, _ in results):
-        ratio = statistics.median(costs[name, "h2"]) / statistics.median(costs[name, "h3"])
+        print(f"{name:26} {protocol} {server:8} {statistics.median(each):7.3f} {unit} ({min(each):.3f} to {max(each):.3f}), "
+              f"{user / max(user + system, 1e-9):.0%} of it user")
+    for name in dict.fromkeys(name for name, _ in loads):
+        ours = costs["ironweir", name, "h3"]
+        ratio = costs["ironweir", name, "h2"] / ours
         wanted = "" if name == "requests" else f", at least {WANTED}: {'met' if ratio >= WANTED else 'missed'}"
         print(f"{name}: HTTP/2's CPU over HTTP/3's {ratio:.2f}{wanted}")
+        if ("nginx", name, "h3") in costs:
+            print(f"{name}: nginx's CPU over ironweir's, HTTP/3: {costs['nginx', name, 'h3'] / ours:.2f}")
 
 
 def parse():
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ironweir", default=TARGET / "release/ironweir", type=pathlib.Path, help="the server")
+    parser.add_argument("--nginx", help="an nginx with HTTP/3, to run beside it (its quic_gso is on)")
+    parser.add_argument("--mtu", type=int, help="in a network of its own, with packets of at most so many bytes")
     parser.add_argument("--cases", default=["bulk", "requests"], type=lambda text: text.split(","))
     parser.add_argument("--rounds", default=5, type=int)
     parser.add_argument("--mb", default=100, type=int, help="size of the file")

@@ -3,7 +3,7 @@
 use crate::harness::quic::{Answer, ask, client, connect, endpoint, get, quic_site, run};
 use crate::harness::{Backend, Reply, Server};
 use http::Request;
-use quinn::ConnectionError;
+use quinn::{ApplicationClose, ConnectionError};
 use wire::http3::frame::{self, kind};
 use wire::http3::qpack::encoder;
 
@@ -83,14 +83,30 @@ fn trailers_follow_the_body() {
 }
 
 #[test]
-fn a_name_that_is_not_served_and_an_early_end() {
+fn what_is_too_large_for_a_head() {
     let server = site("client_header_buffer_size 1k; large_client_header_buffers 2 1k; return 200 ok;");
     run(async {
-        let (_endpoint, mut requests) = client(server.port).await;
+        let (endpoint, mut requests) = client(server.port).await;
         let large = Request::get("https://localhost/").header("x-large", "x".repeat(5000)).body(()).unwrap();
         assert_eq!(ask(&mut requests, large, b"").await.status, 400);
         assert_eq!(ask(&mut requests, get("/"), b"").await.text(), "ok");
+        // The client's table: room for 2048 bytes, and a name of so many.
+        let name =
+            |length: usize| [&[2, 0x3f, 0xe1, 0x0f, 0x5f][..], &size(length - 31), &vec![b'x'; length], b"\0"].concat();
+        let close = closed_by(&endpoint, server.port, false, &name(1025)).await;
+        assert_eq!((close.error_code.into_inner(), &close.reason[..]), (0x107, &b"stream error"[..]));
+        // That its encoder stream ends is the only thing wrong.
+        assert_eq!(closed_by(&endpoint, server.port, false, &name(1024)).await.error_code.into_inner(), 0x104);
     });
+    for text in ["client sent too large header while", "client sent too large field line while"] {
+        assert!(server.error_log().contains(text), "{}", server.error_log());
+    }
+    assert!(!server.error_log().contains(":method"), "{}", server.error_log());
+}
+
+/// What follows a full prefix of a length (RFC 7541 section 5.1): two bytes.
+fn size(rest: usize) -> [u8; 2] {
+    [rest as u8 | 0x80, (rest >> 7) as u8]
 }
 
 #[test]
@@ -128,7 +144,7 @@ pub fn head(path: &str) -> Vec<u8> {
 }
 
 /// What closes a connection on which these bytes came, on a request stream or a one-way stream.
-async fn closed_by(endpoint: &quinn::Endpoint, port: u16, request: bool, bytes: &[u8]) -> u64 {
+async fn closed_by(endpoint: &quinn::Endpoint, port: u16, request: bool, bytes: &[u8]) -> ApplicationClose {
     let connection = connect(endpoint, port).await;
     let mut stream = match request {
         true => connection.open_bi().await.unwrap().0,
@@ -137,7 +153,7 @@ async fn closed_by(endpoint: &quinn::Endpoint, port: u16, request: bool, bytes: 
     stream.write_all(bytes).await.unwrap();
     let _ = stream.finish();
     match connection.closed().await {
-        ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
+        ConnectionError::ApplicationClosed(close) => close,
         other => panic!("{other:?}"),
     }
 }
@@ -169,8 +185,9 @@ fn frames_in_the_wrong_place_end_the_connection() {
         let endpoint = endpoint(b"h3");
         let all = requests.iter().map(|r| (true, r)).chain(oneway.iter().map(|r| (false, r)));
         for (request, (bytes, code)) in all {
-            let found = closed_by(&endpoint, server.port, request, bytes).await;
-            assert_eq!(format!("{found:#x}"), format!("{code:#x}"), "{bytes:x?}");
+            let close = closed_by(&endpoint, server.port, request, bytes).await;
+            assert_eq!(format!("{:#x}", close.error_code.into_inner()), format!("{code:#x}"), "{bytes:x?}");
+            assert!(request || close.reason == "stream error", "{bytes:x?}: {:?}", close.reason);
         }
     });
 }

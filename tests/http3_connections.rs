@@ -1,10 +1,12 @@
 //! QUIC connections: how they begin, move, outlive reloads, and end.
 
-use crate::harness::quic::{Requests, ask, client, connect, endpoint, get, quic_site, run, speak};
-use crate::harness::{Backend, Reply, Server, wait};
+use crate::harness::quic::{Requests, ask, client, client_config, connect, endpoint, get, quic_site, run, speak};
+use crate::harness::{Backend, Reply, Server, Setup, wait};
 use crate::processes::children;
+use quinn::{Endpoint, EndpointConfig, TokioRuntime};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::net::UdpSocket;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const CONNECTIONS: usize = 100;
@@ -41,6 +43,27 @@ fn a_reload_keeps_all_connections() {
             assert_eq!(ask(requests, get("/"), b"").await.text(), first.replace("one", "two"));
             assert_eq!(connection.close_reason(), None);
         }
+    });
+}
+
+/// Nothing on the way to them could be too narrow.
+#[test]
+fn clients_on_this_machine_get_large_datagrams() {
+    const LARGEST: u16 = 30_000;
+    let server = quic_site("", "").set("THREADS", 1).file("html/large", vec![b'x'; 5_000_000]).start();
+    run(async {
+        let mut config = EndpointConfig::default();
+        config.max_udp_payload_size(LARGEST).expect("a length");
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("a port");
+        let mut endpoint = Endpoint::new(config, None, socket, Arc::new(TokioRuntime)).expect("a socket");
+        endpoint.set_default_client_config(client_config(Setup::new(), b"h3"));
+        let connection = connect(&endpoint, server.port).await;
+        let mut requests = speak(connection.clone()).await;
+        for _ in 0..2 {
+            assert_eq!(ask(&mut requests, get("/large"), b"").await.body.len(), 5_000_000);
+        }
+        let came = connection.stats().udp_rx;
+        assert!(came.bytes / came.datagrams > u64::from(LARGEST) / 2, "{came:?}");
     });
 }
 

@@ -1,5 +1,6 @@
 //! `ironweir agent` and `ironweir stress --agents`: five agents on loopback.
 
+use crate::harness::quic::certain_site;
 use crate::harness::{Agent, Backend, Json, Program, Site, agents, agents_by, has_tools, stress, text, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Command;
@@ -162,6 +163,22 @@ fn mutual_tls() {
     let line = format!("agent --listen :0 {}", pair("agent"));
     let out = command.args(line.split(' ')).output().unwrap();
     assert!(String::from_utf8_lossy(&out.stderr).contains("is not loopback"), "{out:?}");
+}
+
+/// Certificates of the load are files of the agents'.
+#[test]
+fn agents_speak_http3_with_certificates() {
+    let (server, pair) = certain_site();
+    let (_folder, agents, list) = agents(2);
+    let line = format!("{list} --http 3 --streams 4 -t1 -c4 -n 80 --no-preflight https://127.0.0.1:{}/", server.port);
+    let json = Json::of(&format!("{pair} {line}"));
+    let numbers = ["statuses.200", "errors.total", "connects", "agents"].map(|name| json.number(name));
+    assert_eq!((numbers, json.raw("partial")), ([80.0, 0.0, 4.0, 2.0], "null"), "{}", json.0);
+    assert_eq!(Json::of(&line).number("statuses.400"), 80.0);
+    let nowhere = format!("--cert /nowhere.crt --key /nowhere.key {line}");
+    let out = stress(&nowhere).output().unwrap();
+    assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("/nowhere.crt"), "{out:?}");
+    drop(agents);
 }
 
 #[test]

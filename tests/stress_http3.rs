@@ -1,6 +1,6 @@
 //! `ironweir stress --http 3` against Ironweir and, where it is installed, an independent server.
 
-use crate::harness::quic::quic_site;
+use crate::harness::quic::{certain_site, quic_site};
 use crate::harness::{Backend, Json, Reply, Server, run_stress, text};
 use std::net::UdpSocket;
 use std::time::Duration;
@@ -72,6 +72,15 @@ fn a_connection_for_each_request_with_and_without_resumption() {
     assert_eq!(Json::of(&checked).number("requests"), 40.0);
     let wrong = run_stress(&checked.replace("--sni localhost", "--sni other.test --quiet --json -"));
     assert_eq!(Json(text(&wrong)).number("errors.tls"), 40.0, "{wrong:?}");
+}
+
+#[test]
+fn a_certificate_of_the_client() {
+    let (server, pair) = certain_site();
+    let line = format!("--http 3 -t1 -c2 -n 20 --no-preflight {}", url(&server));
+    let json = Json::of(&format!("{pair} {line}"));
+    assert_eq!(numbers(&json, ["statuses.200", "errors.total", "connects"]), [20.0, 0.0, 2.0], "{}", json.0);
+    assert_eq!(Json::of(&line).number("statuses.400"), 20.0);
 }
 
 #[test]

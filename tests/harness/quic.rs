@@ -1,6 +1,6 @@
 //! A QUIC client, of the crates `quinn` and `h3`: the transport is a relative of ours, the HTTP/3 on it is not.
 
-use super::{Setup, Site};
+use super::{Server, Setup, Site};
 use bytes::{Buf, Bytes};
 use http::{HeaderMap, Request};
 use quinn::crypto::rustls::QuicClientConfig;
@@ -38,6 +38,15 @@ pub fn quic_site(http: &str, server: &str) -> Site {
         "worker_processes @THREADS@; events {{}} http {{ access_log off; root @DIR@/html; {http} server {{ {listen} {server} }} }}"
     ))
     .certificate("localhost")
+}
+
+/// A site that serves those alone who have a certificate of an authority of its own, and the stress tool's options for one.
+pub fn certain_site() -> (Server, String) {
+    let site = quic_site("", "ssl_verify_client on; ssl_client_certificate ca.crt; location / { return 200 x; }");
+    let site = site.certificate("ca").issued("load", "ca", "9").set("THREADS", 2);
+    let file = |name: &str| site.path().join(name).display().to_string();
+    let pair = format!("--cert {} --key {}", file("load.crt"), file("load.key"));
+    (site.start(), pair)
 }
 
 /// Runs a test that waits for a server.

@@ -23,8 +23,17 @@ pub struct Arrived<'a> {
     pub end: bool,
     /// Bytes of the block as it was sent.
     pub len: usize,
-    /// Its fields.
-    pub block: &'a HeaderBlock,
+    /// Its fields, or why they are none.
+    pub block: Result<&'a HeaderBlock, Refused>,
+}
+
+/// What is no head that could be read.
+#[derive(Clone, Copy)]
+pub struct Refused {
+    /// To answer with.
+    pub status: u16,
+    /// What the log says.
+    pub text: &'static str,
 }
 
 /// What follows the target in the request line that these protocols do not have.
@@ -72,10 +81,14 @@ pub fn open(
 fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
     let shot = r.shot.clone();
     let conf = &shot.server(r.server).conf.core;
-    let base = r.arena.push(&arrived.block.bytes).start;
+    let block = arrived.block.map_err(|refused| {
+        log_error!(r, Info, "{}", refused.text);
+        refused.status
+    })?;
+    let base = r.arena.push(&block.bytes).start;
     let moved = |s: Span| Span { start: s.start + base, end: s.end + base };
     let mut found = Found::default();
-    for field in &arrived.block.fields {
+    for field in &block.fields {
         let (name, value) = (moved(field.name), moved(field.value));
         let odd = check_field(r, conf, name, value)?;
         if r.arena.span(name)[0] == b':' {

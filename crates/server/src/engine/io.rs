@@ -11,6 +11,7 @@ use std::task::Poll;
 
 /// Events taken from the kernel at once.
 const EVENTS: usize = 1024;
+const HAS_LOOP: &str = "sockets are registered on a thread with a loop";
 /// The token of the thread's bell.
 const BELL: u64 = u64::MAX;
 
@@ -54,12 +55,20 @@ thread_local! {
 /// What a descriptor is asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Reading only: a listening socket.
+    /// Reading only: a listening socket. One of UDP too, while there is room to send: the kernel tells of room each time a
+    /// datagram has left.
     Read,
     /// Both directions.
     Both,
     /// Both directions of a connection to a peer: who has been answered goes first.
     Peer,
+}
+
+impl Interest {
+    fn flags(self) -> EventFlags {
+        let reading = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        if self == Interest::Read { reading } else { reading | EventFlags::OUT }
+    }
 }
 
 /// A descriptor that the thread watches. Closing the descriptor ends the watch in the kernel if no other descriptor
@@ -175,14 +184,24 @@ impl Registration {
             (source, mine.generation)
         });
         let registration = Registration { source };
-        let mut flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
-        if interest != Interest::Read {
-            flags |= EventFlags::OUT;
-        }
-        let data = EventData::new_u64(u64::from(generation) << 32 | u64::from(registration.source.place));
-        EPOLL
-            .with(|e| epoll::add(e.get().expect("sockets are registered on a thread with a loop"), fd, data, flags))?;
+        let data = registration.token(generation);
+        EPOLL.with(|e| epoll::add(e.get().expect(HAS_LOOP), fd, data, interest.flags()))?;
         Ok(registration)
+    }
+
+    /// Asks about something else from now on. What is ready then is an event, even if it was one before.
+    ///
+    /// # Errors
+    /// The descriptor is not watched.
+    pub fn change(&self, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
+        let generation = SOURCES.with_borrow(|s| s.places[self.source.place as usize].generation);
+        let data = self.token(generation);
+        EPOLL.with(|e| epoll::modify(e.get().expect(HAS_LOOP), fd, data, interest.flags()))?;
+        Ok(())
+    }
+
+    fn token(&self, generation: u32) -> EventData {
+        EventData::new_u64(u64::from(generation) << 32 | u64::from(self.source.place))
     }
 
     /// Ends the watch of a descriptor that stays open, here or elsewhere.

@@ -156,7 +156,7 @@ pub fn wake(task: TaskId) {
     let _ = ENGINE.try_with(|e| e.wake(task.0));
 }
 
-/// The same before all that are not as urgent: a peer has answered it.
+/// The same before all that are not as urgent: a peer has answered it, or datagrams have come for it.
 pub fn wake_first(task: TaskId) {
     let _ = ENGINE.try_with(|e| e.queue(task.0, &e.urgent));
 }
@@ -233,7 +233,8 @@ impl Engine {
         let began = turns::begin();
         let finished = self.run(&self.urgent, TASKS_A_TURN, done);
         let most = if finished > 0 { BEGUN_A_TURN } else { TASKS_A_TURN };
-        let begun = self.run(&self.ready, most, done);
+        // What those have handed on is finished before the kernel is asked for news again.
+        let begun = self.run(&self.ready, most, done) + self.run(&self.urgent, TASKS_A_TURN, done);
         if done.get() {
             return;
         }

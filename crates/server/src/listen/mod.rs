@@ -57,8 +57,7 @@ impl Listener {
     /// Registers a listening socket with the thread.
     pub fn new(number: usize, ear: Ear, spec: &ListenSpec) -> io::Result<Rc<Listener>> {
         let Ear { id, place, fd, .. } = ear;
-        let interest = if spec.quic { Interest::Both } else { Interest::Read };
-        let registration = Registration::new(fd.as_fd(), interest)?;
+        let registration = Registration::new(fd.as_fd(), Interest::Read)?;
         let (task, started, closed) = (Cell::new(None), Cell::new(false), Cell::new(false));
         let (address, kind, quic) = (spec.address.clone(), spec.kind, spec.quic);
         let counts = listeners::open(&address, kind, &fd);

@@ -4,6 +4,7 @@
 use super::frame::{Numbers, kind, setting, stream};
 use super::qpack::table::Table;
 use super::{ConnectionError, ErrorCode, varint};
+use crate::http2::hpack::HpackError;
 
 /// Frames of a control stream that are held until they are whole: settings of many names. Larger ones are an attack.
 const MAX_FRAME: u64 = 4096;
@@ -70,9 +71,14 @@ impl Reader {
         }
         match self.kind {
             Kind::Control => self.frames(input, &mut at)?,
-            Kind::Encoder => table.instruct(&input[at..]).map_err(|_| {
-                let text = "client sent an encoder instruction that is wrong or does not fit";
-                ConnectionError::new(ErrorCode::QPACK_ENCODER_STREAM_ERROR, text)
+            Kind::Encoder => table.instruct(&input[at..]).map_err(|e| match e {
+                HpackError::FieldTooLarge => {
+                    ConnectionError::new(ErrorCode::EXCESSIVE_LOAD, "client sent too large field line")
+                }
+                _ => {
+                    let text = "client sent an encoder instruction that is wrong or does not fit";
+                    ConnectionError::new(ErrorCode::QPACK_ENCODER_STREAM_ERROR, text)
+                }
             })?,
             Kind::Decoder => self.cancellations(&input[at..])?,
             Kind::Ignored | Kind::Unknown => {}

@@ -227,7 +227,7 @@ impl Driver {
                 Ok(Event::Head { stream, end, len }) => {
                     drop(state);
                     let version = Version::HTTP20;
-                    self.open(cx, stream, &Arrived { version, end, len, block: &fields });
+                    self.open(cx, stream, &Arrived { version, end, len, block: Ok(&fields) });
                 }
                 Ok(Event::Data { stream, span, end }) => {
                     state.take_data(stream, span.of(&input), end);

@@ -77,7 +77,7 @@ impl Driver {
             ready: VecDeque::new(),
             control: OneWay::default(),
             decoder: OneWay::default(),
-            table: Table::new(TABLE),
+            table: Table::with_longest(TABLE, size),
             confirmed: 0,
             blocked: Vec::new(),
             goaway: None,

@@ -3,7 +3,7 @@
 use super::driver::Driver;
 use super::{Http3Stream, MAX_BLOCKED, Session, State, code};
 use crate::connection::Session as Way;
-use crate::connection::fields::{self, Arrived};
+use crate::connection::fields::{self, Arrived, Refused};
 use crate::connection::stream;
 use crate::engine;
 use crate::request::Version;
@@ -22,6 +22,10 @@ use wire::span::Span;
 
 /// The longest request line of HTTP/0.9.
 const MAX_LINE: usize = 8 * 1024;
+/// A head above `large_client_header_buffers`.
+const TOO_LARGE: Refused = Refused { status: 494, text: "client sent too large header" };
+/// No line of HTTP/0.9.
+const NO_REQUEST: Refused = Refused { status: 400, text: "client sent invalid request" };
 
 thread_local! {
     /// Room for the fields of one section.
@@ -90,7 +94,13 @@ impl Driver {
     pub(super) fn readable(&mut self, cx: &mut Context<'_>, id: StreamId) -> Result<(), ConnectionError> {
         if id.dir() == Dir::Uni {
             let before = self.session.state.borrow().table.inserted();
-            self.session.state.borrow_mut().read_oneway(id)?;
+            let read = self.session.state.borrow_mut().read_oneway(id);
+            if let Err(e) = read {
+                // nginx says no more to the client.
+                self.note(&e.text);
+                self.close(e.code, "stream error");
+                return Ok(());
+            }
             return self.unblock(cx, before);
         }
         let owned = {
@@ -138,11 +148,8 @@ impl Driver {
         let head = self.session.state.borrow_mut().read_head(id, self.session.limits, &mut fields);
         match head {
             Ok(Head::Pending) => {}
-            Ok(Head::Whole(len)) => self.open(cx, id, Version::HTTP30, len, &fields, Ok(())),
-            Ok(Head::TooLarge) => {
-                fields.clear();
-                self.open(cx, id, Version::HTTP30, 0, &fields, Err(494));
-            }
+            Ok(Head::Whole(len)) => self.open(cx, id, Version::HTTP30, len, Ok(&fields)),
+            Ok(Head::TooLarge) => self.open(cx, id, Version::HTTP30, 0, Err(TOO_LARGE)),
             Ok(Head::Incomplete) => self.note("client prematurely closed stream"),
             Err(e) => self.fail(&e),
         }
@@ -171,16 +178,16 @@ impl Driver {
             drop(state);
             let line = line.trim_ascii_end();
             let mut fields = HeaderBlock::default();
-            let accepted = match line.strip_prefix(b"GET ") {
+            let head = match line.strip_prefix(b"GET ") {
                 Some(path) if !path.is_empty() && line.len() <= MAX_LINE => {
                     let pairs: [(&[u8], &[u8]); 4] =
                         [(b":method", b"GET"), (b":scheme", b"https"), (b":path", path), (b":authority", b"localhost")];
                     pairs.iter().for_each(|(name, value)| push(&mut fields, name, value));
-                    Ok(())
+                    Ok(&fields)
                 }
-                _ => Err(400),
+                _ => Err(NO_REQUEST),
             };
-            return self.open(cx, id, Version::HTTP09, line.len(), &fields, accepted);
+            return self.open(cx, id, Version::HTTP09, line.len(), head);
         }
     }
 
@@ -191,8 +198,7 @@ impl Driver {
         id: StreamId,
         version: Version,
         len: usize,
-        block: &HeaderBlock,
-        before: Result<(), u16>,
+        block: Result<&HeaderBlock, Refused>,
     ) {
         self.shaken();
         counters::request();
@@ -208,7 +214,7 @@ impl Driver {
         let arrived = Arrived { version, end, len, block };
         let (r, accepted) = fields::open(way, &self.client, shot.clone(), &arrived);
         self.limit_requests(&shot);
-        let mut work = Box::pin(stream::answer(r, before.and(accepted)));
+        let mut work = Box::pin(stream::answer(r, accepted));
         if work.as_mut().poll(cx).is_pending() {
             engine::spawn(work);
         }

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! mod.rs         the endpoint: socket <-> connections
+//! bursts.rs      when a connection goes on sending
 //! ids.rs         connection ids that name their thread
 //! mail.rs        datagrams that came to another thread
 //! keys.rs        what `quic_host_key` is good for
@@ -10,6 +11,7 @@
 //! transport.rs   limits
 //! ```
 
+mod bursts;
 mod ids;
 mod keys;
 mod mail;
@@ -18,6 +20,7 @@ mod transport;
 
 use super::Listener;
 use crate::connection::{self, Address};
+use crate::engine::io::Interest;
 use crate::engine::{self, TaskId};
 use crate::log::error::Level;
 use crate::modules::http3::Conf;
@@ -29,7 +32,8 @@ pub use ids::LEN as ID_LEN;
 use ids::{Ids, Owner};
 use mail::{Letter, Mailbox};
 use quinn_proto::{
-    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, EndpointEvent, Incoming, Transmit,
+    ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, EndpointEvent, Incoming,
+    ServerConfig, Transmit,
 };
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
 use std::cell::{Cell, RefCell};
@@ -37,6 +41,7 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io::{self, IoSliceMut};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -66,6 +71,8 @@ pub struct Endpoint {
     mailbox: Arc<Mailbox>,
     /// The configuration that new connections begin with, by its snapshot's number.
     generation: Cell<u64>,
+    /// The same for those of clients on this machine.
+    inside: RefCell<Option<Arc<ServerConfig>>>,
     retry: Cell<bool>,
     gso: Cell<bool>,
     /// Connections whose handshake is under way.
@@ -126,6 +133,7 @@ impl Endpoint {
             ids,
             mailbox,
             generation: Cell::new(0),
+            inside: RefCell::default(),
             retry: Cell::new(false),
             gso: Cell::new(true),
             shaking: Cell::new(0),
@@ -143,6 +151,7 @@ impl Endpoint {
         let all_read = self.receive();
         let all_admitted = self.admit();
         if !self.blocked.borrow().is_empty() && self.listener.registration.poll_writable().is_ready() {
+            self.watch(Interest::Read);
             self.blocked.take().into_iter().for_each(engine::wake);
         }
         if self.listener.closed.get() && self.is_idle() {
@@ -169,7 +178,9 @@ impl Endpoint {
         self.retry.set(*conf.quic_retry);
         self.gso.set(*conf.quic_gso);
         let core = &shot.location(root(&shot, &self.listener)).conf.core;
-        self.proto.borrow_mut().set_server_config(transport::config(conf, core));
+        let configs = transport::configs(conf, core);
+        self.proto.borrow_mut().set_server_config(configs.outside);
+        self.inside.replace(configs.inside);
     }
 
     /// Reads datagrams. True: there are no more for now.
@@ -243,7 +254,7 @@ impl Endpoint {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(Some(link)) = self.links.borrow().get(handle.0) {
                     link.inbox.borrow_mut().push(event);
-                    engine::wake(link.task.get());
+                    engine::wake_first(link.task.get());
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.incoming.borrow_mut().push_back(incoming),
@@ -300,7 +311,8 @@ impl Endpoint {
         let Some(client) = connection::new_quic(remote, local, self.listener.number) else {
             return Some(self.proto.borrow_mut().refuse(incoming, answer));
         };
-        let accept = || self.proto.borrow_mut().accept(incoming, now, answer, None).map_err(Box::new);
+        let config = transport::is_inside(&incoming).then(|| self.inside.borrow().clone()).flatten();
+        let accept = || self.proto.borrow_mut().accept(incoming, now, answer, config).map_err(Box::new);
         let accepted = with_client(&client, accept);
         match accepted {
             Ok((handle, connection)) => {
@@ -341,9 +353,18 @@ impl Endpoint {
         match self.udp.try_send(UdpSockRef::from(&self.listener.fd), &message) {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
                 self.listener.registration.clear_writable();
+                self.watch(Interest::Both);
                 Err(e)
             }
             _ => Ok(()),
+        }
+    }
+
+    /// What the kernel tells of the socket.
+    fn watch(&self, interest: Interest) {
+        if let Err(e) = self.listener.registration.change(self.listener.fd.as_fd(), interest) {
+            let e = crate::log::os_error(&e);
+            crate::log::process_line(Level::Alert, format_args!("epoll_ctl() failed ({e})"));
         }
     }
 

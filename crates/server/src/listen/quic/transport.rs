@@ -1,10 +1,13 @@
 //! What a QUIC connection is told of our limits, from the `http3_*` and `quic_*` values of the server its address stands for.
 
+use super::bursts::Bursts;
 use super::{keys, tokens};
 use crate::modules::core;
 use crate::modules::http3::Conf;
 use crate::tls::quic::Handshakes;
-use quinn_proto::{IdleTimeout, MtuDiscoveryConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt};
+use quinn_proto::{
+    IdleTimeout, Incoming, MtuDiscoveryConfig, ServerConfig, TransportConfig, ValidationTokenConfig, VarInt,
+};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,13 +21,46 @@ const MAX_SEND: u64 = 2 * 1024 * 1024;
 const HANDSHAKE_BUFFER: usize = 32 * 1024;
 /// New connections that wait to be looked at.
 const MAX_INCOMING: usize = 1024;
+/// The largest datagram that the loopback of Linux carries (its MTU is 65536), by IP version 6.
+const LARGEST: u16 = 65_488;
 /// How long an address counts as checked, as in nginx.
 const TOKEN_LIFETIME: Duration = Duration::from_secs(600);
 /// Early packets of those, together.
 const INCOMING_BYTES: u64 = 1024 * 1024;
 
-/// The library's configuration. None: it lacks what it needs.
-pub(super) fn config(conf: &Conf, core: &core::Conf) -> Option<Arc<ServerConfig>> {
+/// Where a client is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// On this machine.
+    Inside,
+    /// Somewhere in a network.
+    Outside,
+}
+
+/// What connections begin with.
+#[derive(Default)]
+pub(super) struct Configs {
+    /// Those of clients on this machine.
+    pub inside: Option<Arc<ServerConfig>>,
+    /// All others.
+    pub outside: Option<Arc<ServerConfig>>,
+}
+
+/// The library's configuration. None of it: it lacks what it needs.
+pub(super) fn configs(conf: &Conf, core: &core::Conf) -> Configs {
+    let of = |way, mut config: ServerConfig| {
+        config.transport_config(Arc::new(transport(way, conf, core)));
+        Arc::new(config)
+    };
+    match config(conf) {
+        Some(config) => {
+            Configs { inside: Some(of(Way::Inside, config.clone())), outside: Some(of(Way::Outside, config)) }
+        }
+        None => Configs::default(),
+    }
+}
+
+fn transport(way: Way, conf: &Conf, core: &core::Conf) -> TransportConfig {
     let streams = (*conf.http3_max_concurrent_streams).min(1 << 32);
     let each = (*conf.http3_stream_buffer_size).max(1);
     let number = |n: u64| VarInt::from_u64(n).unwrap_or(VarInt::MAX);
@@ -38,16 +74,30 @@ pub(super) fn config(conf: &Conf, core: &core::Conf) -> Option<Arc<ServerConfig>
     transport.crypto_buffer_size(HANDSHAKE_BUFFER);
     transport.datagram_receive_buffer_size(None);
     transport.enable_segmentation_offload(*conf.quic_gso);
-    transport.mtu_discovery_config(Some(MtuDiscoveryConfig::default()));
+    transport.congestion_controller_factory(Arc::new(Bursts));
+    let mut search = MtuDiscoveryConfig::default();
+    if way == Way::Inside {
+        search.upper_bound(LARGEST);
+    }
+    transport.mtu_discovery_config(Some(search));
+    transport
+}
+
+fn config(conf: &Conf) -> Option<ServerConfig> {
     let host_key = conf.quic_host_key.as_deref().unwrap_or(keys::own());
     let handshakes = Handshakes::new(*conf.quic_active_connection_id_limit)?;
     let mut config = ServerConfig::new(Arc::new(handshakes), Arc::new(keys::tokens(host_key)));
-    config.transport_config(Arc::new(transport));
     let mut validation = ValidationTokenConfig::default();
     validation.sent(1).lifetime(TOKEN_LIFETIME).log(tokens::used());
     config.validation_token_config(validation);
     config.max_incoming(MAX_INCOMING).incoming_buffer_size_total(INCOMING_BYTES);
-    Some(Arc::new(config))
+    Some(config)
+}
+
+/// Whether a client is on this machine: its packets never leave it.
+pub(super) fn is_inside(incoming: &Incoming) -> bool {
+    let remote = incoming.remote_address().ip().to_canonical();
+    remote.is_loopback() || incoming.local_ip().is_some_and(|local| local.to_canonical() == remote)
 }
 
 /// A silent connection is over after this. nginx takes `keepalive_timeout`, which ends waits for slow upstreams too: here that

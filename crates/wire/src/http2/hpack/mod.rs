@@ -57,7 +57,7 @@ pub enum HpackError {
     BadIndex,
     /// A string that is no Huffman code.
     BadHuffman,
-    /// A table size above what was allowed, or one after the first field.
+    /// A table size above what was allowed, or one after the first field; in HTTP/3 also an entry that the table cannot hold.
     BadTableSize,
     /// A field without a name.
     EmptyName,

@@ -19,6 +19,8 @@ pub struct Table {
     capacity: usize,
     /// What we told the peer its table may be.
     allowed: usize,
+    /// No name and no value may be longer, in bytes.
+    longest: usize,
     /// Entries that ever were in the table.
     inserted: u64,
     pending: Vec<u8>,
@@ -27,7 +29,12 @@ pub struct Table {
 impl Table {
     /// A table whose peer may make it as large as `allowed` bytes.
     pub fn new(allowed: usize) -> Table {
-        Table { allowed, ..Table::default() }
+        Table::with_longest(allowed, usize::MAX)
+    }
+
+    /// The same with names and values of at most `longest` bytes.
+    pub fn with_longest(allowed: usize, longest: usize) -> Table {
+        Table { allowed, longest, ..Table::default() }
     }
 
     /// How many entries have come.
@@ -51,7 +58,7 @@ impl Table {
     /// Works on bytes of the peer's encoder stream (section 4.3).
     ///
     /// # Errors
-    /// What came is no instruction, or one that the table does not allow.
+    /// What came is no instruction, or one that the table does not allow. `FieldTooLarge`: it would, but for the longest string.
     pub fn instruct(&mut self, input: &[u8]) -> Result<(), HpackError> {
         let mut pending = std::mem::take(&mut self.pending);
         pending.extend_from_slice(input);
@@ -120,15 +127,18 @@ impl Table {
         self.entry(self.inserted.checked_sub(index as u64 + 1).ok_or(HpackError::BadIndex)?)
     }
 
-    /// No string is longer than the table.
+    /// No string is longer than the table, whatever else may be said of it.
     fn string(&self, bytes: &[u8], at: &mut usize, bits: u32, out: &mut Vec<u8>) -> Result<(), HpackError> {
-        super::string(bytes, at, bits, self.capacity, out)
+        super::string(bytes, at, bits, self.capacity.min(self.longest), out).map_err(|e| match e {
+            HpackError::FieldTooLarge if self.capacity <= self.longest => HpackError::BadTableSize,
+            e => e,
+        })
     }
 
     fn insert(&mut self, bytes: Vec<u8>, name_len: usize) -> Result<(), HpackError> {
         let size = bytes.len() + ENTRY_OVERHEAD;
         if size > self.capacity {
-            return Err(HpackError::FieldTooLarge);
+            return Err(HpackError::BadTableSize);
         }
         self.shrink(size);
         self.size += size;

@@ -120,7 +120,11 @@ fn instructions_may_come_in_pieces_and_must_fit() {
     // Post-base, by name and whole.
     assert_eq!(decode_with(b"\x02\x80\x10\x00\x01v", &table), Ok(pairs(&[("abc", "xyz"), ("abc", "v")])));
     assert_eq!(table.instruct(b"\x3f\x46"), Err(HpackError::BadTableSize));
-    assert_eq!(Table::new(100).instruct(b"\x43abc\x03xyz"), Err(HpackError::FieldTooLarge));
+    assert_eq!(Table::new(100).instruct(b"\x43abc\x03xyz"), Err(HpackError::BadTableSize));
+    // A capacity of 60, then an entry that the table would hold.
+    for (longest, result) in [(3, Ok(())), (2, Err(HpackError::FieldTooLarge))] {
+        assert_eq!(Table::with_longest(100, longest).instruct(b"\x3f\x1d\x43abc\x03xyz"), result);
+    }
     assert_eq!(Table::new(100).instruct(b"\x00"), Err(HpackError::BadIndex));
     assert_eq!(Table::new(100).instruct(b"\xff\x40\x01v"), Err(HpackError::BadIndex));
 }
