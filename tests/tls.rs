@@ -124,18 +124,21 @@ fn clients_certificates() {
         return;
     }
     let site = Site::http(
-        "ssl_client_certificate root.crt; ssl_crl root.crl;
+        "ssl_client_certificate root.crt; ssl_verify_depth 0;
          ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
-         server { listen 127.0.0.1:@PORT@ ssl; server_name on.org; ssl_verify_client on;
+         server { listen 127.0.0.1:@PORT@ ssl; server_name on.org; ssl_verify_client on; ssl_crl root.crl;
                   return 200 \"$ssl_client_verify $ssl_client_s_dn $ssl_client_i_dn\"; }
          server { listen 127.0.0.1:@PORT@ ssl; server_name optional.org; ssl_verify_client optional;
-                  return 200 $ssl_client_verify; }
+                  ssl_crl root.crl; return 200 $ssl_client_verify; }
          server { listen 127.0.0.1:@PORT@ ssl; server_name any.org; ssl_verify_client optional_no_ca;
-                  return 200 $ssl_client_verify; }",
+                  return 200 $ssl_client_verify; }
+         server { listen 127.0.0.1:@PORT@ ssl; server_name any-list.org; ssl_verify_client optional_no_ca;
+                  ssl_crl root.crl; return 200 $ssl_client_verify; }",
     );
     let site = site.certificate("localhost").certificate("root").certificate("stranger");
     let site = site.issued("good", "root", "30").issued("bad", "root", "30").issued("late", "root", "-1");
     let site = site.issued("stale", "stranger", "-1");
+    let site = site.issued_with("between", "root", "30", "basicConstraints=CA:TRUE").issued("below", "between", "30");
     let ca = "[ca]\ndefault_ca=c\n[c]\ndatabase=index\ndefault_md=sha256\ndefault_crl_days=30\ncrlnumber=number\n";
     let site = site.file("ca.conf", ca).file("index", "").file("number", "01\n");
     let keys = ["-config", "ca.conf", "-keyfile", "root.key", "-cert", "root.crt"];
@@ -154,13 +157,21 @@ fn clients_certificates() {
         let (status, page) = ask(certificate, "on.org");
         assert!(status == 400 && page.contains("The SSL certificate error"), "{certificate}: {page}");
     }
-    for reason in ["(18:self-signed certificate)", "(23:certificate revoked)", "(10:certificate has expired)"] {
+    for reason in ["(3:unable to get certificate CRL)", "(23:certificate revoked)", "(10:certificate has expired)"] {
         server.wait_for("logs/error.log", &format!("client SSL certificate verify error: {reason}"));
     }
     assert_eq!(ask("", "optional.org").1, "NONE");
     assert_eq!(ask("stranger", "optional.org").0, 400);
     assert_eq!(ask("stranger", "any.org").1, "FAILED:self-signed certificate");
-    assert_eq!(ask("bad", "any.org").0, 400);
+    assert_eq!(ask("bad", "any.org").1, "SUCCESS");
+    // With a list its issuer must have one, whoever it is.
+    assert_eq!((ask("bad", "any-list.org").0, ask("stranger", "any-list.org").0), (400, 400));
+    // Who stands farther below than ssl_verify_depth has no issuer.
+    let chain =
+        ["below", "between"].map(|n| std::fs::read_to_string(server.dir().join(format!("{n}.crt"))).expect("made"));
+    std::fs::write(server.dir().join("below.crt"), chain.concat()).expect("written");
+    assert_eq!(ask("below", "any.org").1, "FAILED:unable to get local issuer certificate");
+    assert_eq!(ask("below", "on.org").0, 400);
     assert_eq!(ask("stale", "any.org").0, 400, "that the issuer does not matter does not make it valid");
     // A certificate shown to one name is no ticket for another.
     let mut client = Setup::with_certificate(server.dir(), "good").connect(server.port, "optional.org");

@@ -38,6 +38,9 @@ fn old_versions_and_ciphers_are_refused_and_counted() {
     for cipher in ["AES128-SHA256:@SECLEVEL=0", "DHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-AES128-SHA"] {
         assert!(!old_client(&server, &["-tls1_2", "-cipher", cipher]), "{cipher}");
     }
+    // What the only certificate cannot sign for.
+    assert!(!old_client(&server, &["-tls1_3", "-sigalgs", "RSA-PSS+SHA256"]));
+    assert!(!old_client(&server, &["-tls1_2", "-cipher", "ECDHE-RSA-AES128-GCM-SHA256"]));
     assert!(old_client(&server, &["-tls1_2"]) && old_client(&server, &["-tls1_3"]));
     // SSL 3, of which openssl knows nothing any more: version, random, no session, RC4-SHA and 3DES, no compression.
     let hello = [&b"\x03\x00"[..], &[7; 32], &[0, 0, 4, 0, 5, 0, 10, 1, 0]].concat();
@@ -52,10 +55,10 @@ fn old_versions_and_ciphers_are_refused_and_counted() {
     }
     server.wait_for("logs/error.log", "client offers version 0x0301) while SSL handshaking");
     let all = counted(&server);
-    assert_eq!((&all["no_common_protocol"], &all["no_common_cipher"]), (&4.into(), &3.into()), "{all}");
-    assert_eq!(all["handshakes_failed"], 7);
+    assert_eq!((&all["no_common_protocol"], &all["no_common_cipher"]), (&4.into(), &5.into()), "{all}");
+    assert_eq!(all["handshakes_failed"], 9);
     let page = curl(&[&format!("https://localhost:{}/metrics", server.port)]);
-    for line in ["{cause=\"no_common_protocol\"} 4", "{cause=\"no_common_cipher\"} 3"] {
+    for line in ["{cause=\"no_common_protocol\"} 4", "{cause=\"no_common_cipher\"} 5"] {
         assert!(page.contains(&format!("ironweir_ssl_failures_total{line}")), "{page}");
     }
 }

@@ -67,7 +67,7 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
     let Some(context) = context(&shot, server, site.default) else {
         ssl::failed(served, Some(&io::ErrorKind::NotFound.into()));
         refuse(http, alert::UNRECOGNIZED_NAME);
-        log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: callback failed)"));
+        log.line(Level::Info, format_args!("handshake rejected"));
         return false;
     };
     if let Some(misfit) = misfit(&hello, &message, &context.config) {

@@ -21,7 +21,7 @@ use crate::tls::password;
 use crate::tls::server::{self, Context};
 use crate::worker::clock;
 use aws_lc_rs::digest::{SHA256, digest};
-use conf::{Node, Problem};
+use conf::{Node, Problem, value};
 use rustls::SupportedProtocolVersion;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,9 +43,9 @@ pub const DIRECTIVES: &[Directive] = &[
         set::value(&mut server(s).passwords, n, passwords)
     }),
     http("ssl_protocols", |s, n| {
-        let (protocols, warnings) = Protocols::parse(n)?;
+        let warnings = Protocols::add(&mut server(s).protocols, n)?;
         s.build.problems.extend(warnings);
-        set::value(&mut server(s).protocols, n, protocols)
+        Ok(())
     }),
     http("ssl_ciphers", |s, n| text(&mut server(s).ciphers, n)),
     http("ssl_prefer_server_ciphers", |s, n| set::flag(&mut server(s).prefer_server_ciphers, n)),
@@ -213,17 +213,39 @@ pub struct Protocols {
     pub tls13: bool,
 }
 
+/// The words of `ssl_protocols`.
+const PROTOCOLS: [(&str, Version); 6] = [
+    ("SSLv2", Version::Old("SSLv2")),
+    ("SSLv3", Version::Old("SSLv3")),
+    ("TLSv1", Version::Old("TLSv1")),
+    ("TLSv1.1", Version::Old("TLSv1.1")),
+    ("TLSv1.2", Version::Tls12),
+    ("TLSv1.3", Version::Tls13),
+];
+
+#[derive(Clone, Copy)]
+enum Version {
+    Old(&'static str),
+    Tls12,
+    Tls13,
+}
+
 impl Protocols {
-    /// Reads the words; also warnings about old ones.
-    pub fn parse(node: &Node) -> Result<(Protocols, Vec<Problem>), Problem> {
-        let mut protocols = Protocols { tls12: false, tls13: false };
-        let mut old = Vec::new();
+    /// Reads the words; given again, the directive adds to them. Gives warnings about words that change nothing.
+    pub fn add(setting: &mut Setting<Protocols>, node: &Node) -> Result<Vec<Problem>, Problem> {
+        let mut protocols = if setting.is_set() { **setting } else { Protocols { tls12: false, tls13: false } };
+        let (mut old, mut warnings) = (Vec::new(), Vec::new());
         for word in &node.args {
-            match &*word.as_str() {
-                "TLSv1.2" => protocols.tls12 = true,
-                "TLSv1.3" => protocols.tls13 = true,
-                name @ ("SSLv2" | "SSLv3" | "TLSv1" | "TLSv1.1") => old.push(name.to_owned()),
-                name => return Err(node.problem(format!("invalid value \"{name}\""))),
+            let on = match value::choice(&word.text, &PROTOCOLS).ok_or_else(|| Problem::invalid_choice(word))? {
+                Version::Tls12 => &mut protocols.tls12,
+                Version::Tls13 => &mut protocols.tls13,
+                Version::Old(name) => {
+                    old.push(name);
+                    continue;
+                }
+            };
+            if std::mem::replace(on, true) {
+                warnings.push(Problem::duplicate_choice(word));
             }
         }
         let old = old.join(" ");
@@ -231,9 +253,13 @@ impl Protocols {
             let text = format!("\"{old}\" is broken and not supported: there must be TLSv1.2 or TLSv1.3");
             return Err(node.problem(text));
         }
-        let directive = node.name.as_str();
-        let warning = || node.warning(format!("\"{old}\" in \"{directive}\" ignored: broken and not supported"));
-        Ok((protocols, if old.is_empty() { Vec::new() } else { vec![warning()] }))
+        if !old.is_empty() {
+            let directive = node.name.as_str();
+            let text = format!("\"{old}\" in \"{directive}\" ignored: broken and not supported");
+            warnings.push(node.warning(text));
+        }
+        setting.force(protocols);
+        Ok(warnings)
     }
 
     /// For the library.

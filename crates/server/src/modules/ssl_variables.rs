@@ -5,7 +5,7 @@ use crate::connection::Session;
 use crate::connection::handshake::{Done, Facts};
 use crate::request::{Request, Text};
 use crate::tls::x509::Certificate;
-use crate::tls::{ciphers, names, pem};
+use crate::tls::{cipher_names, ciphers, names, pem};
 use aws_lc_rs::digest::{SHA1_FOR_LEGACY_USE_ONLY, digest};
 use rustls::{HandshakeKind, NamedGroup, ProtocolVersion};
 use std::fmt::Write;
@@ -123,7 +123,7 @@ fn protocol(version: ProtocolVersion) -> String {
 }
 
 fn cipher(number: u16) -> String {
-    ciphers::cipher_by_number(number).map_or_else(|| format!("0x{number:04x}"), str::to_owned)
+    cipher_names::by_number(number).map_or_else(|| format!("0x{number:04x}"), str::to_owned)
 }
 
 fn hex(bytes: &[u8]) -> String {

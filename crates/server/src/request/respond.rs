@@ -294,6 +294,10 @@ impl Request {
             self.headers_out.set(K::Location, "Location", to);
             return Verdict::Status(status);
         }
+        if self.error_status == 0 {
+            // The text may speak of it.
+            self.headers_out.status = status;
+        }
         match kind {
             Some(kind) => self.headers_out.content_type = Some(kind),
             None => modules::root::set_content_type(self),

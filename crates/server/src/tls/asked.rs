@@ -40,7 +40,8 @@ impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let schemes = hello.signature_schemes();
         let fitting = |scheme| self.0.iter().find(|c| c.pair.key.choose_scheme(&[scheme]).is_some());
-        let shown = schemes.iter().find_map(|s| fitting(*s))?;
+        // With one that does not fit the library finds what is not in common, and says so.
+        let shown = schemes.iter().find_map(|s| fitting(*s)).or(self.0.first())?;
         match shown.staple.as_ref().and_then(|s| s.current()) {
             None => Some(shown.pair.clone()),
             Some(answer) => Some(Arc::new(CertifiedKey { ocsp: Some(answer.to_vec()), ..(*shown.pair).clone() })),

@@ -13,6 +13,8 @@ pub type Read<'r> = &'r dyn Fn(&Path) -> io::Result<Vec<u8>>;
 
 /// `data:` before the text itself.
 const DATA: &[u8] = b"data:";
+/// What OpenSSL would find elsewhere.
+const FOREIGN: [&str; 2] = ["engine:", "store:"];
 /// Labels of certificates.
 const CERTIFICATE_LABELS: [&str; 3] = ["CERTIFICATE", "X509 CERTIFICATE", "TRUSTED CERTIFICATE"];
 
@@ -31,7 +33,7 @@ impl Source<'_> {
         if let Some(text) = name.strip_prefix(DATA) {
             return Ok(text.to_vec());
         }
-        for foreign in ["engine:", "store:"] {
+        for foreign in FOREIGN {
             if name.starts_with(foreign.as_bytes()) {
                 return Err(format!("\"{foreign}\" needs OpenSSL, which Ironweir does without"));
             }
@@ -48,8 +50,10 @@ impl Source<'_> {
     /// What a message calls a name: the whole path, as in nginx.
     pub fn shown(self, name: &[u8]) -> String {
         match named(name) {
-            Some(path) => self.path(path).display().to_string(),
-            None => shown(name),
+            Some(path) if !FOREIGN.iter().any(|f| path.starts_with(f.as_bytes())) => {
+                self.path(path).display().to_string()
+            }
+            _ => shown(name),
         }
     }
 }
@@ -66,8 +70,9 @@ pub fn shown(name: &[u8]) -> String {
 
 /// The certificates of a text, in order. A text without any is an error.
 pub fn chain(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
-    let bad = || "PEM_read_bio_X509() failed (SSL: error:0480006C:PEM routines::no start line)".to_owned();
-    let sections = pem::sections(text).map_err(|_| "PEM_read_bio_X509() failed (SSL: bad base64 decode)".to_owned())?;
+    let bad = || "PEM_read_bio_X509_AUX() failed (SSL: error:0480006C:PEM routines::no start line)".to_owned();
+    let sections =
+        pem::sections(text).map_err(|_| "PEM_read_bio_X509_AUX() failed (SSL: bad base64 decode)".to_owned())?;
     let found = sections.into_iter().filter(|s| CERTIFICATE_LABELS.contains(&s.label.as_str()));
     let chain: Vec<CertificateDer<'static>> = found.map(certificate).collect::<Result<_, _>>()?;
     if chain.is_empty() { Err(bad()) } else { Ok(chain) }
@@ -77,8 +82,8 @@ pub fn chain(text: &[u8]) -> Result<Vec<CertificateDer<'static>>, String> {
 fn certificate(section: Section) -> Result<CertificateDer<'static>, String> {
     let (_, _, whole) = super::der::Der::new(&section.der)
         .any()
-        .map_err(|_| "PEM_read_bio_X509() failed (SSL: not enough data)".to_owned())?;
-    Certificate::parse(whole).map_err(|_| "PEM_read_bio_X509() failed (SSL: nested asn1 error)".to_owned())?;
+        .map_err(|_| "PEM_read_bio_X509_AUX() failed (SSL: not enough data)".to_owned())?;
+    Certificate::parse(whole).map_err(|_| "PEM_read_bio_X509_AUX() failed (SSL: nested asn1 error)".to_owned())?;
     Ok(CertificateDer::from(whole.to_vec()))
 }
 

@@ -144,11 +144,18 @@ pub fn tls12(text: &str) -> CipherList {
     let mut list = CipherList::default();
     let mut active: Vec<usize> = Vec::new();
     let mut killed = [false; TLS12.len()];
-    for word in text.split([':', ',', ' ', ';']).filter(|w| !w.is_empty() && !w.starts_with('@')) {
+    for word in text.split([':', ',', ' ', ';']).filter(|w| !w.is_empty()) {
         let (sign, names) = match word.as_bytes()[0] {
             b'!' | b'-' | b'+' => (word.as_bytes()[0], &word[1..]),
             _ => (b' ', word),
         };
+        if let Some(command) = word.strip_prefix('@') {
+            // Strength orders what is ordered so already; keys and signatures of level 2 and above are all there is.
+            if command != "STRENGTH" && !command.starts_with("SECLEVEL=") {
+                list.unknown.push(word.to_owned());
+            }
+            continue;
+        }
         let chosen: Vec<usize> =
             (0..TLS12.len()).filter(|i| names.split('+').all(|n| is_meant(n, *i).unwrap_or(false))).collect();
         if sign == b' ' {
@@ -263,63 +270,6 @@ pub fn group_by_number(number: u16) -> String {
     here.or_else(other).map_or_else(|| format!("0x{number:04x}"), str::to_owned)
 }
 
-/// OpenSSL's names of ciphers that clients offer, by number: `$ssl_ciphers`.
-const NUMBERS: [(u16, &str); 48] = [
-    (0x000a, "DES-CBC3-SHA"),
-    (0x002f, "AES128-SHA"),
-    (0x0033, "DHE-RSA-AES128-SHA"),
-    (0x0035, "AES256-SHA"),
-    (0x0039, "DHE-RSA-AES256-SHA"),
-    (0x003c, "AES128-SHA256"),
-    (0x003d, "AES256-SHA256"),
-    (0x0067, "DHE-RSA-AES128-SHA256"),
-    (0x006b, "DHE-RSA-AES256-SHA256"),
-    (0x009c, "AES128-GCM-SHA256"),
-    (0x009d, "AES256-GCM-SHA384"),
-    (0x009e, "DHE-RSA-AES128-GCM-SHA256"),
-    (0x009f, "DHE-RSA-AES256-GCM-SHA384"),
-    (0x00ff, "TLS_EMPTY_RENEGOTIATION_INFO_SCSV"),
-    (0x1301, "TLS_AES_128_GCM_SHA256"),
-    (0x1302, "TLS_AES_256_GCM_SHA384"),
-    (0x1303, "TLS_CHACHA20_POLY1305_SHA256"),
-    (0x1304, "TLS_AES_128_CCM_SHA256"),
-    (0x1305, "TLS_AES_128_CCM_8_SHA256"),
-    (0xc009, "ECDHE-ECDSA-AES128-SHA"),
-    (0xc00a, "ECDHE-ECDSA-AES256-SHA"),
-    (0xc013, "ECDHE-RSA-AES128-SHA"),
-    (0xc014, "ECDHE-RSA-AES256-SHA"),
-    (0xc023, "ECDHE-ECDSA-AES128-SHA256"),
-    (0xc024, "ECDHE-ECDSA-AES256-SHA384"),
-    (0xc027, "ECDHE-RSA-AES128-SHA256"),
-    (0xc028, "ECDHE-RSA-AES256-SHA384"),
-    (0xc02b, "ECDHE-ECDSA-AES128-GCM-SHA256"),
-    (0xc02c, "ECDHE-ECDSA-AES256-GCM-SHA384"),
-    (0xc02f, "ECDHE-RSA-AES128-GCM-SHA256"),
-    (0xc030, "ECDHE-RSA-AES256-GCM-SHA384"),
-    (0xc072, "ECDHE-ECDSA-CAMELLIA128-SHA256"),
-    (0xc073, "ECDHE-ECDSA-CAMELLIA256-SHA384"),
-    (0xc076, "ECDHE-RSA-CAMELLIA128-SHA256"),
-    (0xc077, "ECDHE-RSA-CAMELLIA256-SHA384"),
-    (0xc09c, "AES128-CCM"),
-    (0xc09d, "AES256-CCM"),
-    (0xc09e, "DHE-RSA-AES128-CCM"),
-    (0xc09f, "DHE-RSA-AES256-CCM"),
-    (0xc0a0, "AES128-CCM8"),
-    (0xc0a1, "AES256-CCM8"),
-    (0xc0ac, "ECDHE-ECDSA-AES128-CCM"),
-    (0xc0ad, "ECDHE-ECDSA-AES256-CCM"),
-    (0xc0ae, "ECDHE-ECDSA-AES128-CCM8"),
-    (0xc0af, "ECDHE-ECDSA-AES256-CCM8"),
-    (0xcca8, "ECDHE-RSA-CHACHA20-POLY1305"),
-    (0xcca9, "ECDHE-ECDSA-CHACHA20-POLY1305"),
-    (0xccaa, "DHE-RSA-CHACHA20-POLY1305"),
-];
-
-/// OpenSSL's name of a cipher by its number.
-pub fn cipher_by_number(number: u16) -> Option<&'static str> {
-    NUMBERS.binary_search_by_key(&number, |(n, _)| *n).ok().map(|i| NUMBERS[i].1)
-}
-
 /// The name of a signature algorithm (RFC 8446 section 4.2.3): `$ssl_sigalg`.
 pub fn signature_name(scheme: SignatureScheme) -> String {
     match scheme {
@@ -363,10 +313,10 @@ mod tests {
             ["ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-RSA-AES256-GCM-SHA384"]
         );
         assert_eq!(names("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"), ["ECDHE-RSA-AES128-GCM-SHA256"]);
-        let old = tls12("AES128-SHA:DHE-RSA-AES128-GCM-SHA256:NONSENSE:!WHAT:RC4");
+        let old = tls12("AES128-SHA:DHE-RSA-AES128-GCM-SHA256:NONSENSE:!WHAT:RC4:@SECLEVEL=0:@WHAT");
         assert!(old.suites.is_empty());
         assert_eq!(old.absent, ["AES128-SHA", "DHE-RSA-AES128-GCM-SHA256"]);
-        assert_eq!(old.unknown, ["NONSENSE"]);
+        assert_eq!(old.unknown, ["NONSENSE", "@WHAT"]);
     }
 
     #[test]
@@ -375,12 +325,6 @@ mod tests {
         assert_eq!(list.groups.iter().map(|g| group_name(g.name())).collect::<Vec<_>>(), ["X25519", "prime256v1"]);
         assert_eq!((list.absent, list.unknown), (vec!["P-521".to_owned()], vec!["what".to_owned()]));
         assert_eq!(group_by_number(0x4588), "0x4588");
-    }
-
-    #[test]
-    fn numbers_are_sorted() {
-        assert!(NUMBERS.is_sorted_by_key(|(n, _)| *n));
-        assert_eq!(cipher_by_number(0xc02f), Some("ECDHE-RSA-AES128-GCM-SHA256"));
     }
 
     #[test]

@@ -60,9 +60,12 @@ impl Options {
         if is("Ciphersuites") {
             self.tls13 = ciphers::tls13(value)?;
         } else if is("CipherString") {
-            self.ciphers = value.to_owned();
+            self.ciphers = (!ciphers::tls12(value).suites.is_empty()).then(|| value.to_owned())?;
+        } else if is("ECDHParameters") && value.trim_start_matches('+').eq_ignore_ascii_case("automatic") {
+            // As it is.
         } else if is("Groups") || is("Curves") || is("ECDHParameters") {
-            self.groups = value.to_owned();
+            let list = ciphers::groups(value);
+            self.groups = (list.unknown.is_empty() && !list.groups.is_empty()).then(|| value.to_owned())?;
         } else if is("MinProtocol") {
             self.protocols.tls12 &= version(value)? <= 2;
         } else if is("MaxProtocol") {
@@ -73,7 +76,7 @@ impl Options {
             }
         } else if is("Options") {
             for word in value.split(',') {
-                self.option(word.trim())?;
+                self.option(word)?;
             }
         } else if is("NumTickets") {
             self.ticket_count = value.parse().ok()?;
@@ -88,47 +91,46 @@ impl Options {
     }
 
     fn protocol(&mut self, word: &str) -> Option<()> {
-        let (on, name) = match word.trim().split_at_checked(1) {
-            Some(("-", name)) => (false, name),
-            Some(("+", name)) => (true, name),
-            _ => (true, word.trim()),
-        };
-        match name {
-            "ALL" => (self.protocols.tls12, self.protocols.tls13) = (on, on),
-            "TLSv1.2" => self.protocols.tls12 = on,
-            "TLSv1.3" => self.protocols.tls13 = on,
-            "SSLv3" | "TLSv1" | "TLSv1.1" if !on => {}
+        let (on, name) = switch(word);
+        match name.as_str() {
+            "all" => (self.protocols.tls12, self.protocols.tls13) = (on, on),
+            "tlsv1.2" => self.protocols.tls12 = on,
+            "tlsv1.3" => self.protocols.tls13 = on,
+            "sslv3" | "tlsv1" | "tlsv1.1" if !on => {}
             _ => return None,
         }
         Some(())
     }
 
     fn option(&mut self, word: &str) -> Option<()> {
-        let (on, name) = match word.split_at_checked(1) {
-            Some(("-", name)) => (false, name),
-            Some(("+", name)) => (true, name),
-            _ => (true, word),
-        };
-        match name {
-            "SessionTicket" => self.tickets = on,
-            "ServerPreference" => self.server_preference = on,
-            "PrioritizeChaCha" => self.chacha_first = on,
+        let (on, name) = switch(word);
+        match name.as_str() {
+            "sessionticket" => self.tickets = on,
+            "serverpreference" => self.server_preference = on,
+            "prioritizechacha" => self.chacha_first = on,
             // What they ask for is always so, or about things that are not there at all.
-            "NoRenegotiation"
-            | "NoResumptionOnRenegotiation"
-            | "EmptyFragments"
-            | "Bugs"
-            | "DHSingle"
-            | "ECDHSingle"
-            | "EncryptThenMac"
-            | "AntiReplay"
-            | "ExtendedMasterSecret"
-            | "MiddleboxCompat" => {}
-            "Compression" | "UnsafeLegacyRenegotiation" | "UnsafeLegacyServerConnect" | "KTLS" if !on => {}
+            "norenegotiation"
+            | "noresumptiononrenegotiation"
+            | "emptyfragments"
+            | "bugs"
+            | "dhsingle"
+            | "ecdhsingle"
+            | "encryptthenmac"
+            | "antireplay"
+            | "extendedmastersecret"
+            | "middleboxcompat" => {}
+            "compression" | "unsafelegacyrenegotiation" | "unsafelegacyserverconnect" | "ktls" if !on => {}
             _ => return None,
         }
         Some(())
     }
+}
+
+/// A word of a list that switches something on or off; its name in lower case.
+fn switch(word: &str) -> (bool, String) {
+    let word = word.trim();
+    let name = word.strip_prefix(['-', '+']).unwrap_or(word);
+    (!word.starts_with('-'), name.to_ascii_lowercase())
 }
 
 /// 0: none named, 1: older, 2: TLS 1.2, 3: TLS 1.3.
@@ -158,8 +160,14 @@ mod tests {
         assert!(!o.tickets && o.server_preference && !o.protocols.tls12 && o.protocols.tls13);
         let o = options(&[("Protocol", "-ALL,TLSv1.2"), ("ciphersuites", "TLS_AES_128_GCM_SHA256")]).expect("known");
         assert!(o.protocols.tls12 && !o.protocols.tls13 && o.tls13.len() == 1);
+        let o = options(&[("options", "-sessionticket"), ("ECDHParameters", "Automatic")]).expect("known");
+        assert!(!o.tickets && o.groups == "auto");
         for bad in [("Nonsense", "1"), ("Options", "KTLS"), ("Ciphersuites", "RC4"), ("MinProtocol", "TLSv9")] {
             assert!(options(&[bad]).is_err(), "{bad:?}");
+        }
+        for bad in [("CipherString", "AES128-SHA"), ("Groups", "X25519:what"), ("Groups", "X448")] {
+            let text = format!("SSL_CONF_cmd(\"{}\", \"{}\") failed (SSL: unknown or unsupported here)", bad.0, bad.1);
+            assert_eq!(options(&[bad]).err(), Some(text));
         }
     }
 }

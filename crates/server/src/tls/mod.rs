@@ -4,6 +4,7 @@
 
 pub mod asked;
 pub mod certificate;
+pub mod cipher_names;
 pub mod ciphers;
 pub mod client;
 pub mod commands;

@@ -87,7 +87,7 @@ pub fn oneline(name: &[u8]) -> String {
     let mut out = String::new();
     let Ok(all) = attributes(name) else { return out };
     for a in all {
-        out.push('/');
+        out.push(if a.joined { '+' } else { '/' });
         match SHORT.iter().find(|(oid, _)| *oid == a.oid) {
             Some((_, name)) => out.push_str(name),
             None => dotted(a.oid, &mut out),
@@ -95,6 +95,7 @@ pub fn oneline(name: &[u8]) -> String {
         out.push('=');
         for b in a.value {
             match b {
+                b'/' | b'+' => _ = write!(out, "\\{}", char::from(*b)),
                 b' '..=b'~' => out.push(char::from(*b)),
                 _ => _ = write!(out, "\\x{b:02X}"),
             }
@@ -188,9 +189,16 @@ pub fn time(seconds: i64) -> String {
 mod tests {
     use super::*;
 
+    fn tlv(tag: u8, content: &[u8]) -> Vec<u8> {
+        [&[tag, content.len() as u8][..], content].concat()
+    }
+
+    fn attribute(oid: &[u8], tag: u8, value: &[u8]) -> Vec<u8> {
+        tlv(tag::SEQUENCE, &[tlv(tag::OID, oid), tlv(tag, value)].concat())
+    }
+
     fn part(oid: &[u8], tag: u8, value: &[u8]) -> Vec<u8> {
-        let tlv = |tag: u8, content: &[u8]| [&[tag, content.len() as u8][..], content].concat();
-        tlv(tag::SET, &tlv(tag::SEQUENCE, &[tlv(tag::OID, oid), tlv(tag, value)].concat()))
+        tlv(tag::SET, &attribute(oid, tag, value))
     }
 
     #[test]
@@ -199,12 +207,15 @@ mod tests {
             part(&[0x55, 4, 6], 0x13, b"DE"),
             part(&[0x55, 4, 10], tag::UTF8_STRING, "Bär, \"x\"".as_bytes()),
             part(&[0x55, 4, 3], 0x13, b" a+b "),
-            part(&[0x2a, 3, 0x81, 4], 0x13, b"z"),
+            tlv(
+                tag::SET,
+                &[attribute(&[0x2a, 3, 0x81, 4], 0x13, b"z"), attribute(&[0x55, 4, 11], 0x13, b"a/b")].concat(),
+            ),
         ]
         .concat();
         let name = [&[tag::SEQUENCE, parts.len() as u8][..], &parts].concat();
-        assert_eq!(rfc2253(&name), "1.2.3.132=#13017A,CN=\\ a\\+b\\ ,O=B\\C3\\A4r\\, \\\"x\\\",C=DE");
-        assert_eq!(oneline(&name), "/C=DE/O=B\\xC3\\xA4r, \"x\"/CN= a+b /1.2.3.132=z");
+        assert_eq!(rfc2253(&name), "OU=a/b+1.2.3.132=#13017A,CN=\\ a\\+b\\ ,O=B\\C3\\A4r\\, \\\"x\\\",C=DE");
+        assert_eq!(oneline(&name), "/C=DE/O=B\\xC3\\xA4r, \"x\"/CN= a\\+b /1.2.3.132=z+OU=a\\/b");
         assert_eq!(common_names(&name), [b" a+b ".to_vec()]);
         assert_eq!(rfc2253(b"broken"), "");
     }

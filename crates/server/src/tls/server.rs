@@ -217,7 +217,8 @@ fn ocsp(conf: &ServerSettings, responder: impl FnOnce() -> Responder) -> Result<
         return Err("\"ssl_ocsp\" is incompatible with \"ssl_verify_client optional_no_ca\"".to_owned());
     }
     let responder = responder();
-    responder.uri.as_deref().map_or(Ok(()), Responder::check_uri)?;
+    let checked = responder.uri.as_deref().map_or(Ok(()), Responder::check_uri);
+    checked.map_err(|why| format!("{why} in \"ssl_ocsp_responder\""))?;
     Ok(Some(Clients::new(responder, *conf.ocsp == Ocsp::Leaf, conf.ocsp_cache.as_ref())))
 }
 

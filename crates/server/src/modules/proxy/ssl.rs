@@ -35,9 +35,9 @@ macro_rules! ssl_directives {
                 set::value(&mut conf(s).passwords, n, passwords)
             }),
             http(concat!($prefix, "_ssl_protocols"), |s, n| {
-                let (protocols, warnings) = Protocols::parse(n)?;
+                let warnings = Protocols::add(&mut conf(s).protocols, n)?;
                 s.build.problems.extend(warnings);
-                set::value(&mut conf(s).protocols, n, protocols)
+                Ok(())
             }),
             http(concat!($prefix, "_ssl_ciphers"), |s, n| text(&mut conf(s).ciphers, n)),
             http(concat!($prefix, "_ssl_conf_command"), |s, n| {

@@ -39,15 +39,16 @@ pub struct Responder {
 impl Responder {
     /// Whether the address of a responder can be used: nginx's texts for why not.
     pub fn check_uri(uri: &str) -> Result<(), String> {
-        if uri.get(..7).is_none_or(|scheme| !scheme.eq_ignore_ascii_case("http://")) {
+        let (scheme, rest) = uri.split_at_checked(7).unwrap_or_default();
+        let bad = |why: &str| format!("{why} in OCSP responder \"{rest}\"");
+        if rest.is_empty() || !scheme.eq_ignore_ascii_case("http://") {
             return Err(format!("invalid URL prefix in OCSP responder \"{uri}\""));
         }
-        let parsed: Uri = uri.parse().map_err(|_| format!("invalid URL in OCSP responder \"{uri}\""))?;
-        if parsed.host().is_some_and(|h| !h.is_empty()) {
-            Ok(())
-        } else {
-            Err(format!("no host in OCSP responder \"{uri}\""))
-        }
+        let parsed: Uri = uri.parse().map_err(|_| bad("invalid URL"))?;
+        let host = parsed.host().filter(|h| !h.is_empty()).ok_or_else(|| bad("no host"))?;
+        let authority = parsed.authority().map_or("", |a| a.as_str());
+        let has_port = authority.len() > host.len();
+        if has_port && parsed.port_u16().is_none_or(|port| port == 0) { Err(bad("invalid port")) } else { Ok(()) }
     }
 
     /// Asks about a certificate and gives the answer, DER. On the service thread.
@@ -180,8 +181,16 @@ mod tests {
     #[test]
     fn addresses_of_responders() {
         assert_eq!(Responder::check_uri("HTTP://127.0.0.1:8080/x"), Ok(()));
-        for bad in ["https://a/", "http://", "http:///x", "ftp://a", "é"] {
-            assert!(Responder::check_uri(bad).is_err(), "{bad}");
+        assert_eq!(Responder::check_uri("http://[::1]:80"), Ok(()));
+        for (bad, why) in [
+            ("https://a/", "invalid URL prefix in OCSP responder \"https://a/\""),
+            ("http://", "invalid URL prefix in OCSP responder \"http://\""),
+            ("é", "invalid URL prefix in OCSP responder \"é\""),
+            ("http:///x", "invalid URL in OCSP responder \"/x\""),
+            ("http://a:x/", "invalid port in OCSP responder \"a:x/\""),
+            ("http://a:0", "invalid port in OCSP responder \"a:0\""),
+        ] {
+            assert_eq!(Responder::check_uri(bad), Err(why.to_owned()));
         }
     }
 }

@@ -59,14 +59,18 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The lists of a text, PEM.
+/// The lists of a text, PEM. A text without any is an error: it would let everybody in.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<Crl>, String> {
     let sections =
         crate::tls::pem::sections(text).map_err(|_| "PEM_read_bio_X509_CRL() failed (SSL: bad base64 decode)")?;
     let lists = sections.into_iter().filter(|s| s.label == "X509 CRL");
-    lists
-        .map(|s| parse_crl(&s.der).map_err(|_| "PEM_read_bio_X509_CRL() failed (SSL: nested asn1 error)".into()))
-        .collect()
+    let lists: Vec<Crl> = lists
+        .map(|s| parse_crl(&s.der).map_err(|_| "PEM_read_bio_X509_CRL() failed (SSL: nested asn1 error)"))
+        .collect::<Result<_, _>>()?;
+    if lists.is_empty() {
+        return Err("PEM_read_bio_X509_CRL() failed (SSL: error:0480006C:PEM routines::no start line)".to_owned());
+    }
+    Ok(lists)
 }
 
 fn parse_crl(der: &[u8]) -> Result<Crl, BadDer> {

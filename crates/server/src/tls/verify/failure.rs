@@ -18,7 +18,6 @@ impl Failure {
     pub(super) const SELF_SIGNED_IN_CHAIN: Failure = Failure(19);
     pub(super) const LOCAL_ISSUER: Failure = Failure(20);
     pub(super) const LEAF_SIGNATURE: Failure = Failure(21);
-    pub(super) const TOO_LONG: Failure = Failure(22);
     pub(in super::super) const REVOKED: Failure = Failure(23);
     pub(super) const NO_CA: Failure = Failure(79);
     pub(super) const PATH_LENGTH: Failure = Failure(25);
@@ -47,7 +46,6 @@ impl Failure {
             19 => "self-signed certificate in certificate chain",
             20 => "unable to get local issuer certificate",
             21 => "unable to verify the first certificate",
-            22 => "certificate chain too long",
             23 => "certificate revoked",
             79 => "invalid CA certificate",
             25 => "path length constraint exceeded",

@@ -46,10 +46,10 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Believes in these certificates; the texts of revocation lists are PEM.
+    /// Believes in these certificates; the text of revocation lists is PEM, and without a list in it an error.
     pub fn new(
         certificates: Vec<CertificateDer<'static>>,
-        crls: &[u8],
+        crls: Option<&[u8]>,
         depth: usize,
         algorithms: WebPkiSupportedAlgorithms,
     ) -> Result<Trust, String> {
@@ -59,7 +59,7 @@ impl Trust {
                 by_subject.entry(c.subject.into()).or_default().push(i);
             }
         }
-        let crls = crl::parse(crls)?;
+        let crls = crls.map_or(Ok(Vec::new()), crl::parse)?;
         Ok(Trust { certificates, by_subject, crls, depth, algorithms })
     }
 
@@ -72,9 +72,9 @@ impl Trust {
         algorithms: WebPkiSupportedAlgorithms,
     ) -> Result<(Trust, Vec<u8>), String> {
         let bad = |e| format!("cannot load CRL \"{}\": {e}", source.shown(crl));
-        let text = if crl.is_empty() { Vec::new() } else { source.content(crl).map_err(bad)? };
-        let trust = Trust::new(certificates, &text, depth, algorithms).map_err(bad)?;
-        Ok((trust, text))
+        let text = (!crl.is_empty()).then(|| source.content(crl).map_err(bad)).transpose()?;
+        let trust = Trust::new(certificates, text.as_deref(), depth, algorithms).map_err(bad)?;
+        Ok((trust, text.unwrap_or_default()))
     }
 
     /// The names of the trusted, for clients to choose a certificate by.
@@ -102,30 +102,33 @@ impl Trust {
         // Others may be anything; the first is the one whose key was used.
         let leaf = Certificate::parse(leaf).map_err(|_| Failure::LEAF_SIGNATURE)?;
         let others: Vec<_> = others.iter().take(MAX_CHAIN).filter_map(|d| Certificate::parse(d).ok()).collect();
-        let chain = match self.build(leaf, &others) {
-            Ok(chain) => chain,
-            // As in OpenSSL all is looked at, and the last thing found is told.
-            Err(failure) => return Err(check_time(&leaf, now_s).err().unwrap_or(failure)),
-        };
-        if chain.len().saturating_sub(2) > self.depth {
-            return Err(Failure::TOO_LONG);
-        }
-        let mut result = usage::check(&chain, purpose);
-        result = constraints::check(&self.algorithms, &chain, purpose, now_s).err().map_or(result, Err);
+        let (chain, built) = self.build(leaf, &others);
+        // As in OpenSSL all is looked at, also of a chain that leads nowhere, and the last thing found is told.
+        let mut result = usage::check(&chain, purpose).err().map_or(built, Err);
         if !self.crls.is_empty() {
             for (i, c) in chain.iter().enumerate() {
                 let issuer = chain.get(i + 1).unwrap_or(c);
                 result = crl::check(&self.crls, &self.algorithms, c, issuer, now_s).err().map_or(result, Err);
             }
         }
+        if built == Err(Failure::LEAF_SIGNATURE) {
+            result = built;
+        }
         for c in chain.iter().rev() {
             result = check_time(c, now_s).err().map_or(result, Err);
+        }
+        if built.is_ok() {
+            result = constraints::check(&self.algorithms, &chain, purpose, now_s).err().map_or(result, Err);
         }
         result.map(|()| chain)
     }
 
-    /// The chain from the first certificate to a trusted one that signed itself.
-    fn build<'c>(&'c self, leaf: Certificate<'c>, others: &[Certificate<'c>]) -> Result<Vec<Certificate<'c>>, Failure> {
+    /// The chain from the first certificate to a trusted one that signed itself, or as far as it leads and why no farther.
+    fn build<'c>(
+        &'c self,
+        leaf: Certificate<'c>,
+        others: &[Certificate<'c>],
+    ) -> (Vec<Certificate<'c>>, Result<(), Failure>) {
         let mut chain = vec![leaf];
         let mut trusted = false;
         let tries = Cell::new(0);
@@ -133,37 +136,40 @@ impl Trust {
             tries.set(tries.get() + 1);
             tries.get() <= MAX_SIGNATURES && has_signed(&self.algorithms, issuer, c)
         };
-        while chain.len() <= MAX_CHAIN {
+        loop {
             let last = chain[chain.len() - 1];
             if last.subject == last.issuer && signed(&last, &last) {
-                return match (self.is_trusted(&last), chain.len()) {
-                    (true, _) => Ok(chain),
+                let result = match (self.is_trusted(&last), chain.len()) {
+                    (true, _) => Ok(()),
                     (false, 1) => Err(Failure::SELF_SIGNED),
                     (false, _) => Err(Failure::SELF_SIGNED_IN_CHAIN),
                 };
+                return (chain, result);
             }
             let fits = |c: &Certificate<'_>| {
                 c.subject == last.issuer && !chain.iter().any(|seen| seen.der == c.der) && signed(&last, c)
             };
-            let known = self.by_subject.get(last.issuer).into_iter().flatten();
-            let known = known.filter_map(|i| Certificate::parse(&self.certificates[*i]).ok()).find(|c| fits(c));
-            let next = match known {
-                Some(c) => {
-                    trusted = true;
-                    Some(c)
-                }
+            let known = || {
+                let all = self.by_subject.get(last.issuer).into_iter().flatten();
+                all.filter_map(|i| Certificate::parse(&self.certificates[*i]).ok()).find(|c| fits(c))
+            };
+            // The first certificate, those between, and no issuer is looked for behind the last of them.
+            let next = if chain.len() > self.depth.min(MAX_CHAIN) + 1 {
+                None
+            } else if let Some(c) = known() {
+                trusted = true;
+                Some(c)
+            } else {
                 // Whoever a trusted one names is not believed for it.
-                None if trusted => None,
-                None => others.iter().find(|c| fits(c)).copied(),
+                others.iter().find(|c| !trusted && fits(c)).copied()
             };
             match next {
                 Some(c) => chain.push(c),
-                None if chain.len() == 1 => return Err(Failure::LEAF_SIGNATURE),
-                None if trusted => return Err(Failure::ISSUER),
-                None => return Err(Failure::LOCAL_ISSUER),
+                None if chain.len() == 1 => return (chain, Err(Failure::LEAF_SIGNATURE)),
+                None if trusted => return (chain, Err(Failure::ISSUER)),
+                None => return (chain, Err(Failure::LOCAL_ISSUER)),
             }
         }
-        Err(Failure::TOO_LONG)
     }
 
     fn is_trusted(&self, c: &Certificate<'_>) -> bool {
