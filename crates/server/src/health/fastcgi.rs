@@ -12,8 +12,11 @@ use wire::http1::response::ResponseHead;
 /// Messages of an application that are looked at, in bytes.
 const MAX_ERRORS: usize = 4096;
 
+/// A parameter: its name and its value.
+pub type Param = (Box<[u8]>, Box<[u8]>);
+
 /// A request that has these parameters and no body.
-pub fn request(all: &[(Box<[u8]>, Box<[u8]>)]) -> Box<[u8]> {
+pub fn request(all: &[Param]) -> Box<[u8]> {
     let (mut content, mut out) = (Vec::new(), Vec::new());
     all.iter().for_each(|(name, value)| param(&[name], &[value], &mut content));
     begin(false, &mut out);

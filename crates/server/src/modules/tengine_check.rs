@@ -73,7 +73,7 @@ pub struct Given {
     send: Option<Box<[u8]>>,
     alive: Vec<u16>,
     requests: Option<u32>,
-    params: Vec<(Box<[u8]>, Box<[u8]>)>,
+    params: Vec<fastcgi::Param>,
     /// The lines of these four, and the kinds of checks beside which each means something.
     companions: Vec<(Node, &'static [Kind])>,
 }
