@@ -26,6 +26,13 @@ SOURCES = 4
 # Connections opened and closed before the first look, so that what a server allocates once is not counted.
 WARM_UP = 100
 REQUEST = b"GET /return HTTP/1.1\r\nHost: localhost\r\n\r\n"
+# The same over HTTP/2: the preface, empty SETTINGS, and HEADERS of stream 1 (RFC 9113, RFC 7541: GET, https, /, localhost).
+HEADERS = b"\x82\x87\x84\x41\x09localhost"
+REQUEST2 = (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+            + bytes([0, 0, len(HEADERS), 1, 5, 0, 0, 0, 1]) + HEADERS)
+# What answers end with: the body `x`, behind an empty line or in a DATA frame that ends the stream.
+END, END2 = b"\r\n\r\nx", bytes([0, 0, 1, 0, 1, 0, 0, 0, 1]) + b"x"
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
 def main():
@@ -54,11 +61,11 @@ def main():
 
 def measure(rig, name, options):
     """One server: bytes for a connection while they are held, and what is left when they are gone."""
-    server = start(rig, name, options.tls)
-    close_all(open_all(server.port, WARM_UP, options.tls))
+    server = start(rig, name, options)
+    close_all(open_all(server.port, WARM_UP, options))
     settle(server, options.settle)
     before, kernel_before = server.memory(), kernel_memory()
-    held = open_all(server.port, options.connections, options.tls)
+    held = open_all(server.port, options.connections, options)
     settle(server, options.settle)
     during, kernel = server.memory(), kernel_memory()
     still_open = sum(alive(connection) for connection in held)
@@ -75,32 +82,37 @@ def measure(rig, name, options):
     }
 
 
-def start(rig, name, tls):
+def start(rig, name, options):
     """One server, that speaks TLS or not."""
-    if tls:
+    if options.tls:
         storm.certificate(rig.folder, "p256")
-        return storm.start(rig, name, ("p256", "aes128"))
+        return storm.start(rig, name, ("p256", "aes128"), listen="http2" if options.http2 else "")
     server = rig.start(name, CASES["return"], 1)
     load.check(server, CASES["return"])
     return server
 
 
-def open_all(port, count, tls):
+def open_all(port, count, options):
     """Connections that have each had an answer."""
     connections = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.maximum_version = VERSIONS.get(options.tls, ssl.TLSVersion.MAXIMUM_SUPPORTED)
+    context.set_alpn_protocols(["h2" if options.http2 else "http/1.1"])
+    request, end = (REQUEST2, END2) if options.http2 else (REQUEST, END)
     for number in range(count):
         connection = socket.socket()
-        connection.settimeout(5)
+        connection.settimeout(60)
         connection.setsockopt(socket.IPPROTO_IP, 24, 1)  # IP_BIND_ADDRESS_NO_PORT: a port for each destination
         connection.bind((f"127.0.0.{2 + number % SOURCES}", 0))
+        # Who was sent no ticket would wait with its request for the delayed ACK of its Finished.
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.connect(("127.0.0.1", port))
-        if tls:
+        if options.tls:
             connection = context.wrap_socket(connection)
-        connection.sendall(REQUEST)
+        connection.sendall(request)
         answer = b""
-        while b"\r\n\r\nx" not in answer:
+        while end not in answer:
             part = connection.recv(4096)
             if not part:
                 raise ConnectionError(f"closed at connection {number} after {answer!r}")
@@ -159,7 +171,8 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--connections", type=int, default=15_000, help=f"at most {CONNECTIONS_MOST}")
     parser.add_argument("--servers", type=lambda names: names.split(","), default=["nginx", "ironweir"])
-    parser.add_argument("--tls", action="store_true", help="with TLS")
+    parser.add_argument("--tls", choices=VERSIONS, nargs="?", const="1.3", help="with TLS, of this version (1.3)")
+    parser.add_argument("--http2", action="store_true", help="over HTTP/2; with --tls")
     parser.add_argument("--settle", type=float, default=10, help="seconds to wait for memory to settle, at most")
     parser.add_argument("--ironweir", type=pathlib.Path, default=TARGET / "release/ironweir")
     parser.add_argument("--floor", type=pathlib.Path, default=TARGET / "release/floor")
@@ -169,6 +182,8 @@ def parse():
     options = parser.parse_args()
     if not 0 < options.connections <= CONNECTIONS_MOST:
         parser.error(f"--connections: 1 to {CONNECTIONS_MOST}")
+    if options.http2 and not options.tls:
+        parser.error("--http2: only with --tls")
     return options
 
 

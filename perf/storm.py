@@ -46,7 +46,7 @@ http {{
     keepalive_requests 1000000000;
     keepalive_timeout 3600s;
     server {{
-        listen 127.0.0.1:{port} ssl backlog=16384;
+        listen 127.0.0.1:{port} ssl {listen} backlog=16384;
         ssl_certificate {folder}/{key}.crt;
         ssl_certificate_key {folder}/{key}.key;
         ssl_session_tickets off;
@@ -93,13 +93,13 @@ def certificate(folder, key):
     subprocess.run(command, check=True, capture_output=True)
 
 
-def start(rig, name, kind, groups=GROUPS, nice=0):
-    """One server; `kind` is a key and a cipher."""
+def start(rig, name, kind, groups=GROUPS, nice=0, listen=""):
+    """One server; `kind` is a key and a cipher, `listen` more of that directive."""
     port = processes.free_port()
     key, cipher = kind
     conf = rig.folder / f"{name}-{key}-{cipher}.conf"
     conf.write_text(CONFIGURATION.format(folder=rig.folder, port=port, key=key, groups=groups,
-                                         cipher=CIPHERS[cipher]))
+                                         cipher=CIPHERS[cipher], listen=listen))
     command = ["nice", "-n", str(nice), rig.programs[name], "-p", str(rig.folder), "-c", str(conf), "-e", str(rig.folder / "error.log")]
     return processes.start(name, command, rig.folder, rig.server_cpu, port)
 
