@@ -54,7 +54,7 @@ fn first(password: &[u8], scheme: &[u8], salt: &[u8]) -> [u8; 16] {
 }
 
 /// Six bits a digit, lowest first.
-fn put(text: &mut Vec<u8>, mut bits: u32, digits: usize) {
+pub(super) fn put(text: &mut Vec<u8>, mut bits: u32, digits: usize) {
     for _ in 0..digits {
         text.push(ALPHABET[(bits & 63) as usize]);
         bits >>= 6;

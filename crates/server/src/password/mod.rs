@@ -3,14 +3,10 @@
 
 mod des;
 mod md5;
+mod sha2;
 
 use sha1::{Digest, Sha1};
 use wire::encoding::{Alphabet, base64_decode, base64_encode};
-
-/// Longest salt of `$5$` and `$6$`.
-const SHA_SALT: usize = 16;
-/// Rounds of `$5$` and `$6$` where none are written, and their limits.
-const SHA_ROUNDS: (usize, usize, usize) = (5000, 1000, 999_999_999);
 
 /// Whether `password` is the one of `stored`. False as well for a scheme that is not known.
 pub fn fits(password: &[u8], stored: &[u8]) -> bool {
@@ -26,7 +22,7 @@ pub fn fits(password: &[u8], stored: &[u8]) -> bool {
     } else if stored.starts_with(b"$1$") {
         Some(md5::crypt(password, b"$1$", &stored[3..]))
     } else if stored.starts_with(b"$5$") || stored.starts_with(b"$6$") {
-        sha_crypt(password, stored)
+        sha2::crypt(password, stored)
     } else if stored.starts_with(b"$2") {
         let stored = std::str::from_utf8(stored).unwrap_or("");
         return bcrypt::verify(password, stored).unwrap_or(false);
@@ -58,30 +54,6 @@ fn salted_sha(password: &[u8], stored: &[u8]) -> Option<Vec<u8>> {
     let mut decoded = Vec::new();
     base64_decode(&stored[6..], Alphabet::Standard, &mut decoded).ok()?;
     Some(sha(password, b"{SSHA}", decoded.get(20..)?))
-}
-
-/// `$6$salt$...` or `$6$rounds=10000$salt$...`
-fn sha_crypt(password: &[u8], stored: &[u8]) -> Option<Vec<u8>> {
-    let mut rest = &stored[3..];
-    let (mut rounds, least, most) = SHA_ROUNDS;
-    let mut made = stored[..3].to_vec();
-    if let Some(text) = rest.strip_prefix(b"rounds=") {
-        let end = memchr::memchr(b'$', text)?;
-        rounds = std::str::from_utf8(&text[..end]).ok()?.parse::<usize>().ok()?.clamp(least, most);
-        rest = &text[end + 1..];
-        made.extend_from_slice(format!("rounds={rounds}$").as_bytes());
-    }
-    let end = memchr::memchr(b'$', rest).unwrap_or(rest.len()).min(SHA_SALT);
-    let salt = &rest[..end];
-    let text = if stored[1] == b'5' {
-        sha_crypt::sha256_crypt_b64(password, salt, &sha_crypt::Sha256Params::new(rounds).ok()?).ok()?
-    } else {
-        sha_crypt::sha512_crypt_b64(password, salt, &sha_crypt::Sha512Params::new(rounds).ok()?).ok()?
-    };
-    made.extend_from_slice(salt);
-    made.push(b'$');
-    made.extend_from_slice(text.as_bytes());
-    Some(made)
 }
 
 #[cfg(test)]
@@ -116,6 +88,12 @@ mod tests {
             (
                 "x",
                 "$6$rounds=1400$ab$JENsKGE2rEm6u2xsLDYgDnQ5pGCHobD9hWX2pTjvUO9aZLF.mWlkw94zDSmVUWk94G16NmKSAQBodbnaGxzAy/",
+            ),
+            ("password", "$5$rounds=1000$ab$1w1vy5uCLDQWfIMwmaMatnSGmBa34fZnvo3JO2w3CP1"),
+            // A character that is none of crypt's digits.
+            (
+                "password",
+                "$6$a_b$hhCsXmgcoK4yqye.m2zFWMzqRrXoVr0NTPOeDpeQSI8QGGckE.bX/3yyHOuIFHLUSGa0HasPOphk7LpkKK5n7/",
             ),
         ] {
             assert!(fits(password.as_bytes(), stored.as_bytes()), "{stored}");

@@ -1,6 +1,7 @@
 //! OpenSSL's names for ciphers, groups and versions, and what of them there is here. TLS 1.2 with ECDHE and AEAD ciphers,
 //! and TLS 1.3: everything older is named to the operator and left out.
 
+use super::suites;
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::{cipher_suite as suite, kx_group as kx};
 use rustls::{NamedGroup, SignatureScheme, SupportedCipherSuite};
@@ -17,9 +18,9 @@ const TLS12: [(&str, SupportedCipherSuite); 6] = [
 
 /// TLS 1.3 in OpenSSL's default order.
 const TLS13: [(&str, SupportedCipherSuite); 3] = [
-    ("TLS_AES_256_GCM_SHA384", suite::TLS13_AES_256_GCM_SHA384),
-    ("TLS_CHACHA20_POLY1305_SHA256", suite::TLS13_CHACHA20_POLY1305_SHA256),
-    ("TLS_AES_128_GCM_SHA256", suite::TLS13_AES_128_GCM_SHA256),
+    ("TLS_AES_256_GCM_SHA384", SupportedCipherSuite::Tls13(&suites::AES_256_GCM_SHA384)),
+    ("TLS_CHACHA20_POLY1305_SHA256", SupportedCipherSuite::Tls13(&suites::CHACHA20_POLY1305_SHA256)),
+    ("TLS_AES_128_GCM_SHA256", SupportedCipherSuite::Tls13(&suites::AES_128_GCM_SHA256)),
 ];
 
 /// Groups by all of their names; the first is the one that is shown.

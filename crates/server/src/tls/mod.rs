@@ -19,6 +19,7 @@ pub mod pem;
 pub mod quic;
 pub mod server;
 pub mod sessions;
+pub mod suites;
 pub mod tickets;
 pub mod verify;
 pub mod x509;
