@@ -234,8 +234,9 @@ impl Drop for Counted {
     }
 }
 
-/// Begins to serve an accepted socket.
-pub fn start(fd: OwnedFd, remote: Address, listener: usize) {
+/// Begins to serve an accepted socket. `now`: before the next one is accepted, while what the kernel has just touched for this one
+/// is in the caches. A request that came with it (`deferred`) is answered then (measured: docs/decisions/0004).
+pub fn start(fd: OwnedFd, remote: Address, listener: usize, now: bool) {
     if !has_room() {
         return;
     }
@@ -243,7 +244,12 @@ pub fn start(fd: OwnedFd, remote: Address, listener: usize) {
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, socket.handle());
     look_closely(&client);
     let number = client.number;
-    crate::engine::spawn(guarded(number, move || run(Http1::new(socket), client)));
+    let work = guarded(number, move || run(Http1::new(socket), client));
+    if now {
+        crate::engine::spawn_now(work)
+    } else {
+        crate::engine::spawn(work)
+    };
 }
 
 /// Begins a session of datagrams; false: there is no room for one.

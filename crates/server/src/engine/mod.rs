@@ -132,6 +132,19 @@ pub fn spawn(future: impl Future<Output = ()> + 'static) -> TaskId {
     TaskId(ENGINE.with(|e| e.spawn(future)))
 }
 
+/// The same, and runs it at once as far as it comes without waiting; then the task that started it goes on.
+pub fn spawn_now(future: impl Future<Output = ()> + 'static) -> TaskId {
+    let future: Pin<Box<dyn Future<Output = ()>>> = Box::pin(future);
+    TaskId(ENGINE.with(|e| {
+        let id = e.settle(future);
+        let (current, budget) = (e.current.get(), e.budget.get());
+        e.poll(id);
+        e.current.set(current);
+        e.budget.set(budget);
+        id
+    }))
+}
+
 /// From now on this thread, when it has worked, sleeps until the next multiple of `ms` whatever comes: for work that is not
 /// urgent and much of which shares a wake-up then. 0: it takes news as they come.
 pub fn set_beat(ms: u64) {
@@ -198,6 +211,13 @@ pub(crate) fn may_go_on() -> bool {
 
 impl Engine {
     fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) -> u32 {
+        let id = self.settle(future);
+        self.wake(id);
+        id
+    }
+
+    /// Gives a task its place.
+    fn settle(&self, future: Pin<Box<dyn Future<Output = ()>>>) -> u32 {
         let mut tasks = self.tasks.borrow_mut();
         let id = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let id = tasks.len() as u32;
@@ -209,8 +229,6 @@ impl Engine {
         let task = &mut tasks[id as usize];
         task.future = Some(future);
         task.free = false;
-        drop(tasks);
-        self.wake(id);
         id
     }
 
@@ -403,6 +421,30 @@ mod tests {
             order.borrow().iter().collect::<String>()
         });
         assert_eq!(order, "ababab");
+    }
+
+    #[test]
+    fn a_task_that_is_started_now_runs_first_and_the_other_goes_on() {
+        let order = on_engine(async || {
+            let order = Rc::new(RefCell::new(Vec::new()));
+            let mine = current();
+            for name in ['a', 'b'] {
+                let log = order.clone();
+                spawn_now(async move {
+                    log.borrow_mut().push(name);
+                    yield_now().await;
+                    log.borrow_mut().push(name);
+                });
+                order.borrow_mut().push('-');
+            }
+            assert_eq!(current(), mine);
+            spawn_now(async { panic!("for the test") });
+            while order.borrow().len() < 6 {
+                yield_now().await;
+            }
+            order.borrow().iter().collect::<String>()
+        });
+        assert_eq!(order, "a-b-ab");
     }
 
     #[test]

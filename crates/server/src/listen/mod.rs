@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Connections accepted in one go before others get their turn.
-const BATCH: usize = 64;
+/// Connections accepted, and served as far as they come without waiting, before others get their turn.
+const BATCH: usize = 16;
 /// How long a thread that is out of descriptors waits before it accepts again (nginx's `accept_mutex_delay`).
 const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(500);
 
@@ -121,12 +121,13 @@ enum Accepted {
 }
 
 fn accept_some(listener: &Listener, at_most: usize) -> Accepted {
-    for _ in 0..at_most {
+    for number in 0..at_most {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         match rustix::net::acceptfrom_with(&listener.fd, flags) {
             Ok((fd, peer)) => {
                 listener.counts.accepted();
-                connection::start(fd, peer.map_or(Address::Unix(PathBuf::new()), address), listener.number)
+                let remote = peer.map_or(Address::Unix(PathBuf::new()), address);
+                connection::start(fd, remote, listener.number, number < BATCH);
             }
             Err(e) => {
                 let error = io::Error::from(e);
