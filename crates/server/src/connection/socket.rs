@@ -17,6 +17,9 @@ use std::task::{Context, Poll, ready};
 pub struct Socket {
     state: State,
     interest: Interest,
+    /// Not registered yet, and the kernel had no more when it was last read: whoever reads again registers first, and is told
+    /// of what came meanwhile.
+    drained: bool,
 }
 
 enum State {
@@ -31,7 +34,7 @@ enum State {
 impl Socket {
     /// Takes a connected, non-blocking descriptor.
     pub fn new(fd: OwnedFd) -> Socket {
-        Socket { state: State::Plain(Rc::new(fd)), interest: Interest::Both }
+        Socket { state: State::Plain(Rc::new(fd)), interest: Interest::Both, drained: false }
     }
 
     /// The same for a connection to a peer: its answers are dealt with before new requests are begun.
@@ -41,12 +44,12 @@ impl Socket {
 
     /// A socket that is none: what is left where one was taken away.
     pub fn none() -> Socket {
-        Socket { state: State::Gone, interest: Interest::Both }
+        Socket { state: State::Gone, interest: Interest::Both, drained: false }
     }
 
     /// The plain bytes of a TLS connection.
     pub fn encrypted(tls: Box<Tls>) -> Socket {
-        Socket { state: State::Tls(tls), interest: Interest::Both }
+        Socket { state: State::Tls(tls), interest: Interest::Both, drained: false }
     }
 
     /// The TLS connection below, if there is one.
@@ -109,6 +112,7 @@ impl Socket {
         match &mut self.state {
             State::Registered(_, registration) => ready!(registration.poll_readable()),
             State::Tls(tls) => return tls.poll_read(cx, buf),
+            State::Plain(_) if self.drained => ready!(self.registered()?.poll_readable()),
             State::Plain(_) | State::Gone => {}
         }
         if !engine::may_go_on() {
@@ -118,11 +122,11 @@ impl Socket {
         match receive(self.as_fd(), buf) {
             Ok(n) => {
                 // Only a short read says that the kernel has no more: until then no new edge would be reported.
-                if n > 0
-                    && n < room
-                    && let State::Registered(_, registration) = &self.state
-                {
-                    registration.clear_readable();
+                if n > 0 && n < room {
+                    match &self.state {
+                        State::Registered(_, registration) => registration.clear_readable(),
+                        _ => self.drained = true,
+                    }
                 }
                 Poll::Ready(Ok(n))
             }
