@@ -30,6 +30,8 @@ pub struct Output {
     pub nopush: bool,
     /// TCP_CORK is set.
     corked: bool,
+    /// Behind the last byte the connection is closed at once: both leave in one packet.
+    pub last: bool,
 }
 
 struct FilePart {
@@ -167,7 +169,7 @@ impl Output {
         let end = self.files.front().map_or(self.bytes.len(), |f| f.at);
         if end > self.start {
             let end = end.min(self.start.saturating_add(usize::try_from(limit).unwrap_or(usize::MAX)));
-            let more = self.files.front().is_some_and(|f| f.at == end);
+            let more = self.files.front().map_or(self.last && end == self.bytes.len(), |f| f.at == end);
             return socket.try_write(&self.bytes[self.start..end], more);
         }
         let part = self.files.front().expect("a queue that is not empty has bytes or a file in front");

@@ -20,6 +20,8 @@ pub struct Socket {
     /// Not registered yet, and the kernel had no more when it was last read: whoever reads again registers first, and is told
     /// of what came meanwhile.
     drained: bool,
+    /// The kernel waits with the bytes it was given last: for more, or for the end, which then leaves in the same packet.
+    held: bool,
 }
 
 enum State {
@@ -34,22 +36,28 @@ enum State {
 impl Socket {
     /// Takes a connected, non-blocking descriptor.
     pub fn new(fd: OwnedFd) -> Socket {
-        Socket { state: State::Plain(Rc::new(fd)), interest: Interest::Both, drained: false }
+        Socket::of(State::Plain(Rc::new(fd)))
     }
 
     /// The same for a connection to a peer: its answers are dealt with before new requests are begun.
     pub fn to_peer(fd: OwnedFd) -> Socket {
-        Socket { interest: Interest::Peer, ..Socket::new(fd) }
+        let mut socket = Socket::new(fd);
+        socket.interest = Interest::Peer;
+        socket
     }
 
     /// A socket that is none: what is left where one was taken away.
     pub fn none() -> Socket {
-        Socket { state: State::Gone, interest: Interest::Both, drained: false }
+        Socket::of(State::Gone)
     }
 
     /// The plain bytes of a TLS connection.
     pub fn encrypted(tls: Box<Tls>) -> Socket {
-        Socket { state: State::Tls(tls), interest: Interest::Both, drained: false }
+        Socket::of(State::Tls(tls))
+    }
+
+    fn of(state: State) -> Socket {
+        Socket { state, interest: Interest::Both, drained: false, held: false }
     }
 
     /// The TLS connection below, if there is one.
@@ -174,6 +182,16 @@ impl Socket {
         poll_fn(|cx| self.poll_read(cx, buf)).await
     }
 
+    /// Whether something has come, or is sure to, that nobody has read: closed now, the other side would see a reset. Asks the
+    /// kernel nothing.
+    pub fn has_unread(&self) -> bool {
+        match &self.state {
+            State::Registered(_, registration) => registration.is_readable(),
+            State::Tls(tls) => tls.expects_more() || tls.socket().has_unread(),
+            State::Plain(_) | State::Gone => false,
+        }
+    }
+
     /// Ready when a read would not wait. Asks the kernel nothing.
     pub fn poll_readable(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if let State::Tls(tls) = &mut self.state {
@@ -189,14 +207,24 @@ impl Socket {
         registration.poll_closed()
     }
 
-    /// Writes once; `WouldBlock` when the kernel takes nothing now. `more`: further bytes follow at once (MSG_MORE).
+    /// Writes once; `WouldBlock` when the kernel takes nothing now. `more`: further bytes or the close follow at once (MSG_MORE).
     pub fn try_write(&mut self, bytes: &[u8], more: bool) -> io::Result<usize> {
         if let State::Tls(tls) = &mut self.state {
-            return tls.try_write(bytes);
+            return tls.try_write(bytes, more);
         }
         let mut flags = SendFlags::NOSIGNAL;
         flags.set(SendFlags::MORE, more);
-        retry(|| rustix::net::send(self.as_fd(), bytes, flags))
+        let sent = retry(|| rustix::net::send(self.as_fd(), bytes, flags))?;
+        self.held = more;
+        Ok(sent)
+    }
+
+    /// Whether the kernel still waits with bytes of [`Socket::try_write`] because `more` was to follow.
+    pub fn is_held(&self) -> bool {
+        match &self.state {
+            State::Tls(tls) => tls.socket().is_held(),
+            _ => self.held,
+        }
     }
 
     /// Writes two pieces in one call.
@@ -229,6 +257,7 @@ impl Socket {
         if let State::Tls(tls) = &mut self.state {
             tls.say_goodbye();
         }
+        self.held = false;
         let _ = rustix::net::shutdown(self.as_fd(), rustix::net::Shutdown::Write);
     }
 
@@ -266,6 +295,15 @@ impl Socket {
             bytes = &bytes[n..];
         }
         Ok(())
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // A close alone would throw away what is held if the client has sent something that nobody read.
+        if self.held && matches!(self.state, State::Plain(_) | State::Registered(..)) {
+            self.shutdown();
+        }
     }
 }
 

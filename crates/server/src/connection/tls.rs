@@ -201,7 +201,7 @@ impl Tls {
                 break;
             }
         }
-        let _ = self.flush_now();
+        let _ = self.flush_now(false);
     }
 
     /// Takes one step of the handshake with the bytes that are there, without reading or writing any.
@@ -280,7 +280,7 @@ impl Tls {
                 Poll::Ready(_) => _ = self.process(Some(buf), Say::Nothing).map_err(broken)?,
                 Poll::Pending => {
                     // Nobody is going to write for a while: what the library has to say leaves now.
-                    self.flush_now()?;
+                    self.flush_now(false)?;
                     return Poll::Pending;
                 }
             }
@@ -329,7 +329,7 @@ impl Tls {
                 Poll::Ready(Ok(n)) if n > 0 => {}
                 Poll::Ready(_) => return Poll::Ready(()),
             }
-            if self.process(None, Say::Nothing).is_err() || self.flush_now().is_err() {
+            if self.process(None, Say::Nothing).is_err() || self.flush_now(false).is_err() {
                 return Poll::Ready(());
             }
         }
@@ -342,7 +342,7 @@ impl Tls {
 
     /// See [`Socket::try_write`]. Bytes are told of as written when their encryption is with the kernel; until then the
     /// caller offers the same bytes again.
-    pub fn try_write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    pub fn try_write(&mut self, bytes: &[u8], more: bool) -> io::Result<usize> {
         if self.committed == 0 {
             if bytes.is_empty() {
                 return Ok(0);
@@ -363,7 +363,7 @@ impl Tls {
                 }
             }
         }
-        if !self.flush_now()? {
+        if !self.flush_now(more)? {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let n = self.committed.min(bytes.len());
@@ -374,12 +374,12 @@ impl Tls {
     /// See [`Socket::try_write_two`]: small pieces leave in one record.
     pub fn try_write_two(&mut self, first: &[u8], second: &[u8]) -> io::Result<usize> {
         if first.is_empty() || second.is_empty() {
-            return self.try_write(if first.is_empty() { second } else { first });
+            return self.try_write(if first.is_empty() { second } else { first }, false);
         }
         let mut both = pool::take_buffer();
         both.extend_from_slice(first);
         both.extend_from_slice(&second[..second.len().min(AT_ONCE.saturating_sub(first.len()))]);
-        let result = self.try_write(&both);
+        let result = self.try_write(&both, false);
         pool::give_buffer(both);
         result
     }
@@ -389,7 +389,7 @@ impl Tls {
         if self.committed > 0 {
             // Nothing is read of bytes that were read before.
             let room = vec![0; self.committed.min(len)];
-            let n = self.try_write(&room)?;
+            let n = self.try_write(&room, false)?;
             *offset += n as u64;
             return Ok(n);
         }
@@ -397,7 +397,7 @@ impl Tls {
         buffer.resize(len.min(AT_ONCE), 0);
         let result = match rustix::io::pread(file, &mut buffer[..], *offset) {
             Ok(0) => Ok(0),
-            Ok(n) => self.try_write(&buffer[..n]),
+            Ok(n) => self.try_write(&buffer[..n], false),
             Err(e) => Err(e.into()),
         };
         pool::give_buffer(buffer);
@@ -407,10 +407,10 @@ impl Tls {
         result
     }
 
-    /// Writes encrypted bytes as far as the kernel takes them. False: some are left.
-    fn flush_now(&mut self) -> io::Result<bool> {
+    /// Writes encrypted bytes as far as the kernel takes them; `more` as in [`Socket::try_write`]. False: some are left.
+    fn flush_now(&mut self, more: bool) -> io::Result<bool> {
         while self.sent < self.outgoing.len() {
-            match self.socket.try_write(&self.outgoing[self.sent..], false) {
+            match self.socket.try_write(&self.outgoing[self.sent..], more) {
                 Ok(n) => self.sent += n,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(false),
                 Err(e) => {
@@ -433,7 +433,7 @@ impl Tls {
             let rest = &outgoing[*sent..];
             self.sent += ready!(socket.poll_write_with(cx, |s| s.try_write(rest, false)))?;
         }
-        self.flush_now().map(|_| ()).into()
+        self.flush_now(false).map(|_| ()).into()
     }
 
     /// Only `bytes` more are written: the goodbye leaves with the last of them, which spares a packet.
@@ -445,7 +445,7 @@ impl Tls {
     /// Says that nothing more comes (`close_notify`), once and without waiting.
     pub fn say_goodbye(&mut self) {
         self.encrypt_goodbye();
-        let _ = self.flush_now();
+        let _ = self.flush_now(false);
     }
 
     fn encrypt_goodbye(&mut self) {

@@ -21,6 +21,8 @@ const WRITE: u8 = 2;
 const READ_CLOSED: u8 = 4;
 const WRITE_CLOSED: u8 = 8;
 const ERROR: u8 = 16;
+/// A read would not wait.
+const READABLE: u8 = READ | READ_CLOSED | ERROR;
 
 /// What is known of a descriptor: shared by the loop, which writes it down, and the owner, who reads it.
 #[derive(Debug)]
@@ -212,7 +214,12 @@ impl Registration {
     /// Ready when a read is worth trying; otherwise the running task is woken then.
     #[inline]
     pub fn poll_readable(&self) -> Poll<()> {
-        self.poll(READ | READ_CLOSED | ERROR, &self.source.reader)
+        self.poll(READABLE, &self.source.reader)
+    }
+
+    /// Whether a read is worth trying, as far as the loop has heard.
+    pub fn is_readable(&self) -> bool {
+        self.source.ready.get() & READABLE != 0
     }
 
     /// Ready when a write is worth trying; otherwise the running task is woken then.

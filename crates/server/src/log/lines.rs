@@ -237,6 +237,10 @@ pub fn close_after_lines(socket: Socket) {
     if pending() == Pending::Nothing {
         return;
     }
+    if socket.is_held() {
+        // Its last bytes wait for the end, and should not wait for other requests.
+        return write_pending();
+    }
     let full = CLOSING.with_borrow_mut(|c| {
         c.push(socket);
         c.len() >= CLOSE_AT_ONCE

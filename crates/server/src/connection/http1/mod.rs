@@ -259,6 +259,8 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     if !keep && r.response_done {
         let waiting = http.output.waiting();
         http.socket.tls_mut().into_iter().for_each(|tls| tls.end_after(waiting));
+        // Nothing is waited for between the last byte and the close.
+        http.output.last = conf.post_action.is_empty() && r.ctx.cache_update.is_none();
     }
     // A complete batch leaves in one write: only what nothing follows is written now.
     if !r.aborted && (!keep || http.unread().is_empty()) && crate::request::flow::flush_rest(r).await.is_err() {
@@ -305,7 +307,7 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
 
 fn has_unread(r: &Request) -> bool {
     let Session::Http1(http) = &r.session else { return false };
-    !http.unread().is_empty() || http.socket.tls().is_some_and(|t| t.expects_more())
+    !http.unread().is_empty() || http.socket.has_unread()
 }
 
 /// Says that nothing more comes and reads what the client still sends, so that it sees the answer before a reset.

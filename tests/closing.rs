@@ -1,0 +1,89 @@
+//! How connections end.
+
+use crate::harness::{Backend, Reply, Site};
+use std::io::{ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+/// The answer to a request and what the next read without waiting says: the end, if it came with the answer.
+fn answer_and_end(port: u16, request: &str) -> (String, Result<usize, ErrorKind>) {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server accepts");
+    stream.write_all(request.as_bytes()).expect("room for a request");
+    let mut buffer = [0; 4096];
+    let count = stream.read(&mut buffer).expect("an answer");
+    stream.set_nonblocking(true).expect("an option");
+    let next = stream.read(&mut [0; 16]).map_err(|e| e.kind());
+    (String::from_utf8_lossy(&buffer[..count]).into_owned(), next)
+}
+
+#[test]
+fn the_last_answer_and_the_end_come_in_one_packet() {
+    let backend = Backend::ok("behind");
+    let server = Site::server(
+        "location / { return 200 here; } location = /file { } location = /log { access_log lines; return 200 logged; }
+         location = /proxied { proxy_pass http://127.0.0.1:@BACKEND@; }
+         location = /kept { keepalive_requests 1; return 200 once; }",
+    )
+    .set("BACKEND", backend.port)
+    .file("html/file", "content")
+    .start();
+    let port = server.port;
+    for (target, body) in
+        [("/", "here"), ("/file", "content"), ("/log", "logged"), ("/proxied", "behind"), ("/kept", "once")]
+    {
+        for _ in 0..10 {
+            let connection = if target == "/kept" { "keep-alive" } else { "close" };
+            let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: {connection}\r\n\r\n");
+            let (answer, end) = answer_and_end(port, &request);
+            assert!(answer.ends_with(&format!("\r\n\r\n{body}")), "{target}: {answer}");
+            assert_eq!(end, Ok(0), "{target}");
+        }
+    }
+    // Who has seen the end finds the line.
+    assert_eq!(server.read("lines").lines().count(), 10);
+}
+
+#[test]
+fn a_kept_connection_gets_its_answer_at_once() {
+    let server = Site::server("return 200 here;").start();
+    let (answer, next) = answer_and_end(server.port, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(answer.ends_with("here"), "{answer}");
+    assert_eq!(next, Err(ErrorKind::WouldBlock));
+}
+
+#[test]
+fn what_a_client_sends_too_late_does_not_cost_it_the_answer() {
+    let backend = Backend::start(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        Reply::ok("late")
+    });
+    for lingering in ["on", "off"] {
+        let server = Site::server(&format!(
+            "lingering_close {lingering}; location / {{ proxy_pass http://127.0.0.1:{}; }}",
+            backend.port
+        ))
+        .start();
+        let mut client = server.connect();
+        client.send("POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\n\r\nab");
+        // As old browsers did after the body of a POST; nobody reads it.
+        std::thread::sleep(Duration::from_millis(30));
+        client.send("\r\n");
+        assert_eq!(client.response().text(), "late", "lingering_close {lingering}");
+    }
+}
+
+#[test]
+fn a_request_behind_the_answer_does_not_hold_it_back() {
+    let backend = Backend::start(|_| {
+        std::thread::sleep(Duration::from_millis(150));
+        Reply::ok("after")
+    });
+    let server = Site::server(
+        "location / { post_action /after; return 200 here; } location = /after { proxy_pass http://127.0.0.1:@BACKEND@; }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    let began = std::time::Instant::now();
+    let (answer, _) = answer_and_end(server.port, "GET / HTTP/1.0\r\n\r\n");
+    assert!(answer.ends_with("here") && began.elapsed() < Duration::from_millis(100), "{answer}");
+}
