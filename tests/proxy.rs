@@ -1,6 +1,8 @@
 //! `proxy_pass` and `upstream`, with a backend that sees every byte.
 
 use crate::harness::{Backend, Reply, Site};
+use std::io::{Read, Write};
+use std::net::TcpListener;
 
 /// What nginx does by default since 1.29.7, said aloud so that an older one can be put in our place.
 const KEPT: &str = "proxy_http_version 1.1; proxy_set_header Connection \"\";";
@@ -313,4 +315,26 @@ fn a_location_that_is_not_rewritten_stays_as_it_is() {
     assert_eq!(server.get("/off").header("Location"), Some("/login?a=b"));
     let rewritten = format!("http://localhost:{}/here/x", server.port);
     assert_eq!(server.get("/own").header("Location"), Some(&*rewritten));
+}
+
+#[test]
+fn a_peer_that_accepts_finds_the_request_there() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let peer = std::thread::spawn(move || {
+        for _ in 0..20 {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.set_nonblocking(true).unwrap();
+            // The request came with the packet that made the connection.
+            let count = stream.read(&mut [0; 4096]).map_err(|e| e.kind());
+            let answer = format!("HTTP/1.0 200 OK\r\n\r\n{}", count.is_ok_and(|n| n > 0));
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    });
+    let server =
+        Site::server(&format!("proxy_http_version 1.0; location / {{ proxy_pass http://127.0.0.1:{port}; }}")).start();
+    for _ in 0..20 {
+        assert_eq!(server.get("/").text(), "true");
+    }
+    peer.join().unwrap();
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::message::{HEAD_MAX, closes, head_length};
-use crate::system::{Accept, Epoll, Outcome, accept, listen, read, write};
+use crate::system::{Accept, Epoll, Outcome, accept, listen, read, write, write_last};
 
 const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nServer: floor\r\nContent-Type: text/plain\r\nContent-Length: 1\r\n\r\nx";
 const LAST_ANSWER: &[u8] =
@@ -127,6 +127,7 @@ impl Connection {
     fn send(&mut self, bytes: &[u8]) -> bool {
         let mut sent = 0;
         if self.unsent.is_empty() {
+            let write = if self.closing { write_last } else { write };
             match write(self.fd.as_raw_fd(), bytes) {
                 Outcome::Bytes(count) => sent = count,
                 Outcome::Later => {}

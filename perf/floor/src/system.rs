@@ -139,6 +139,17 @@ pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Outcome {
     outcome(unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL) })
 }
 
+/// Writes what nothing follows but the end, which leaves in the same packet.
+pub(crate) fn write_last(fd: RawFd, bytes: &[u8]) -> Outcome {
+    // SAFETY: the bytes are readable and as many as said.
+    let count = unsafe { libc::send(fd, bytes.as_ptr().cast(), bytes.len(), libc::MSG_NOSIGNAL | libc::MSG_MORE) };
+    if count == bytes.len() as isize {
+        // SAFETY: no pointers.
+        unsafe { libc::shutdown(fd, libc::SHUT_WR) };
+    }
+    outcome(count)
+}
+
 /// Where `needle` begins.
 pub(crate) fn find(bytes: &[u8], needle: &[u8]) -> Option<usize> {
     // SAFETY: both are readable and as long as said; the result is null or inside `bytes`.

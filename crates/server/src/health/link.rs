@@ -57,7 +57,7 @@ impl Link {
             let spare = shelf_of(to).and_then(|shelf| SPARE.with_borrow_mut(|spare| spare[shelf].pop()));
             let fd = spare.map_or_else(|| connect::open(SocketType::STREAM, to), Ok)?;
             if !matches!(opening, Opening::Theirs) {
-                put_off_acks(&fd, to)?;
+                connect::put_off_acks(&fd, to)?;
             }
             let first = if let Opening::Bytes(first) = opening { first } else { &[] };
             join(fd, to, first).await
@@ -165,14 +165,6 @@ pub async fn dial(kind: SocketType, to: &Address) -> io::Result<Socket> {
     Ok(join(connect::open(kind, to)?, to, &[]).await?.0)
 }
 
-/// ACKs wait for something to go with, for as long as the kernel puts off ACKs (200 ms); that of the handshake too.
-fn put_off_acks(fd: &OwnedFd, to: &Address) -> io::Result<()> {
-    match to {
-        Address::Inet(_) => Ok(sockopt::set_tcp_quickack(fd, false)?),
-        Address::Unix(_) => Ok(()),
-    }
-}
-
 /// Sends a SYN, and a RST if it is answered: the last ACK of the handshake is put off, and the socket is gone before. So the program behind the port never sees a connection, as with a SYN from a raw
 /// socket, which would need rights.
 ///
@@ -181,7 +173,7 @@ fn put_off_acks(fd: &OwnedFd, to: &Address) -> io::Result<()> {
 pub async fn half_open(to: &Address) -> Result<(), Cause> {
     let knock = async {
         let fd = connect::open(SocketType::STREAM, to)?;
-        put_off_acks(&fd, to)?;
+        connect::put_off_acks(&fd, to)?;
         sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
         join(fd, to, &[]).await
     };

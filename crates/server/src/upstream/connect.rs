@@ -28,20 +28,45 @@ pub struct Failed {
     pub at_once: bool,
 }
 
-/// Begins to connect. `local` is the address of `proxy_bind`.
+/// Begins to connect to a peer that is spoken to as soon as the connection stands: the last packet of the handshake is the first with
+/// bytes. `local` is the address of `proxy_bind`.
 pub fn begin(to: &Address, local: Option<SocketAddr>, conf: &UpstreamSettings) -> Result<Connecting, Failed> {
-    begin_as(SocketType::STREAM, to, local, conf)
+    let fd = prepare(SocketType::STREAM, to, conf)?;
+    put_off_acks(&fd, to).map_err(failed("setsockopt()"))?;
+    connect(fd, to, local, conf)
 }
 
-/// The same for a socket of another type.
+/// Begins to connect, by a socket of any type, to a peer that may be the one to speak first.
 pub fn begin_as(
     kind: SocketType,
     to: &Address,
     local: Option<SocketAddr>,
     conf: &UpstreamSettings,
 ) -> Result<Connecting, Failed> {
+    connect(prepare(kind, to, conf)?, to, local, conf)
+}
+
+/// An ACK waits for something to go with, for as long as the kernel puts off ACKs (200 ms). Said before the socket is connected, it
+/// holds for the ACK that ends the handshake, and no longer.
+pub fn put_off_acks(fd: impl AsFd, to: &Address) -> Result<(), Errno> {
+    match to {
+        Address::Inet(_) => sockopt::set_tcp_quickack(fd, false),
+        Address::Unix(_) => Ok(()),
+    }
+}
+
+fn prepare(kind: SocketType, to: &Address, conf: &UpstreamSettings) -> Result<OwnedFd, Failed> {
     let fd = open(kind, to).map_err(failed("socket()"))?;
     options(&fd, kind, to, conf).map_err(failed("setsockopt()"))?;
+    Ok(fd)
+}
+
+fn connect(
+    fd: OwnedFd,
+    to: &Address,
+    local: Option<SocketAddr>,
+    conf: &UpstreamSettings,
+) -> Result<Connecting, Failed> {
     if let Some(local) = local {
         if conf.bind.as_ref().is_some_and(|b| b.transparent) {
             let (level, name) = match local {
