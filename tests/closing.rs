@@ -9,28 +9,43 @@ use std::time::Duration;
 fn answer_and_end(port: u16, request: &str) -> (String, Result<usize, ErrorKind>) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).expect("the server accepts");
     stream.write_all(request.as_bytes()).expect("room for a request");
-    let mut buffer = [0; 4096];
-    let count = stream.read(&mut buffer).expect("an answer");
+    let (mut buffer, mut answer) = ([0; 4096], String::new());
+    while !is_whole(&answer) {
+        let count = stream.read(&mut buffer).expect("an answer");
+        assert!(count > 0, "cut short: {answer}");
+        answer += std::str::from_utf8(&buffer[..count]).expect("text");
+    }
     stream.set_nonblocking(true).expect("an option");
-    let next = stream.read(&mut [0; 16]).map_err(|e| e.kind());
-    (String::from_utf8_lossy(&buffer[..count]).into_owned(), next)
+    (answer, stream.read(&mut buffer).map_err(|e| e.kind()))
+}
+
+fn is_whole(answer: &str) -> bool {
+    let Some((head, body)) = answer.split_once("\r\n\r\n") else { return false };
+    head.lines().find_map(|l| l.strip_prefix("Content-Length: ")) == Some(&body.len().to_string())
 }
 
 #[test]
 fn the_last_answer_and_the_end_come_in_one_packet() {
     let backend = Backend::ok("behind");
+    let large = "0123456789".repeat(10_001);
     let server = Site::server(
-        "location / { return 200 here; } location = /file { } location = /log { access_log lines; return 200 logged; }
+        "location / { return 200 here; } location = /file { } location = /large { } location = /log { access_log lines; return 200 logged; }
          location = /proxied { proxy_pass http://127.0.0.1:@BACKEND@; }
          location = /kept { keepalive_requests 1; return 200 once; }",
     )
     .set("BACKEND", backend.port)
     .file("html/file", "content")
+    .file("html/large", &large)
     .start();
     let port = server.port;
-    for (target, body) in
-        [("/", "here"), ("/file", "content"), ("/log", "logged"), ("/proxied", "behind"), ("/kept", "once")]
-    {
+    for (target, body) in [
+        ("/", "here"),
+        ("/file", "content"),
+        ("/large", &large),
+        ("/log", "logged"),
+        ("/proxied", "behind"),
+        ("/kept", "once"),
+    ] {
         for _ in 0..10 {
             let connection = if target == "/kept" { "keep-alive" } else { "close" };
             let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\nConnection: {connection}\r\n\r\n");

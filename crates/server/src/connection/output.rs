@@ -134,7 +134,7 @@ impl Output {
     /// Writes until the queue is empty or `limit` bytes are out, as far as the kernel takes them.
     pub fn poll_write(&mut self, socket: &mut Socket, cx: &mut Context<'_>, mut limit: u64) -> Poll<io::Result<u64>> {
         let mut done = 0;
-        if self.nopush && !self.corked && self.is_mixed() {
+        if !self.corked && (self.nopush && self.is_mixed() || self.ends_with_file(limit)) {
             self.cork(socket, true);
         }
         while !self.is_empty() && limit > 0 {
@@ -149,9 +149,18 @@ impl Output {
             done += n;
         }
         if self.corked && self.is_empty() {
-            self.cork(socket, false);
+            if self.last {
+                socket.hold();
+            } else {
+                self.cork(socket, false);
+            }
         }
         Poll::Ready(Ok(done))
+    }
+
+    /// Whether the connection is closed behind a file, and all may be written now.
+    fn ends_with_file(&self, limit: u64) -> bool {
+        self.last && self.files.back().is_some_and(|f| f.at == self.bytes.len()) && self.waiting() <= limit
     }
 
     /// Whether something follows a file: bytes before one leave with it as it is (MSG_MORE).

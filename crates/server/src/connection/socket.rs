@@ -219,7 +219,15 @@ impl Socket {
         Ok(sent)
     }
 
-    /// Whether the kernel still waits with bytes of [`Socket::try_write`] because `more` was to follow.
+    /// The kernel waits with what it was given (TCP_CORK), and is to send it with the end.
+    pub fn hold(&mut self) {
+        match &mut self.state {
+            State::Tls(tls) => tls.socket_mut().hold(),
+            _ => self.held = true,
+        }
+    }
+
+    /// Whether the kernel still waits with bytes: those of [`Socket::try_write`] because `more` was to follow, or [`Socket::hold`].
     pub fn is_held(&self) -> bool {
         match &self.state {
             State::Tls(tls) => tls.socket().is_held(),
