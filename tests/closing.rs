@@ -1,6 +1,7 @@
 //! How connections end.
 
-use crate::harness::{Backend, Reply, Site};
+use crate::harness::{Backend, Reply, Setup, Site};
+use crate::tls::secure;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
@@ -56,6 +57,21 @@ fn the_last_answer_and_the_end_come_in_one_packet() {
     }
     // Who has seen the end finds the line.
     assert_eq!(server.read("lines").lines().count(), 10);
+}
+
+#[test]
+fn a_goodbye_of_tls_and_the_end_come_in_one_packet() {
+    let server = secure("keepalive_timeout 50ms; return 200 here;").start();
+    for _ in 0..10 {
+        for request in ["GET / HTTP/1.0\r\n\r\n", "GET / HTTP/1.1\r\nHost: a\r\n\r\n"] {
+            let mut client = Setup::new().connect(server.port, "localhost");
+            client.send(request);
+            assert_eq!(client.response(), (200, "here".to_owned()));
+            assert!(client.is_closed(), "after the answer, or after a while");
+            client.stream.sock.set_nonblocking(true).expect("an option");
+            assert_eq!(client.stream.sock.read(&mut [0; 16]).map_err(|e| e.kind()), Ok(0));
+        }
+    }
 }
 
 #[test]

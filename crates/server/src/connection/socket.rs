@@ -264,6 +264,7 @@ impl Socket {
     pub fn shutdown(&mut self) {
         if let State::Tls(tls) = &mut self.state {
             tls.say_goodbye();
+            return tls.socket_mut().shutdown();
         }
         self.held = false;
         let _ = rustix::net::shutdown(self.as_fd(), rustix::net::Shutdown::Write);

@@ -442,10 +442,11 @@ impl Tls {
         self.last = Some(bytes.saturating_sub(self.committed as u64));
     }
 
-    /// Says that nothing more comes (`close_notify`), once and without waiting.
+    /// Says that nothing more comes (`close_notify`), once and without waiting. The end of the connection must follow: both leave in
+    /// one packet.
     pub fn say_goodbye(&mut self) {
         self.encrypt_goodbye();
-        let _ = self.flush_now(false);
+        let _ = self.flush_now(true);
     }
 
     fn encrypt_goodbye(&mut self) {
