@@ -241,7 +241,9 @@ impl Socket {
             return tls.try_write_two(first, second);
         }
         let pieces = [io::IoSlice::new(first), io::IoSlice::new(second)];
-        retry(|| rustix::io::writev(self.as_fd(), &pieces))
+        let sent = retry(|| rustix::io::writev(self.as_fd(), &pieces))?;
+        self.held = false;
+        Ok(sent)
     }
 
     /// Lets the kernel send `len` bytes of a file from `offset`, which moves on.
@@ -249,7 +251,9 @@ impl Socket {
         if let State::Tls(tls) = &mut self.state {
             return tls.try_sendfile(file, offset, len);
         }
-        retry(|| rustix::fs::sendfile(self.as_fd(), file, Some(offset), len))
+        let sent = retry(|| rustix::fs::sendfile(self.as_fd(), file, Some(offset), len))?;
+        self.held = false;
+        Ok(sent)
     }
 
     /// Ready when an idle connection is of no use any more: the other side has said something, or closed.
