@@ -89,6 +89,7 @@ fn which_location() {
         "location / { return 200 root; }
          location = / { return 200 exact; }
          location /a { return 200 a; location /a/b { return 200 b; } }
+         location ^~ /last { return 200 last; location ^~ /last/in { return 200 in; } location ~ q { return 200 q; } }
          location ^~ /final { return 200 final; }
          location ~ \\.php$ { return 200 regex; }
          location ~* \\.JPG$ { return 200 caseless; }
@@ -103,6 +104,12 @@ fn which_location() {
         ("/a/b/c", "b"),
         ("/final/x.php", "final"),
         ("/a/x.php", "regex"),
+        // A prefix inside a location leaves the patterns around it their say, `^~` or not; the outer `^~` takes it.
+        ("/a/b/x.php", "regex"),
+        ("/last/in/x.php", "in"),
+        ("/last/x.php", "last"),
+        ("/last/q", "q"),
+        ("/last/in/q", "in"),
         ("/x.jpg", "caseless"),
         ("/user/ada", "user ada"),
         ("/dir/x", "dir"),

@@ -125,6 +125,12 @@ pub enum Found {
     AutoRedirect(LocationId),
 }
 
+impl Found {
+    fn or(self, around: LocationId) -> Found {
+        if self == Found::None { Found::Location(around) } else { self }
+    }
+}
+
 /// The locations inside a level.
 #[derive(Debug, Default)]
 pub struct LocationTree {
@@ -198,37 +204,38 @@ impl LocationTree {
 
     /// The location for the request's uri, nested ones included (`ngx_http_core_find_location`).
     pub fn find(&self, r: &mut Request, shot: &Shot) -> Found {
+        self.look(r, shot).0
+    }
+
+    /// The same, and whether it is settled. It is not where a prefix matched and no pattern inside it did: then the patterns of the
+    /// levels around are asked too.
+    fn look(&self, r: &mut Request, shot: &Shot) -> (Found, bool) {
         let uri = r.get(r.uri);
         if let Some(id) = self.exact.get(uri) {
-            return Found::Location(*id);
+            return (Found::Location(*id), true);
+        }
+        let prefix = self.longest_prefix(uri);
+        if let Some(id) = self.redirects.get(uri)
+            && prefix.is_none_or(|p| p.name.len() != uri.len())
+        {
+            return (Found::AutoRedirect(*id), true);
         }
         let mut found = Found::None;
-        let mut last = false;
-        if let Some(p) = self.longest_prefix(uri) {
-            (found, last) = (Found::Location(p.id), p.last);
-        }
-        if let Some(id) = self.redirects.get(uri)
-            && !matches!(self.longest_prefix(uri), Some(p) if p.name.len() == uri.len())
-        {
-            return Found::AutoRedirect(*id);
-        }
-        if let Found::Location(id) = found {
-            match shot.location(id).inside.find(r, shot) {
-                Found::None => {}
-                inner => return inner,
+        if let Some(p) = prefix {
+            let (inner, settled) = shot.location(p.id).inside.look(r, shot);
+            found = inner.or(p.id);
+            if settled {
+                return (found, true);
             }
         }
-        if !last {
+        if prefix.is_none_or(|p| !p.last) {
             for (pattern, id) in &self.patterns {
                 if pattern.exec(r, r.uri) {
-                    return match shot.location(*id).inside.find(r, shot) {
-                        Found::None => Found::Location(*id),
-                        inner => inner,
-                    };
+                    return (shot.location(*id).inside.look(r, shot).0.or(*id), true);
                 }
             }
         }
-        found
+        (found, false)
     }
 
     fn longest_prefix(&self, uri: &[u8]) -> Option<&Prefix> {
