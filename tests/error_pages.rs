@@ -66,3 +66,18 @@ fn internal_locations() {
     assert_eq!(server.get("/x").text(), "inside /inside/404");
     assert_eq!(server.get("/inside/404").status, 404);
 }
+
+#[test]
+fn a_head_that_goes_wrong_after_its_host_is_for_that_server() {
+    let server = Site::http(
+        "server { listen 127.0.0.1:@PORT@; server_name first; error_page 400 /e; location = /e { return 200 first; } }
+         server { listen 127.0.0.1:@PORT@; server_name second; error_page 400 /e; location = /e { return 200 \"$host $uri $request_method\"; } }",
+    )
+    .start();
+    let wrong = |lines: &str| server.connect().send(format!("PUT /x HTTP/1.1\r\n{lines}\r\n\r\n")).response().text();
+    assert_eq!(wrong("Host: second\r\nContent-Length: x"), "second /e GET");
+    assert_eq!(wrong("Host: second\r\nExpect: a\r\nExpect: b"), "second /e GET");
+    assert_eq!(wrong("Host: second\r\nna\x01me: x"), "second /e GET");
+    assert_eq!(wrong("Content-Length: x\r\nHost: second"), "first");
+    assert_eq!(wrong("na\x01me: x\r\nHost: second"), "first");
+}

@@ -20,8 +20,8 @@ pub fn accept(r: &mut Request) -> Result<(), u16> {
     let count = r.client.requests.get() + 1;
     r.client.requests.set(count);
     log_ignored(r);
-    headers(r)?;
-    choose_server(r)?;
+    let secured = choose_server(r)?;
+    check_server(r, secured)?;
     framing(r)?;
     refuse_methods(r)?;
     if r.version < Version::HTTP11 {
@@ -32,18 +32,29 @@ pub fn accept(r: &mut Request) -> Result<(), u16> {
     Ok(())
 }
 
+/// What can be said of a head that went wrong after its first line. The server that answers is the host's, if that came before.
+pub fn accept_part(r: &mut Request) {
+    if request_line(r).is_err() {
+        return;
+    }
+    let host = r.headers_in.host.or(r.headers_in.find(K::Host));
+    if host.is_some_and(|host| set_host(r, host, "client sent invalid host header").is_ok()) {
+        find_server(r);
+    }
+}
+
 /// The same for a head that came in an HTTP/2 stream (`ngx_http_v2_run_request`). `ended`: no body follows.
 pub fn accept_stream(r: &mut Request, authority: Option<Span>, ended: bool) -> Result<(), u16> {
     request_line(r)?;
     if let Some(authority) = authority {
         set_host(r, authority.into(), "client sent invalid \":authority\" header")?;
     }
-    headers(r)?;
+    let secured = choose_server(r)?;
     if r.headers_in.host.is_none() {
         log_error!(r, Info, "client sent neither \":authority\" nor \"Host\" header");
         return Err(400);
     }
-    choose_server(r)?;
+    check_server(r, secured)?;
     let port = &r.shot.ports[crate::worker::port_of(&r.shot, r.client.listener)];
     let (http2, http3) = (&r.conf().http2, &r.conf().http3);
     let enabled = match r.version {
@@ -134,7 +145,7 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
         let result: Result<(), u16> = match found {
             Ok(n) => {
                 r.uri = r.text(&path[n.path.range()]);
-                r.args = match n.args {
+                r.args = match n.args.filter(|args| !args.is_empty()) {
                     Some(a) => wire::span::Span { start: raw.start + a.start, end: raw.start + a.end }.into(),
                     None => Text::EMPTY,
                 };
@@ -150,7 +161,7 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
         result?;
     } else {
         r.uri = head.path.into();
-        r.args = head.args.map_or(Text::EMPTY, Text::Own);
+        r.args = head.args.filter(|args| !args.is_empty()).map_or(Text::EMPTY, Text::Own);
         r.plain_uri = true;
     }
     if let Some(host) = absolute {
@@ -293,14 +304,29 @@ fn browser(r: &mut Request, agent: wire::span::Span) {
     }
 }
 
-fn choose_server(r: &mut Request) -> Result<(), u16> {
+/// Reads the headers and finds the server that the host names; whether connections to it are secure. What is wrong with a header
+/// after the host is answered by that server.
+fn choose_server(r: &mut Request) -> Result<bool, u16> {
+    let read = headers(r);
+    if r.headers_in.host.is_none() {
+        read?;
+    }
+    let secured = find_server(r);
+    read.map(|()| secured)
+}
+
+fn find_server(r: &mut Request) -> bool {
     // A request without host is for the server called "".
     let host = r.headers_in.host.unwrap_or(Text::EMPTY);
     let shot = r.shot.clone();
-    let port = &shot.ports[crate::worker::port_of(&shot, r.client.listener)];
-    let site = port.site(&r.client);
+    let site = shot.ports[crate::worker::port_of(&shot, r.client.listener)].site(&r.client);
     r.server = site.find(r, host).unwrap_or(site.default);
     r.location = shot.server(r.server).root;
+    site.ssl || site.quic
+}
+
+/// What the server that was chosen asks of every request.
+fn check_server(r: &mut Request, secured: bool) -> Result<(), u16> {
     // RFC 9112 section 3.2: a host in the target does not stand in for the header.
     let missing = match r.version {
         Version::HTTP11 => r.headers_in.find(K::Host).is_none(),
@@ -310,8 +336,8 @@ fn choose_server(r: &mut Request) -> Result<(), u16> {
         log_error!(r, Info, "client sent HTTP/1.1 request without \"Host\" header");
         return Err(400);
     }
-    if site.ssl || site.quic {
-        crate::modules::ssl::check(r, host)?;
+    if secured {
+        crate::modules::ssl::check(r, r.headers_in.host.unwrap_or(Text::EMPTY))?;
     }
     Ok(())
 }

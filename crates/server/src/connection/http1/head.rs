@@ -210,18 +210,15 @@ fn keep_line(r: &mut Request, line_complete: bool) {
     let Session::Http1(http) = &mut r.session else { return };
     r.arena.push(http.unread());
     r.request_length = http.unread().len() as u64;
-    let head = &r.headers_in.head;
+    let n = http.unread().len();
+    http.consume(n);
     if line_complete {
-        r.line = head.line.into();
-        r.method_name = head.method.into();
-        r.target = head.target.into();
+        head::accept_part(r);
     } else {
         let all = r.arena.since(0);
         let end = memchr::memchr2(b'\r', b'\n', r.arena.span(all)).unwrap_or(all.len());
         r.line = arena_span(0, end).into();
     }
-    let n = http.unread().len();
-    http.consume(n);
 }
 
 fn arena_span(start: usize, end: usize) -> crate::request::arena::Span {
