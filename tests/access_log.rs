@@ -113,6 +113,33 @@ fn pipelined_requests_and_subrequests_are_told_apart() {
 }
 
 #[test]
+fn how_much_was_asked() {
+    let server = Site::http(
+        "log_format a '$uri $args $content_length $request_length';
+         server { listen 127.0.0.1:@PORT@; access_log logs/a.log a;
+           location / { return 200; }
+           location /read { client_body_in_single_buffer on; proxy_pass http://127.0.0.1:@PORT@/; } }",
+    )
+    .start();
+    let ask = |target: &str, rest: &str| {
+        let text = format!("POST {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{rest}");
+        assert_eq!(server.connect().send(text).response().status, 200);
+    };
+    ask("/a?b", "\r\n");
+    ask("/c?", "Content-Length: 2\r\n\r\nhi");
+    // Of a chunked body the decoded length is told once it has been read, and all its bytes are counted.
+    ask("/read", "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n");
+    ask("/unread", "Transfer-Encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n");
+    server.wait_for("logs/a.log", "/unread");
+    let log = server.read("logs/a.log");
+    let line = |start: &str| log.lines().find(|line| line.starts_with(start)).unwrap_or_default().to_owned();
+    assert_eq!(line("/a"), "/a b - 50");
+    assert_eq!(line("/c"), "/c - 2 68");
+    assert_eq!(line("/read"), "/read - 2 91");
+    assert_eq!(line("/unread"), "/unread - 0 81");
+}
+
+#[test]
 fn paths_with_variables_need_a_root() {
     let server = Site::http(
         "log_format u $uri;
@@ -144,7 +171,7 @@ fn what_a_request_has_not_is_a_dash() {
     client.send("nonsense\r\n\r\n").response();
     server.wait_for(
         "logs/parts",
-        "-|-|/|/|GET|HTTP/1.1|-\n||/|/?|GET|HTTP/1.1|-\nx|x|/bc|/bc?x|GET|HTTP/1.1|bc\n-|-|-|-|-|-|-\n",
+        "-|-|/|/|GET|HTTP/1.1|-\n-|-|/|/?|GET|HTTP/1.1|-\nx|x|/bc|/bc?x|GET|HTTP/1.1|bc\n-|-|-|-|-|-|-\n",
     );
     assert!(!server.error_log().contains("uninitialized"));
 }

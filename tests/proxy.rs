@@ -52,6 +52,22 @@ fn what_becomes_of_the_uri() {
 }
 
 #[test]
+fn when_an_answer_last_changed_is_said_as_the_upstream_says_it() {
+    let backend = Backend::start(|seen| {
+        let status = if seen.line().contains("/none") { "404 Not Found" } else { "200 OK" };
+        let text =
+            format!("HTTP/1.1 {status}\r\nContent-Length: 1\r\nLast-Modified: Sunday, 06-Nov-94 08:49:37 GMT\r\n\r\nx");
+        Reply::Keep(text.into_bytes())
+    });
+    let server =
+        Site::server("location / { proxy_pass http://127.0.0.1:@BACKEND@; }").set("BACKEND", backend.port).start();
+    for target in ["/", "/none"] {
+        let changed = server.get(target);
+        assert_eq!(changed.header("Last-Modified"), Some("Sunday, 06-Nov-94 08:49:37 GMT"), "{target}");
+    }
+}
+
+#[test]
 fn headers_that_are_set_and_hidden() {
     let backend = Backend::start(|_| {
         Reply::Keep(

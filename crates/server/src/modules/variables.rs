@@ -29,7 +29,7 @@ pub const VARIABLES: &[Builtin] = &[
     volatile("content_length", |r| match r.headers_in.find(K::ContentLength) {
         Some(text) => Some(text),
         // A chunked body that has been read has a length.
-        None => r.headers_in.content_length.map(|n| text!(r, "{n}")),
+        None => r.headers_in.content_length.or(r.body.measured()).map(|n| text!(r, "{n}")),
     }),
     fixed("content_type", |r| request_header(r, "content_type")),
     fixed("binary_remote_addr", binary_remote_addr),
@@ -87,6 +87,7 @@ pub const VARIABLES: &[Builtin] = &[
         let t = r.headers_out.last_modified?;
         Some(r.text(&wire::date::format_http(t)))
     }),
+    volatile("sent_http_location", |r| r.headers_out.find(K::Location).or_else(|| sent_header(r, "location"))),
     volatile("sent_http_connection", |r| {
         Some(Text::from(match (r.headers_out.status, r.keepalive) {
             (101, _) => "upgrade",
@@ -267,10 +268,8 @@ pub fn status(r: &Request) -> u16 {
 
 fn request_body(r: &mut Request) -> Option<Text> {
     let stored = r.body.stored.clone()?;
-    if stored.file.is_some() || stored.len == 0 {
-        return None;
-    }
-    Some(r.text(&stored.memory))
+    let announced = r.headers_in.chunked || r.headers_in.find(K::ContentLength).is_some();
+    (stored.file.is_none() && announced).then(|| r.text(&stored.memory))
 }
 
 fn request_body_file(r: &mut Request) -> Option<Text> {

@@ -37,8 +37,10 @@ pub struct Body {
     framing: Framing,
     /// The whole body, once it has been read.
     pub stored: Option<Rc<Stored>>,
-    /// Bytes taken off the connection as body so far.
+    /// Bytes of the body so far.
     pub received: u64,
+    /// Bytes taken off the connection for it, chunks' heads among them, that `$request_length` does not count yet.
+    uncounted: u64,
     discarded: bool,
     /// The handler reads it piece by piece.
     pub streamed: bool,
@@ -99,6 +101,15 @@ impl Body {
         !matches!(self.framing, Framing::None)
     }
 
+    /// The length of a body that said none: known once it has been read, and 0 when nobody wanted it (`$content_length`).
+    pub fn measured(&self) -> Option<u64> {
+        match (&self.framing, &self.stored) {
+            (Framing::None | Framing::Length(_), _) => None,
+            (_, Some(stored)) => Some(stored.len),
+            (_, None) => self.discarded.then_some(0),
+        }
+    }
+
     /// Whether it is being thrown away.
     pub fn is_discarded(&self) -> bool {
         self.discarded
@@ -116,6 +127,7 @@ impl Body {
                 }
                 http.consume(n);
                 self.received += n as u64;
+                self.uncounted += n as u64;
                 *left -= n as u64;
                 if *left > 0 {
                     return Ok(false);
@@ -137,6 +149,7 @@ impl Body {
                     }
                 };
                 http.consume(at);
+                self.uncounted += at as u64;
                 if !ended {
                     return Ok(false);
                 }
@@ -277,7 +290,7 @@ pub fn poll_patiently(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) 
 }
 
 fn finish_read(r: &mut Request, before: u64, complete: bool) -> Result<bool, BodyError> {
-    r.request_length += r.body.received - before;
+    r.request_length += std::mem::take(&mut r.body.uncounted);
     let max = *r.conf().core.client_max_body_size;
     if max > 0 && r.body.received > max {
         let more = r.body.received - before;

@@ -71,7 +71,10 @@ impl Request {
         match h.status {
             204 => {
                 self.header_only = true;
-                h.content_type = None;
+                // An upstream's stays, as with nginx.
+                if h.status_line.is_none() {
+                    h.content_type = None;
+                }
                 h.content_length = None;
                 h.last_modified = None;
             }

@@ -246,9 +246,8 @@ pub(super) fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>, pa
             K::ContentType => set_content_type(r, value),
             K::LastModified => {
                 r.headers_out.last_modified = wire::date::parse_http(r.get(value));
-                if r.headers_out.last_modified.is_none() {
-                    r.headers_out.lines.push(HeaderOut { name, value, known: K::Other });
-                }
+                // The line stays as the upstream wrote it, whatever the status.
+                r.headers_out.lines.push(HeaderOut { name, value, known: K::LastModified });
             }
             K::Location => {
                 // What the upstream says of a place without a host stays as it is: `absolute_redirect` is for our own.

@@ -24,6 +24,7 @@ pub(super) fn take(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError
     let mut taken = None;
     stream.read(all, window, &mut |arrived| {
         *received += arrived.bytes.len() as u64;
+        r.body.uncounted += arrived.bytes.len() as u64;
         if out.is_empty() {
             std::mem::swap(out, arrived.bytes);
         } else {
