@@ -2,6 +2,7 @@
 
 use crate::harness::{Backend, Program, Reply, Server, Site, wait};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use std::io::{Read, Write};
 use std::process::Command;
 
 /// Writes another configuration text over the running one: `from` becomes `to`.
@@ -53,6 +54,26 @@ fn a_broken_configuration_changes_nothing() {
     assert_eq!(server.get("/").text(), "good");
     reload(&server, "retrun 200 bad", "return 200 mended");
     assert!(wait(|| server.get("/").text() == "mended"));
+}
+
+#[test]
+fn a_range_of_ports() {
+    // An address of our own: its ports are free.
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let address = format!("127.{high}.{low}.9");
+    let _server = Site::http(
+        "server { listen 127.0.0.1:@PORT@; listen @ADDRESS@:8001-8003; location / { return 200 $server_port; } }",
+    )
+    .set("ADDRESS", &address)
+    .start();
+    for port in 8001..=8003 {
+        let mut stream = std::net::TcpStream::connect((&*address, port)).expect("it listens");
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        assert!(answer.ends_with(&format!("\r\n\r\n{port}")), "{answer}");
+    }
+    assert!(std::net::TcpStream::connect((&*address, 8004)).is_err());
 }
 
 #[test]

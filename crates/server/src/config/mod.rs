@@ -145,6 +145,8 @@ pub struct Build<'f> {
     pub conf_prefix: PathBuf,
     /// What is wrong so far.
     pub problems: Vec<Problem>,
+    /// What only a look at the whole block shows, so nginx has found every mistake in its text before.
+    pub late: Vec<Problem>,
     /// Values of the main level and of `events`.
     pub process: ProcessSettings,
     /// `error_log` of the main level.
@@ -188,6 +190,7 @@ impl<'f> Build<'f> {
             prefix: prefix.to_owned(),
             conf_prefix: conf_prefix.to_owned(),
             problems: Vec::new(),
+            late: Vec::new(),
             process: ProcessSettings::default(),
             error_logs: Vec::new(),
             main: MainConf::default(),

@@ -68,11 +68,16 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
         build.process.user = nobody();
     }
     let notes = std::mem::take(&mut build.notes);
+    let late = std::mem::take(&mut build.late);
+    let late_in_stream = build.stream.as_mut().map(|stream| std::mem::take(&mut stream.late)).unwrap_or_default();
     let mut problems = std::mem::take(&mut build.problems);
     tree.sort(&mut problems);
     // nginx completes `http` at its end, before it reads on, and only if nothing was wrong up to there.
     let end_of_http = tree.nodes.iter().find(|n| n.name == "http").map(|n| tree.turn(&problems, n.close));
-    let end_of_http = end_of_http.unwrap_or(problems.len());
+    let end_of_text = end_of_http.unwrap_or(problems.len());
+    let end_of_http = end_of_text + late.len();
+    problems.splice(end_of_text..end_of_text, late);
+    problems.extend(late_in_stream);
     let mut snapshot = None;
     if !is_fatal(&problems[..end_of_http]) {
         let (built, found) = Snapshot::build(build, generation);

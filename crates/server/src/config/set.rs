@@ -70,6 +70,15 @@ pub fn complex(build: &mut Build<'_>, setting: &mut Setting<Complex>, node: &Nod
     value(setting, node, compiled)
 }
 
+/// A size with variables; one without is checked now (`ngx_http_set_complex_value_size_slot`).
+pub fn complex_size(build: &mut Build<'_>, setting: &mut Setting<Complex>, node: &Node) -> Result<(), Problem> {
+    complex(build, setting, node)?;
+    match setting.as_fixed() {
+        Some(text) if value::size(text).is_none() => Err(invalid(node)),
+        _ => Ok(()),
+    }
+}
+
 /// One word out of a list.
 pub fn one_of<T: Copy>(setting: &mut Setting<T>, node: &Node, words: &[(&str, T)]) -> Result<(), Problem> {
     if setting.is_set() {

@@ -1,6 +1,7 @@
 //! The http core: the values that every request needs (nginx's `ngx_http_core_module`, without blocks, `listen` and
 //! names, which are in `http_block` and `listen`).
 
+use super::ignored;
 use super::root::{self, Root, Types};
 use crate::config::complex::Complex;
 use crate::config::set::{self, duplicate, invalid};
@@ -26,25 +27,25 @@ pub const DIRECTIVES: &[Directive] = &[
     http("merge_slashes", |s, n| set::flag(&mut server(s)?.merge_slashes, n)),
     http("max_headers", |s, n| set::number(&mut server(s)?.max_headers, n)),
     http("large_client_header_buffers", large_buffers),
-    http("connection_pool_size", accepted),
-    http("request_pool_size", accepted),
-    both("server_names_hash_bucket_size", accepted),
-    both("server_names_hash_max_size", accepted),
-    both("variables_hash_bucket_size", accepted),
-    both("variables_hash_max_size", accepted),
-    http("types_hash_bucket_size", accepted),
-    http("types_hash_max_size", accepted),
-    http("aio", accepted),
-    http("aio_write", accepted),
-    http("directio", accepted),
-    http("directio_alignment", accepted),
-    http("read_ahead", accepted),
-    http("sendfile", accepted),
-    http("sendfile_max_chunk", accepted),
-    http("send_lowat", accepted),
-    http("postpone_output", accepted),
-    http("output_buffers", accepted),
-    http("client_body_in_single_buffer", accepted),
+    http("connection_pool_size", ignored::size),
+    http("request_pool_size", ignored::size),
+    both("server_names_hash_bucket_size", ignored::number),
+    both("server_names_hash_max_size", ignored::number),
+    both("variables_hash_bucket_size", ignored::number),
+    both("variables_hash_max_size", ignored::number),
+    http("types_hash_bucket_size", ignored::number),
+    http("types_hash_max_size", ignored::number),
+    http("aio", ignored::aio),
+    http("aio_write", ignored::any),
+    http("directio", ignored::directio),
+    http("directio_alignment", ignored::offset),
+    http("read_ahead", ignored::size),
+    http("sendfile", ignored::any),
+    http("sendfile_max_chunk", ignored::size),
+    http("send_lowat", ignored::size),
+    http("postpone_output", ignored::size),
+    http("output_buffers", ignored::buffers),
+    http("client_body_in_single_buffer", ignored::any),
     http(
         "internal",
         |s, n| {
@@ -79,8 +80,8 @@ pub const DIRECTIVES: &[Directive] = &[
     http("lingering_timeout", |s, n| set::time(&mut s.level.conf.core.lingering_timeout, n)),
     http("reset_timedout_connection", |s, n| set::flag(&mut s.level.conf.core.reset_timedout_connection, n)),
     http("send_timeout", |s, n| set::time(&mut s.level.conf.core.send_timeout, n)),
-    http("limit_rate", |s, n| set::complex(s.build, &mut s.level.conf.core.limit_rate, n)),
-    http("limit_rate_after", |s, n| set::complex(s.build, &mut s.level.conf.core.limit_rate_after, n)),
+    http("limit_rate", |s, n| set::complex_size(s.build, &mut s.level.conf.core.limit_rate, n)),
+    http("limit_rate_after", |s, n| set::complex_size(s.build, &mut s.level.conf.core.limit_rate_after, n)),
     http("tcp_nopush", |s, n| set::flag(&mut s.level.conf.core.tcp_nopush, n)),
     http("tcp_nodelay", |s, n| set::flag(&mut s.level.conf.core.tcp_nodelay, n)),
     http("absolute_redirect", |s, n| set::flag(&mut s.level.conf.core.absolute_redirect, n)),
@@ -111,13 +112,7 @@ pub const DIRECTIVES: &[Directive] = &[
         set::value(&mut s.level.conf.core.resolver, n, Some(Arc::new(config)))
     }),
     both("resolver_timeout", |s, n| set::time(&mut s.level.conf.core.resolver_timeout, n)),
-    http("early_hints", |s, n| {
-        let mut all = Vec::new();
-        for word in &n.args {
-            all.push(Complex::compile(s.build, word)?);
-        }
-        set::value(&mut s.level.conf.core.early_hints, n, Arc::new(all))
-    }),
+    http("early_hints", |s, n| set::conditions(s.build, &mut s.level.conf.core.early_hints, n)),
     http("auth_delay", |s, n| set::time(&mut s.level.conf.core.auth_delay, n)),
     http("subrequest_output_buffer_size", |s, n| set::size(&mut s.level.conf.core.subrequest_output_buffer_size, n)),
 ];
@@ -374,16 +369,6 @@ fn server<'s>(scope: &'s mut Scope<'_, '_>) -> Result<&'s mut ServerSettings, Pr
     Ok(&mut scope.level.server.get_or_insert_default().core)
 }
 
-/// Something that tunes nginx's own machinery and has no meaning here; the value's form was checked by the table.
-pub fn accepted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    if scope.level.ignored.contains(&node.name.text) {
-        return Err(duplicate(node));
-    }
-    scope.level.ignored.push(node.name.text.clone());
-    scope.build.note(node);
-    Ok(())
-}
-
 fn large_buffers(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let number = value::number(&node.args[0].text).filter(|n| *n > 0).ok_or_else(|| invalid(node))?;
     let size = value::size(&node.args[1].text).filter(|n| *n > 0).ok_or_else(|| invalid(node))?;
@@ -402,7 +387,7 @@ pub fn temp_path(scope: &mut Scope<'_, '_>, node: &Node) -> Result<TempPath, Pro
     for word in &node.args[1..] {
         match value::number(&word.text) {
             Some(n @ 1..=3) => levels.push(n as usize),
-            _ => return Err(node.problem(format!("invalid value \"{}\"", word.as_str()))),
+            _ => return Err(invalid(node)),
         }
     }
     scope.build.directories.push(dir.clone());

@@ -1,6 +1,7 @@
 //! `fastcgi_pass` and its companions (nginx's `ngx_http_fastcgi_module`): what is sent to an application. Its answer goes
 //! the way of `proxy_pass`'s answers; records are taken apart in `upstream::fastcgi`.
 
+use super::ignored;
 use super::proxy::{self, store_access_value, store_value};
 use super::upstream_block::group_for;
 use crate::cache::settings;
@@ -46,15 +47,17 @@ pub const DIRECTIVES: &[Directive] = &[
         set::value(&mut answers(s).buffers, n, (number, size))
     }),
     http("fastcgi_busy_buffers_size", |s, n| proxy::optional_size(s, n, |s| &mut answers(s).busy_buffers_size)),
-    http("fastcgi_max_temp_file_size", |s, n| set::offset(&mut answers(s).max_temp_file_size, n)),
+    http("fastcgi_max_temp_file_size", |s, n| set::size(&mut answers(s).max_temp_file_size, n)),
     http("fastcgi_temp_file_write_size", |s, n| proxy::optional_size(s, n, |s| &mut answers(s).temp_file_write_size)),
     http("fastcgi_temp_path", |s, n| {
         let path = super::core::temp_path(s, n)?;
         set::value(&mut answers(s).temp_path, n, path)
     }),
-    http("fastcgi_send_lowat", super::core::accepted),
+    http("fastcgi_send_lowat", ignored::size),
     http("fastcgi_ignore_client_abort", |s, n| set::flag(&mut answers(s).ignore_client_abort, n)),
-    http("fastcgi_limit_rate", |s, n| set::complex(s.build, &mut s.level.conf.fastcgi.answers.upstream.limit_rate, n)),
+    http("fastcgi_limit_rate", |s, n| {
+        set::complex_size(s.build, &mut s.level.conf.fastcgi.answers.upstream.limit_rate, n)
+    }),
     http("fastcgi_pass_request_headers", |s, n| set::flag(&mut answers(s).pass_request_headers, n)),
     http("fastcgi_pass_request_body", |s, n| set::flag(&mut answers(s).pass_request_body, n)),
     http("fastcgi_force_ranges", |s, n| set::flag(&mut answers(s).force_ranges, n)),

@@ -1,8 +1,8 @@
 //! Unpacks answers that are compressed already for clients that cannot (nginx's `ngx_http_gunzip_filter_module`). Who can is in
 //! `gzip_rules`.
 
-use super::core::accepted;
 use super::gzip_rules;
+use super::ignored;
 use crate::config::{Directive, http, set};
 use crate::request::Request;
 use crate::request::filter::{BodyFilter, Chunk, Rest};
@@ -14,7 +14,7 @@ use std::io;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] =
-    &[http("gunzip", |s, n| set::flag(&mut s.level.conf.gunzip.gunzip, n)), http("gunzip_buffers", accepted)];
+    &[http("gunzip", |s, n| set::flag(&mut s.level.conf.gunzip.gunzip, n)), http("gunzip_buffers", ignored::buffers)];
 
 settings! {
     /// The module's values on one level.

@@ -1,7 +1,7 @@
 //! Compresses answers (nginx's `ngx_http_gzip_filter_module`). Who may be sent such answers is in `gzip_rules`.
 
-use super::core::accepted;
 use super::gzip_rules;
+use super::ignored;
 use crate::config::set::{self, invalid};
 use crate::config::types::TypeSet;
 use crate::config::variables::Builtin;
@@ -27,9 +27,9 @@ pub const DIRECTIVES: &[Directive] = &[
         set::value(&mut s.level.conf.gzip.gzip_window, n, bits)
     }),
     http("gzip_hash", hash),
-    http("gzip_buffers", accepted),
-    http("gzip_no_buffer", accepted),
-    http("postpone_gzipping", accepted),
+    http("gzip_buffers", ignored::buffers),
+    http("gzip_no_buffer", ignored::any),
+    http("postpone_gzipping", ignored::size),
 ];
 
 /// What the module knows.
@@ -87,7 +87,7 @@ fn hash(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         let text = "\"gzip_hash\" directive must be 512, 1k, 2k, 4k, 8k, 16k, 32k, 64k, or 128k";
         return Err(node.problem(text.to_owned()));
     }
-    accepted(scope, node)
+    ignored::any(scope, node)
 }
 
 /// The header filter.

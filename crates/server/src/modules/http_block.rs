@@ -74,7 +74,7 @@ fn location(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     (level.matching, level.name) = matching(scope.build, node)?;
     check_nesting(scope.level, &level, node)?;
     if sign(&level.matching).is_some_and(|s| !scope.level.taken.insert((s, level.name.clone()))) {
-        return Err(node.problem(format!("duplicate location \"{}\"", shown(&level))));
+        scope.build.late.push(node.problem(format!("duplicate location \"{}\"", shown(&level))));
     }
     scope.fill(node, &mut level);
     scope.level.children.push(level);
@@ -137,7 +137,8 @@ fn check_nesting(outer: &Level, inner: &Level, node: &Node) -> Result<(), Proble
     if inner.is_named() {
         return Err(node.problem(format!("named location \"{inside}\" can be on the server level only")));
     }
-    if !inner.is_pattern() && !outer.is_pattern() && !inner.name.starts_with(&outer.name) {
+    // The text of a pattern counts as if it were a prefix.
+    if !inner.is_pattern() && !inner.name.starts_with(&outer.name) {
         return Err(node.problem(format!("location \"{inside}\" is outside location \"{outside}\"")));
     }
     Ok(())

@@ -83,7 +83,7 @@ pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             listen.spec.deferred = false;
         }
         if scope.level.listens.iter().any(|l| l.spec.is_same_socket(&listen.spec)) {
-            return Err(node.problem(format!("a duplicate listen {}", node.args[0].as_str())));
+            return Err(node.problem(format!("a duplicate listen {}", listen.spec.address)));
         }
         scope.level.listens.push(listen);
     }
@@ -182,7 +182,7 @@ fn unfit_for_datagrams(listen: &Listen) -> Option<String> {
         () => return None,
     };
     let protocol = if spec.quic { "quic" } else { "udp" };
-    Some(format!("\"{name}\" parameter is incompatible with \"{protocol}\""))
+    Some(format!("\"listen\" directive \"{name}\" parameter is incompatible with \"{protocol}\""))
 }
 
 /// `on`, `off`, or `[idle]:[interval]:[count]`
@@ -208,7 +208,7 @@ fn keepalive(text: &str) -> Option<Keepalive> {
     Some(Keepalive { on: true, idle: seconds(idle)?, interval: seconds(interval)?, count })
 }
 
-/// `80`, `*:80`, `1.2.3.4`, `1.2.3.4:80`, `[::]:80`, `name:80`, `unix:/path`.
+/// `80`, `*:80`, `1.2.3.4`, `1.2.3.4:80`, `[::]:80`, `name:80`, `unix:/path`; for a port also a range of them, `8000-8010`.
 fn parse_address(text: &str, plane: Plane) -> Result<Vec<ListenAddress>, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         if path.is_empty() {
@@ -216,21 +216,28 @@ fn parse_address(text: &str, plane: Plane) -> Result<Vec<ListenAddress>, String>
         }
         return Ok(vec![ListenAddress::Unix(PathBuf::from(path))]);
     }
-    let inet = |a: SocketAddr| ListenAddress::Inet(a);
-    if let Ok(port) = text.parse::<u16>() {
-        if port == 0 {
-            return Err("invalid port".into());
-        }
-        return Ok(vec![inet((Ipv4Addr::UNSPECIFIED, port).into())]);
-    }
-    if text.bytes().all(|c| c.is_ascii_digit()) {
-        return Err("invalid port".into());
-    }
-    let found = resolve(text, if plane.is_stream() { 0 } else { 80 })?;
+    let (text, last) = port_range(text)?;
+    let found = if value::number(text.as_bytes()).is_some() {
+        vec![(Ipv4Addr::UNSPECIFIED, parse_port(text)?).into()]
+    } else {
+        resolve(text, if plane.is_stream() { 0 } else { 80 })?
+    };
     if found.iter().any(|a| a.port() == 0) {
         return Err("no port".into());
     }
-    Ok(found.into_iter().map(inet).collect())
+    if found.iter().any(|a| last.is_some_and(|last| last < a.port())) {
+        return Err("invalid port range".into());
+    }
+    let range = |a: SocketAddr| (a.port()..=last.unwrap_or(a.port())).map(move |port| SocketAddr::new(a.ip(), port));
+    Ok(found.into_iter().flat_map(range).map(ListenAddress::Inet).collect())
+}
+
+/// What stands before the last port of a range, and that port.
+fn port_range(text: &str) -> Result<(&str, Option<u16>), String> {
+    let Some((first, last)) = text.rsplit_once('-') else { return Ok((text, None)) };
+    let port = first.rsplit(':').next().unwrap_or(first);
+    let is_range = value::number(port.as_bytes()).is_some() && value::number(last.as_bytes()).is_some();
+    if is_range { Ok((first, Some(parse_port(last)?))) } else { Ok((text, None)) }
 }
 
 /// Addresses of `host[:port]`; `*` is every IPv4 address. Names are looked up while the configuration is read.
@@ -253,8 +260,21 @@ pub enum Place<'t> {
     Name(&'t str, u16),
 }
 
+impl Place<'_> {
+    /// The port; 0: none was said, and there is no usual one.
+    pub fn port(&self) -> u16 {
+        match self {
+            Place::Address(address) => address.port(),
+            Place::Name(_, port) => *port,
+        }
+    }
+}
+
 /// Takes `host[:port]` apart. Looks nothing up.
 pub fn place(text: &str, default_port: u16) -> Result<Place<'_>, String> {
+    if text.contains(['/', '?']) {
+        return Err("invalid host".into());
+    }
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or("invalid host")?;
         let ip: Ipv6Addr = host.parse().map_err(|_| "invalid IPv6 address")?;
@@ -264,7 +284,7 @@ pub fn place(text: &str, default_port: u16) -> Result<Place<'_>, String> {
         };
         return Ok(Place::Address((ip, port).into()));
     } else {
-        match text.rsplit_once(':') {
+        match text.split_once(':') {
             Some((host, port)) => (host, parse_port(port)?),
             None => (text, default_port),
         }

@@ -1,6 +1,6 @@
 //! `map` (nginx's `ngx_http_map_module`): a variable whose value depends on a text.
 
-use super::core::accepted;
+use super::ignored;
 use crate::config::complex::Complex;
 use crate::config::hostnames::HostTable;
 use crate::config::pattern::Pattern;
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] =
-    &[both("map", map), both("map_hash_bucket_size", accepted), both("map_hash_max_size", accepted)];
+    &[both("map", map), both("map_hash_bucket_size", ignored::number), both("map_hash_max_size", ignored::number)];
 
 #[derive(Debug, Default)]
 struct Map {
@@ -26,6 +26,7 @@ struct Map {
 
 fn map(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let [source, name] = node.args.as_slice() else { unreachable!("the table says two") };
+    let name = variable_name(node, name)?;
     let mut map = Map { source: Complex::compile(scope.build, source)?, ..Map::default() };
     let mut volatile = false;
     for row in node.children() {
@@ -36,7 +37,6 @@ fn map(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             _ => return Err(row.problem("invalid number of the map parameters".to_owned())),
         }
     }
-    let name = variable_name(node, name)?;
     let map = Arc::new(map);
     let evaluate = Arc::new(move |r: &mut Request| Some(look_up(&map, r)));
     scope.build.variables.define(name, volatile, evaluate).map_err(|t| node.problem(t))?;

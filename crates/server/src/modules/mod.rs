@@ -26,6 +26,7 @@ pub mod health_check;
 pub mod http2;
 pub mod http3;
 pub mod http_block;
+pub mod ignored;
 pub mod index;
 pub mod keyval;
 pub mod keyval_state;

@@ -12,7 +12,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("open_file_cache_valid", |s, n| set::seconds(&mut s.level.conf.open_file_cache.open_file_cache_valid, n)),
     http("open_file_cache_min_uses", |s, n| set::number(&mut s.level.conf.open_file_cache.open_file_cache_min_uses, n)),
     http("open_file_cache_errors", |s, n| set::flag(&mut s.level.conf.open_file_cache.open_file_cache_errors, n)),
-    http("open_file_cache_events", super::core::accepted),
+    http("open_file_cache_events", super::ignored::any),
 ];
 
 settings! {

@@ -1,8 +1,9 @@
 //! Directives of the main level and of `events`: processes, users, limits, the main error log (nginx's core and event
 //! modules).
 
+use super::ignored::{self, once};
 use crate::config::cidr::Cidr;
-use crate::config::set::{duplicate, invalid};
+use crate::config::set::invalid;
 use crate::config::{Build, Directive, Scope, process};
 use crate::log::error::Level;
 use crate::log::{memory, syslog};
@@ -31,7 +32,7 @@ pub const DIRECTIVES: &[Directive] = &[
         s.build.process.pid = s.build.full_path(&n.args[0].text);
         Ok(())
     }),
-    process("lock_file", noted),
+    process("lock_file", ignored::any),
     process("user", user),
     process("worker_processes", worker_processes),
     process("worker_cpu_affinity", cpu_affinity),
@@ -60,23 +61,23 @@ pub const DIRECTIVES: &[Directive] = &[
         s.build.error_logs.push(spec);
         Ok(())
     }),
-    process("debug_points", noted),
+    process("debug_points", ignored::debug_points),
     // Files are read anew on a reload whatever this says.
-    process("ssl_object_cache_inheritable", noted),
-    process("timer_resolution", noted),
+    process("ssl_object_cache_inheritable", ignored::any),
+    process("timer_resolution", ignored::time),
     process("thread_pool", |s, n| {
         s.build.note(n);
         Ok(())
     }),
-    process("pcre_jit", noted),
-    process("ssl_engine", noted),
+    process("pcre_jit", ignored::any),
+    process("ssl_engine", ignored::any),
     process("worker_connections", worker_connections),
     process("quic_bpf", |s, n| flag(s, n, |p, v| p.quic_bpf = v)),
-    process("use", noted),
-    process("accept_mutex", noted),
-    process("accept_mutex_delay", noted),
-    process("multi_accept", noted),
-    process("worker_aio_requests", noted),
+    process("use", ignored::event_method),
+    process("accept_mutex", ignored::any),
+    process("accept_mutex_delay", ignored::time),
+    process("multi_accept", ignored::any),
+    process("worker_aio_requests", ignored::number),
     process("debug_connection", debug_connection),
 ];
 
@@ -94,20 +95,6 @@ fn debug_connection(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Proble
         addresses.map(|a| Cidr::single(a.ip())).collect()
     };
     scope.build.main.debug_connections.extend(found);
-    Ok(())
-}
-
-fn once(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    if scope.level.ignored.contains(&node.name.text) {
-        return Err(duplicate(node));
-    }
-    scope.level.ignored.push(node.name.text.clone());
-    Ok(())
-}
-
-fn noted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    once(scope, node)?;
-    scope.build.note(node);
     Ok(())
 }
 
@@ -184,7 +171,7 @@ fn cpu_affinity(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 fn mask(word: &Word) -> Result<CpuSet, Problem> {
     let digits: Vec<u8> = word.text.iter().copied().filter(|c| *c != b' ').collect();
-    if let Some(bad) = digits.iter().find(|c| !matches!(c, b'0' | b'1')) {
+    if let Some(bad) = digits.iter().rfind(|c| !matches!(c, b'0' | b'1')) {
         let bad = *bad as char;
         return Err(word.problem(format!("invalid character \"{bad}\" in \"worker_cpu_affinity\"")));
     }

@@ -1,7 +1,7 @@
 //! `valid_referers` (nginx's `ngx_http_referer_module`): `$invalid_referer` is `1` when the page that a request comes
 //! from is none of those named.
 
-use super::core::accepted;
+use super::ignored;
 use super::listen::Name;
 use crate::config::hostnames::HostTable;
 use crate::config::pattern::Pattern;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
     http("valid_referers", valid_referers),
-    http("referer_hash_bucket_size", accepted),
-    http("referer_hash_max_size", accepted),
+    http("referer_hash_bucket_size", ignored::number),
+    http("referer_hash_max_size", ignored::number),
 ];
 
 /// The variable of the module.

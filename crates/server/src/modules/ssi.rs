@@ -1,6 +1,7 @@
 //! Server side includes (nginx's `ngx_http_ssi_filter_module`): the directives, and the filter that sends the text between
 //! commands. Commands are found by `ssi_parse` and done by `ssi_commands`; includes run in `request::include`.
 
+use super::ignored;
 use super::ssi_commands::{self, Outcome};
 use super::ssi_date;
 use super::ssi_parse::{Command, Event, Parser};
@@ -26,8 +27,8 @@ pub const DIRECTIVES: &[Directive] = &[
     http("ssi_value_length", |s, n| set::size(&mut s.level.conf.ssi.ssi_value_length, n)),
     http("ssi_types", |s, n| TypeSet::set(&mut s.level.conf.ssi.ssi_types, s.build, n, "text/html")),
     // They tune nginx's buffers: text is never copied here where it stands alone.
-    http("ssi_ignore_recycled_buffers", super::core::accepted),
-    http("ssi_min_file_chunk", super::core::accepted),
+    http("ssi_ignore_recycled_buffers", ignored::any),
+    http("ssi_min_file_chunk", ignored::size),
 ];
 
 /// What the module knows.

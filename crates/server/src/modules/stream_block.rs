@@ -38,8 +38,8 @@ fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let before = scope.build.problems.len();
     let mut level: Level = scope.child(node, Contexts::STREAM_SERVER);
     if level.listens.is_empty() && !scope.build.problems[before..].iter().any(|p| p.level.is_fatal()) {
-        let text = "no \"listen\" is defined for server".to_owned();
-        return Err(node.problem(text));
+        scope.build.late.push(node.problem("no \"listen\" is defined for server".to_owned()));
+        return Ok(());
     }
     if level.server_names.is_empty() {
         level.server_names.push((listen::Name::Exact(Vec::new()), node.clone()));

@@ -9,6 +9,7 @@ use crate::config::{Directive, Scope, stream};
 use crate::request::{Request, Text};
 use crate::settings;
 use crate::snapshot::VariableId;
+use crate::stream::pass;
 use conf::{Node, Problem};
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,8 +87,10 @@ fn pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     }
     if let Some(fixed) = to.as_fixed() {
         let text = String::from_utf8_lossy(fixed);
-        crate::stream::pass::parse(&text)
-            .map_err(|e| node.problem(format!("{e} in \"{text}\" of the \"pass\" directive")))?;
+        pass::parse(&text).map_err(|e| match &*e {
+            pass::NO_ADDRESSES => node.problem(format!("\"pass\" directive has {e}")),
+            _ => node.problem(format!("{e} in \"{text}\" of the \"pass\" directive")),
+        })?;
     }
     conf.pass.force(to);
     conf.handler.force(Handler::Pass);

@@ -23,8 +23,10 @@ pub const DIRECTIVES: &[Directive] = &[
     // The former names of `proxy_buffer_size`.
     stream("proxy_downstream_buffer", |s, n| set::size(&mut own(s).buffer_size, n)),
     stream("proxy_upstream_buffer", |s, n| set::size(&mut own(s).buffer_size, n)),
-    stream("proxy_upload_rate", |s, n| set::complex(s.build, &mut s.level.conf.stream_proxy.own.upload_rate, n)),
-    stream("proxy_download_rate", |s, n| set::complex(s.build, &mut s.level.conf.stream_proxy.own.download_rate, n)),
+    stream("proxy_upload_rate", |s, n| set::complex_size(s.build, &mut s.level.conf.stream_proxy.own.upload_rate, n)),
+    stream("proxy_download_rate", |s, n| {
+        set::complex_size(s.build, &mut s.level.conf.stream_proxy.own.download_rate, n)
+    }),
     stream("proxy_requests", |s, n| set::number(&mut own(s).requests, n)),
     stream("proxy_responses", |s, n| set::number(&mut own(s).responses, n)),
     stream("proxy_next_upstream", |s, n| set::flag(&mut own(s).next_upstream, n)),

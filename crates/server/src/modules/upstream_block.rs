@@ -1,8 +1,9 @@
 //! `upstream` blocks: their directives, and the groups made of them (nginx's `ngx_http_upstream` and its balancing modules).
 //! Their `server` lines are read in `upstream_server`.
 
+use super::listen::place;
 use super::upstream_server::resolve;
-use super::{sticky, tengine_check};
+use super::{ignored, sticky, tengine_check};
 use crate::config::complex::Complex;
 use crate::config::set::{duplicate, invalid};
 use crate::config::{Build, Directive, Scope, both, upstream, upstream_of_both};
@@ -44,7 +45,8 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     upstream("keepalive", keepalive),
     upstream("keepalive_requests", |s, n| {
-        let v = value::number(&n.args[0].text).ok_or_else(|| invalid(n))?;
+        ignored::once(s, n)?;
+        let v = value::number(&n.args[0].text).ok_or_else(|| Problem::invalid_number(n))?;
         current(s).keepalive.requests = v;
         Ok(())
     }),
@@ -237,6 +239,7 @@ fn keepalive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 fn time(scope: &mut Scope<'_, '_>, node: &Node, apply: fn(&mut Keepalive, Duration)) -> Result<(), Problem> {
+    ignored::once(scope, node)?;
     let ms = value::milliseconds(&node.args[0].text).ok_or_else(|| invalid(node))?;
     apply(&mut current(scope).keepalive, Duration::from_millis(ms));
     Ok(())
@@ -308,8 +311,11 @@ pub fn group_for(build: &mut Build<'_>, host: &str, default_port: u16) -> Result
     if let Some(i) = build.groups.iter().position(|g| &*g.name == host && g.is_block) {
         return Ok(GroupId(i as u32));
     }
-    if default_port == 0 && !has_port(host) {
-        return Err(format!("no port in upstream \"{host}\""));
+    if default_port == 0 && !host.starts_with("unix:") {
+        let place = place(host, 0).map_err(|e| format!("{e} in upstream \"{host}\""))?;
+        if place.port() == 0 {
+            return Err(format!("no port in upstream \"{host}\""));
+        }
     }
     // One host may stand for two ports.
     let with_port = format!("{host}:{default_port}");

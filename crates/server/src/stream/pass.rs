@@ -13,11 +13,13 @@ use std::rc::Rc;
 
 /// How often a connection may be passed on (`NGX_STREAM_PASS_MAX_PASSES`).
 const MAX_PASSES: usize = 10;
+/// The address is a name.
+pub const NO_ADDRESSES: &str = "no addresses";
 
 /// The address in a `pass`. Names are not looked up, neither here nor in nginx: the text may be a client's, and its session
 /// must not stop the others of its thread. Errors are nginx's texts.
 pub fn parse(text: &str) -> Result<Address, String> {
-    let none = || "no addresses".to_owned();
+    let none = || NO_ADDRESSES.to_owned();
     if !text.starts_with("unix:") && matches!(listen::place(text, 0)?, listen::Place::Name(..)) {
         return Err(none());
     }
@@ -80,7 +82,7 @@ mod tests {
     fn addresses_but_no_names() {
         assert_eq!(parse("127.0.0.1:81").map(|a| a.to_string()), Ok("127.0.0.1:81".to_owned()));
         assert!(matches!(parse("unix:/a"), Ok(Address::Unix(_))));
-        assert_eq!(parse("localhost:81").err().as_deref(), Some("no addresses"));
+        assert_eq!(parse("localhost:81").err().as_deref(), Some(NO_ADDRESSES));
         assert_eq!(parse("127.0.0.1").err().as_deref(), Some("no port"));
     }
 }

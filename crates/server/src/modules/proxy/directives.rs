@@ -6,7 +6,7 @@ use super::{Conf, Pass};
 use crate::config::complex::Complex;
 use crate::config::set::{self, duplicate};
 use crate::config::{Build, Directive, Scope, http};
-use crate::modules::core;
+use crate::modules::{core, ignored};
 use crate::request::Version;
 use crate::request::phases::Content;
 use crate::upstream::settings::{Bind, Store, UpstreamSettings, next};
@@ -29,20 +29,17 @@ pub const DIRECTIVES: &[Directive] = &[
         set::value(&mut conf(s).buffers, n, (number, size))
     }),
     http("proxy_busy_buffers_size", |s, n| optional_size(s, n, |s| &mut conf(s).busy_buffers_size)),
-    http("proxy_max_temp_file_size", |s, n| set::offset(&mut conf(s).max_temp_file_size, n)),
+    http("proxy_max_temp_file_size", |s, n| set::size(&mut conf(s).max_temp_file_size, n)),
     http("proxy_temp_file_write_size", |s, n| optional_size(s, n, |s| &mut conf(s).temp_file_write_size)),
     http("proxy_temp_path", |s, n| {
         let path = core::temp_path(s, n)?;
         set::value(&mut conf(s).temp_path, n, path)
     }),
-    http("proxy_send_lowat", |s, n| {
-        s.build.note(n);
-        Ok(())
-    }),
-    http("proxy_headers_hash_bucket_size", noted),
-    http("proxy_headers_hash_max_size", noted),
+    http("proxy_send_lowat", ignored::size),
+    http("proxy_headers_hash_bucket_size", ignored::number),
+    http("proxy_headers_hash_max_size", ignored::number),
     http("proxy_ignore_client_abort", |s, n| set::flag(&mut conf(s).ignore_client_abort, n)),
-    http("proxy_limit_rate", |s, n| set::complex(s.build, &mut s.level.conf.proxy.upstream.limit_rate, n)),
+    http("proxy_limit_rate", |s, n| set::complex_size(s.build, &mut s.level.conf.proxy.upstream.limit_rate, n)),
     http("proxy_pass_request_headers", |s, n| set::flag(&mut conf(s).pass_request_headers, n)),
     http("proxy_pass_request_body", |s, n| set::flag(&mut conf(s).pass_request_body, n)),
     http("proxy_pass_trailers", |s, n| set::flag(&mut conf(s).pass_trailers, n)),
@@ -75,11 +72,6 @@ fn conf<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut UpstreamSettings {
     &mut scope.level.conf.proxy.upstream
 }
 
-fn noted(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    scope.build.note(node);
-    Ok(())
-}
-
 /// `*_set_header`
 pub(in crate::modules) fn set_header(build: &mut Build<'_>, conf: &mut Conf, node: &Node) -> Result<(), Problem> {
     let value = Complex::compile(build, &node.args[1])?;
@@ -102,7 +94,7 @@ pub(in crate::modules) fn optional_size(
 
 /// The value of `*_bind`.
 pub(in crate::modules) fn bind_value(scope: &mut Scope<'_, '_>, node: &Node) -> Result<Option<Bind>, Problem> {
-    if node.args[0] == "off" {
+    if node.args.len() == 1 && node.args[0] == "off" {
         return Ok(None);
     }
     let address = Complex::compile(scope.build, &node.args[0])?;

@@ -51,24 +51,36 @@ enum Flag {
 /// `proxy_redirect off | default | from to`
 pub(super) fn redirect(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let setting = &scope.level.conf.proxy.redirect;
-    let mut list = match &**setting {
-        Some(list) if setting.is_set() => (**list).clone(),
-        _ => Vec::new(),
-    };
+    let so_far = setting.is_set().then(|| setting.as_deref().map_or(&[][..], |list| list));
+    let mut list = rules_before(so_far, node)?;
     match node.args.as_slice() {
-        [word] if *word == "off" => {
-            if setting.is_set() && list.is_empty() {
-                return Err(crate::config::set::duplicate(node));
+        [word] if *word == "off" => {}
+        [word] if *word == "default" => {
+            let text = match &scope.level.conf.proxy.pass {
+                None => "should be placed after the \"proxy_pass\" directive",
+                Some(pass) if pass.fixed.is_none() => "cannot be used with \"proxy_pass\" directive with variables",
+                Some(_) => "",
+            };
+            if !text.is_empty() {
+                return Err(node.problem(format!("\"proxy_redirect default\" {text}")));
             }
-            list.clear();
+            list.push(Rewrite::Default);
         }
-        [word] if *word == "default" => list.push(Rewrite::Default),
         [word] => return Err(node.problem(format!("invalid parameter \"{}\"", word.as_str()))),
         [from, to, ..] => list.push(rule(scope, node, &from.text, &to.text)?),
         [] => {}
     }
     scope.level.conf.proxy.redirect.force(Some(Arc::new(list)));
     Ok(())
+}
+
+/// The rules that those of a directive are added to. `off` stands alone: there is nothing before it and nothing after.
+fn rules_before<T: Clone>(so_far: Option<&[T]>, node: &Node) -> Result<Vec<T>, Problem> {
+    let off = node.args.len() == 1 && node.args[0] == "off";
+    match so_far {
+        Some(rules) if off || rules.is_empty() => Err(crate::config::set::duplicate(node)),
+        rules => Ok(rules.unwrap_or_default().to_vec()),
+    }
 }
 
 fn rule(scope: &mut Scope<'_, '_>, node: &Node, from: &[u8], to: &[u8]) -> Result<Rewrite, Problem> {
@@ -89,9 +101,9 @@ fn rule(scope: &mut Scope<'_, '_>, node: &Node, from: &[u8], to: &[u8]) -> Resul
 pub(super) fn cookie(scope: &mut Scope<'_, '_>, node: &Node, path: bool) -> Result<(), Problem> {
     let proxy = &scope.level.conf.proxy;
     let setting = if path { &proxy.cookie_path } else { &proxy.cookie_domain };
-    let mut list = if setting.is_set() { (***setting).clone() } else { Vec::new() };
+    let mut list = rules_before(setting.is_set().then(|| &setting[..]), node)?;
     match node.args.as_slice() {
-        [word] if *word == "off" => list.clear(),
+        [word] if *word == "off" => {}
         [from, to] => {
             let mut from = from.text.as_slice();
             let mut to = to.text.as_slice();
@@ -117,12 +129,11 @@ pub(super) fn cookie(scope: &mut Scope<'_, '_>, node: &Node, path: bool) -> Resu
 /// `proxy_cookie_flags name flag...`
 pub(super) fn cookie_flags(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let setting = &scope.level.conf.proxy.cookie_flags;
-    let mut list = if setting.is_set() { (***setting).clone() } else { Vec::new() };
+    let mut list = rules_before(setting.is_set().then(|| &setting[..]), node)?;
     if node.args.len() == 1 {
         if node.args[0] != "off" {
             return Err(node.problem(format!("invalid parameter \"{}\"", node.args[0].as_str())));
         }
-        list.clear();
     } else {
         let text = &node.args[0].text;
         let name = match text.strip_prefix(b"~") {
@@ -131,14 +142,16 @@ pub(super) fn cookie_flags(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(),
         };
         let mut flags = Vec::new();
         for word in &node.args[1..] {
-            if word.text.contains(&b'$') {
-                flags.push(Flag::Complex(Complex::compile(scope.build, word)?));
-                continue;
-            }
-            let known = flag_word(&word.as_str());
-            flags.push(Flag::Word(
-                known.ok_or_else(|| node.problem(format!("invalid parameter \"{}\"", word.as_str())))?,
-            ));
+            // nginx finds out at each answer whether a word is known.
+            flags.push(match flag_word(&word.as_str()) {
+                Some(known) => Flag::Word(known),
+                None => {
+                    if !word.text.contains(&b'$') {
+                        scope.build.problems.push(node.warning(format!("unknown cookie flag \"{}\"", word.as_str())));
+                    }
+                    Flag::Complex(Complex::compile(scope.build, word)?)
+                }
+            });
         }
         list.push(CookieFlags { name, flags });
     }
