@@ -134,6 +134,11 @@ fn lines_say_what_the_client_was_doing() {
     ));
     log.send("G\u{1}T / HTTP/1.1\r\n\r\n").rest();
     log.has("[info] client sent invalid method while reading client request line, client: 127.0.0.1, server: localhost, request: \"G\u{1}T / HTTP/1.1\"");
+    log.send("GET / HTTP/1.1\r\nHost: a\r\nx_y: 1\r\nExpect: c\r\nexpect: d\r\n\r\n").rest();
+    log.has(&format!(
+        "[info] client sent invalid header line: \"x_y: 1\" while reading client request headers, {head}, host: \"a\""
+    ));
+    log.has(&format!("[info] client sent duplicate header line: \"expect: d\", previous value: \"Expect: c\" while reading client request headers, {head}, host: \"a\""));
     let mut kept = log.server.connect();
     kept.get("/deny");
     drop(kept);

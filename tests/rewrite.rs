@@ -147,3 +147,13 @@ fn which_server() {
     let absolute = "GET http://example.com/ HTTP/1.1\r\nHost: unknown\r\n\r\n";
     assert_eq!(server.connect().send(absolute).response().text(), "exact");
 }
+
+#[test]
+fn a_variable_without_a_value_is_complained_of_once_for_a_request() {
+    let server =
+        Site::server("if ($arg_none) { set $a 1; } location / { set $b \"$a$a\"; return 200 \"-$b$a-\"; }").start();
+    assert_eq!(server.get("/").text(), "--");
+    let said = "using uninitialized \"a\" variable, client: ";
+    server.wait_for("logs/error.log", said);
+    assert_eq!(server.error_log().matches(said).count(), 1);
+}

@@ -114,7 +114,7 @@ impl Variables {
                     Arc::new(move |r: &mut Request| crate::modules::rewrite::uninitialized(r, &shown));
                 self.defined.insert(
                     key,
-                    Definition { evaluate: Some(evaluate), volatile: true, changeable: true, assign: None },
+                    Definition { evaluate: Some(evaluate), volatile: false, changeable: true, assign: None },
                 );
             }
         }

@@ -19,9 +19,9 @@ pub fn accept(r: &mut Request) -> Result<(), u16> {
     request_line(r)?;
     let count = r.client.requests.get() + 1;
     r.client.requests.set(count);
+    let chosen = choose_server(r);
     log_ignored(r);
-    let secured = choose_server(r)?;
-    check_server(r, secured)?;
+    check_server(r, chosen?)?;
     framing(r)?;
     refuse_methods(r)?;
     if r.version < Version::HTTP11 {
@@ -205,7 +205,7 @@ fn headers(r: &mut Request) -> Result<(), u16> {
         match line.known {
             K::Host => {
                 if host_seen {
-                    return Err(duplicate(r, line, "duplicate host header", "Host: "));
+                    return Err(duplicate(r, line, "duplicate host header"));
                 }
                 host_seen = true;
                 if r.headers_in.host.is_none() {
@@ -219,7 +219,7 @@ fn headers(r: &mut Request) -> Result<(), u16> {
             }
             K::ContentLength => {
                 if length_seen {
-                    return Err(duplicate(r, line, "duplicate header line", ""));
+                    return Err(duplicate(r, line, "duplicate header line"));
                 }
                 length_seen = true;
                 match values::parse_content_length(r.get(value)) {
@@ -232,7 +232,7 @@ fn headers(r: &mut Request) -> Result<(), u16> {
             }
             K::TransferEncoding => {
                 if coding_seen {
-                    return Err(duplicate(r, line, "duplicate header line", ""));
+                    return Err(duplicate(r, line, "duplicate header line"));
                 }
                 coding_seen = true;
             }
@@ -256,7 +256,7 @@ fn headers(r: &mut Request) -> Result<(), u16> {
             | K::ProxyAuthorization
                 if r.headers_in.head.headers[..i].iter().any(|l| l.known == line.known) =>
             {
-                return Err(duplicate(r, line, "duplicate header line", ""));
+                return Err(duplicate(r, line, "duplicate header line"));
             }
             _ => {}
         }
@@ -264,15 +264,13 @@ fn headers(r: &mut Request) -> Result<(), u16> {
     Ok(())
 }
 
-fn duplicate(r: &Request, line: super::headers::HeaderLine, what: &str, name: &str) -> u16 {
-    log_error!(
-        r,
-        Info,
-        "client sent {what}: \"{}: {}\", previous value: \"{name}{}\"",
-        String::from_utf8_lossy(r.arena.span(line.name)),
-        String::from_utf8_lossy(r.arena.span(line.value)),
-        String::from_utf8_lossy(r.headers_in.find(line.known).map_or(b"", |t| r.arena.get(t)))
-    );
+fn duplicate(r: &Request, line: super::headers::HeaderLine, what: &str) -> u16 {
+    let shown = |line: super::headers::HeaderLine| {
+        let (name, value) = (r.arena.span(line.name), r.arena.span(line.value));
+        format!("\"{}: {}\"", String::from_utf8_lossy(name), String::from_utf8_lossy(value))
+    };
+    let first = r.headers_in.lines().iter().find(|l| l.known == line.known).copied().unwrap_or(line);
+    log_error!(r, Info, "client sent {what}: {}, previous value: {}", shown(line), shown(first));
     400
 }
 
