@@ -60,11 +60,13 @@ fn pages_of_all_forms() {
 #[test]
 fn internal_locations() {
     let server = Site::server(
-        "error_page 404 /inside/404; location /inside/ { internal; return 200 \"inside $uri\"; } location /x { return 404; }",
+        "error_page 404 /inside/404; location /inside/ { internal; return 200 \"inside $uri\"; location ~ q { return 200 q; } } location /x { return 404; }",
     )
     .start();
     assert_eq!(server.get("/x").text(), "inside /inside/404");
     assert_eq!(server.get("/inside/404").status, 404);
+    // So are the locations in it.
+    assert_eq!(server.get("/inside/q").status, 404);
 }
 
 #[test]

@@ -259,6 +259,7 @@ impl Conf {
             self.settings.keepalive_header.force(0);
         }
         self.settings.merge(&parent.settings);
+        self.internal |= parent.internal;
     }
 }
 

@@ -1,7 +1,7 @@
 //! `proxy_pass` and its companions in `stream`: directives and their values (nginx's `ngx_stream_proxy_module`). What is
 //! done with them is in `stream::proxy` and `stream::relay`.
 
-use super::proxy::parse_local;
+use super::proxy::bind_value;
 use super::stream_core::Handler;
 use super::upstream_block::group_for;
 use crate::config::complex::Complex;
@@ -9,7 +9,7 @@ use crate::config::set::{self, duplicate};
 use crate::config::{Build, Directive, Level, Scope, stream};
 use crate::settings;
 use crate::upstream::group::GroupId;
-use crate::upstream::settings::{Bind, UpstreamSettings};
+use crate::upstream::settings::UpstreamSettings;
 use conf::{Node, Problem};
 use std::time::Duration;
 
@@ -140,21 +140,8 @@ fn proxy_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let setting = |s: &mut Scope<'_, '_>, v| set::value(&mut s.level.conf.stream_proxy.upstream.bind, node, v);
-    if node.args[0] == "off" {
-        return setting(scope, None);
-    }
-    let address = Complex::compile(scope.build, &node.args[0])?;
-    if address.as_fixed().is_some_and(|fixed| parse_local(fixed).is_none()) {
-        return Err(node.problem(format!("invalid address \"{}\"", node.args[0].as_str())));
-    }
-    let transparent = match node.args.get(1) {
-        None => false,
-        Some(w) if *w == "transparent" => true,
-        Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
-    };
-    scope.build.process.transparent |= transparent;
-    setting(scope, Some(Bind { address, transparent }))
+    let value = bind_value(scope, node)?;
+    set::value(&mut scope.level.conf.stream_proxy.upstream.bind, node, value)
 }
 
 /// Finds the group that `proxy_pass` names.

@@ -63,7 +63,7 @@ pub const VARIABLES: &[Builtin] = &[
         let name = r.server().name.clone();
         Some(r.text(&name))
     }),
-    fixed("request_method", |r| said(r.method_name)),
+    volatile("request_method", |r| said(r.method_name)),
     fixed("remote_user", remote_user),
     volatile("bytes_sent", |r| Some(text!(r, "{}", r.bytes_sent()))),
     volatile("body_bytes_sent", |r| Some(text!(r, "{}", r.body_bytes_sent()))),

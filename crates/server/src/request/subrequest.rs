@@ -131,6 +131,7 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
     child.headers_in.host = r.headers_in.host;
     child.headers_in.content_length = r.headers_in.content_length;
     child.headers_in.chunked = r.headers_in.chunked;
+    (child.headers_in.msie, child.headers_in.msie6) = (r.headers_in.msie, r.headers_in.msie6);
     child.request_port = r.request_port;
     child.started_ms = crate::worker::clock::wall_ms();
     child.parent_uri = Some(r.uri);
