@@ -50,8 +50,12 @@ class Asked:
 
 def draw(seed, count):
     """Requests for a seed."""
-    chance = random.Random(seed)
-    return [_one(chance) for _ in range(count)]
+    chance, drawn = random.Random(seed), []
+    while len(drawn) < count:
+        # Some come again, for caches.
+        again = drawn and chance.random() < 0.3
+        drawn.append(chance.choice(drawn) if again else _one(chance))
+    return drawn
 
 
 def _one(chance):

@@ -72,6 +72,15 @@ WAYS = {
               "proxy_pass_request_headers off;", "proxy_hide_header X-U;", "proxy_pass_header Server;", "proxy_pass_header Date;",
               "proxy_hide_header Set-Cookie;", "proxy_buffering off;", "proxy_ignore_headers X-Accel-Redirect;", "proxy_http_version 1.0;",
               "proxy_force_ranges on;", "proxy_request_buffering off;", "proxy_next_upstream http_404 http_500;"],
+    "proxy_cache": ["proxy_cache c; proxy_cache_valid any 1m;", "proxy_cache c; proxy_cache_valid 200 302 1m; proxy_cache_valid 404 1m;",
+                    "proxy_cache c; proxy_cache_key $uri; proxy_cache_valid 1m;", "proxy_cache c;",
+                    "proxy_cache c; proxy_cache_methods POST; proxy_cache_valid any 1m;",
+                    "proxy_cache c; proxy_cache_min_uses 2; proxy_cache_valid any 1m;",
+                    "proxy_cache c; proxy_cache_bypass $arg_x; proxy_no_cache $cookie_c; proxy_cache_valid any 1m;",
+                    "proxy_cache c; proxy_cache_convert_head off; proxy_cache_valid any 1m;",
+                    "proxy_cache c; proxy_cache_key $request_method$request_uri; proxy_cache_revalidate on; proxy_cache_valid any 1m;",
+                    "proxy_cache c; proxy_ignore_headers Cache-Control Expires Vary X-Accel-Expires Set-Cookie; proxy_cache_valid any 1m;",
+                    "proxy_cache c; proxy_cache_use_stale error http_500 http_404; proxy_cache_valid 200 1m;", "proxy_cache off;"],
     "proxy_redirect": ["proxy_redirect http://127.0.0.1:@P@/ /rr/;", "proxy_redirect off;", "proxy_redirect / /pre/;",
                        "proxy_redirect ~^http://([^/]+)(/.*)$ http://new$2?h=$1;"],
     "proxy_cookie": ["proxy_cookie_path /x/ /y/;", "proxy_cookie_path ~^/(.) /p$1;", "proxy_cookie_domain foo bar;",
@@ -95,7 +104,7 @@ LOGGED = ["request", "status", "uri", "args", "a", "b", "mapped", "by_uri", "ups
           "sent_http_content_length", "sent_http_etag", "request_length", "w", "remote_addr", "remote_user", "host", "server_name",
           "request_method", "http_host", "sent_http_x_b", "sent_http_transfer_encoding", "content_length", "limit_rate",
           "sent_http_cache_control", "sent_http_accept_ranges", "upstream_http_x_u", "upstream_cookie_ca", "proxy_host", "proxy_port",
-          "is_args", "secure_link", "invalid_referer"]
+          "is_args", "secure_link", "invalid_referer", "upstream_cache_status"]
 
 
 class Draw:
@@ -121,6 +130,7 @@ http {{
   map $arg_x $when {{ default 1h; 1 off; 2 epoch; }}
   map $host $group {{ default be; }}
   geo $geo {{ default g; 127.0.0.0/8 lo; 127.0.0.1 one; }}
+  proxy_cache_path @D@/cache keys_zone=c:1m;
   split_clients $request_uri $split {{ 30% s1; 20.5% s2; * s3; }}
   upstream be {{ server 127.0.0.1:@P@; }}
   upstream dead {{ server 127.0.0.1:1; }}
