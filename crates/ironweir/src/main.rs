@@ -1,5 +1,6 @@
 //! Ironweir's binary: command lines only.
 
+mod allocator;
 mod cli;
 mod demo;
 
@@ -8,10 +9,8 @@ use server::config::read::{Reading, Which, read};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
+    server::memory::released_by(allocator::release);
     if std::env::args_os().nth(1).is_some_and(|a| a == "demo") {
         return demo::run(std::env::args_os().skip(2));
     }

@@ -12,6 +12,7 @@ pub mod health;
 pub mod listen;
 pub mod log;
 pub mod master;
+pub mod memory;
 pub mod modules;
 pub mod otel;
 pub mod password;

@@ -86,8 +86,10 @@ impl Service for Server {
         let recorder = Recorder::new(Disk);
         let Reading { tree, problems, snapshot, .. } = read(&recorder, &self.which, self.generation);
         complain(&problems, &tree.sources);
-        let Some(snapshot) = snapshot else { return Err(Vec::new()) };
-        Ok(plan(&snapshot, recorder.into_bundle().to_bytes().into()))
+        let plan = snapshot.map(|snapshot| plan(&snapshot, recorder.into_bundle().to_bytes().into()));
+        drop(tree);
+        crate::memory::release();
+        plan.ok_or_else(Vec::new)
     }
 
     fn worker(&self) -> Worker {
@@ -108,6 +110,8 @@ fn snapshot(
     let reading = read(&bundle as &dyn Files, which, generation);
     let first = || reading.problems.first().map_or_else(String::new, |p| p.render_line(&reading.tree.sources));
     let mut snapshot = reading.snapshot.ok_or_else(first)?;
+    drop(reading.tree);
+    crate::memory::release();
     let log = snapshot
         .open_logs(files)
         .map_err(|(path, e)| format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e)))?;

@@ -16,6 +16,7 @@ use crate::settings::ProcessSettings;
 use crate::snapshot::{LocationId, ServerConf};
 use conf::{Body, Contexts, Files, Node, Problem};
 use pattern::Pattern;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use variables::Variables;
 
@@ -167,8 +168,8 @@ pub struct Build<'f> {
     pub groups: Vec<std::sync::Arc<crate::upstream::group::Group>>,
     /// Certificates and the like, each read once however often it is named.
     pub tls_files: std::rc::Rc<std::cell::RefCell<std::collections::HashMap<PathBuf, Vec<u8>>>>,
-    /// Number of compiled expressions, each of which has scratch space in every thread.
-    pub patterns: u32,
+    /// Compiled expressions by text and whether case counts; each has scratch space in every thread.
+    pub patterns: HashMap<(Box<[u8]>, bool), pattern::Pattern>,
     next_location: u32,
 }
 
@@ -201,7 +202,7 @@ impl<'f> Build<'f> {
             notes: Vec::new(),
             groups: Vec::new(),
             tls_files: std::rc::Rc::default(),
-            patterns: 0,
+            patterns: HashMap::new(),
             next_location: 0,
         }
     }

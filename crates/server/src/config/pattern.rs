@@ -22,7 +22,11 @@ pub struct Scratch(Vec<Option<CaptureLocations>>);
 
 impl Pattern {
     /// Compiles an expression; an error is nginx's text for it.
+    /// One that was compiled before is the same one: thousands of servers may have `\.php$`, and each takes 40 kB.
     pub fn compile(build: &mut Build<'_>, text: &[u8], caseless: bool) -> Result<Pattern, String> {
+        if let Some(known) = build.patterns.get(&(text.into(), caseless)) {
+            return Ok(known.clone());
+        }
         let shown = String::from_utf8_lossy(text);
         let source =
             std::str::from_utf8(text).map_err(|_| format!("pcre2_compile() failed: not UTF-8 in \"{shown}\""))?;
@@ -37,8 +41,10 @@ impl Pattern {
                 named.push((group, build.variables.declare_quietly(name.as_bytes())?));
             }
         }
-        build.patterns += 1;
-        Ok(Pattern { regex: Arc::new(regex), index: build.patterns - 1, named: named.into() })
+        let index = build.patterns.len() as u32;
+        let pattern = Pattern { regex: Arc::new(regex), index, named: named.into() };
+        build.patterns.insert((text.into(), caseless), pattern.clone());
+        Ok(pattern)
     }
 
     /// Number of groups, without the whole match.
