@@ -8,6 +8,7 @@ pub mod pattern;
 pub mod read;
 pub mod set;
 pub mod setting;
+pub mod shared;
 pub mod types;
 pub mod variables;
 

@@ -41,6 +41,7 @@ pub struct Conf {
 }
 
 proxy::answers_as_proxy!(Conf);
+crate::inherited!(Conf, |conf| conf.pass.is_none());
 
 impl Conf {
     /// Takes from the level around what this one does not set.

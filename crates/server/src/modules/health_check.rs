@@ -335,11 +335,11 @@ fn finish(build: &mut Build<'_>, level: &Level, w: &Written) -> Result<(), Probl
     }
     let (proxy, grpc) = (&level.conf.proxy, &level.conf.grpc);
     let (proxy, (id, host, context)) = match (proxy.checked(), grpc.checked()) {
-        (Some(checked), _) => (proxy, checked),
+        (Some(checked), _) => (&**proxy, checked),
         (None, Some(_)) if w.kind == Kind::Http => {
             return Err(w.node.problem("\"health_check\" of \"grpc_pass\" requires \"type=grpc\"".to_owned()));
         }
-        (None, Some(checked)) => (&**grpc, checked),
+        (None, Some(checked)) => (&***grpc, checked),
         (None, None) => return Err(missing()),
     };
     // A check is over before the next begins: so a peer that hangs is out after `fails` intervals.

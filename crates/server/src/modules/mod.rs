@@ -79,6 +79,7 @@ pub mod upstream_variables;
 pub mod userid;
 pub mod variables;
 
+use crate::config::shared::Shared;
 use crate::config::variables::{Builtin, Prefix};
 use crate::config::{Build, Directive, Level, Plane};
 use crate::request::phases::{Handler, Verdict};
@@ -255,11 +256,16 @@ pub const HEADER_FILTERS: &[HeaderFilter] = &[
     gzip_rules::vary_filter,
 ];
 
+macro_rules! conf_of {
+    ($module:ident) => { $module::Conf };
+    ($module:ident shared) => { Shared<$module::Conf> };
+}
+
 macro_rules! location_confs {
-    ($($(#[$meta:meta])* $module:ident,)*) => {
+    ($($(#[$meta:meta])* $module:ident $($shared:ident)?,)*) => {
         /// The values that modules keep for each level of `http`.
         #[derive(Clone, Debug, Default)]
-        pub struct LocationConf { $($(#[$meta])* pub $module: $module::Conf,)* }
+        pub struct LocationConf { $($(#[$meta])* pub $module: conf_of!($module $($shared)?),)* }
         impl LocationConf {
             /// Takes from the level around what this one does not set.
             pub fn merge(&mut self, parent: &LocationConf) {
@@ -281,11 +287,11 @@ location_confs! {
     /// `access_log`.
     log,
     /// `proxy_pass`.
-    proxy,
+    proxy shared,
     /// `fastcgi_pass`.
-    fastcgi,
+    fastcgi shared,
     /// `grpc_pass`.
-    grpc,
+    grpc shared,
     /// `add_header`, `expires`.
     headers,
     /// `allow`, `deny`.
@@ -351,7 +357,7 @@ location_confs! {
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
-    stream_proxy,
+    stream_proxy shared,
 }
 
 /// The values that modules keep once for all of `http`.

@@ -72,6 +72,8 @@ settings! {
     }
 }
 
+crate::inherited!(Conf, |_| true);
+
 /// The module's values on one level.
 #[derive(Clone, Debug, Default)]
 pub struct Conf {

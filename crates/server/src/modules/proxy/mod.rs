@@ -166,6 +166,7 @@ impl Conf {
 }
 
 reads_as_settings!(Conf);
+crate::inherited!(Conf, |conf| conf.pass.is_none());
 
 /// What a module does with answers is what `proxy_pass` does: its values are those of its field `answers`.
 macro_rules! answers_as_proxy {
@@ -226,13 +227,16 @@ pub(super) fn inherit_pass<T: Clone>(
     handler: Content,
 ) {
     let nameless = matches!(level.matching, Matching::Nameless) && level.context != Contexts::SERVER;
+    if parent.is_none() || !nameless {
+        return;
+    }
     let pass = own(&mut level.conf);
-    if pass.is_some() || !nameless {
+    if pass.is_some() {
         return;
     }
     pass.clone_from(parent);
     let limited = level.context.intersects(Contexts::LIMIT_EXCEPT);
-    if parent.is_some() && limited && level.conf.core.handler.is_none() {
+    if limited && level.conf.core.handler.is_none() {
         level.conf.core.handler = Some(handler);
     }
 }
