@@ -53,7 +53,8 @@ class Rig:
             if case.proxied:
                 return [program, "proxy", str(port), str(backend_port)]
             # The floor is the least that is known: for new connections that is deferred accepting, asked for or not.
-            return [program, "answer", str(port)] + (["--defer"] if case.close else [])
+            log = ["--log", str(folder / "access.log")] if case.logged else []
+            return [program, "answer", str(port)] + (["--defer"] if case.close else log)
         conf = folder / f"{name}.conf"
         if name == "haproxy":
             conf.write_text(cases.haproxy(case, port, backend_port, folder))

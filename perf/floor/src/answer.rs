@@ -1,6 +1,7 @@
 //! A fixed answer to every request head: one read and one write for a request, however many are in one read.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::message::{HEAD_MAX, closes, head_length};
@@ -11,13 +12,18 @@ const LAST_ANSWER: &[u8] =
     b"HTTP/1.1 200 OK\r\nServer: floor\r\nContent-Type: text/plain\r\nContent-Length: 1\r\nConnection: close\r\n\r\nx";
 /// Answers written at once.
 const BATCH: usize = 256;
+/// A line of a log around the request's own. What changes with a request is the least: its line.
+const LINE_START: &[u8] = b"127.0.0.1 - - [01/Jan/2026:00:00:00 +0000] \"";
+const LINE_END: &[u8] = b"\" 200 1 \"-\" \"-\"\n";
 
-/// Serves until it is killed.
-pub(crate) fn run(port: u16, when: Accept) -> io::Result<()> {
+/// Serves until it is killed. `log`: where lines go, those of a turn in one write.
+pub(crate) fn run(port: u16, when: Accept, log: Option<File>) -> io::Result<()> {
     let listener = listen(port, when)?;
     let mut epoll = Epoll::new()?;
     epoll.add(listener.as_raw_fd())?;
-    let mut server = Server { connections: Vec::new(), buffer: vec![0; HEAD_MAX], answers: ANSWER.repeat(BATCH) };
+    let lines = log.as_ref().map(|_| Vec::new());
+    let mut server =
+        Server { connections: Vec::new(), buffer: vec![0; HEAD_MAX], answers: ANSWER.repeat(BATCH), lines };
     loop {
         for number in 0..epoll.wait() {
             let event = epoll.event(number);
@@ -29,6 +35,12 @@ pub(crate) fn run(port: u16, when: Accept) -> io::Result<()> {
                 server.go_on(event.fd, event.hung_up);
             }
         }
+        if let (Some(mut log), Some(lines)) = (log.as_ref(), &mut server.lines)
+            && !lines.is_empty()
+        {
+            log.write_all(lines)?;
+            lines.clear();
+        }
     }
 }
 
@@ -37,6 +49,7 @@ struct Server {
     connections: Vec<Option<Connection>>,
     buffer: Vec<u8>,
     answers: Vec<u8>,
+    lines: Option<Vec<u8>>,
 }
 
 struct Connection {
@@ -51,7 +64,7 @@ impl Server {
     /// Tries the first read before the connection is registered: one that asks, is answered and closes never is.
     fn begin(&mut self, fd: OwnedFd, epoll: &Epoll) -> io::Result<()> {
         let mut connection = Connection { fd, partial: Vec::new(), unsent: Vec::new(), closing: false };
-        if connection.serve(&mut self.buffer, &self.answers, false) {
+        if connection.serve(&mut self.buffer, &self.answers, &mut self.lines, false) {
             let fd = connection.fd.as_raw_fd();
             epoll.add(fd)?;
             let place = fd as usize;
@@ -66,7 +79,7 @@ impl Server {
     fn go_on(&mut self, fd: RawFd, hung_up: bool) {
         let place = &mut self.connections[fd as usize];
         if let Some(connection) = place
-            && !(connection.flush() && connection.serve(&mut self.buffer, &self.answers, hung_up))
+            && !(connection.flush() && connection.serve(&mut self.buffer, &self.answers, &mut self.lines, hung_up))
         {
             *place = None;
         }
@@ -75,14 +88,14 @@ impl Server {
 
 impl Connection {
     /// Reads and answers until nothing is left. False when the connection is over.
-    fn serve(&mut self, buffer: &mut [u8], answers: &[u8], hung_up: bool) -> bool {
+    fn serve(&mut self, buffer: &mut [u8], answers: &[u8], lines: &mut Option<Vec<u8>>, hung_up: bool) -> bool {
         loop {
             let count = match read(self.fd.as_raw_fd(), buffer) {
                 Outcome::Bytes(count) => count,
                 Outcome::Later => return true,
                 Outcome::Closed => return false,
             };
-            if !self.answer(&buffer[..count], answers) {
+            if !self.answer(&buffer[..count], answers, lines) {
                 return false;
             }
             // A short read has emptied the socket; only a hang-up can be behind it, of which a later event tells.
@@ -92,7 +105,7 @@ impl Connection {
         }
     }
 
-    fn answer(&mut self, bytes: &[u8], answers: &[u8]) -> bool {
+    fn answer(&mut self, bytes: &[u8], answers: &[u8], lines: &mut Option<Vec<u8>>) -> bool {
         let joined;
         let mut rest = bytes;
         if !self.partial.is_empty() {
@@ -104,6 +117,10 @@ impl Connection {
         while let Some(length) = head_length(rest) {
             let (head, after) = rest.split_at(length);
             rest = after;
+            if let Some(lines) = lines {
+                let line = head.split(|byte| *byte == b'\r').next().unwrap_or(head);
+                [LINE_START, line, LINE_END].iter().for_each(|part| lines.extend_from_slice(part));
+            }
             if closes(head) {
                 self.closing = true;
                 break;

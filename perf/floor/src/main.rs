@@ -1,6 +1,6 @@
 //! The floor: what one thread on raw epoll needs for a request when the server does nothing else.
 //!
-//! `floor answer PORT [--defer]` gives a fixed answer with a body of one byte to every request head.
+//! `floor answer PORT [--defer | --log FILE]` gives a fixed answer with a body of one byte to every request head.
 //! `floor proxy PORT BACKEND_PORT` passes requests to a backend over kept connections and the answers back.
 //! `floor check tcp|http|kept PORT PEERS INTERVAL_MS` checks so many peers, each once an interval.
 //! The first two listen on 127.0.0.1. A yardstick for `side_by_side.py`, not a server: no timeouts, no limits but the kernel's,
@@ -15,7 +15,7 @@ mod system;
 use std::process::ExitCode;
 use std::time::Duration;
 
-const USAGE: &str = "usage: floor answer PORT [--defer] | floor proxy PORT BACKEND_PORT | \
+const USAGE: &str = "usage: floor answer PORT [--defer | --log FILE] | floor proxy PORT BACKEND_PORT | \
                      floor check tcp|http|kept PORT PEERS INTERVAL_MS";
 
 fn main() -> ExitCode {
@@ -23,8 +23,11 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let port = |text: &str| text.parse::<u16>().ok();
     let outcome = match arguments[..] {
-        ["answer", own] => port(own).map(|own| answer::run(own, system::Accept::AtOnce)),
-        ["answer", own, "--defer"] => port(own).map(|own| answer::run(own, system::Accept::WithData)),
+        ["answer", own] => port(own).map(|own| answer::run(own, system::Accept::AtOnce, None)),
+        ["answer", own, "--defer"] => port(own).map(|own| answer::run(own, system::Accept::WithData, None)),
+        ["answer", own, "--log", file] => port(own).map(|own| {
+            std::fs::File::create(file).and_then(|file| answer::run(own, system::Accept::AtOnce, Some(file)))
+        }),
         ["proxy", own, backend] => port(own).zip(port(backend)).map(|(own, backend)| proxy::run(own, backend)),
         ["check", kind, own, peers, ms] => check(kind, port(own), peers, ms),
         _ => None,
