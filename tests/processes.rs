@@ -184,6 +184,22 @@ pub fn children(parent: u32) -> Vec<i32> {
 }
 
 #[test]
+fn the_master_keeps_nothing_of_a_large_configuration() {
+    let servers: String = (0..2000)
+        .map(|n| format!("server {{ listen 127.0.0.1:@PORT@; server_name s{n}; location / {{ return 200 ok; }} location ~ \\.php$ {{ return 200 {n}; }} }}\n"))
+        .collect();
+    let server = Site::http(&servers).start();
+    let (master, worker) = processes(&server);
+    let own = |pid: i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+        line.split_whitespace().next().unwrap().parse::<u64>().unwrap()
+    };
+    let (master, worker) = (own(master as i32), own(worker));
+    assert!(master * 3 < worker, "{master} kB, {worker} kB");
+}
+
+#[test]
 fn a_worker_that_dies_is_replaced() {
     let server = Site::server("location / { return 200 ok; }").start();
     // It listens before it writes its pid, and accepts only once there is a worker.

@@ -39,13 +39,17 @@ class Asked:
     headers: list
     body: bytes
 
+    def line(self):
+        """Its first line."""
+        return f"{self.method} {self.target} HTTP/{self.version}"
+
     def bytes(self):
         """As it is sent."""
-        lines = [f"{self.method} {self.target} HTTP/{self.version}", *self.headers, "", ""]
+        lines = [self.line(), *self.headers, "", ""]
         return "\r\n".join(lines).encode("latin1") + self.body
 
     def __str__(self):
-        return f"{self.method} {self.target} HTTP/{self.version} {self.headers} {self.body[:20]}"
+        return f"{self.line()} {self.headers} {self.body[:20]}"
 
 
 def draw(seed, count):

@@ -130,16 +130,20 @@ def compare(servers, seed, count, port):
         return [f"configuration\n  nginx:    {nginx}\n  ironweir: {ironweir}"] if nginx != ironweir else None
     for server in servers:
         server.start()
-    found = []
+    found, excused = [], set()
     for asked in asking.draw(seed, count):
         answers = [tuple(map(server.plain, asking.ask(server.address, asked))) for server in servers]
-        if answers[0] != answers[1] and not is_known("answer", *answers):
+        if answers[0] != answers[1] and is_known("answer", *answers):
+            excused.add(asked.line())
+        elif answers[0] != answers[1]:
             found.append(f"{asked}\n  nginx:    {shortened(answers[0], answers[1])}\n  ironweir: {shortened(answers[1], answers[0])}")
     logs = [server.stop() for server in servers]
     if len(logs[0]) != len(logs[1]):
         found.append(f"access log: {len(logs[0])} lines of nginx, {len(logs[1])} of ironweir")
     for lines in zip(*logs):
-        found += differences(*(dict(zip(configs.LOGGED, line.split("|"))) for line in lines))
+        logged = [dict(zip(configs.LOGGED, line.split("|"))) for line in lines]
+        # The line of an answer that differs as it may says so too.
+        found += differences(*logged) if logged[0]["request"] not in excused else []
     return found
 
 

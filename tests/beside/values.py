@@ -4,7 +4,7 @@
 usage: tests/beside/values.py NGINX IRONWEIR [--only REGEX]
 
 Prints the cases in which the first error differs, alike ones together with one example. What is not supported here, or was not built into that
-nginx, is left out. All directives take half an hour on two CPUs. Exit status 1: something differs.
+nginx, is left out. All directives take a quarter of an hour on two CPUs. Exit status 1: something differs.
 """
 import argparse
 import collections

@@ -30,12 +30,12 @@ impl Service for File {
                 "answer" => {}
                 "daemon" => plan.process.daemon = value == "on",
                 "master_process" => plan.process.master_process = value == "on",
-                "threads" => plan.process.threads = value.parse().unwrap(),
+                "threads" => plan.process.threads = value.parse().expect("a number"),
                 "user" => plan.process.user = user(value),
-                "rlimit_core" => plan.process.rlimit_core = Some(value.parse().unwrap()),
+                "rlimit_core" => plan.process.rlimit_core = Some(value.parse().expect("bytes")),
                 "working_directory" => plan.process.working_directory = Some(value.into()),
                 "directory" => plan.directories.push(DirectorySpec { path: value.into(), mode: 0o700 }),
-                "priority" => plan.process.priority = value.parse().unwrap(),
+                "priority" => plan.process.priority = value.parse().expect("a number"),
                 "pid" => plan.process.pid = value.into(),
                 "listen" => plan.listens.push(ListenSpec::new(address(value))),
                 "error_log" => plan
@@ -60,7 +60,7 @@ fn user(name: &str) -> Option<User> {
 fn address(text: &str) -> ListenAddress {
     match text.strip_prefix("unix:") {
         Some(path) => ListenAddress::Unix(path.into()),
-        None => ListenAddress::Inet(text.parse().unwrap()),
+        None => ListenAddress::Inet(text.parse().expect("an address with a port")),
     }
 }
 
@@ -110,7 +110,7 @@ fn work(start: WorkerStart) -> i32 {
                     link.failed(reload.generation, "told to refuse");
                     continue;
                 }
-                *shared.answer.lock().unwrap() = answer;
+                *shared.answer.lock().expect("nobody panics with it") = answer;
                 let old = shared.generation.swap(reload.generation, Ordering::SeqCst);
                 listen(all(reload.listeners), &shared);
                 link.applied(reload.generation);
@@ -134,7 +134,7 @@ fn work(start: WorkerStart) -> i32 {
 
 fn accept_on(socket: ListenSocket, shared: Arc<Shared>) -> Arc<AtomicBool> {
     let on = Arc::new(AtomicBool::new(true));
-    let listener = TcpListener::from(socket.fd.try_clone().unwrap());
+    let listener = TcpListener::from(socket.fd.try_clone().expect("a descriptor is left"));
     let flag = Arc::clone(&on);
     std::thread::spawn(move || {
         while flag.load(Ordering::SeqCst) {
@@ -156,10 +156,10 @@ fn accept_on(socket: ListenSocket, shared: Arc<Shared>) -> Arc<AtomicBool> {
 
 /// A line for each line, as long as the client stays.
 fn serve(mut stream: std::net::TcpStream, shared: &Shared) {
-    stream.set_nonblocking(false).unwrap();
+    stream.set_nonblocking(false).expect("a socket");
     let mut buf = [0; 64];
     while stream.read(&mut buf).is_ok_and(|n| n > 0) {
-        let answer = shared.answer.lock().unwrap().clone();
+        let answer = shared.answer.lock().expect("nobody panics with it").clone();
         let line = format!("{} {} {answer}\n", std::process::id(), shared.generation.load(Ordering::SeqCst));
         if stream.write_all(line.as_bytes()).is_err() {
             return;

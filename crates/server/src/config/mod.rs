@@ -168,7 +168,7 @@ pub struct Build<'f> {
     /// Groups of upstream peers.
     pub groups: Vec<std::sync::Arc<crate::upstream::group::Group>>,
     /// Certificates and the like, each read once however often it is named.
-    pub tls_files: std::rc::Rc<std::cell::RefCell<std::collections::HashMap<PathBuf, Vec<u8>>>>,
+    pub tls_files: std::rc::Rc<std::cell::RefCell<HashMap<PathBuf, Vec<u8>>>>,
     /// Compiled expressions by text and whether case counts; each has scratch space in every thread.
     pub patterns: HashMap<(Box<[u8]>, bool), pattern::Pattern>,
     next_location: u32,
