@@ -441,9 +441,7 @@ impl Caching {
                 Some(Content::Now(_)) | None => Verdict::Answered,
             };
             phases::conclude(&mut child, verdict).await;
-            if *child.conf().core.log_subrequest {
-                crate::modules::log::write(&mut child);
-            }
+            crate::request::end(&mut child);
             let _ = done.send(());
         });
     }

@@ -1,7 +1,7 @@
 //! A stream of HTTP/2 or HTTP/3 as its request sees it: where the answer goes, where the body comes from.
 
 use super::{Session, pool};
-use crate::request::{Request, flow, phases};
+use crate::request::{Request, end, flow, phases};
 use crate::status::requests;
 use std::io;
 use std::task::{Context, Poll};
@@ -98,9 +98,7 @@ pub async fn answer(mut r: Box<Request>, accepted: Result<(), u16>) {
     if !r.aborted && flow::flush_rest(&mut r).await.is_err() {
         r.aborted = true;
     }
-    requests::end(&mut r);
-    crate::modules::log::write(&mut r);
-    crate::request::finish::after_log(&mut r).await;
+    end::conclude(&mut r).await;
     r.session = Session::None;
     pool::give_request(r);
 }

@@ -277,7 +277,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
 }
 
 /// Writes the request's lines.
-pub fn write(r: &mut Request) {
+pub fn logger(r: &mut Request) {
     if std::mem::replace(&mut r.logged, true) {
         return;
     }

@@ -82,6 +82,7 @@ pub mod variables;
 use crate::config::shared::Shared;
 use crate::config::variables::{Builtin, Prefix};
 use crate::config::{Build, Directive, Level, Plane};
+use crate::request::end::Logger;
 use crate::request::phases::{Handler, Verdict};
 use crate::request::respond::HeaderFilter;
 use crate::request::{Request, include};
@@ -238,6 +239,9 @@ impl Busy {
 /// The content phase, for locations without a content handler of their own.
 pub const CONTENT: &[fn(&mut Request) -> Verdict] =
     &[random_index::handler, index::handler, autoindex::handler, gzip_static::handler, static_files::handler];
+
+/// Loggers, in the order in which they look at a request that is done.
+pub const LOGGERS: &[Logger] = &[otel::logger, log::logger];
 
 /// Header filters in the order in which they run.
 pub const HEADER_FILTERS: &[HeaderFilter] = &[

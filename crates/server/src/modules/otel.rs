@@ -261,9 +261,13 @@ fn set_header(r: &mut Request, name: &[u8], value: &[u8]) {
     }
 }
 
-/// The request is done: its span leaves, if it is traced.
-pub fn end(r: &mut Request) {
-    if r.shot.main.otel.exporter.is_none() || (r.ctx.otel.is_none() && !r.conf().otel.is_of_use()) {
+/// The request is done: its span leaves, if it is traced. What its subrequests did is part of it.
+pub fn logger(r: &mut Request) {
+    if !r.is_main()
+        || r.ctx.stream.is_some()
+        || r.shot.main.otel.exporter.is_none()
+        || (r.ctx.otel.is_none() && !r.conf().otel.is_of_use())
+    {
         return;
     }
     if !decide(r) {

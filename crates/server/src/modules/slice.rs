@@ -245,9 +245,7 @@ async fn next(r: &mut Request, start: u64, size: u64) -> Result<(), Verdict> {
         None => Verdict::Broken,
     };
     Box::pin(phases::conclude(&mut child, verdict)).await;
-    if *child.conf().core.log_subrequest {
-        crate::modules::log::write(&mut child);
-    }
+    crate::request::end(&mut child);
     child.swap_shared(r);
     r.session = std::mem::take(&mut child.session);
     r.body_filters = std::mem::take(&mut child.tail);

@@ -292,17 +292,6 @@ fn detail(status: u16) -> &'static str {
     }
 }
 
-/// `post_action`: another request for the same client after the answer; its own answer goes nowhere.
-pub async fn after_log(r: &mut Request) {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
-    if !r.is_main() || conf.post_action.is_empty() {
-        return;
-    }
-    let target = conf.post_action.clone();
-    super::subrequest::post_action(r, &target).await;
-}
-
 /// `, client: ..., server: ..., request: "..."` as nginx adds it to a line of the error log.
 pub struct LogFacts<'r>(pub &'r Request);
 

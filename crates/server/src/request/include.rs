@@ -6,7 +6,7 @@
 use super::filter::{BodyFilter, Chunk, Rest};
 use super::phases::{self, From, Verdict};
 use super::subrequest::{self, Mode, Options, SubSession};
-use super::{MAX_SUBREQUESTS, Request, Text, flow};
+use super::{MAX_SUBREQUESTS, Request, Text, end, flow};
 use crate::connection::Session;
 use crate::log_error;
 use crate::request::respond::Filtered;
@@ -159,9 +159,7 @@ async fn run(r: &mut Request, include: Include) -> Result<(), Verdict> {
         let verdict = answer_stub(&mut child);
         Box::pin(phases::conclude(&mut child, verdict)).await;
     }
-    if *child.conf().core.log_subrequest {
-        crate::modules::log::write(&mut child);
-    }
+    end(&mut child);
     r.subrequests = child.subrequests;
     child.swap_shared(r);
     match include.set {

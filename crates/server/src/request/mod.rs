@@ -4,6 +4,7 @@
 
 pub mod arena;
 pub mod body;
+pub mod end;
 pub mod filter;
 pub mod finish;
 pub mod flow;
@@ -24,6 +25,7 @@ use crate::upstream::Attempts;
 pub use arena::Text;
 use arena::{Arena, Span};
 use body::Body;
+pub use end::end;
 use filter::BodyFilter;
 use headers::{HeadersIn, HeadersOut};
 use std::rc::Rc;

@@ -3,7 +3,7 @@
 
 use super::filter::Chunk;
 use super::phases::{self, From, Verdict};
-use super::{Method, Request, Text, include};
+use super::{Method, Request, Text, end, include};
 use crate::config::complex::Complex;
 use crate::connection::Session;
 use std::io;
@@ -60,9 +60,7 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
     std::mem::swap(&mut child.ctx.limit_conn, &mut r.ctx.limit_conn);
     let verdict = Box::pin(phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)));
     verdict.await;
-    if *child.conf().core.log_subrequest {
-        crate::modules::log::write(&mut child);
-    }
+    end(&mut child);
     r.subrequests = child.subrequests;
     // nginx has one word for a connection: what a subrequest did last stands in its parent's lines too.
     r.doing = child.doing;
@@ -88,9 +86,7 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
     child.ctx.limit_conn = r.ctx.limit_conn.without_places();
     crate::engine::spawn(async move {
         phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)).await;
-        if *child.conf().core.log_subrequest {
-            crate::modules::log::write(&mut child);
-        }
+        end(&mut child);
     });
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::caches;
 use super::codes::{self, Responses};
 use super::latency;
 use super::tally::{Mine, Tally};
-use crate::modules::{otel, variables};
+use crate::modules::variables;
 use crate::request::Request;
 use crate::snapshot::{ServerId, Shot};
 use crate::worker::clock;
@@ -109,7 +109,6 @@ pub fn begin(r: &mut Request) {
 
 /// A client's request is done.
 pub fn end(r: &mut Request) {
-    otel::end(r);
     let status = variables::status(r);
     let (received, sent, answered) = (r.request_length, r.bytes_sent(), r.header_sent);
     let finish = |mine: Mine<'_, WIDTH>| {

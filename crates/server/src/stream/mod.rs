@@ -18,8 +18,9 @@ use crate::connection::{Address, Client, Session as Way, pool};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::stream_core::Handler;
-use crate::modules::{access, limit_conn, log, realip, stream_core};
+use crate::modules::{access, limit_conn, realip, stream_core};
 use crate::request::Request;
+use crate::request::end;
 use crate::request::phases::Verdict;
 use crate::status::requests;
 use crate::worker::timer::Timer;
@@ -305,8 +306,7 @@ fn content_handler(r: &mut Request) -> Handler {
 /// The log phase.
 fn close(mut r: Box<Request>, status: u16) {
     facts(&mut r).status = status;
-    requests::end_session(&mut r);
-    log::write(&mut r);
+    end(&mut r);
     // A configuration that nobody else uses must not live on in the pool.
     if crate::worker::shot().generation == r.shot.generation {
         pool::give_request(r);

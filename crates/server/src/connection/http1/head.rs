@@ -5,7 +5,7 @@ use crate::connection::{Client, Session, doing, http2};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::request::headers::{HeaderLine, RequestHead};
-use crate::request::{Request, Version, head};
+use crate::request::{Request, Version, end, head};
 use crate::status::requests;
 use crate::worker::{clock, counters};
 use std::future::poll_fn;
@@ -194,8 +194,7 @@ fn time_out(r: &mut Request, began: bool) -> HeadRead {
         r.headers_out.status = 408;
         r.aborted = true;
         requests::begin(r);
-        requests::end(r);
-        crate::modules::log::write(r);
+        end(r);
     }
     if *r.conf().core.reset_timedout_connection
         && let Session::Http1(http) = &r.session

@@ -10,9 +10,9 @@ pub use framing::{may_chunk, queue, write_head};
 
 use super::output::Output;
 use super::socket::Socket;
-use super::{Client, Session, doing, pool};
+use super::{Client, Session, pool};
 use crate::modules::core::Lingering;
-use crate::request::{Request, phases};
+use crate::request::{Request, end, phases};
 use crate::status::requests;
 use crate::worker::timer::Timer;
 use crate::worker::{clock, counters};
@@ -266,10 +266,7 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
     if !r.aborted && (!keep || http.unread().is_empty()) && crate::request::flow::flush_rest(r).await.is_err() {
         r.aborted = true;
     }
-    r.doing = doing::LOGGING;
-    requests::end(r);
-    crate::modules::log::write(r);
-    crate::request::finish::after_log(r).await;
+    end::conclude(r).await;
     let keep = keep && !r.aborted;
     // Who sees the connection close finds the cache up to date, as with nginx. A kept connection need not wait for it.
     if !keep && let Some(update) = r.ctx.cache_update.take() {
