@@ -83,9 +83,9 @@ use crate::config::shared::Shared;
 use crate::config::variables::{Builtin, Prefix};
 use crate::config::{Build, Directive, Level, Plane};
 use crate::request::end::Logger;
-use crate::request::phases::{Handler, Verdict};
+use crate::request::include;
+use crate::request::phases::{Handler, Phase};
 use crate::request::respond::HeaderFilter;
-use crate::request::{Request, include};
 use conf::Contexts;
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -189,56 +189,70 @@ const STREAM_VARIABLES: &[&[Builtin]] = &[stream_variables::VARIABLES, realip::V
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES];
 
-/// The post-read phase: before any rewrite, with the server's values.
-pub const POST_READ: &[fn(&mut Request) -> Verdict] = &[acme::handler, realip::handler];
-
 /// A handler's place in a phase: whether a level has anything for it to do, and the handler.
 pub type Step = (fn(&LocationConf) -> bool, Handler);
 
-/// The preaccess phase.
-pub const PREACCESS: &[Step] = &[
-    (|c| c.otel.is_of_use(), Handler::Now(otel::handler)),
-    (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler)),
-    (|c| !c.limit_req.limits.is_empty(), Handler::Now(limit_req::handler)),
-    (|c| !c.limit_req.limits.is_empty(), limit_req::DELAY),
-    (|c| !c.limit_conn.limits.is_empty(), Handler::Now(limit_conn::handler)),
+/// nginx's phases, in its order: who takes part in each, in the order in which they run. Any of them may wait. The
+/// find-config phase is none of these: it is nobody's (`request/phases.rs`).
+const PHASES: [&[Step]; Phase::COUNT] = [
+    // Post-read: before any rewrite, with the server's values.
+    &[(|_| true, Handler::Now(acme::handler)), (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler))],
+    // Server-rewrite.
+    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::server_handler))],
+    // Rewrite.
+    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler))],
+    // Preaccess.
+    &[
+        (|c| c.otel.is_of_use(), Handler::Now(otel::handler)),
+        (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler)),
+        (|c| !c.limit_req.limits.is_empty(), Handler::Now(limit_req::handler)),
+        (|c| !c.limit_req.limits.is_empty(), limit_req::DELAY),
+        (|c| !c.limit_conn.limits.is_empty(), Handler::Now(limit_conn::handler)),
+    ],
+    // Access: `satisfy` says how its verdicts are taken together.
+    &[
+        (|c| !c.access.rules.is_empty(), Handler::Now(access::handler)),
+        (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
+        (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
+    ],
+    // Precontent.
+    &[
+        (|c| c.try_files.list.is_some(), Handler::Now(try_files::handler)),
+        (|c| !c.mirror.mirror.is_empty(), mirror::HANDLER),
+    ],
+    // Content, for locations without a content handler of their own.
+    &[
+        (|_| true, Handler::Now(random_index::handler)),
+        (|_| true, Handler::Now(index::handler)),
+        (|_| true, Handler::Now(autoindex::handler)),
+        (|_| true, Handler::Now(gzip_static::handler)),
+        (|_| true, Handler::Now(static_files::handler)),
+    ],
 ];
 
-/// The access phase.
-pub const ACCESS: &[Step] = &[
-    (|c| !c.access.rules.is_empty(), Handler::Now(access::handler)),
-    (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
-    (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
-];
-
-/// The precontent phase.
-pub const PRECONTENT: &[Step] = &[
-    (|c| c.try_files.list.is_some(), Handler::Now(try_files::handler)),
-    (|c| !c.mirror.mirror.is_empty(), mirror::HANDLER),
-];
-
-/// Phases in which a level has anything to do: most have none, and pass by without asking each handler.
-#[derive(Clone, Copy, Debug)]
-pub struct Busy {
-    /// See [`PREACCESS`].
-    pub preaccess: bool,
-    /// See [`ACCESS`].
-    pub access: bool,
-    /// See [`PRECONTENT`].
-    pub precontent: bool,
+/// The steps of a phase.
+#[inline]
+pub fn steps(phase: Phase) -> &'static [Step] {
+    PHASES[phase as usize]
 }
+
+/// Phases in which a level has anything to do, a bit each: most have none, and pass by without asking each handler.
+#[derive(Clone, Copy, Debug)]
+pub struct Busy(u8);
 
 impl Busy {
     /// Asks each step of each phase.
     pub fn of(conf: &LocationConf) -> Busy {
-        let any = |steps: &[Step]| steps.iter().any(|(wanted, _)| wanted(conf));
-        Busy { preaccess: any(PREACCESS), access: any(ACCESS), precontent: any(PRECONTENT) }
+        let bit = |(number, steps): (usize, &&[Step])| u8::from(steps.iter().any(|(wanted, _)| wanted(conf))) << number;
+        Busy(PHASES.iter().enumerate().map(bit).sum())
+    }
+
+    /// Whether anybody has anything to do in a phase.
+    #[inline]
+    pub fn has(self, phase: Phase) -> bool {
+        self.0 & 1 << phase as u8 != 0
     }
 }
-
-/// The content phase, for locations without a content handler of their own.
-pub const CONTENT: &[fn(&mut Request) -> Verdict] =
-    &[random_index::handler, index::handler, autoindex::handler, gzip_static::handler, static_files::handler];
 
 /// Loggers, in the order in which they look at a request that is done.
 pub const LOGGERS: &[Logger] = &[otel::logger, log::logger];

@@ -49,6 +49,11 @@ impl Conf {
     pub fn merge(&mut self, parent: &Conf) {
         self.settings.merge(&parent.settings);
     }
+
+    /// Whether nothing runs here.
+    pub fn is_empty(&self) -> bool {
+        self.codes.is_empty()
+    }
 }
 
 reads_as_settings!(Conf);
@@ -235,21 +240,17 @@ fn comparison(
 }
 
 /// The server-rewrite phase.
-pub fn server_phase(r: &mut Request) -> Verdict {
+pub fn server_handler(r: &mut Request) -> Verdict {
     run_level(r)
 }
 
 /// The rewrite phase; a server without locations has run its list already.
-pub fn location_phase(r: &mut Request) -> Verdict {
+pub fn handler(r: &mut Request) -> Verdict {
     if r.location == r.server().root { Verdict::Decline } else { run_level(r) }
 }
 
 fn run_level(r: &mut Request) -> Verdict {
-    let codes = &r.conf().rewrite.codes;
-    if codes.is_empty() {
-        return Verdict::Decline;
-    }
-    let codes = codes.clone();
+    let codes = r.conf().rewrite.codes.clone();
     match run(r, &codes, &mut Quoting::default()) {
         Flow::Answer(v) => v,
         Flow::Next | Flow::Stop => Verdict::Decline,

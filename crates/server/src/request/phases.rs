@@ -10,6 +10,30 @@ use crate::modules;
 use std::future::Future;
 use std::pin::Pin;
 
+/// The phases that have handlers, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Before any rewrite: who the client is.
+    PostRead,
+    /// The server's `rewrite`, `set`, `if`, `return`.
+    ServerRewrite,
+    /// Those of the location.
+    Rewrite,
+    /// Limits.
+    Preaccess,
+    /// Who may, under `satisfy`.
+    Access,
+    /// What comes before the content: other files, copies.
+    Precontent,
+    /// Who answers, where the location names nobody.
+    Content,
+}
+
+impl Phase {
+    /// How many there are.
+    pub const COUNT: usize = Phase::Content as usize + 1;
+}
+
 /// What a handler says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
@@ -30,7 +54,9 @@ pub enum Verdict {
 /// Where the phases start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum From {
-    /// The beginning: a new request, or an internal redirect.
+    /// The beginning: a client's request.
+    PostRead,
+    /// With the server's rewrites: an internal redirect, a subrequest.
     ServerRewrite,
     /// After the location is known: a named location.
     Rewrite,
@@ -59,6 +85,20 @@ macro_rules! call {
     };
 }
 
+/// Asks the handlers of a phase in turn, and leaves the function with the verdict of the first that does not let the request
+/// go on. A phase in which the level has nothing to do costs one bit's test.
+macro_rules! run_phase {
+    ($r:expr, $phase:expr) => {
+        if $r.location().busy.has($phase) {
+            for (_, handler) in modules::steps($phase) {
+                if let Some(v) = stop(call!($r, handler)) {
+                    return v;
+                }
+            }
+        }
+    };
+}
+
 /// The content handler of a location: `proxy_pass`, `stub_status`, `empty_gif` ...
 #[derive(Clone, Copy, Debug)]
 pub enum Content {
@@ -73,9 +113,9 @@ pub enum Content {
 /// Works on a request until it is answered.
 pub async fn process(r: &mut Request) {
     let early = if wants_early_body(r) { Box::pin(read_early_body(r)).await } else { None };
-    let verdict = match early.or_else(|| modules::POST_READ.iter().find_map(|handler| stop(handler(r)))) {
+    let verdict = match early {
         Some(v) => v,
-        None => run_phases(r, From::ServerRewrite).await,
+        None => run_phases(r, From::PostRead).await,
     };
     conclude(r, verdict).await;
 }
@@ -139,12 +179,13 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
 }
 
 async fn run_phases(r: &mut Request, from: From) -> Verdict {
-    if from == From::ServerRewrite {
+    if from == From::PostRead {
+        run_phase!(r, Phase::PostRead);
+    }
+    if from != From::Rewrite {
         r.doing = doing::NOTHING;
         r.location = r.server().root;
-        if let Some(v) = stop(modules::rewrite::server_phase(r)) {
-            return v;
-        }
+        run_phase!(r, Phase::ServerRewrite);
         r.uri_changed = false;
     }
     let mut known = from == From::Rewrite;
@@ -153,9 +194,7 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
             return v;
         }
         known = false;
-        if let Some(v) = stop(modules::rewrite::location_phase(r)) {
-            return v;
-        }
+        run_phase!(r, Phase::Rewrite);
         if !r.uri_changed {
             break;
         }
@@ -171,27 +210,14 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
             return Verdict::Status(500);
         }
     }
-    let busy = r.location().busy;
-    if busy.preaccess {
-        for (_, handler) in modules::PREACCESS {
-            if let Some(v) = stop(call!(r, handler)) {
-                return v;
-            }
-        }
-    }
-    if busy.access
+    run_phase!(r, Phase::Preaccess);
+    if r.location().busy.has(Phase::Access)
         && r.is_main()
         && let Some(v) = access(r).await
     {
         return v;
     }
-    if busy.precontent {
-        for (_, handler) in modules::PRECONTENT {
-            if let Some(v) = stop(call!(r, handler)) {
-                return v;
-            }
-        }
-    }
+    run_phase!(r, Phase::Precontent);
     content(r).await
 }
 
@@ -264,7 +290,7 @@ pub fn enter_location(r: &mut Request) {
 /// The access phase with `satisfy` (`ngx_http_core_access_phase`).
 async fn access(r: &mut Request) -> Option<Verdict> {
     let any = r.conf().core.satisfy.any();
-    for (_, handler) in modules::ACCESS {
+    for (_, handler) in modules::steps(Phase::Access) {
         match call!(r, handler) {
             Verdict::Decline => {}
             Verdict::Allow if !any => {}
@@ -306,11 +332,7 @@ async fn content(r: &mut Request) -> Verdict {
         Some(Content::Proxy) => return modules::proxy::run(r).await,
         None => {}
     }
-    for handler in modules::CONTENT {
-        if let Some(v) = stop(handler(r)) {
-            return v;
-        }
-    }
+    run_phase!(r, Phase::Content);
     if r.get(r.uri).ends_with(b"/") {
         let path = modules::root::path_of(r);
         log_error!(r, Error, "directory index of \"{}\" is forbidden", String::from_utf8_lossy(&path));
