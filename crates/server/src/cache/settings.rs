@@ -7,7 +7,6 @@ use crate::config::set::{duplicate, invalid};
 use crate::config::{Build, Scope};
 use crate::request::Method;
 use crate::settings;
-use crate::upstream::settings::{Store, UpstreamSettings};
 use conf::{Node, Problem, value};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -108,16 +107,12 @@ impl CacheSettings {
 }
 
 /// `*_cache off | zone | $text`
-pub fn cache(
-    build: &mut Build<'_>,
-    conf: &mut CacheSettings,
-    upstream: &UpstreamSettings,
-    node: &Node,
-) -> Result<(), Problem> {
+/// `*_cache`. `stores`: the level has `*_store`.
+pub fn cache(build: &mut Build<'_>, conf: &mut CacheSettings, stores: bool, node: &Node) -> Result<(), Problem> {
     if conf.cache.is_set() {
         return Err(duplicate(node));
     }
-    if upstream.store.is_set() && !matches!(*upstream.store, Store::Off) && node.args[0] != "off" {
+    if stores && node.args[0] != "off" {
         let prefix = node.name.as_str();
         let prefix = prefix.trim_end_matches("_cache");
         return Err(node.problem(format!("\"{prefix}_cache\" is incompatible with \"{prefix}_store\"")));
@@ -218,39 +213,40 @@ fn add_cache(scope: &mut Scope<'_, '_>, node: &Node, owner: &'static str) -> Res
 /// [`CacheSettings`] as `cache`.
 #[macro_export]
 macro_rules! cache_directives {
-    ($prefix:literal, $conf:ident) => {
+    ($prefix:literal, $($conf:ident).+) => {
         &[
             http(concat!($prefix, "_cache_path"), |s, n| settings::cache_path(s, n, $prefix)),
             http(concat!($prefix, "_cache"), |s, n| {
-                let conf: &mut $crate::modules::proxy::Conf = &mut s.level.conf.$conf;
-                settings::cache(s.build, &mut conf.cache, &conf.upstream, n)
+                let conf: &mut $crate::upstream::conf::UpstreamConf = &mut s.level.conf.$($conf).+.upstream;
+                let stores = conf.store.is_set() && !matches!(*conf.store, $crate::upstream::settings::Store::Off);
+                settings::cache(s.build, &mut conf.cache, stores, n)
             }),
-            http(concat!($prefix, "_cache_key"), |s, n| settings::key(s.build, &mut s.level.conf.$conf.cache, n)),
-            http(concat!($prefix, "_cache_valid"), |s, n| settings::valid(&mut s.level.conf.$conf.cache, n)),
+            http(concat!($prefix, "_cache_key"), |s, n| settings::key(s.build, &mut s.level.conf.$($conf).+.upstream.cache, n)),
+            http(concat!($prefix, "_cache_valid"), |s, n| settings::valid(&mut s.level.conf.$($conf).+.upstream.cache, n)),
             http(concat!($prefix, "_cache_methods"), |s, n| {
-                set::bits(s.build, &mut s.level.conf.$conf.cache.methods, n, settings::methods::WORDS)
+                set::bits(s.build, &mut s.level.conf.$($conf).+.upstream.cache.methods, n, settings::methods::WORDS)
             }),
-            http(concat!($prefix, "_cache_min_uses"), |s, n| set::number(&mut s.level.conf.$conf.cache.min_uses, n)),
+            http(concat!($prefix, "_cache_min_uses"), |s, n| set::number(&mut s.level.conf.$($conf).+.upstream.cache.min_uses, n)),
             http(concat!($prefix, "_cache_bypass"), |s, n| {
-                $crate::config::set::conditions(s.build, &mut s.level.conf.$conf.cache.bypass, n)
+                $crate::config::set::conditions(s.build, &mut s.level.conf.$($conf).+.upstream.cache.bypass, n)
             }),
             http(concat!($prefix, "_no_cache"), |s, n| {
-                $crate::config::set::conditions(s.build, &mut s.level.conf.$conf.cache.no_cache, n)
+                $crate::config::set::conditions(s.build, &mut s.level.conf.$($conf).+.upstream.cache.no_cache, n)
             }),
             http(concat!($prefix, "_cache_use_stale"), |s, n| {
-                set::bits(s.build, &mut s.level.conf.$conf.cache.use_stale, n, next::WORDS)
+                set::bits(s.build, &mut s.level.conf.$($conf).+.upstream.cache.use_stale, n, $crate::upstream::settings::next::WORDS)
             }),
             http(concat!($prefix, "_cache_background_update"), |s, n| {
-                set::flag(&mut s.level.conf.$conf.cache.background_update, n)
+                set::flag(&mut s.level.conf.$($conf).+.upstream.cache.background_update, n)
             }),
-            http(concat!($prefix, "_cache_revalidate"), |s, n| set::flag(&mut s.level.conf.$conf.cache.revalidate, n)),
-            http(concat!($prefix, "_cache_lock"), |s, n| set::flag(&mut s.level.conf.$conf.cache.lock, n)),
+            http(concat!($prefix, "_cache_revalidate"), |s, n| set::flag(&mut s.level.conf.$($conf).+.upstream.cache.revalidate, n)),
+            http(concat!($prefix, "_cache_lock"), |s, n| set::flag(&mut s.level.conf.$($conf).+.upstream.cache.lock, n)),
             http(concat!($prefix, "_cache_lock_timeout"), |s, n| {
-                set::time(&mut s.level.conf.$conf.cache.lock_timeout, n)
+                set::time(&mut s.level.conf.$($conf).+.upstream.cache.lock_timeout, n)
             }),
-            http(concat!($prefix, "_cache_lock_age"), |s, n| set::time(&mut s.level.conf.$conf.cache.lock_age, n)),
+            http(concat!($prefix, "_cache_lock_age"), |s, n| set::time(&mut s.level.conf.$($conf).+.upstream.cache.lock_age, n)),
             http(concat!($prefix, "_cache_max_range_offset"), |s, n| {
-                settings::max_range_offset(&mut s.level.conf.$conf.cache, n)
+                settings::max_range_offset(&mut s.level.conf.$($conf).+.upstream.cache, n)
             }),
         ]
     };

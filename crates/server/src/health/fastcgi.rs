@@ -5,7 +5,7 @@ use super::check::HttpAsk;
 use super::http::{Answer, nonsense};
 use super::link::Link;
 use super::matching::{MAX_BODY, shown};
-use crate::upstream::fastcgi;
+use crate::upstream::cgi;
 use wire::fastcgi::{Decoder, begin, end_of_stdin, param, params};
 use wire::http1::response::ResponseHead;
 
@@ -48,7 +48,7 @@ pub async fn ask(link: &mut Link, ask: &HttpAsk) -> Result<(), Cause> {
         return Err(Cause::Closed);
     }
     let mut head = ResponseHead::default();
-    if !fastcgi::parse(&mut head, &output) {
+    if !cgi::parse(&mut head, &output) {
         let said = if output.is_empty() { &errors } else { &output };
         return Err(nonsense(&format!("no head: \"{}\"", shown(said))));
     }

@@ -4,7 +4,7 @@
 use super::proxy::{self, Target, set_header};
 use super::upstream_block::group_for;
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::set::duplicate;
 use crate::config::setting::Setting;
 use crate::config::{Build, Directive, Level, Scope, http};
 use crate::request::phases::{Content, Verdict, Waiting};
@@ -19,15 +19,11 @@ use std::sync::{Arc, OnceLock};
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
     http("grpc_pass", grpc_pass),
-    http("grpc_set_header", |s, n| set_header(s.build, &mut s.level.conf.grpc, n)),
-    http("grpc_next_upstream", |s, n| {
-        let words: Vec<(&str, u32)> = next::WORDS.iter().filter(|w| w.1 != next::UPDATING).copied().collect();
-        set::bits(s.build, &mut s.level.conf.grpc.answers.upstream.next_upstream, n, &words)
-    }),
+    http("grpc_set_header", |s, n| set_header(s.build, &mut s.level.conf.grpc.proxy, n)),
 ];
 
 /// Those that all modules with an upstream have.
-pub const COMMON_DIRECTIVES: &[Directive] = upstream_directives!("grpc", grpc);
+pub const COMMON_DIRECTIVES: &[Directive] = upstream_directives!("grpc", grpc.proxy, &next::words_but(next::UPDATING));
 
 /// The prefix of the module's directives.
 const OWNER: &str = "grpc";
@@ -35,18 +31,17 @@ const OWNER: &str = "grpc";
 /// The module's values on one level.
 #[derive(Clone, Debug, Default)]
 pub struct Conf {
-    /// What it has in common with `proxy_pass`.
-    answers: proxy::Conf,
+    /// A request is made, and passed on, as by `proxy_pass`.
+    pub proxy: proxy::Conf,
     pass: Option<Arc<Pass>>,
 }
 
-proxy::answers_as_proxy!(Conf);
 crate::inherited!(Conf, |conf| conf.pass.is_none());
 
 impl Conf {
     /// Takes from the level around what this one does not set.
     pub fn merge(&mut self, parent: &Conf) {
-        self.answers.merge(&parent.answers);
+        self.proxy.merge(&parent.proxy);
     }
 }
 
@@ -115,14 +110,14 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
             Err(e) => build.problems.push(pass.node.problem(e)),
         }
     }
-    let answers = &mut conf.answers;
-    answers.http_version = Setting::unset(Version::HTTP20);
-    answers.upstream.request_buffering = Setting::unset(false);
-    answers.upstream.buffering = Setting::unset(false);
-    answers.upstream.pass_trailers = Setting::unset(true);
+    let conf = &mut conf.proxy;
+    conf.http_version = Setting::unset(Version::HTTP20);
+    conf.upstream.request_buffering = Setting::unset(false);
+    conf.upstream.buffering = Setting::unset(false);
+    conf.upstream.pass_trailers = Setting::unset(true);
     let secure = pass.fixed.as_ref().is_none_or(|url| url.secure);
-    let ssl = if secure { proxy::ssl::finish(build, &answers.ssl, OWNER, true) } else { None };
-    answers.for_grpc(ssl);
+    let ssl = if secure { proxy::ssl::finish(build, &conf.upstream.ssl, OWNER, true) } else { None };
+    conf.for_grpc(ssl);
 }
 
 impl Conf {
@@ -130,7 +125,7 @@ impl Conf {
     pub(super) fn checked(&self) -> Option<proxy::Checked<'_>> {
         let pass = self.pass.as_deref()?;
         let url = pass.fixed.as_ref()?;
-        Some((*pass.group.get()?, &url.target, self.answers.encryption(url.secure)))
+        Some((*pass.group.get()?, &url.target, self.proxy.encryption(url.secure)))
     }
 }
 
@@ -154,16 +149,16 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
         }
     };
     r.attempts.scheme = if url.secure { "grpcs://" } else { "grpc://" };
-    r.attempts.uri = None;
+    (r.attempts.uri, r.attempts.is_cgi) = (None, false);
     let group = match pass.group.get() {
         Some(id) => shot.groups[id.0 as usize].clone(),
         None => names::group(r, &url.target).await?,
     };
     proxy::set_host(r, url.host());
-    let body = proxy::request_body(r, &conf.answers).await?;
+    let body = proxy::request_body(r, &conf.proxy).await?;
     let target = Target::as_asked(group, url.secure);
-    let built = proxy::build(r, &conf.answers, b"", &target)?;
-    Ok(proxy::ask(r, &conf.answers, target, built, body).await)
+    let built = proxy::build(r, &conf.proxy, b"", &target)?;
+    Ok(proxy::ask(r, &conf.proxy, target, built, body).await)
 }
 
 #[cfg(test)]

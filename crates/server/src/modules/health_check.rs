@@ -339,7 +339,7 @@ fn finish(build: &mut Build<'_>, level: &Level, w: &Written) -> Result<(), Probl
         (None, Some(_)) if w.kind == Kind::Http => {
             return Err(w.node.problem("\"health_check\" of \"grpc_pass\" requires \"type=grpc\"".to_owned()));
         }
-        (None, Some(checked)) => (&***grpc, checked),
+        (None, Some(checked)) => (&grpc.proxy, checked),
         (None, None) => return Err(missing()),
     };
     // A check is over before the next begins: so a peer that hangs is out after `fails` intervals.

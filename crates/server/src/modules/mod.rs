@@ -8,6 +8,7 @@ pub mod api;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
+mod cgi;
 pub mod charset;
 pub mod charset_tables;
 pub mod core;
@@ -118,11 +119,13 @@ const DIRECTIVES: &[&[Directive]] = &[
     mirror::DIRECTIVES,
     proxy::DIRECTIVES,
     proxy::COMMON_DIRECTIVES,
+    proxy::BUFFERING_DIRECTIVES,
     proxy::cache::DIRECTIVES,
     proxy::cache::CONVERT_HEAD,
     proxy::ssl::DIRECTIVES,
     fastcgi::DIRECTIVES,
     fastcgi::COMMON_DIRECTIVES,
+    fastcgi::BUFFERING_DIRECTIVES,
     fastcgi::CACHE_DIRECTIVES,
     grpc::DIRECTIVES,
     grpc::COMMON_DIRECTIVES,

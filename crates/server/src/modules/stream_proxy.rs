@@ -1,13 +1,13 @@
 //! `proxy_pass` and its companions in `stream`: directives and their values (nginx's `ngx_stream_proxy_module`). What is
 //! done with them is in `stream::proxy` and `stream::relay`.
 
-use super::proxy::bind_value;
 use super::stream_core::Handler;
 use super::upstream_block::group_for;
 use crate::config::complex::Complex;
 use crate::config::set::{self, duplicate};
 use crate::config::{Build, Directive, Level, Scope, stream};
 use crate::settings;
+use crate::upstream::directives::bind_value;
 use crate::upstream::group::GroupId;
 use crate::upstream::settings::UpstreamSettings;
 use conf::{Node, Problem};

@@ -10,10 +10,6 @@ use crate::request::Request;
 use std::io;
 use std::task::{Context, Poll, ready};
 use wire::fastcgi::{Decoder, RecordError};
-use wire::http1::known::KnownHeader as K;
-use wire::http1::response::{ResponseHead, ResponseParser};
-use wire::http1::{Parsed, Version};
-use wire::span::Span;
 
 /// How the error log names a peer that speaks FastCGI.
 pub const SCHEME: &str = "fastcgi://";
@@ -133,36 +129,6 @@ pub fn complain(r: &Request, records: &mut Records, caught: &[Box<[u8]>]) -> boo
         bad = true;
     }
     bad
-}
-
-/// Completes a head without a status line: `Status`, or what stands for it. The error is logged by the caller.
-pub fn status(head: &mut ResponseHead, bytes: &[u8], keep: bool) -> Result<(), String> {
-    head.version = if keep { Version::HTTP11 } else { Version::HTTP10 };
-    head.headers.retain(|h| h.known != K::TransferEncoding);
-    head.present &= !K::TransferEncoding.bit();
-    head.status_line = Span::default();
-    let Some(line) = head.header(K::Status).copied() else {
-        head.status = if head.header(K::Location).is_some() { 302 } else { 200 };
-        return Ok(());
-    };
-    let value = line.value.of(bytes);
-    let digits = value.get(..3).filter(|d| d.iter().all(u8::is_ascii_digit));
-    let code = digits.and_then(|d| std::str::from_utf8(d).ok()?.parse().ok());
-    let Some(code) = code else {
-        return Err(format!("upstream sent invalid status \"{}\"", String::from_utf8_lossy(value)));
-    };
-    head.status = code;
-    if value.len() > 3 {
-        head.status_line = line.value;
-    }
-    Ok(())
-}
-
-/// Reads a whole head again that was read before. False: it is none.
-pub fn parse(head: &mut ResponseHead, bytes: &[u8]) -> bool {
-    *head = ResponseHead::default();
-    let parsed = ResponseParser::without_status_line().parse(bytes, head);
-    matches!(parsed, Ok(Parsed::Complete { .. })) && status(head, bytes, false).is_ok()
 }
 
 /// The failure of a try whose records or messages are bad.

@@ -1,5 +1,6 @@
 //! The head of a peer's answer: waited for, read, checked. Part of `exchange`; after: the body (`relay`).
 
+use super::cgi;
 use super::exchange::{Event, Failure, Try, client_gone, poll_client_gone, watches_client};
 use super::job::Protocol;
 use super::settings::next;
@@ -36,15 +37,23 @@ impl Try<'_> {
             Protocol::FastCgi(_) => {
                 Reading { parser: ResponseParser::without_status_line(), head: ResponseHead::default(), start: 0 }
             }
+            Protocol::Cgi(_) => {
+                // Which parser it is the first bytes tell.
+                Reading { parser: ResponseParser::default(), head: ResponseHead::default(), start: 0 }
+            }
             _ => Reading { parser: ResponseParser::default(), head, start: 0 },
         };
+        let mut is_told = !matches!(self.job.protocol, Protocol::Cgi(_));
         let result = loop {
             if self.connection.tells_end()
                 && let Some(f) = self.connection.complain(r, self.job)
             {
                 break Err(f);
             }
-            if self.input.len() > reading.start {
+            if !is_told && let Some(parser) = cgi::parser(&self.input) {
+                (reading.parser, is_told) = (parser, true);
+            }
+            if is_told && self.input.len() > reading.start {
                 r.doing = doing::READING_HEAD;
                 match self.parse(r, &mut reading) {
                     Ok(None) => {}
@@ -107,7 +116,8 @@ impl Try<'_> {
                 super::http2::head::complete(head);
                 Ok(())
             }
-            Protocol::FastCgi(f) => super::fastcgi::status(head, bytes, f.keep),
+            Protocol::FastCgi(f) => cgi::complete(head, bytes, f.keep),
+            Protocol::Cgi(_) => cgi::complete(head, bytes, false),
         };
         if head.version == Version::HTTP09 {
             log_error!(r, Error, "upstream sent no valid HTTP/1.0 header");

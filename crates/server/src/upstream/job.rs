@@ -29,7 +29,7 @@ impl Job {
     /// TLS, if it is spoken.
     pub(super) fn secure(&self) -> Option<&Secure> {
         match &self.protocol {
-            Protocol::Http1(secure) | Protocol::Http2(secure) => secure.as_deref(),
+            Protocol::Http1(secure) | Protocol::Http2(secure) | Protocol::Cgi(secure) => secure.as_deref(),
             Protocol::FastCgi(_) => None,
         }
     }
@@ -56,6 +56,8 @@ pub enum Protocol {
     Http2(Option<Box<Secure>>),
     /// FastCGI.
     FastCgi(FastCgi),
+    /// Something else whose answers are CGI's, and whose requests are a head and a body: uwsgi, SCGI.
+    Cgi(Option<Box<Secure>>),
 }
 
 /// What is different with FastCGI.

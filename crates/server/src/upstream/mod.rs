@@ -3,9 +3,13 @@
 //! to the client), around it `retry` (the next peer). What is sent and how the answer is read belongs to the protocol's module
 //! (`modules::proxy`).
 
+pub mod cached;
+pub mod cgi;
 pub mod choose;
+pub mod conf;
 pub mod connect;
 pub mod counts;
+pub mod directives;
 pub mod exchange;
 pub mod fastcgi;
 pub mod group;
@@ -15,11 +19,14 @@ pub mod job;
 pub mod layer;
 pub mod live;
 pub mod names;
+pub mod pass_on;
 pub mod peer;
 pub mod pool;
 pub mod queue;
 pub mod relay;
+pub mod request_body;
 pub mod retry;
+pub mod rewrite;
 pub mod secure;
 mod send;
 pub mod servers;
@@ -72,6 +79,8 @@ pub struct Attempts {
     pub scheme: &'static str,
     /// See `scheme`.
     pub uri: Option<Text>,
+    /// Heads of answers are CGI's, without a status line.
+    pub is_cgi: bool,
     /// The last answer's head; its spans are offsets into the arena from `head_base` on.
     pub head: ResponseHead,
     /// See `head`.

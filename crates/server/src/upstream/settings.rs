@@ -57,6 +57,11 @@ pub mod next {
         ("off", OFF),
     ];
 
+    /// The words but those of these bits.
+    pub fn words_but(bits: u32) -> Vec<(&'static str, u32)> {
+        WORDS.iter().filter(|(_, bit)| bit & bits == 0).copied().collect()
+    }
+
     /// The bit for a status.
     pub fn of_status(status: u16) -> Option<u32> {
         Some(match status {
@@ -256,41 +261,4 @@ pub enum Store {
     On,
     /// This path.
     Path(Complex),
-}
-
-/// The directives under `$prefix` that all modules with an upstream have; their values are in the level's `$conf`, which is or
-/// leads to a `proxy::Conf`.
-#[macro_export]
-macro_rules! upstream_directives {
-    ($prefix:literal, $conf:ident) => {{
-        use $crate::config::{http, set};
-        use $crate::modules::proxy::Conf;
-        use $crate::upstream::settings::{UpstreamSettings, ignore};
-        fn conf<'s>(scope: &'s mut $crate::config::Scope<'_, '_>) -> &'s mut UpstreamSettings {
-            let conf: &mut Conf = &mut scope.level.conf.$conf;
-            &mut conf.upstream
-        }
-        &[
-            http(concat!($prefix, "_connect_timeout"), |s, n| set::time(&mut conf(s).connect_timeout, n)),
-            http(concat!($prefix, "_send_timeout"), |s, n| set::time(&mut conf(s).send_timeout, n)),
-            http(concat!($prefix, "_read_timeout"), |s, n| set::time(&mut conf(s).read_timeout, n)),
-            http(concat!($prefix, "_next_upstream_tries"), |s, n| set::number(&mut conf(s).next_upstream_tries, n)),
-            http(concat!($prefix, "_next_upstream_timeout"), |s, n| set::time(&mut conf(s).next_upstream_timeout, n)),
-            http(concat!($prefix, "_buffer_size"), |s, n| set::size(&mut conf(s).buffer_size, n)),
-            http(concat!($prefix, "_bind"), |s, n| {
-                let bind = $crate::modules::proxy::bind_value(s, n)?;
-                set::value(&mut conf(s).bind, n, bind)
-            }),
-            http(concat!($prefix, "_socket_keepalive"), |s, n| set::flag(&mut conf(s).socket_keepalive, n)),
-            http(concat!($prefix, "_socket_rcvbuf"), |s, n| set::size(&mut conf(s).socket_rcvbuf, n)),
-            http(concat!($prefix, "_socket_sndbuf"), |s, n| set::size(&mut conf(s).socket_sndbuf, n)),
-            http(concat!($prefix, "_intercept_errors"), |s, n| set::flag(&mut conf(s).intercept_errors, n)),
-            http(concat!($prefix, "_ignore_headers"), |s, n| {
-                let conf: &mut Conf = &mut s.level.conf.$conf;
-                set::bits(s.build, &mut conf.upstream.ignore_headers, n, ignore::WORDS)
-            }),
-            http(concat!($prefix, "_hide_header"), |s, n| set::lower(&mut conf(s).hide_headers, n)),
-            http(concat!($prefix, "_pass_header"), |s, n| set::lower(&mut conf(s).pass_headers, n)),
-        ]
-    }};
 }

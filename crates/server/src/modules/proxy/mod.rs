@@ -1,7 +1,6 @@
 //! `proxy_pass`: what is sent to an HTTP upstream and what becomes of its answer (nginx's `ngx_http_proxy_module`). Here: the
 //! values of a level, and the way of a request. The way to the peer is `upstream`'s.
 
-mod answer;
 pub mod cache;
 mod directives;
 mod request;
@@ -9,13 +8,10 @@ mod rewrite;
 pub mod ssl;
 mod url;
 
-pub(super) use answer::pass_on;
-pub use directives::{COMMON_DIRECTIVES, DIRECTIVES};
-pub(super) use directives::{bind_value, optional_size, set_header, store_access_value, store_value};
+pub(super) use directives::set_header;
+pub use directives::{BUFFERING_DIRECTIVES, COMMON_DIRECTIVES, DIRECTIVES};
 pub(super) use request::{Built, build, request_body};
-pub use url::parse_local;
 
-use crate::cache::settings::CacheSettings;
 use crate::config::complex::Complex;
 use crate::config::variables::Builtin;
 use crate::config::{Build, Level, Matching};
@@ -26,13 +22,13 @@ use crate::request::{Request, Text, Version};
 use crate::snapshot::Shot;
 use crate::text;
 use crate::tls::client::Secure;
+use crate::upstream::conf::UpstreamConf;
 use crate::upstream::group::{Group, GroupId};
 use crate::upstream::job::{Job, JobBody, Protocol};
-use crate::upstream::retry;
-use crate::upstream::settings::{SslSettings, UpstreamSettings};
+use crate::upstream::rewrite::{CookieFlags, Rewrite, Rewrites};
+use crate::upstream::{cached, pass_on, retry};
 use crate::{reads_as_settings, settings};
 use conf::{Contexts, Node};
-use rewrite::{CookieFlags, Rewrite};
 use std::borrow::Cow;
 use std::sync::Arc;
 use url::{Url, parse_url};
@@ -96,11 +92,7 @@ settings! {
 pub struct Conf {
     settings: Settings,
     /// What all modules with upstreams have.
-    pub upstream: UpstreamSettings,
-    /// `proxy_cache` and its like.
-    pub cache: CacheSettings,
-    /// `proxy_ssl_*`
-    pub ssl: SslSettings,
+    pub upstream: UpstreamConf,
     /// `proxy_pass`
     pub pass: Option<Arc<Pass>>,
     /// What is ready for requests.
@@ -138,12 +130,8 @@ struct Ready {
     own_coding: bool,
     /// The client's wish for trailers is passed on (gRPC).
     passes_te: bool,
-    redirects: Arc<Vec<Rewrite>>,
     /// TLS, where the pass may lead to it.
     ssl: Option<Arc<crate::tls::client::Context>>,
-    /// Headers of answers that clients do not get: known ones as a set of bits, others by name.
-    hidden: u64,
-    hidden_others: Vec<Box<[u8]>>,
 }
 
 /// What a request keeps for this module.
@@ -160,32 +148,11 @@ impl Conf {
     pub fn merge(&mut self, parent: &Conf) {
         self.settings.merge(&parent.settings);
         self.upstream.merge(&parent.upstream);
-        self.cache.merge(&parent.cache);
-        self.ssl.merge(&parent.ssl);
     }
 }
 
 reads_as_settings!(Conf);
 crate::inherited!(Conf, |conf| conf.pass.is_none());
-
-/// What a module does with answers is what `proxy_pass` does: its values are those of its field `answers`.
-macro_rules! answers_as_proxy {
-    ($conf:ty) => {
-        impl std::ops::Deref for $conf {
-            type Target = $crate::modules::proxy::Conf;
-            fn deref(&self) -> &Self::Target {
-                &self.answers
-            }
-        }
-
-        impl std::ops::DerefMut for $conf {
-            fn deref_mut(&mut self) -> &mut Self::Target {
-                &mut self.answers
-            }
-        }
-    };
-}
-pub(super) use answers_as_proxy;
 
 /// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_proxy_merge_loc_conf`).
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
@@ -211,10 +178,12 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
             Err(e) => build.problems.push(pass.node.problem(e)),
         }
     }
-    let mut ready = ready(conf, &pass);
+    let rewrites = rewrites(conf, &pass);
+    conf.upstream.set_answer_headers(&HIDDEN, rewrites);
+    let mut ready = ready(conf);
     if pass.fixed.as_ref().is_none_or(|url| url.secure) {
         let http2 = *conf.http_version >= Version::HTTP20;
-        ready.ssl = ssl::finish(build, &conf.ssl, "proxy", http2);
+        ready.ssl = ssl::finish(build, &conf.upstream.ssl, "proxy", http2);
     }
     conf.ready = Arc::new(ready);
 }
@@ -241,25 +210,28 @@ pub(super) fn inherit_pass<T: Clone>(
     }
 }
 
-fn ready(conf: &Conf, pass: &Pass) -> Ready {
-    let mut ready = with_headers(conf);
-    hide(&mut ready, &conf.upstream, &HIDDEN);
-    ready.redirects = match &*conf.redirect {
-        Some(list) => Arc::new(
-            list.iter()
-                .flat_map(|r| match r {
-                    Rewrite::Default => default_redirect(pass),
-                    other => Some(other.clone()),
-                })
-                .collect(),
-        ),
-        None => Arc::new(default_redirect(pass).into_iter().collect()),
+/// What is done to headers of answers.
+fn rewrites(conf: &Conf, pass: &Pass) -> Rewrites {
+    let redirects = match &*conf.redirect {
+        Some(list) => list
+            .iter()
+            .flat_map(|r| match r {
+                Rewrite::Default => default_redirect(pass),
+                other => Some(other.clone()),
+            })
+            .collect(),
+        None => default_redirect(pass).into_iter().collect(),
     };
-    ready
+    Rewrites {
+        redirects: Arc::new(redirects),
+        cookie_domain: (*conf.cookie_domain).clone(),
+        cookie_path: (*conf.cookie_path).clone(),
+        cookie_flags: (*conf.cookie_flags).clone(),
+    }
 }
 
 /// What is sent.
-fn with_headers(conf: &Conf) -> Ready {
+fn ready(conf: &Conf) -> Ready {
     let mut ready = Ready::default();
     for (name, value) in conf.set_header.iter() {
         let lower: Box<[u8]> = name.to_ascii_lowercase().into();
@@ -277,18 +249,6 @@ fn with_headers(conf: &Conf) -> Ready {
     ready
 }
 
-/// Notes which headers of answers clients do not get.
-fn hide(ready: &mut Ready, upstream: &UpstreamSettings, hidden: &[&[u8]]) {
-    let passed = |name: &[u8]| upstream.pass_headers.iter().any(|n| n.eq_ignore_ascii_case(name));
-    for name in hidden.iter().copied().chain(upstream.hide_headers.iter().map(|n| &**n)) {
-        match K::find(name) {
-            _ if passed(name) => {}
-            K::Other => ready.hidden_others.push(name.into()),
-            known => ready.hidden |= known.bit(),
-        }
-    }
-}
-
 impl Conf {
     /// What a health check of the location needs: the group, the host's name, and TLS if it is spoken. None without
     /// `proxy_pass`, or where that has variables.
@@ -303,18 +263,11 @@ impl Conf {
         self.ready.ssl.clone().filter(|_| secure)
     }
 
-    /// Makes the values ready for answers of another module's peers.
-    pub(super) fn for_answers(&mut self, hidden: &[&[u8]]) {
-        let mut ready = Ready::default();
-        hide(&mut ready, &self.upstream, hidden);
-        self.ready = Arc::new(ready);
-    }
-
     /// Makes the values ready for gRPC. `ssl`: TLS, where the pass may lead to it.
     pub(super) fn for_grpc(&mut self, ssl: Option<Arc<crate::tls::client::Context>>) {
-        let mut ready = with_headers(self);
+        self.upstream.set_answer_headers(&HIDDEN, Rewrites::default());
+        let mut ready = ready(self);
         ready.passes_te = !ready.replaced.iter().any(|n| **n == *b"te");
-        hide(&mut ready, &self.upstream, &HIDDEN);
         self.ready = Arc::new(Ready { ssl, ..ready });
     }
 }
@@ -366,7 +319,7 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
     if !r.attempts.all.is_empty() {
         r.attempts.all.push(crate::upstream::Attempt { gap: true, ..Default::default() });
     }
-    r.attempts.scheme = "http://";
+    (r.attempts.scheme, r.attempts.is_cgi) = ("http://", false);
     let target = match &pass.fixed {
         Some(url) => {
             let id = *pass.group.get().expect("a url without variables has its group since the configuration was read");
@@ -391,7 +344,7 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
         Ok(b) => b,
         Err(v) => return v,
     };
-    if conf.cache.is_on()
+    if conf.upstream.cache.is_on()
         && let Some(verdict) = cache::look(r, conf, pass, &target).await
     {
         return verdict;
@@ -405,17 +358,7 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
 
 /// Asks the peers for what was built, and passes the answer on.
 pub(super) async fn ask(r: &mut Request, conf: &Conf, target: Target<'_>, built: Built, body: JobBody) -> Verdict {
-    let local = match &*conf.upstream.bind {
-        Some(bind) => {
-            let text = bind.address.eval(r);
-            let local = parse_local(r.get(text));
-            if local.is_none() && !r.get(text).is_empty() {
-                log_error!(r, Error, "invalid local address \"{}\"", String::from_utf8_lossy(r.get(text)));
-            }
-            local
-        }
-        None => None,
-    };
+    let local = conf.upstream.local_address(r);
     let keepalive = target.group.keepalive.connections.is_some() && local.is_none();
     let protocol = match secure(r, conf, &target) {
         Ok(s) if *conf.http_version >= Version::HTTP20 => Protocol::Http2(s),
@@ -425,8 +368,8 @@ pub(super) async fn ask(r: &mut Request, conf: &Conf, target: Target<'_>, built:
     let Built { head, is_head, body: own } = built;
     let job = Job { group: target.group, head, body: own.unwrap_or(body), is_head, keepalive, local, protocol };
     let verdict = match retry::find_answer(r, &job, &conf.upstream).await {
-        Ok(answer) => pass_on(r, conf, &job, answer).await,
-        Err(v) if r.ctx.cache.is_some() => cache::failed(r, conf, v),
+        Ok(answer) => pass_on::pass_on(r, &conf.upstream, &job, answer).await,
+        Err(v) if r.ctx.cache.is_some() => cached::failed(r, &conf.upstream, v),
         Err(v) => v,
     };
     r.scratch = job.head;

@@ -7,8 +7,10 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::status::write_decimal;
 use crate::request::{Method, Request, Text, Version, body};
+use crate::upstream::cached;
 use crate::upstream::http2::fields;
 use crate::upstream::job::JobBody;
+use crate::upstream::request_body::{self, RequestBody, Wanted};
 use std::rc::Rc;
 use wire::http1::escape::{Escape, escape_uri};
 
@@ -28,39 +30,13 @@ const NOT_PASSED: [&[u8]; 9] = [
     b"upgrade",
 ];
 
-/// Reads the client's body, or leaves it to be streamed.
+/// Reads the client's body, or leaves it to be streamed. What is to be said of it in the head is noted with the request.
 pub(in crate::modules) async fn request_body(r: &mut Request, conf: &Conf) -> Result<JobBody, Verdict> {
-    if r.is_main() && r.body.stored.is_none() {
-        body::confirm_expectation(r);
-    }
-    let ctx = &mut r.ctx.proxy;
-    (ctx.body_length, ctx.chunked) = (r.headers_in.content_length, false);
-    let wanted = *conf.upstream.pass_request_body && conf.set_body.is_none();
-    let streamable = *conf.http_version >= Version::HTTP11 || !r.headers_in.chunked;
-    if !*conf.upstream.request_buffering && wanted && streamable && r.is_main() && r.body.stored.is_none() {
-        if !r.body.is_present() {
-            return Ok(JobBody::None);
-        }
-        r.body.streamed = true;
-        let chunked = r.headers_in.chunked;
-        r.ctx.proxy.chunked = chunked;
-        let mut first = Vec::new();
-        let complete = body::take_preread(r, &mut first).map_err(Verdict::from)?;
-        return Ok(JobBody::Stream { chunked, first, complete });
-    }
-    if !r.is_main() && r.body.stored.is_none() {
-        r.ctx.proxy.body_length = None;
-        return Ok(JobBody::None);
-    }
-    if r.body.stored.is_none() && !r.body.is_present() {
-        return Ok(JobBody::None);
-    }
-    let stored = body::read_all(r).await.map_err(Verdict::from)?;
-    if r.headers_in.chunked {
-        r.headers_in.content_length = Some(stored.len);
-    }
-    r.ctx.proxy.body_length = r.headers_in.content_length;
-    Ok(if wanted { JobBody::Stored(stored) } else { JobBody::None })
+    let passed = *conf.upstream.pass_request_body && conf.set_body.is_none();
+    let wanted = Wanted { passed, of_any_length: *conf.http_version >= Version::HTTP11 };
+    let RequestBody { body, length, chunked } = request_body::take(r, &conf.upstream, wanted).await?;
+    (r.ctx.proxy.body_length, r.ctx.proxy.chunked) = (length, chunked);
+    Ok(body)
 }
 
 /// A head that is being written: lines of text, or with HTTP/2 fields that the connection will pack.
@@ -123,7 +99,9 @@ pub(in crate::modules) fn build(
     let mut head = Head { out, packed };
     let cacheable = r.ctx.cache.as_ref().is_some_and(|c| c.cacheable);
     let method = match &*conf.method {
-        _ if r.method == Method::Head && r.ctx.cache.is_some() && *conf.cache.convert_head => Text::from("GET"),
+        _ if r.method == Method::Head && r.ctx.cache.is_some() && *conf.upstream.cache.convert_head => {
+            Text::from("GET")
+        }
         own if own.is_empty() => r.method_name,
         own => own.eval(r),
     };
@@ -224,7 +202,7 @@ fn pass_headers(r: &Request, ready: &Ready, cacheable: bool, head: &mut Head) {
                 | K::KeepAlive
                 | K::Expect
                 | K::Upgrade
-        ) || (cacheable && cache::is_for_client(line.known))
+        ) || (cacheable && cached::is_for_client(line.known))
         {
             continue;
         }

@@ -13,12 +13,11 @@ use crate::upstream::settings::SslSettings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
-/// The directives under `$prefix`; their values are in the level's `$conf`, which is or leads to a `proxy::Conf`.
+/// The directives under `$prefix`; their values are in the level's `$conf`, in its field `upstream`.
 macro_rules! ssl_directives {
-    ($prefix:literal, $conf:ident) => {{
+    ($prefix:literal, $($conf:ident).+) => {{
         fn conf<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut SslSettings {
-            let conf: &mut super::Conf = &mut scope.level.conf.$conf;
-            &mut conf.ssl
+            &mut scope.level.conf.$($conf).+.upstream.ssl
         }
         &[
             http(concat!($prefix, "_ssl_certificate"), |s, n| text(&mut conf(s).certificate, n)),
@@ -62,7 +61,7 @@ macro_rules! ssl_directives {
 /// `proxy_ssl_*`
 pub const DIRECTIVES: &[Directive] = ssl_directives!("proxy", proxy);
 /// `grpc_ssl_*`
-pub const GRPC_DIRECTIVES: &[Directive] = ssl_directives!("grpc", grpc);
+pub const GRPC_DIRECTIVES: &[Directive] = ssl_directives!("grpc", grpc.proxy);
 
 fn text(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
     set::value(setting, node, node.args[0].text.as_slice().into())

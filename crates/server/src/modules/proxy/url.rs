@@ -1,6 +1,4 @@
-//! The urls of `proxy_pass` and the addresses of `proxy_bind`, taken apart.
-
-use std::net::SocketAddr;
+//! The urls of `proxy_pass`, taken apart.
 
 /// A url in parts.
 #[derive(Clone, Debug)]
@@ -22,12 +20,6 @@ impl Url {
     pub(super) fn default_port(&self) -> u16 {
         if self.secure { 443 } else { 80 }
     }
-}
-
-/// The address of `proxy_bind`, with or without a port.
-pub fn parse_local(text: &[u8]) -> Option<SocketAddr> {
-    let text = std::str::from_utf8(text).ok()?;
-    text.parse::<SocketAddr>().ok().or_else(|| Some(SocketAddr::new(text.trim_matches(['[', ']']).parse().ok()?, 0)))
 }
 
 /// `http://host[:port][/uri]`, `http://unix:/path:[/uri]`, and the same with `https`.

@@ -1,31 +1,31 @@
 //! What becomes of an upstream's answer: which of its headers the client gets, what the peer may ask of us (`X-Accel-*`), and
-//! where the body goes. FastCGI's answers come this way too.
+//! where the body goes. The answers of all modules with an upstream come this way.
 
-use super::{Conf, cache, rewrite};
+use super::conf::UpstreamConf;
+use super::exchange::{self, Answer};
+use super::job::Job;
+use super::settings::{Store, ignore};
+use super::{cached, relay, rewrite, tunnel};
 use crate::cache::caching;
 use crate::log_error;
 use crate::modules::{core, root};
 use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text, Version, finish};
-use crate::upstream::exchange::Answer;
-use crate::upstream::job::Job;
-use crate::upstream::settings::{Store, ignore};
-use crate::upstream::{relay, tunnel};
 use conf::value;
 
 /// What becomes of an answer (`ngx_http_upstream_process_headers` and on).
-pub(in crate::modules) async fn pass_on(r: &mut Request, conf: &Conf, job: &Job, answer: Answer) -> Verdict {
+pub async fn pass_on(r: &mut Request, conf: &UpstreamConf, job: &Job, answer: Answer) -> Verdict {
     let status = r.attempts.head.status;
     let http09 = r.attempts.head.version < Version::HTTP10;
     r.attempts.current().status = if http09 { 200 } else { status };
     let keep = keeps_connection(r);
     let length = content_length(r);
     if r.ctx.cache.is_some()
-        && let Some(entry) = cache::instead(r, conf, status)
+        && let Some(entry) = cached::instead(r, conf, status)
     {
         done_early(r, job, answer, keep, length);
-        return cache::resend(r, conf, &entry);
+        return cached::resend(r, conf, &entry);
     }
     if status >= 300
         && let Some(verdict) = intercept(r, conf, status)
@@ -56,14 +56,14 @@ pub(in crate::modules) async fn pass_on(r: &mut Request, conf: &Conf, job: &Job,
             return v;
         }
         r.ctx.cache = None;
-        return tunnel::run(r, &conf.upstream, answer).await;
+        return tunnel::run(r, conf, answer).await;
     }
     let buffering = accel_buffering(r, conf);
     r.unbuffered = !buffering;
     accel_charset(r, conf);
-    let rate = core::size_of(r, &conf.upstream.limit_rate);
+    let rate = core::size_of(r, &conf.limit_rate);
     open_store(r, conf);
-    if *conf.upstream.force_ranges {
+    if *conf.force_ranges {
         r.allow_ranges = true;
         r.single_range = true;
     }
@@ -73,7 +73,7 @@ pub(in crate::modules) async fn pass_on(r: &mut Request, conf: &Conf, job: &Job,
         return v;
     }
     if r.ctx.cache.is_some() {
-        caching::decide(r, &conf.cache, &conf.upstream, buffering.then_some(status));
+        caching::decide(r, &conf.cache, conf, buffering.then_some(status));
     }
     let wanted = r.ctx.store.is_some() || r.ctx.cache.is_some();
     if r.header_only && !job.is_head && !matches!(status, 204 | 304) && !wanted {
@@ -82,25 +82,19 @@ pub(in crate::modules) async fn pass_on(r: &mut Request, conf: &Conf, job: &Job,
         done_early(r, job, answer, keep, length);
         return Verdict::Answered;
     }
-    let way = relay::Way {
-        buffering,
-        rate,
-        keep,
-        length: length.filter(|_| !chunked),
-        trailers: *conf.upstream.pass_trailers,
-    };
-    relay::body(r, job, &conf.upstream, answer, way).await
+    let way = relay::Way { buffering, rate, keep, length: length.filter(|_| !chunked), trailers: *conf.pass_trailers };
+    relay::body(r, job, conf, answer, way).await
 }
 
 /// The answer's body is not wanted; its connection is kept if there is none.
 fn done_early(r: &mut Request, job: &Job, answer: Answer, keep: bool, length: Option<u64>) {
-    let empty = crate::upstream::exchange::is_bodiless(&r.attempts.head, job.is_head)
+    let empty = exchange::is_bodiless(&r.attempts.head, job.is_head)
         || (length == Some(0) && r.attempts.head.header(K::TransferEncoding).is_none());
     let ms = crate::worker::clock::monotonic_ms() - answer.started_ms;
     r.attempts.current().response_ms = Some(ms);
-    crate::upstream::ended_well(r, &job.group, &answer.chosen);
+    super::ended_well(r, &job.group, &answer.chosen);
     let clean = answer.at == answer.input.len() && answer.request_sent;
-    crate::upstream::exchange::release(job, answer, keep && empty && clean);
+    exchange::release(job, answer, keep && empty && clean);
 }
 
 fn keeps_connection(r: &Request) -> bool {
@@ -117,10 +111,10 @@ pub(super) fn content_length(r: &Request) -> Option<u64> {
 }
 
 /// `proxy_intercept_errors`: an `error_page` of the location stands in for the answer.
-fn intercept(r: &mut Request, conf: &Conf, status: u16) -> Option<Verdict> {
+fn intercept(r: &mut Request, conf: &UpstreamConf, status: u16) -> Option<Verdict> {
     let shot = r.shot.clone();
     let core = &shot.location(r.location).conf.core;
-    if !*conf.upstream.intercept_errors || r.error_page {
+    if !*conf.intercept_errors || r.error_page {
         return None;
     }
     core.error_pages.iter().any(|p| p.status == status).then(|| {
@@ -141,8 +135,8 @@ fn copy_known(r: &mut Request, known: K, name: &'static str) {
 }
 
 /// `X-Accel-Redirect`
-pub(super) fn accel_redirect(r: &mut Request, conf: &Conf) -> Option<Verdict> {
-    if *conf.upstream.ignore_headers & ignore::REDIRECT != 0 {
+pub(super) fn accel_redirect(r: &mut Request, conf: &UpstreamConf) -> Option<Verdict> {
+    if *conf.ignore_headers & ignore::REDIRECT != 0 {
         return None;
     }
     let to = r.attempts.header(K::XAccelRedirect)?;
@@ -180,8 +174,8 @@ pub(super) fn accel_redirect(r: &mut Request, conf: &Conf) -> Option<Verdict> {
 }
 
 /// `X-Accel-Limit-Rate`: holds for this answer, and for the one it redirects to.
-pub(super) fn accel_limit_rate(r: &mut Request, conf: &Conf) {
-    if *conf.upstream.ignore_headers & ignore::LIMIT_RATE == 0
+pub(super) fn accel_limit_rate(r: &mut Request, conf: &UpstreamConf) {
+    if *conf.ignore_headers & ignore::LIMIT_RATE == 0
         && let Some(text) = r.attempts.header(K::XAccelLimitRate)
     {
         r.limit_rate = match r.get(text) {
@@ -191,8 +185,8 @@ pub(super) fn accel_limit_rate(r: &mut Request, conf: &Conf) {
     }
 }
 
-fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
-    if *conf.upstream.ignore_headers & ignore::BUFFERING == 0
+fn accel_buffering(r: &mut Request, conf: &UpstreamConf) -> bool {
+    if *conf.ignore_headers & ignore::BUFFERING == 0
         && let Some(text) = r.attempts.header(K::XAccelBuffering)
     {
         let text = r.get(text);
@@ -203,22 +197,16 @@ fn accel_buffering(r: &mut Request, conf: &Conf) -> bool {
             return true;
         }
     }
-    *conf.upstream.buffering
+    *conf.buffering
 }
 
 /// `X-Accel-Charset`
-pub(super) fn accel_charset(r: &mut Request, conf: &Conf) {
-    if *conf.upstream.ignore_headers & ignore::CHARSET == 0
+pub(super) fn accel_charset(r: &mut Request, conf: &UpstreamConf) {
+    if *conf.ignore_headers & ignore::CHARSET == 0
         && let Some(charset) = r.attempts.header(K::XAccelCharset)
     {
         r.headers_out.override_charset = Some(charset);
     }
-}
-
-fn is_hidden(conf: &Conf, name: &[u8], known: K) -> bool {
-    let ready = &conf.ready;
-    known.bit() & ready.hidden != 0
-        || (known == K::Other && ready.hidden_others.iter().any(|n| n.eq_ignore_ascii_case(name)))
 }
 
 /// What becomes of `Accept-Ranges`.
@@ -233,12 +221,13 @@ pub(super) enum Parts {
 }
 
 /// Copies an answer's headers into the client's.
-pub(super) fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>, parts: Parts) {
+pub(super) fn copy_headers(r: &mut Request, conf: &UpstreamConf, length: Option<u64>, parts: Parts) {
     r.headers_out.content_length = length;
+    let rewrites = &conf.headers.rewrites;
     for i in 0..r.attempts.head.headers.len() {
         let h = r.attempts.head.headers[i];
         let (name, value) = (r.attempts.text(h.name), r.attempts.text(h.value));
-        if is_hidden(conf, r.get(name), h.known) {
+        if conf.is_hidden(r.get(name), h.known) {
             continue;
         }
         match h.known {
@@ -251,20 +240,20 @@ pub(super) fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>, pa
             }
             K::Location => {
                 // What the upstream says of a place without a host stays as it is: `absolute_redirect` is for our own.
-                let rewritten = rewrite::apply(r, &conf.ready.redirects, value);
+                let rewritten = rewrite::apply(r, &rewrites.redirects, value);
                 let known = if rewritten.is_some() { K::Location } else { K::Other };
                 r.headers_out.lines.push(HeaderOut { name, value: rewritten.unwrap_or(value), known });
             }
             K::Refresh => {
-                let value = rewrite::refresh(r, &conf.ready.redirects, value);
+                let value = rewrite::refresh(r, &rewrites.redirects, value);
                 r.headers_out.lines.push(HeaderOut { name, value, known: K::Refresh });
             }
             K::SetCookie => {
-                let value = rewrite::set_cookie(r, conf, value);
+                let value = rewrite::set_cookie(r, rewrites, value);
                 r.headers_out.lines.push(HeaderOut { name, value, known: K::SetCookie });
             }
             K::Upgrade if r.version >= Version::HTTP20 => {}
-            K::AcceptRanges if *conf.upstream.force_ranges => {}
+            K::AcceptRanges if *conf.force_ranges => {}
             K::AcceptRanges if parts != Parts::AsSaid => {
                 r.allow_ranges = true;
                 r.single_range = parts == Parts::One;
@@ -274,8 +263,8 @@ pub(super) fn copy_headers(r: &mut Request, conf: &Conf, length: Option<u64>, pa
     }
     // What the upstream is trusted with and does not send is not made up.
     for (name, known) in [("Date", K::Date), ("Server", K::Server)] {
-        let passed = || conf.upstream.pass_headers.iter().any(|n| name.as_bytes().eq_ignore_ascii_case(n));
-        if !conf.upstream.pass_headers.is_empty() && !r.headers_out.has(known) && passed() {
+        let passed = || conf.pass_headers.iter().any(|n| name.as_bytes().eq_ignore_ascii_case(n));
+        if !conf.pass_headers.is_empty() && !r.headers_out.has(known) && passed() {
             r.headers_out.add(known, name, Text::EMPTY);
         }
     }
@@ -302,8 +291,8 @@ fn set_content_type(r: &mut Request, value: Text) {
     }
 }
 
-fn open_store(r: &mut Request, conf: &Conf) {
-    let path = match &*conf.upstream.store {
+fn open_store(r: &mut Request, conf: &UpstreamConf) {
+    let path = match &*conf.store {
         Store::Off => return,
         Store::On => root::path_of(r),
         Store::Path(p) => {
@@ -314,5 +303,5 @@ fn open_store(r: &mut Request, conf: &Conf) {
     if r.attempts.head.status != 200 {
         return;
     }
-    r.ctx.store = crate::upstream::store::Store::open(&conf.upstream.temp_path, path, *conf.upstream.store_access);
+    r.ctx.store = crate::upstream::store::Store::open(&conf.temp_path, path, *conf.store_access);
 }

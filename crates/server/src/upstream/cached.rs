@@ -1,0 +1,152 @@
+//! What a cache does for a module with an upstream: asks it first, sends what is in it, judges and keeps what the upstream says.
+//! What is done is in `cache`; here is how it meets the way of an answer.
+
+use super::cgi;
+use super::conf::UpstreamConf;
+use super::pass_on::{self, Parts};
+use super::settings::next;
+use crate::cache::entry::Entry;
+use crate::cache::lookup::{self, Look, Outcome};
+use crate::cache::{Status, caching};
+use crate::log_error;
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::Verdict;
+use crate::request::{Request, Text, Version};
+use wire::http1::Parsed;
+use wire::http1::response::ResponseParser;
+
+/// Asks the cache. None: the upstream is to be asked. `own_key` is the key where none is configured.
+pub async fn look(
+    r: &mut Request,
+    conf: &UpstreamConf,
+    owner: &'static str,
+    own_key: impl FnOnce(&mut Request) -> Text,
+) -> Option<Verdict> {
+    if r.ctx.cache.is_some() {
+        // An update in the background has been looked up by whom it is for.
+        return None;
+    }
+    r.attempts.cache = None;
+    let outcome = match lookup::look(r, &conf.cache, conf, owner, own_key) {
+        Look::Now(outcome) => outcome,
+        Look::Open(caching) => Box::pin(lookup::open(r, &conf.cache, conf, caching)).await,
+    };
+    match outcome {
+        Outcome::Ask => None,
+        Outcome::End(verdict) => Some(verdict),
+        Outcome::Serve(entry) => Some(resend(r, conf, &entry)),
+    }
+}
+
+/// Headers that ask for less than a whole answer, which the cache cannot do with.
+pub fn is_for_client(known: K) -> bool {
+    matches!(known, K::IfModifiedSince | K::IfUnmodifiedSince | K::IfMatch | K::IfNoneMatch | K::Range | K::IfRange)
+}
+
+/// There is no answer: an old one may do.
+pub fn failed(r: &mut Request, conf: &UpstreamConf, verdict: Verdict) -> Verdict {
+    let kinds = std::mem::take(&mut r.attempts.failed);
+    let Some(caching) = &mut r.ctx.cache else { return verdict };
+    let expired = r.attempts.cache == Some(Status::Expired);
+    if kinds != 0
+        && expired
+        && (caching.stale_error || caching.may_be_stale(&conf.cache, kinds))
+        && let Some(entry) = caching.entry.take()
+    {
+        r.attempts.cache = Some(Status::Stale);
+        return resend(r, conf, &entry);
+    }
+    if let Verdict::Status(status @ (502 | 504)) = verdict
+        && kinds != 0
+    {
+        caching.note_error(&conf.cache, status);
+    }
+    verdict
+}
+
+/// What to send in place of an answer with this status, whose head was just read: what is in the cache, if the answer is a
+/// failure for which that may be sent, or confirms it. Otherwise judges the answer.
+pub(super) fn instead(r: &mut Request, conf: &UpstreamConf, status: u16) -> Option<Entry> {
+    let mut caching = r.ctx.cache.take()?;
+    let expired = r.attempts.cache == Some(Status::Expired);
+    let ignored = *conf.ignore_headers;
+    let mut entry = None;
+    if expired
+        && let Some(kind) = next::of_status(status)
+        && caching.may_be_stale(&conf.cache, kind)
+    {
+        entry = caching.entry.take();
+        r.attempts.cache = Some(Status::Stale);
+    } else {
+        caching.judge(r, ignored);
+    }
+    if expired && status == 304 && *conf.cache.revalidate && caching.entry.is_some() {
+        r.attempts.cache = Some(Status::Revalidated);
+        entry.clone_from(&caching.entry);
+    }
+    r.ctx.cache = Some(caching);
+    entry
+}
+
+/// Sends what is in the cache (`ngx_http_upstream_cache_send`).
+pub(super) fn resend(r: &mut Request, conf: &UpstreamConf, entry: &Entry) -> Verdict {
+    if !load_head(r, entry) {
+        log_error!(r, Crit, "cache file contains invalid header");
+        return Verdict::Status(500);
+    }
+    let ignored = *conf.ignore_headers;
+    if r.attempts.cache == Some(Status::Revalidated)
+        && let Some(caching) = r.ctx.cache.take()
+    {
+        caching::confirm(r, &caching, &conf.cache, ignored);
+    }
+    r.disable_not_modified = !caching::judge(r, ignored).allows();
+    pass_on::accel_limit_rate(r, conf);
+    if let Some(verdict) = pass_on::accel_redirect(r, conf) {
+        return verdict;
+    }
+    let chunked = r.attempts.head.header(K::TransferEncoding).is_some();
+    let length = pass_on::content_length(r).filter(|_| !chunked);
+    pass_on::copy_headers(r, conf, length, Parts::Any);
+    if r.attempts.head.version < Version::HTTP10 {
+        r.headers_out.status = 200;
+    } else {
+        r.headers_out.status = r.attempts.head.status;
+        let line = r.attempts.head.status_line;
+        r.headers_out.status_line = (line.start < line.end).then(|| r.attempts.text(line));
+    }
+    pass_on::accel_charset(r, conf);
+    if *conf.force_ranges {
+        r.allow_ranges = true;
+    }
+    if let Err(verdict) = r.send_header() {
+        return verdict;
+    }
+    match r.send_body(entry.chunk(), true) {
+        Ok(()) => Verdict::Answered,
+        Err(verdict) => verdict,
+    }
+}
+
+/// Makes an entry's head the upstream's last. False: it is none.
+fn load_head(r: &mut Request, entry: &Entry) -> bool {
+    let bytes = entry.head().answer;
+    let base = r.arena.mark();
+    r.arena.push(bytes);
+    let attempts = &mut r.attempts;
+    (attempts.head_base, attempts.head_len) = (base as u32, bytes.len() as u32);
+    attempts.head.headers.clear();
+    if bytes.is_empty() {
+        // HTTP/0.9 has none.
+        (attempts.head.status, attempts.head.version) = (200, Version::HTTP09);
+        return true;
+    }
+    if attempts.is_cgi {
+        return cgi::parse(&mut attempts.head, bytes);
+    }
+    let parsed = ResponseParser::default().parse(bytes, &mut attempts.head);
+    if attempts.head.version >= Version::HTTP20 {
+        super::http2::head::complete(&mut attempts.head);
+    }
+    matches!(parsed, Ok(Parsed::Complete { .. }))
+}

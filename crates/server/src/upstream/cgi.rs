@@ -1,0 +1,54 @@
+//! The heads of CGI's answers (RFC 3875 section 6), which FastCGI, uwsgi and SCGI share: headers, and `Status` in place of a status
+//! line. An application behind uwsgi or SCGI may send a status line as well.
+
+use wire::http1::known::KnownHeader as K;
+use wire::http1::response::{ResponseHead, ResponseParser};
+use wire::http1::{Parsed, Version};
+use wire::span::Span;
+
+/// How a status line begins.
+const STATUS_LINE: &[u8] = b"HTTP/";
+
+/// The parser for a head that begins with these bytes; none: there are too few of them to tell.
+pub(super) fn parser(bytes: &[u8]) -> Option<ResponseParser> {
+    let seen = bytes.len().min(STATUS_LINE.len());
+    if bytes[..seen] != STATUS_LINE[..seen] {
+        return Some(ResponseParser::without_status_line());
+    }
+    (seen == STATUS_LINE.len()).then(ResponseParser::default)
+}
+
+/// Completes a head: `Status`, or what stands for it, where it has no status line of its own. `keep`: the application leaves the
+/// connection open. The error is logged by the caller.
+pub(super) fn complete(head: &mut ResponseHead, bytes: &[u8], keep: bool) -> Result<(), String> {
+    // The body's end is the protocol's business.
+    head.headers.retain(|h| h.known != K::TransferEncoding);
+    head.present &= !K::TransferEncoding.bit();
+    if bytes.starts_with(STATUS_LINE) {
+        return Ok(());
+    }
+    head.version = if keep { Version::HTTP11 } else { Version::HTTP10 };
+    head.status_line = Span::default();
+    let Some(line) = head.header(K::Status).copied() else {
+        head.status = if head.header(K::Location).is_some() { 302 } else { 200 };
+        return Ok(());
+    };
+    let value = line.value.of(bytes);
+    let digits = value.get(..3).filter(|d| d.iter().all(u8::is_ascii_digit));
+    let code = digits.and_then(|d| std::str::from_utf8(d).ok()?.parse().ok());
+    let Some(code) = code else {
+        return Err(format!("upstream sent invalid status \"{}\"", String::from_utf8_lossy(value)));
+    };
+    head.status = code;
+    if value.len() > 3 {
+        head.status_line = line.value;
+    }
+    Ok(())
+}
+
+/// Reads a whole head again that was read before. False: it is none.
+pub fn parse(head: &mut ResponseHead, bytes: &[u8]) -> bool {
+    *head = ResponseHead::default();
+    let Some(mut parser) = parser(bytes) else { return false };
+    matches!(parser.parse(bytes, head), Ok(Parsed::Complete { .. })) && complete(head, bytes, false).is_ok()
+}
