@@ -11,6 +11,7 @@ mod auth;
 mod bad_requests;
 mod balancing;
 mod cache;
+mod cgi_upstreams;
 mod closing;
 mod compression;
 mod configuration;

@@ -84,6 +84,11 @@ impl Pass {
         Ok(Some(Arc::new(Pass { to, node: node.clone(), group: OnceLock::new() })))
     }
 
+    /// The place, where it has no variables.
+    pub(super) fn fixed(&self) -> Option<&[u8]> {
+        self.to.as_fixed()
+    }
+
     /// Finds the group of a place without variables, whose name is what `name` makes of it.
     pub(super) fn find(&self, build: &mut Build<'_>, name: impl FnOnce(&[u8]) -> &[u8]) {
         let Some(fixed) = self.to.as_fixed() else { return };

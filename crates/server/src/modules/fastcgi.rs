@@ -15,7 +15,7 @@ use crate::upstream::fastcgi::SCHEME;
 use crate::upstream::job::{FastCgi, JobBody, Protocol};
 use crate::upstream::request_body::{self, Wanted};
 use crate::upstream::settings::next;
-use crate::{buffering_directives, cache_directives, upstream_directives};
+use crate::{buffering_directives, cache_directives, header_directives, upstream_directives};
 use conf::{Node, Problem};
 use std::sync::Arc;
 
@@ -35,6 +35,9 @@ pub const DIRECTIVES: &[Directive] = &[
 /// Those that all modules with an upstream have.
 pub const COMMON_DIRECTIVES: &[Directive] =
     upstream_directives!("fastcgi", fastcgi, &next::words_but(next::HTTP_502 | next::HTTP_504));
+
+/// Those of modules whose peers send headers.
+pub const HEADER_DIRECTIVES: &[Directive] = header_directives!("fastcgi", fastcgi);
 
 /// Those of modules that buffer.
 pub const BUFFERING_DIRECTIVES: &[Directive] = buffering_directives!("fastcgi", fastcgi);

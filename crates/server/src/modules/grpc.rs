@@ -12,7 +12,7 @@ use crate::request::{Request, Version};
 use crate::upstream::group::GroupId;
 use crate::upstream::names;
 use crate::upstream::settings::next;
-use crate::upstream_directives;
+use crate::{header_directives, upstream_directives};
 use conf::{Node, Problem};
 use std::sync::{Arc, OnceLock};
 
@@ -24,6 +24,9 @@ pub const DIRECTIVES: &[Directive] = &[
 
 /// Those that all modules with an upstream have.
 pub const COMMON_DIRECTIVES: &[Directive] = upstream_directives!("grpc", grpc.proxy, &next::words_but(next::UPDATING));
+
+/// Those of modules whose peers send headers.
+pub const HEADER_DIRECTIVES: &[Directive] = header_directives!("grpc", grpc.proxy);
 
 /// The prefix of the module's directives.
 const OWNER: &str = "grpc";

@@ -39,6 +39,7 @@ pub mod listen;
 pub mod log;
 mod log_format;
 pub mod map;
+pub mod memcached;
 pub mod mirror;
 pub mod not_modified;
 pub mod open_file_cache;
@@ -52,6 +53,7 @@ pub mod realip;
 pub mod referer;
 pub mod rewrite;
 pub mod root;
+pub mod scgi;
 pub mod secure_link;
 pub mod slice;
 pub mod split_clients;
@@ -78,6 +80,7 @@ pub mod upstream_server;
 pub mod upstream_state;
 pub mod upstream_variables;
 pub mod userid;
+pub mod uwsgi;
 pub mod variables;
 
 use crate::config::shared::Shared;
@@ -119,16 +122,32 @@ const DIRECTIVES: &[&[Directive]] = &[
     mirror::DIRECTIVES,
     proxy::DIRECTIVES,
     proxy::COMMON_DIRECTIVES,
+    proxy::HEADER_DIRECTIVES,
     proxy::BUFFERING_DIRECTIVES,
     proxy::cache::DIRECTIVES,
     proxy::cache::CONVERT_HEAD,
     proxy::ssl::DIRECTIVES,
     fastcgi::DIRECTIVES,
     fastcgi::COMMON_DIRECTIVES,
+    fastcgi::HEADER_DIRECTIVES,
     fastcgi::BUFFERING_DIRECTIVES,
     fastcgi::CACHE_DIRECTIVES,
+    scgi::DIRECTIVES,
+    scgi::COMMON_DIRECTIVES,
+    scgi::HEADER_DIRECTIVES,
+    scgi::BUFFERING_DIRECTIVES,
+    scgi::CACHE_DIRECTIVES,
+    uwsgi::DIRECTIVES,
+    uwsgi::COMMON_DIRECTIVES,
+    uwsgi::HEADER_DIRECTIVES,
+    uwsgi::BUFFERING_DIRECTIVES,
+    uwsgi::CACHE_DIRECTIVES,
+    proxy::ssl::UWSGI_DIRECTIVES,
+    memcached::DIRECTIVES,
+    memcached::COMMON_DIRECTIVES,
     grpc::DIRECTIVES,
     grpc::COMMON_DIRECTIVES,
+    grpc::HEADER_DIRECTIVES,
     proxy::ssl::GRPC_DIRECTIVES,
     upstream_block::DIRECTIVES,
     upstream_server::DIRECTIVES,
@@ -311,6 +330,12 @@ location_confs! {
     proxy shared,
     /// `fastcgi_pass`.
     fastcgi shared,
+    /// `scgi_pass`.
+    scgi shared,
+    /// `uwsgi_pass`.
+    uwsgi shared,
+    /// `memcached_pass`.
+    memcached shared,
     /// `grpc_pass`.
     grpc shared,
     /// `add_header`, `expires`.
@@ -542,6 +567,9 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     }
     proxy::finish_level(build, level, parent);
     fastcgi::finish_level(build, level, parent);
+    memcached::finish_level(build, level, parent);
+    uwsgi::finish_level(build, level, parent);
+    scgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);
     health_check::finish_level(build, level);
     referer::finish_level(build, level, parent);

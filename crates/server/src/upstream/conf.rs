@@ -19,6 +19,8 @@ pub struct UpstreamConf {
     pub cache: CacheSettings,
     /// `*_ssl_*`
     pub ssl: SslSettings,
+    /// A 404 is answered by the location's own page, whatever the peer says with it (memcached).
+    pub intercept_not_found: bool,
     /// What is done to headers of answers on their way to the client.
     pub headers: Arc<AnswerHeaders>,
 }

@@ -1,4 +1,4 @@
-//! The directives that modules with an upstream have in common, each module under its own prefix: two tables, and how their values
+//! The directives that modules with an upstream have in common, each module under its own prefix: three tables, and how their values
 //! are read.
 
 use super::settings::{Bind, Store};
@@ -14,7 +14,7 @@ macro_rules! upstream_directives {
     ($prefix:literal, $($conf:ident).+, $next:expr) => {{
         use $crate::config::{http, set};
         use $crate::upstream::conf::UpstreamConf;
-        use $crate::upstream::{directives, settings::ignore};
+        use $crate::upstream::directives;
         fn conf<'s>(scope: &'s mut $crate::config::Scope<'_, '_>) -> &'s mut UpstreamConf {
             &mut scope.level.conf.$($conf).+.upstream
         }
@@ -33,6 +33,21 @@ macro_rules! upstream_directives {
                 set::value(&mut conf(s).bind, n, bind)
             }),
             http(concat!($prefix, "_socket_keepalive"), |s, n| set::flag(&mut conf(s).socket_keepalive, n)),
+        ]
+    }};
+}
+
+/// The directives under `$prefix` of modules whose peers send headers; see [`crate::upstream_directives`].
+#[macro_export]
+macro_rules! header_directives {
+    ($prefix:literal, $($conf:ident).+) => {{
+        use $crate::config::{http, set};
+        use $crate::upstream::conf::UpstreamConf;
+        use $crate::upstream::settings::ignore;
+        fn conf<'s>(scope: &'s mut $crate::config::Scope<'_, '_>) -> &'s mut UpstreamConf {
+            &mut scope.level.conf.$($conf).+.upstream
+        }
+        &[
             http(concat!($prefix, "_socket_rcvbuf"), |s, n| set::size(&mut conf(s).socket_rcvbuf, n)),
             http(concat!($prefix, "_socket_sndbuf"), |s, n| set::size(&mut conf(s).socket_sndbuf, n)),
             http(concat!($prefix, "_intercept_errors"), |s, n| set::flag(&mut conf(s).intercept_errors, n)),

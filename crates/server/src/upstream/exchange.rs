@@ -7,6 +7,7 @@ use super::fastcgi::Records;
 use super::http2;
 use super::job::{Job, Protocol};
 use super::layer::Layer;
+use super::memcached::Reply;
 use super::pool::{self, Connection, InUse};
 use super::settings::{UpstreamSettings, next};
 use crate::connection::{Session, doing, pool as buffers};
@@ -117,8 +118,10 @@ pub async fn ask(
         Err(f) => return Err((f, chosen)),
     };
     connection.requests += 1;
-    if let Protocol::FastCgi(f) = &job.protocol {
-        connection.layer = Layer::Records(Box::new(Records::new(f.keep)));
+    match &job.protocol {
+        Protocol::FastCgi(f) => connection.layer = Layer::Records(Box::new(Records::new(f.keep))),
+        Protocol::Memcached(asked) => connection.layer = Layer::Reply(Box::new(Reply::new(asked.clone()))),
+        Protocol::Http1(_) | Protocol::Http2(_) | Protocol::Cgi(_) => {}
     }
     r.doing = doing::SENDING_REQUEST;
     let mut this = Try { job, conf, connection, input: Vec::new(), reused };

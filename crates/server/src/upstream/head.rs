@@ -111,7 +111,7 @@ impl Try<'_> {
     /// Checks a whole head and puts its texts into the arena.
     fn accept(&self, r: &mut Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), Failure> {
         let status = match &self.job.protocol {
-            Protocol::Http1(_) => Ok(()),
+            Protocol::Http1(_) | Protocol::Memcached(_) => Ok(()),
             Protocol::Http2(_) => {
                 super::http2::head::complete(head);
                 Ok(())

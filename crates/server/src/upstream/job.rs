@@ -1,6 +1,7 @@
 //! What is asked of the peers of a group: by the protocol's module (`modules::proxy`, `modules::fastcgi`), for `retry`.
 
 use super::group::Group;
+use super::memcached::Asked;
 use crate::request::body::Stored;
 use crate::tls::client::Secure;
 use std::net::SocketAddr;
@@ -30,7 +31,7 @@ impl Job {
     pub(super) fn secure(&self) -> Option<&Secure> {
         match &self.protocol {
             Protocol::Http1(secure) | Protocol::Http2(secure) | Protocol::Cgi(secure) => secure.as_deref(),
-            Protocol::FastCgi(_) => None,
+            Protocol::FastCgi(_) | Protocol::Memcached(_) => None,
         }
     }
 
@@ -58,6 +59,8 @@ pub enum Protocol {
     FastCgi(FastCgi),
     /// Something else whose answers are CGI's, and whose requests are a head and a body: uwsgi, SCGI.
     Cgi(Option<Box<Secure>>),
+    /// memcached.
+    Memcached(Asked),
 }
 
 /// What is different with FastCGI.

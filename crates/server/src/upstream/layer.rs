@@ -1,10 +1,11 @@
-//! What stands between a connection to a peer and whoever reads its answer: nothing (HTTP/1), records (FastCGI), or a stream
+//! What stands between a connection to a peer and whoever reads its answer: nothing (HTTP/1), records (FastCGI), lines (memcached), or a stream
 //! of a connection that requests share (HTTP/2). `exchange` and `relay` see bytes of a head and a body in every case.
 
 use super::exchange::Failure;
 use super::fastcgi::{self, Records};
 use super::http2::Stream;
 use super::job::Job;
+use super::memcached::{self, Reply};
 use super::pool::Connection;
 use super::settings::UpstreamSettings;
 use crate::request::Request;
@@ -19,6 +20,8 @@ pub enum Layer {
     Plain,
     /// FastCGI.
     Records(Box<Records>),
+    /// memcached.
+    Reply(Box<Reply>),
     /// HTTP/2: the connection's own socket is none.
     Stream(Box<Stream>),
 }
@@ -29,6 +32,7 @@ impl Connection {
         match &mut self.layer {
             Layer::Plain => self.socket.poll_read(cx, buf),
             Layer::Records(records) => records.poll_read(&mut self.socket, cx, buf),
+            Layer::Reply(reply) => reply.poll_read(&mut self.socket, cx, buf),
             Layer::Stream(stream) => stream.poll_read(buf).map(Ok),
         }
     }
@@ -37,7 +41,8 @@ impl Connection {
     pub fn poll_news(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.layer {
             Layer::Records(records) if records.is_over() => Poll::Ready(Ok(())),
-            Layer::Plain | Layer::Records(_) => self.socket.poll_readable(cx),
+            Layer::Reply(reply) if reply.is_over() => Poll::Ready(Ok(())),
+            Layer::Plain | Layer::Records(_) | Layer::Reply(_) => self.socket.poll_readable(cx),
             Layer::Stream(stream) => stream.poll_news().map(Ok),
         }
     }
@@ -47,6 +52,7 @@ impl Connection {
         match &mut self.layer {
             Layer::Plain => self.socket.try_read(buf),
             Layer::Records(records) => records.try_read(&mut self.socket, buf),
+            Layer::Reply(reply) => reply.try_read(&mut self.socket, buf),
             Layer::Stream(stream) => match stream.poll_read(buf) {
                 Poll::Ready(n) => Ok(n),
                 Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
@@ -59,6 +65,7 @@ impl Connection {
         match &self.layer {
             Layer::Plain => false,
             Layer::Records(records) => records.has_ended(),
+            Layer::Reply(reply) => reply.has_ended(),
             Layer::Stream(stream) => stream.has_ended(),
         }
     }
@@ -67,7 +74,7 @@ impl Connection {
     pub fn what_ends(&self) -> &'static str {
         match &self.layer {
             Layer::Records(records) if records.has_ended() => "FastCGI stdout",
-            Layer::Plain | Layer::Records(_) => "connection",
+            Layer::Plain | Layer::Records(_) | Layer::Reply(_) => "connection",
             Layer::Stream(_) => "stream",
         }
     }
@@ -77,6 +84,7 @@ impl Connection {
         match &self.layer {
             Layer::Plain => false,
             Layer::Records(records) => records.is_garbled(),
+            Layer::Reply(reply) => reply.is_garbled(),
             Layer::Stream(stream) => stream.is_broken(),
         }
     }
@@ -86,6 +94,7 @@ impl Connection {
         match &self.layer {
             Layer::Plain => false,
             Layer::Records(records) => !records.is_over(),
+            Layer::Reply(reply) => !reply.is_over(),
             Layer::Stream(stream) => !stream.has_ended(),
         }
     }
@@ -95,6 +104,7 @@ impl Connection {
         match &self.layer {
             Layer::Plain => false,
             Layer::Records(records) => records.is_cut(),
+            Layer::Reply(reply) => !reply.is_complete(),
             Layer::Stream(stream) => !stream.has_ended(),
         }
     }
@@ -104,6 +114,7 @@ impl Connection {
         match &self.layer {
             Layer::Plain => true,
             Layer::Records(records) => records.is_complete(),
+            Layer::Reply(reply) => reply.is_complete(),
             Layer::Stream(_) => false,
         }
     }
@@ -155,6 +166,7 @@ impl Connection {
     pub fn complain(&mut self, r: &mut Request, job: &Job) -> Option<Failure> {
         match &mut self.layer {
             Layer::Plain => None,
+            Layer::Reply(reply) => memcached::complain(r, reply),
             Layer::Records(records) => fastcgi::complain(r, records, job.caught()).then(fastcgi::failure),
             Layer::Stream(stream) => stream.complain(r),
         }

@@ -18,6 +18,7 @@ pub mod http2;
 pub mod job;
 pub mod layer;
 pub mod live;
+pub mod memcached;
 pub mod names;
 pub mod pass_on;
 pub mod peer;

@@ -114,6 +114,9 @@ pub(super) fn content_length(r: &Request) -> Option<u64> {
 fn intercept(r: &mut Request, conf: &UpstreamConf, status: u16) -> Option<Verdict> {
     let shot = r.shot.clone();
     let core = &shot.location(r.location).conf.core;
+    if status == 404 && conf.intercept_not_found {
+        return Some(Verdict::Status(404));
+    }
     if !*conf.intercept_errors || r.error_page {
         return None;
     }

@@ -62,6 +62,15 @@ pub mod next {
         WORDS.iter().filter(|(_, bit)| bit & bits == 0).copied().collect()
     }
 
+    /// The words of `memcached_next_upstream`.
+    pub const MEMCACHED_WORDS: &[(&str, u32)] = &[
+        ("error", ERROR),
+        ("timeout", TIMEOUT),
+        ("invalid_response", INVALID_HEADER),
+        ("not_found", HTTP_404),
+        ("off", OFF),
+    ];
+
     /// The bit for a status.
     pub fn of_status(status: u16) -> Option<u32> {
         Some(match status {

@@ -10,7 +10,7 @@ use crate::modules::ignored;
 use crate::request::Version;
 use crate::request::phases::Content;
 use crate::upstream::settings::next;
-use crate::{buffering_directives, upstream_directives};
+use crate::{buffering_directives, header_directives, upstream_directives};
 use conf::{Contexts, Node, Problem, Word};
 use std::sync::Arc;
 
@@ -38,6 +38,9 @@ pub const DIRECTIVES: &[Directive] = &[
 
 /// Those that all modules with an upstream have.
 pub const COMMON_DIRECTIVES: &[Directive] = upstream_directives!("proxy", proxy, next::WORDS);
+
+/// Those of modules whose peers send headers.
+pub const HEADER_DIRECTIVES: &[Directive] = header_directives!("proxy", proxy);
 
 /// Those of modules that buffer.
 pub const BUFFERING_DIRECTIVES: &[Directive] = buffering_directives!("proxy", proxy);

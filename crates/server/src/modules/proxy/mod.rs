@@ -9,7 +9,7 @@ pub mod ssl;
 mod url;
 
 pub(super) use directives::set_header;
-pub use directives::{BUFFERING_DIRECTIVES, COMMON_DIRECTIVES, DIRECTIVES};
+pub use directives::{BUFFERING_DIRECTIVES, COMMON_DIRECTIVES, DIRECTIVES, HEADER_DIRECTIVES};
 pub(super) use request::{Built, build, request_body};
 
 use crate::config::complex::Complex;

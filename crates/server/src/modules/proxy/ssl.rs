@@ -60,6 +60,8 @@ macro_rules! ssl_directives {
 
 /// `proxy_ssl_*`
 pub const DIRECTIVES: &[Directive] = ssl_directives!("proxy", proxy);
+/// `uwsgi_ssl_*`
+pub const UWSGI_DIRECTIVES: &[Directive] = ssl_directives!("uwsgi", uwsgi);
 /// `grpc_ssl_*`
 pub const GRPC_DIRECTIVES: &[Directive] = ssl_directives!("grpc", grpc.proxy);
 
