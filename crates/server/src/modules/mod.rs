@@ -618,7 +618,7 @@ pub fn configure_arguments() -> String {
         "--with-stream_ssl_preread_module",
         "--with-debug",
     ];
-    let without = ["memcached", "uwsgi", "scgi", "browser"];
+    let without = ["browser"];
     let without = without.iter().map(|m| format!("--without-http_{m}_module"));
     with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
 }
