@@ -33,8 +33,9 @@ dist: setup ## the binary as packages ship it: laid out by a profile of its case
 	@$(CARGO) build --release --locked -p floor
 	@perf/optimize.py
 
-run: build ## builds and starts `ironweir demo`
-	@exec $$($(CARGO) metadata --format-version 1 --no-deps --locked | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/release/ironweir demo --port $(PORT)
+run: setup-build ## builds (quickly: not the binary for packages) and starts `ironweir demo`
+	@$(CARGO) build --profile quick --locked -p ironweir
+	@exec $$($(CARGO) metadata --format-version 1 --no-deps --locked | sed 's/.*"target_directory":"\([^"]*\)".*/\1/')/quick/ironweir demo --port $(PORT)
 
 # One profile (dev, with its assertions) for unit tests and whole-binary tests; all results are shown, not only the first
 # failure's.
