@@ -34,6 +34,7 @@ mod http3_floods;
 mod includes;
 mod keepalive;
 mod metrics;
+mod operation;
 mod otel;
 mod parity;
 mod processes;

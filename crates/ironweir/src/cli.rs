@@ -58,7 +58,9 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, Str
                 b'q' => o.quiet = true,
                 b'p' | b'e' | b'c' | b'g' | b's' => {
                     let value = if rest.is_empty() { args.next() } else { Some(rest.to_vec()) };
-                    let value = value.filter(|v| !v.is_empty() || *letter == b'e').ok_or_else(|| missing(*letter))?;
+                    let value = value
+                        .filter(|v| !v.is_empty() || matches!(letter, b'e' | b'g'))
+                        .ok_or_else(|| missing(*letter))?;
                     let path = || PathBuf::from(OsString::from_vec(value.clone()));
                     match letter {
                         b'p' => prefix = Some(path()),

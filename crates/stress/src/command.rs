@@ -17,6 +17,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
+use wire::terminal::lines;
 
 /// Could not run.
 const FAILED: u8 = 1;
@@ -34,7 +35,7 @@ pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode 
     match options::parse(&STRESS, arguments).and_then(|o| dispatch(&o, version)) {
         Ok(code) => ExitCode::from(code),
         Err(text) => {
-            eprintln!("ironweir stress: {text}");
+            eprintln!("ironweir stress: {}", lines(&text));
             ExitCode::from(FAILED)
         }
     }
@@ -157,7 +158,7 @@ fn whole(record: Record) -> Result<Record, String> {
     }
 }
 
-/// The standard output belongs to `--json -` alone.
+/// The standard output belongs to `--json -` alone. What targets and agents say is shown, and steers no terminal.
 struct Printer {
     is_silent: bool,
 }
@@ -166,7 +167,7 @@ impl Printer {
     fn print(&mut self, text: &str) {
         if !self.is_silent {
             // A closed pipe ends nothing: the files are still to be written.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            let _ = std::io::stdout().write_all(lines(text).as_bytes());
         }
     }
 }

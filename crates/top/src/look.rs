@@ -4,6 +4,7 @@ use crate::client::Client;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;
+use wire::terminal::plain;
 
 /// One look.
 pub(crate) struct Look {
@@ -45,12 +46,7 @@ fn number(value: &Value, pointer: &str) -> u64 {
 
 /// A text of others, which must not steer the terminal.
 fn text(value: &Value, name: &str) -> String {
-    plain(value[name].as_str().unwrap_or_default())
-}
-
-/// A text without control characters.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
+    plain(value[name].as_str().unwrap_or_default()).into_owned()
 }
 
 fn list(value: Option<Value>, name: &str) -> Vec<Value> {
@@ -246,7 +242,7 @@ mod tests {
     #[test]
     fn texts_cannot_steer_the_terminal() {
         let peer = Peer::read("http", "g", &json!({"server": "a\u{1b}[2J:1", "reason": "x\r\ny\u{9b}3"}));
-        assert_eq!((peer.server.as_str(), peer.reason.as_str()), ("a[2J:1", "xy3"));
+        assert_eq!((peer.server.as_str(), peer.reason.as_str()), ("a\\x1b[2J:1", "x\\x0d\\x0ay\\x9b3"));
     }
 
     #[test]

@@ -15,6 +15,7 @@ pub mod preread;
 pub mod proxy_protocol;
 pub mod range;
 pub mod span;
+pub mod terminal;
 pub mod tls;
 pub mod trace_context;
 pub mod units;

@@ -6,7 +6,7 @@ use super::sys::{self, Forked, Signals};
 use super::{Options, Plan, Service, pidfile, signals, title};
 use crate::listen::socket::{INHERIT_VARIABLE, Listeners, NotOpened};
 use crate::log::error::{self, Errno, ErrorLog};
-use crate::log::file::OpenFiles;
+use crate::log::file::{Moved, OpenFiles};
 use crate::server_log;
 use crate::settings::{DirectorySpec, ErrorLogTarget, ProcessSettings};
 use rustix::process::{Resource, getrlimit, setsid};
@@ -21,7 +21,7 @@ pub(super) fn run(service: &mut dyn Service, options: Options) -> ExitCode {
     let inherited_value = std::env::var(INHERIT_VARIABLE).ok();
     let old = inherited_value.as_deref().map(Listeners::inherited).unwrap_or_default();
     let files = OpenFiles::default();
-    let Ok(first) = prepare(service, &files, &old, 1) else { return ExitCode::FAILURE };
+    let Ok((first, _)) = prepare(service, &files, &old, 1) else { return ExitCode::FAILURE };
     // Unix sockets the new configuration lacks keep their files: the old binary may have to come back.
     drop(old);
     error::set_default_log(first.log.clone());
@@ -74,24 +74,25 @@ pub(super) struct Started {
 #[derive(Debug)]
 pub struct Refused;
 
-/// Loads the configuration and opens everything it needs; changes nothing of what runs.
+/// Loads the configuration and opens everything it needs; changes nothing of what runs. Also the log files that are open
+/// under a path which means another file by now.
 pub(super) fn prepare(
     service: &mut dyn Service,
     files: &OpenFiles,
     old: &Listeners,
     generation: u64,
-) -> Result<Running, Refused> {
+) -> Result<(Running, Vec<Moved>), Refused> {
     let plan = service.load().map_err(|texts| {
         texts.iter().for_each(|text| server_log!(Emerg, "{text}"));
         Refused
     })?;
     create_directories(&plan.directories, &plan.process)?;
     let paths = log_paths(&plan);
-    open_all(&paths, files)?;
+    let moved = open_all(&paths, files)?;
     // The files are open, so this cannot fail.
     let log = ErrorLog::open(&plan.error_logs, files).map_err(|_| Refused)?;
     let listeners = old.open(&plan.listens, plan.process.threads).map_err(|NotOpened| Refused)?;
-    Ok(Running { generation, plan, listeners, log, paths })
+    Ok((Running { generation, plan, listeners, log, paths }, moved))
 }
 
 /// Tries everything that a start would open, for `-t`: all that fails is logged. A server that runs notices nothing.
@@ -99,18 +100,23 @@ pub(super) fn try_out(plan: &Plan) -> Result<(), Refused> {
     let outcomes = [
         pidfile::try_out(&plan.process.pid).map_err(|_| Refused),
         create_directories(&plan.directories, &plan.process),
-        open_all(&log_paths(plan), &OpenFiles::default()),
+        open_all(&log_paths(plan), &OpenFiles::default()).map(drop),
         Listeners::try_out(&plan.listens).map_err(|NotOpened| Refused),
     ];
     outcomes.into_iter().collect()
 }
 
-fn open_all(paths: &[PathBuf], files: &OpenFiles) -> Result<(), Refused> {
-    let mut outcome = Ok(());
+/// Opens what is not open yet, and finds what was moved away meanwhile.
+fn open_all(paths: &[PathBuf], files: &OpenFiles) -> Result<Vec<Moved>, Refused> {
+    let mut outcome = Ok(Vec::new());
     for path in paths {
-        if let Err(e) = files.open(path) {
-            server_log!(Emerg, "open() \"{}\" failed {}", path.display(), Errno(&e));
-            outcome = Err(Refused);
+        match (files.open_anew(path), &mut outcome) {
+            (Ok(moved), Ok(all)) => all.extend(moved),
+            (Ok(_), Err(Refused)) => {}
+            (Err(e), _) => {
+                server_log!(Emerg, "open() \"{}\" failed {}", path.display(), Errno(&e));
+                outcome = Err(Refused);
+            }
         }
     }
     outcome

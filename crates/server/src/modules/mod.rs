@@ -393,6 +393,8 @@ pub struct MainConf {
     pub health: health_check::Main,
     /// `otel_exporter`.
     pub otel: otel::Main,
+    /// `api write=on`.
+    pub api: api::Main,
 }
 
 impl MainConf {
@@ -519,6 +521,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
         stream_proxy::finish_level(build, level);
         return health_check::finish_level(build, level);
     }
+    api::finish_level(build, level);
     proxy::finish_level(build, level, parent);
     fastcgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);

@@ -37,7 +37,7 @@ pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode 
     match options::parse(&AGENT, arguments).and_then(|o| dispatch(&o, version)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
-            eprintln!("ironweir agent: {text}");
+            eprintln!("ironweir agent: {}", wire::terminal::lines(&text));
             ExitCode::FAILURE
         }
     }

@@ -1,0 +1,168 @@
+//! What operators do with a server that runs: logs that are rotated, reloads that meet trouble, an API left open.
+
+use crate::harness::{Backend, Program, Reply, Server, Site, run_stress, text, wait};
+use crate::processes::children;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Command;
+
+/// The worker process of a server.
+fn worker(server: &Server) -> Pid {
+    server.wait_for("logs/nginx.pid", "\n");
+    let master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
+    let mut found = None;
+    assert!(wait(|| {
+        found = children(master).first().copied();
+        found.is_some()
+    }));
+    Pid::from_raw(found.unwrap()).unwrap()
+}
+
+fn rename(server: &Server, from: &str, to: &str) {
+    std::fs::rename(server.dir().join(from), server.dir().join(to)).unwrap();
+}
+
+#[test]
+fn a_reload_reopens_logs_that_were_moved_away() {
+    let server = Site::server(
+        "access_log logs/a.log; location / { return 200; }
+         location /held { access_log logs/held.log combined buffer=64k; return 200; }",
+    )
+    .start();
+    server.get("/before");
+    server.get("/held/before");
+    server.wait_for("logs/a.log", "/before");
+    for log in ["a", "held", "error"] {
+        rename(&server, &format!("logs/{log}.log"), &format!("logs/{log}.old"));
+    }
+    server.signal(Signal::HUP);
+    server.wait_for("logs/held.old", "/held/before");
+    for log in ["a", "held", "error"] {
+        assert!(wait(|| server.dir().join(format!("logs/{log}.log")).exists()), "{log}");
+    }
+    // Answered by the new configuration, so written to the new file.
+    server.wait_for("logs/error.log", "exited with code 0");
+    server.get("/after");
+    server.wait_for("logs/a.log", "/after");
+    assert!(!server.read("logs/a.old").contains("/after") && !server.read("logs/a.log").contains("/before"));
+}
+
+#[test]
+fn a_reload_without_the_directory_of_its_logs_is_refused_aloud() {
+    let server =
+        Site::server("access_log @DIR@/gone/a.log; location / { return 200 before; }").file("gone/x", "").start();
+    std::fs::remove_dir_all(server.dir().join("gone")).unwrap();
+    let text = server.read("nginx.conf").replace("before", "after");
+    std::fs::write(server.dir().join("nginx.conf"), text).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for("logs/error.log", "gone/a.log\" failed (2: No such file or directory)");
+    assert_eq!(server.get("/").text(), "before");
+    std::fs::create_dir(server.dir().join("gone")).unwrap();
+    server.signal(Signal::HUP);
+    assert!(wait(|| server.get("/").text() == "after"));
+    server.wait_for("gone/a.log", "GET / ");
+}
+
+#[test]
+fn a_reload_outlives_the_worker_that_should_take_it() {
+    let server = Site::server("location / { return 200 before; }").start();
+    assert_eq!(server.get("/").text(), "before");
+    let old = worker(&server);
+    kill_process(old, Signal::STOP).unwrap();
+    let text = server.read("nginx.conf").replace("before", "after");
+    std::fs::write(server.dir().join("nginx.conf"), text).unwrap();
+    server.signal(Signal::HUP);
+    let named =
+        format!("worker process {} has not taken configuration 2 for 5 seconds: it is stopped", old.as_raw_nonzero());
+    server.wait_for("logs/error.log", &named);
+    kill_process(old, Signal::KILL).unwrap();
+    server.wait_for("logs/error.log", "configuration 2 is for the next worker process");
+    assert_eq!(server.get("/").text(), "after");
+}
+
+#[test]
+fn an_open_api_is_warned_of() {
+    let of = |text: &str| Site::server(text).file("users", "").check().1;
+    let warning = "\"api write=on\" without \"allow\", \"deny\" or a password";
+    assert!(of("location /api { api write=on; }").contains(warning));
+    assert!(of("location /api { api write=on; location /api/x { return 200; } }").matches(warning).count() == 1);
+    for guarded in [
+        "location /api { api write=on; allow 127.0.0.1; deny all; }",
+        "deny 10.0.0.0/8; location /api { api write=on; }",
+        "location /api { api write=on; auth_basic x; auth_basic_user_file users; }",
+        "location /api { api write=on; auth_request /a; }",
+        "location /api { api write=on; limit_except GET { deny all; } }",
+        "location /api { api; }",
+    ] {
+        assert!(!of(guarded).contains(warning), "{guarded}");
+    }
+    let server = Site::server("location /api { api write=on; }").start();
+    server.wait_for("logs/error.log", warning);
+}
+
+#[test]
+fn a_zone_bounds_the_servers_that_the_api_adds() {
+    let server = Site::http(
+        "upstream app { zone app 32k; server 127.0.0.1:1; }
+         server { listen 127.0.0.1:@PORT@; location /api { api write=on; allow all; } }",
+    )
+    .start();
+    let mut client = server.connect();
+    let mut add = |port: u16| {
+        let body = json!({"server": format!("127.0.0.1:{port}")}).to_string();
+        let path = "/api/9/http/upstreams/app/servers";
+        client.send(format!("POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+        client.response()
+    };
+    let refused = (2..1000).map(&mut add).find(|r| r.status != 201).expect("a zone of 32 KiB has an end");
+    assert_eq!(refused.status, 507, "{}", refused.text());
+    assert!(refused.text().contains("room for 64 servers"), "{}", refused.text());
+}
+
+#[test]
+fn no_global_directives_are_none() {
+    let site = Site::server("return 200;");
+    let dir = site.path().to_owned();
+    let server = site.start();
+    let mut command = Command::new(Program::under_test().path().unwrap());
+    let out =
+        command.arg("-p").arg(&dir).arg("-c").arg(dir.join("nginx.conf")).args(["-g", "", "-T"]).output().unwrap();
+    assert!(!String::from_utf8_lossy(&out.stderr).contains("requires parameter"), "{out:?}");
+    drop(server);
+}
+
+/// What a server that wants to steer the operator's terminal sends.
+const STEERING: &str = "a\u{1b}]0;x\u{7}\u{1b}[2J\u{9b}31m";
+
+#[test]
+fn what_a_target_says_steers_no_terminal() {
+    let backend = Backend::start(|_| {
+        let head =
+            format!("HTTP/1.1 302 Found\r\nLocation: /{STEERING}\r\nX-Who: {STEERING}\r\nContent-Length: 0\r\n\r\n");
+        Reply::Keep(head.into())
+    });
+    let url = format!("http://127.0.0.1:{}/", backend.port);
+    let out = run_stress(&format!("-t1 -c2 -n 20 --backend-header X-Who {url}"));
+    let said = text(&out);
+    assert!(said.contains("redirects (302 to /a\\x1b]0;x\\x07\\x1b[2J\\x9b31m)"), "{said:?}");
+    assert!(said.contains("100.0%  a\\x1b]0;x"), "{said:?}");
+    assert!(!said.contains(|c: char| c.is_control() && c != '\n'), "{said:?}");
+}
+
+#[test]
+fn top_waits_for_no_endless_answer() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/api", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n[\"");
+        while stream.write_all(&[b'x'; 64 * 1024]).is_ok() {}
+    });
+    let mut command = Command::new(Program::Ironweir.path().unwrap());
+    let out = command.args(["top", "--once", &url]).output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(!out.status.success() && said.contains("its answer is longer than 16 MiB"), "{said}");
+}
