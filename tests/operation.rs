@@ -166,3 +166,104 @@ fn top_waits_for_no_endless_answer() {
     let said = String::from_utf8_lossy(&out.stderr);
     assert!(!out.status.success() && said.contains("its answer is longer than 16 MiB"), "{said}");
 }
+
+/// The worker's user, where that is another than who runs the test.
+fn is_root() -> bool {
+    let root = rustix::process::geteuid().is_root();
+    if !root {
+        println!("not run as root: the worker's user is no other; left out");
+    }
+    root
+}
+
+#[test]
+fn directories_are_made_so_that_the_worker_can_use_them() {
+    if !is_root() {
+        return;
+    }
+    let backend = Backend::start(|_| {
+        Reply::Keep(b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 2\r\n\r\nok".to_vec())
+    });
+    let server = Site::http(
+        "proxy_cache_path @DIR@/a/b/c keys_zone=c:1m; client_body_temp_path @DIR@/d/e/f; client_body_buffer_size 1k;
+         keyval_zone zone=names:64k state=@DIR@/var/lib/names.json; keyval $arg_key $name zone=names;
+         server { listen 127.0.0.1:@PORT@;
+           location / { proxy_cache c; proxy_pass http://127.0.0.1:@BACKEND@; add_header X-Cache $upstream_cache_status; }
+           location /api { api write=on; allow all; } }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    server.get("/x");
+    assert!(wait(|| server.get("/x").header("X-Cache") == Some("HIT")), "{}", server.error_log());
+    let body = "b".repeat(100_000);
+    let mut client = server.connect();
+    client.send(format!("POST /y HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}", body.len()));
+    assert_eq!(client.response().status, 200, "{}", server.error_log());
+    let json = r#"{"a": "1"}"#;
+    let path = "/api/9/http/keyvals/names";
+    client.send(format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{json}", json.len()));
+    assert_eq!(client.response().status, 201, "{}", server.error_log());
+    assert!(wait(|| server.read("var/lib/names.json").contains('a')));
+}
+
+#[test]
+fn a_state_file_that_cannot_be_written_is_named() {
+    if !is_root() {
+        return;
+    }
+    let (status, said) =
+        Site::http("keyval_zone zone=n:64k state=@DIR@/html/n.json; server { listen 127.0.0.1:@PORT@; }").check();
+    assert!(status.success(), "{said}");
+    assert!(said.contains("\"@DIR@/html/n.json\" can be read, but not written by nobody: \"@DIR@/html\""), "{said}");
+    let (_, said) =
+        Site::http("keyval_zone zone=n:64k state=@DIR@/made/n.json; server { listen 127.0.0.1:@PORT@; }").check();
+    assert!(!said.contains("not written"), "{said}");
+}
+
+fn ironweir(arguments: &[&str]) -> (bool, String, String) {
+    let out = Command::new(Program::Ironweir.path().unwrap()).args(arguments).output().unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    (out.status.success(), text(&out.stdout), text(&out.stderr))
+}
+
+#[test]
+fn commands_say_what_they_are() {
+    let (good, version, _) = ironweir(&["--version"]);
+    assert!(good && version.starts_with("ironweir ") && version.contains("nginx/"), "{version}");
+    for asked in [&["--help"][..], &["help"]] {
+        let (good, said, _) = ironweir(asked);
+        assert!(good && said.contains("\nOptions:\n") && said.contains("\n  stress        : puts load on"), "{said}");
+    }
+    assert!(ironweir(&["-h"]).2.contains("\n  top           : a running server"));
+    for (command, word) in [("stress", "--find-max"), ("agent", "--listen"), ("top", "--once"), ("demo", "--port")] {
+        let (good, said, _) = ironweir(&["help", command]);
+        assert!(good && said.contains(word), "{command}: {said}");
+        let (good, page, _) = ironweir(&[command, "--man"]);
+        assert!(
+            good && page.starts_with(".TH IRONWEIR") && page.replace("\\-", "-").contains(word),
+            "{command}: {page}"
+        );
+    }
+    assert!(ironweir(&["--man"]).1.contains(".B \\-s signal"));
+    let (good, _, said) = ironweir(&["stres"]);
+    assert!(
+        !good && said.contains("invalid option: \"stres\"") && said.contains("did you mean \"ironweir stress\"?"),
+        "{said}"
+    );
+    assert!(ironweir(&["stress", "--completion", "bash"]).1.contains("demo stress agent top help"));
+}
+
+#[test]
+fn the_tls_library_has_the_name_that_scripts_look_for() {
+    let (_, _, said) = ironweir(&["-V"]);
+    assert!(said.contains("\nbuilt with OpenSSL 1.1.1 (compatible; AWS-LC "), "{said}");
+    for path in [" --prefix=/", " --conf-path=/", " --error-log-path=/", " --pid-path=/"] {
+        assert!(said.contains(path), "{path}: {said}");
+    }
+}
+
+#[test]
+fn multipath_listens() {
+    let server = Site::http("server { listen 127.0.0.1:@PORT@ multipath; return 200 ok; }").start();
+    assert_eq!(server.get("/").text(), "ok");
+}

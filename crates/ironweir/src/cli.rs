@@ -102,13 +102,20 @@ fn signal(value: &[u8]) -> Result<String, String> {
     }
 }
 
+/// Where everything is unless the command line says otherwise, in the words of nginx's `-V`.
+pub(crate) fn paths() -> String {
+    let program = std::env::current_exe().unwrap_or_default();
+    let (program, prefix) = (program.display(), DEFAULT_PREFIX);
+    format!(
+        "--prefix={prefix} --sbin-path={program} --conf-path={prefix}/{DEFAULT_FILE} \
+         --error-log-path={prefix}/logs/error.log --pid-path={prefix}/logs/nginx.pid"
+    )
+}
+
 /// What `-?` prints after the version.
 pub(crate) const HELP: &str = "Usage: ironweir [-?hvVtTq] [-s signal] [-p prefix]
                 [-e filename] [-c filename] [-g directives]
-       ironweir demo [--port 8080]
-       ironweir stress --help
-       ironweir agent --help
-       ironweir top [URL]
+       ironweir COMMAND [--help | --man]
 
 Options:
   -?,-h         : this help

@@ -36,12 +36,18 @@ pub(crate) struct Peer {
     pub(crate) requests: u64,
     pub(crate) errors: u64,
     pub(crate) fails: u64,
-    pub(crate) header_ms: Option<u64>,
+    pub(crate) header_us: Option<u64>,
 }
 
 /// A number in a value, 0 if it is not there.
 fn number(value: &Value, pointer: &str) -> u64 {
     value.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
+}
+
+/// A time of a peer; from a server that does not tell microseconds, of its milliseconds.
+fn microseconds(value: &Value, name: &str) -> Option<u64> {
+    let exact = value[format!("{name}_us")].as_u64();
+    exact.or_else(|| value[name].as_u64().map(|ms| ms.saturating_mul(1000)))
 }
 
 /// A text of others, which must not steer the terminal.
@@ -68,7 +74,7 @@ impl Peer {
             requests: of("/requests") + of("/connections"),
             errors: of("/responses/5xx"),
             fails: of("/fails"),
-            header_ms: value["header_time"].as_u64().or(value["first_byte_time"].as_u64()),
+            header_us: microseconds(value, "header_time").or_else(|| microseconds(value, "first_byte_time")),
         }
     }
 

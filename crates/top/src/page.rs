@@ -102,7 +102,7 @@ fn peer_cells(now: &Look, before: &Look, p: &Peer) -> [String; 8] {
         count(requests),
         count(errors),
         p.active.to_string(),
-        p.header_ms.map_or_else(|| "-".to_owned(), |v| ms(Some(v))),
+        us(p.header_us),
         p.weight.to_string(),
         if p.fails > 0 { format!("{state} ({} fails)", p.fails) } else { state },
     ]

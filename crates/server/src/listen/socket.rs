@@ -6,7 +6,7 @@ use crate::log::error::Errno;
 use crate::master::sys;
 use crate::server_log;
 use crate::settings::{Keepalive, ListenAddress, ListenSpec, SocketKind};
-use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -271,6 +271,11 @@ fn take_over(number: RawFd) -> io::Result<(ListenAddress, SocketKind, ListenSock
     Ok((address, kind, ListenSocket::new(OwnedFd::from(socket))))
 }
 
+/// Whether connections of this kind can have several paths: those of TCP.
+fn kind_has_paths(spec: &ListenSpec) -> bool {
+    spec.kind == SocketKind::Stream && matches!(spec.address, ListenAddress::Inet(_))
+}
+
 /// Who may bind a socket to the same address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sharing {
@@ -306,8 +311,17 @@ fn bind(spec: &ListenSpec, sharing: Sharing) -> Result<Socket, (String, io::Erro
         }
     };
     let kind = if spec.kind == SocketKind::Datagram { Type::DGRAM } else { Type::STREAM };
-    let socket =
-        Socket::new(domain, kind.nonblocking().cloexec(), None).map_err(|e| (format!("socket() {address}"), e))?;
+    let kind = kind.nonblocking().cloexec();
+    let multipath = spec.multipath && kind_has_paths(spec);
+    let socket = match Socket::new(domain, kind, multipath.then_some(Protocol::MPTCP)) {
+        // The kernel has none, or `net.mptcp.enabled` is 0: clients fall back in the same way.
+        Err(e) if multipath => {
+            server_log!(Warn, "{address} is listened on without multipath TCP: socket() failed {}", Errno(&e));
+            Socket::new(domain, kind, None)
+        }
+        opened => opened,
+    };
+    let socket = socket.map_err(|e| (format!("socket() {address}"), e))?;
     if sharing != Sharing::Nobody {
         socket.set_reuse_address(true).map_err(|e| (format!("setsockopt(SO_REUSEADDR) {address}"), e))?;
     }

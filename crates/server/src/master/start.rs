@@ -2,17 +2,17 @@
 //! Before: command line. After: `cycle`.
 
 use super::cycle::{Master, Running};
+use super::directories::{create_directories, prepare_for_files};
 use super::sys::{self, Forked, Signals};
 use super::{Options, Plan, Service, pidfile, signals, title};
 use crate::listen::socket::{INHERIT_VARIABLE, Listeners, NotOpened};
 use crate::log::error::{self, Errno, ErrorLog};
 use crate::log::file::{Moved, OpenFiles};
 use crate::server_log;
-use crate::settings::{DirectorySpec, ErrorLogTarget, ProcessSettings};
+use crate::settings::ErrorLogTarget;
 use rustix::process::{Resource, getrlimit, setsid};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -86,6 +86,7 @@ pub(super) fn prepare(
         texts.iter().for_each(|text| server_log!(Emerg, "{text}"));
         Refused
     })?;
+    prepare_for_files(&plan.state_files, &plan.process)?;
     create_directories(&plan.directories, &plan.process)?;
     let paths = log_paths(&plan);
     let moved = open_all(&paths, files)?;
@@ -99,6 +100,7 @@ pub(super) fn prepare(
 pub(super) fn try_out(plan: &Plan) -> Result<(), Refused> {
     let outcomes = [
         pidfile::try_out(&plan.process.pid).map_err(|_| Refused),
+        prepare_for_files(&plan.state_files, &plan.process),
         create_directories(&plan.directories, &plan.process),
         open_all(&log_paths(plan), &OpenFiles::default()).map(drop),
         Listeners::try_out(&plan.listens).map_err(|NotOpened| Refused),
@@ -131,30 +133,6 @@ fn log_paths(plan: &Plan) -> Vec<PathBuf> {
     paths.sort();
     paths.dedup();
     paths
-}
-
-/// Makes the directories that are missing, and gives them to the worker's user when the caller is root.
-pub fn create_directories(directories: &[DirectorySpec], process: &ProcessSettings) -> Result<(), Refused> {
-    let user = process.user.as_ref().filter(|_| sys::effective_uid() == 0);
-    let mut outcome = Ok(());
-    for directory in directories {
-        if let Err((step, e)) = create_directory(directory, user.map(|u| u.uid)) {
-            server_log!(Emerg, "{step} \"{}\" failed {}", directory.path.display(), Errno(&e));
-            outcome = Err(Refused);
-        }
-    }
-    outcome
-}
-
-fn create_directory(directory: &DirectorySpec, owner: Option<u32>) -> Result<(), (&'static str, io::Error)> {
-    let path = &directory.path;
-    let created = std::fs::DirBuilder::new().recursive(true).mode(directory.mode).create(path);
-    created.map_err(|e| ("mkdir()", e))?;
-    let Some(owner) = owner else { return Ok(()) };
-    if std::fs::metadata(path).map_err(|e| ("stat()", e))?.uid() != owner {
-        std::os::unix::fs::chown(path, Some(owner), None).map_err(|e| ("chown()", e))?;
-    }
-    Ok(())
 }
 
 /// The notices nginx writes at start.

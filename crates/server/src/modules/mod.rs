@@ -35,6 +35,7 @@ pub mod limit_conn;
 pub mod limit_req;
 pub mod limits;
 pub mod listen;
+pub mod load_module;
 pub mod log;
 mod log_format;
 pub mod map;
@@ -92,6 +93,7 @@ use std::sync::OnceLock;
 /// The directives of all modules.
 const DIRECTIVES: &[&[Directive]] = &[
     process::DIRECTIVES,
+    load_module::DIRECTIVES,
     http_block::DIRECTIVES,
     http2::DIRECTIVES,
     http3::DIRECTIVES,
@@ -395,6 +397,8 @@ pub struct MainConf {
     pub otel: otel::Main,
     /// `api write=on`.
     pub api: api::Main,
+    /// `load_module`.
+    pub load_module: load_module::Main,
 }
 
 impl MainConf {
@@ -553,6 +557,8 @@ pub fn prefixes(plane: Plane) -> impl Iterator<Item = &'static Prefix> {
 /// What `-V` says: the modules that are there, and those that nginx has by default and Ironweir has not.
 pub fn configure_arguments() -> String {
     let with = [
+        "--with-compat",
+        "--with-threads",
         "--with-pcre-jit",
         "--with-http_ssl_module",
         "--with-http_v2_module",
