@@ -53,6 +53,7 @@ mod stress_hold;
 mod stress_http2;
 mod stress_http3;
 mod stress_script;
+mod stress_verdicts;
 mod ten_reloads;
 mod tls;
 mod tls_certificates;

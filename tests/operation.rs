@@ -167,6 +167,45 @@ fn top_waits_for_no_endless_answer() {
     assert!(!out.status.success() && said.contains("its answer is longer than 16 MiB"), "{said}");
 }
 
+#[test]
+fn an_authority_may_be_its_own_certificate() {
+    if !crate::harness::has_tools() {
+        return;
+    }
+    // What `openssl req -x509` makes says CA:TRUE.
+    let server = Site::http(
+        "acme_issuer own { uri https://localhost:@OTHER@/directory; ssl_trusted_certificate @DIR@/localhost.crt;
+                           state_path @DIR@/kept; accept_terms_of_service; }
+         server { listen 127.0.0.1:@OTHER@ ssl; ssl_certificate @DIR@/localhost.crt; ssl_certificate_key @DIR@/localhost.key;
+                  access_log logs/asked.log; return 404; }
+         server { listen 127.0.0.1:@PORT@ ssl; server_name a.test; acme_certificate own;
+                  ssl_certificate $acme_certificate; ssl_certificate_key $acme_certificate_key; }",
+    )
+    .certificate("localhost")
+    .start();
+    server.wait_for("logs/error.log", "acme: issuer \"own\": ");
+    assert!(wait(|| server.read("logs/asked.log").contains("GET /directory ")), "{}", server.error_log());
+}
+
+#[test]
+fn a_flood_on_one_connection_is_summed_up_in_the_log() {
+    let server =
+        Site::server("http2 on; location / { limit_conn_log_level info; auth_basic x; auth_basic_user_file users; }")
+            .file("users", "")
+            .start();
+    let mut client = server.connect();
+    for _ in 0..500 {
+        assert_eq!(client.get("/").status, 401);
+    }
+    let lines = server.error_log().matches("no user/password was provided").count();
+    assert!((1..=500).contains(&lines), "{lines}");
+    // However the requests fall on seconds: what was not written is summed up at the next line of a later second.
+    assert!(wait(|| {
+        client.get("/");
+        server.error_log().contains(" more lines of one kind about this connection were left out")
+    }));
+}
+
 /// The worker's user, where that is another than who runs the test.
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
@@ -265,5 +304,20 @@ fn the_tls_library_has_the_name_that_scripts_look_for() {
 #[test]
 fn multipath_listens() {
     let server = Site::http("server { listen 127.0.0.1:@PORT@ multipath; return 200 ok; }").start();
+    assert_eq!(server.get("/").text(), "ok");
+}
+
+#[test]
+fn who_has_a_port_is_named_once() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let server = Site::server("return 200 ok;").start();
+    let text = server.read("nginx.conf").replace("return 200 ok;", &format!("listen {address}; return 200 ok;"));
+    std::fs::write(server.dir().join("nginx.conf"), text).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for("logs/error.log", "still could not bind()");
+    let (log, pid) = (server.error_log(), std::process::id());
+    let line = format!("bind() to {address} failed (98: Address already in use): process {pid} (");
+    assert!(log.matches(&line).count() == 1 && !log.contains("try again"), "{log}");
     assert_eq!(server.get("/").text(), "ok");
 }

@@ -1,7 +1,7 @@
 //! Listening sockets: opened by the master from what the configuration says, one SO_REUSEPORT socket a thread and
 //! address, kept through reloads, changes of the thread count and binary upgrades. Accepts nothing itself.
 
-use super::steer;
+use super::{holder, steer};
 use crate::log::error::Errno;
 use crate::master::sys;
 use crate::server_log;
@@ -118,16 +118,16 @@ impl Listeners {
     /// `specs`; on failure everything is as before. Waits while an address is in use.
     pub fn open(&self, specs: &[ListenSpec], threads: usize) -> Result<Listeners, NotOpened> {
         let mut list: Vec<Listener> = specs.iter().map(|spec| self.kept(spec)).collect();
+        let mut told = Vec::new();
         for left in (0..TRIES).rev() {
             let mut in_use = false;
             for (spec, listener) in specs.iter().zip(&mut list) {
-                in_use |= !self.complete(spec, listener, threads)?;
+                in_use |= !self.complete(spec, listener, threads, &mut told)?;
             }
             if !in_use {
                 specs.iter().zip(&list).for_each(|(spec, listener)| configure(spec, listener));
                 return Ok(Listeners { list, inherited: false });
             }
-            server_log!(Notice, "try again to bind() after 500ms");
             if left > 0 {
                 std::thread::sleep(RETRY_AFTER);
             }
@@ -177,8 +177,14 @@ impl Listeners {
         listener
     }
 
-    /// Opens what `listener` lacks. `Ok(false)`: the address is in use.
-    fn complete(&self, spec: &ListenSpec, listener: &mut Listener, threads: usize) -> Result<bool, NotOpened> {
+    /// Opens what `listener` lacks. `Ok(false)`: the address is in use, which is said once; `told`: what was said already.
+    fn complete(
+        &self,
+        spec: &ListenSpec,
+        listener: &mut Listener,
+        threads: usize,
+        told: &mut Vec<String>,
+    ) -> Result<bool, NotOpened> {
         let wanted = if matches!(spec.address, ListenAddress::Unix(_)) { 1 } else { threads.max(1) };
         if listener.sockets.len() >= wanted {
             return Ok(true);
@@ -200,9 +206,17 @@ impl Listeners {
             };
             match open(spec, sharing) {
                 Ok(fd) => listener.sockets.push(ListenSocket::new(fd)),
+                Err((step, e)) if e.kind() == io::ErrorKind::AddrInUse => {
+                    if !told.contains(&step) {
+                        let holder = holder::of(spec).map_or_else(String::new, |who| format!(": {who} has it"));
+                        server_log!(Emerg, "{step} failed {}{holder}", Errno(&e));
+                        told.push(step);
+                    }
+                    return Ok(false);
+                }
                 Err((step, e)) => {
                     server_log!(Emerg, "{step} failed {}", Errno(&e));
-                    return if e.kind() == io::ErrorKind::AddrInUse { Ok(false) } else { Err(NotOpened) };
+                    return Err(NotOpened);
                 }
             }
         }
