@@ -58,3 +58,35 @@ fn a_peer_that_comes_back_is_warmed_up() {
     // Its share is one in two, and a 256th of that at first.
     assert!(first.seen().len() - before <= 2, "{}", first.seen().len() - before);
 }
+
+#[test]
+fn times_of_fast_peers_are_told_in_microseconds() {
+    let is_first = AtomicBool::new(true);
+    let backend = Backend::start(move |_| {
+        if is_first.swap(false, Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(15));
+        }
+        Reply::ok("fast")
+    });
+    let server = Site::http(
+        "upstream u { zone u 64k; server 127.0.0.1:@A@; keepalive 4; }
+         server { listen 127.0.0.1:@PORT@; location / { proxy_pass http://u; } location /api { api; } }",
+    )
+    .set("A", backend.port)
+    .start();
+    let mut client = server.connect();
+    let peer = |client: &mut crate::harness::Client| {
+        let text = client.get("/api/9/http/upstreams/u").text();
+        serde_json::from_str::<serde_json::Value>(&text).unwrap()["peers"][0].clone()
+    };
+    client.get("/");
+    let first = peer(&mut client);
+    assert!(first["header_time"].as_u64() >= Some(15) && first["header_time_us"].as_u64() >= Some(15_000), "{first}");
+    // The mean falls to what the later answers take; under load that may be a while.
+    let fell = wait(|| {
+        (0..50).for_each(|_| drop(client.get("/")));
+        let now = peer(&mut client);
+        now["header_time_us"].as_u64() < Some(5000) && now["response_time"].as_u64() < Some(6)
+    });
+    assert!(fell, "{}", peer(&mut client));
+}

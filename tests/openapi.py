@@ -16,7 +16,7 @@ http {{
     limit_req_zone $uri zone=slow:64k rate=1r/s; limit_conn_zone $uri zone=few:64k;
     keyval_zone zone=names:64k; keyval_zone zone=nets:64k type=ip timeout=1h; keyval $arg_a $b zone=names;
     proxy_cache_path {dir}/cache keys_zone=c:1m; resolver 127.0.0.1 status_zone=dns;
-    upstream u {{ zone u 64k; server 127.0.0.1:{port}; }} upstream fixed {{ server 127.0.0.1:{port}; }}
+    upstream u {{ zone u 4m; server 127.0.0.1:{port}; }} upstream fixed {{ server 127.0.0.1:{port}; }}
     server {{
         listen 127.0.0.1:{port}; status_zone site; client_body_buffer_size 64k;
         location / {{ status_zone all; return 204; }}
@@ -24,7 +24,7 @@ http {{
     }}
 }}
 stream {{
-    upstream s {{ zone s 64k; server 127.0.0.1:{port}; }}
+    upstream s {{ zone s 4m; server 127.0.0.1:{port}; }}
     server {{ listen 127.0.0.1:{other}; status_zone tcp; proxy_pass s; }}
 }}
 """

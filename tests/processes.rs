@@ -274,7 +274,7 @@ fn version_and_help() {
         String::from_utf8_lossy(&out.stderr).into_owned()
     };
     assert!(run("-v").starts_with("nginx version: nginx/1.31.5 (Ironweir "));
-    assert!(run("-V").contains("\nconfigure arguments: --with-"));
+    assert!(run("-V").contains("\nconfigure arguments: --prefix=/etc/nginx --sbin-path=/"));
     assert!(run("-h").contains("Options:"));
     let out = Command::new(Program::Ironweir.path().unwrap()).arg("-x").output().unwrap();
     assert_eq!(out.status.code(), Some(1));

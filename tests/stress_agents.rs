@@ -31,7 +31,7 @@ fn five_agents_share_a_schedule_and_their_histograms_merge() {
 #[test]
 fn the_wrong_token_is_refused_and_so_is_none_off_loopback() {
     let (folder, agents, list) = agents(1);
-    folder.write("token", "guess\n");
+    folder.write("token", "guess-guess-guess-guess\n");
     let out = stress(&format!("{list} -n1 --no-preflight http://127.0.0.1:1/")).output().unwrap();
     assert!(String::from_utf8_lossy(&out.stderr).contains("the token is not this agent's"), "{out:?}");
     let mut command = Command::new(Program::Ironweir.path().unwrap());

@@ -195,6 +195,10 @@ fn ctrl_c_ends_the_run_with_its_summary() {
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     let began = std::time::Instant::now();
     let out = child.wait_with_output().unwrap();
-    assert!(out.status.success() && began.elapsed() < Duration::from_secs(1 + 2), "{:?}: {out:?}", began.elapsed());
+    assert!(
+        matches!(out.status.code(), Some(0 | 5)) && began.elapsed() < Duration::from_secs(1 + 2),
+        "{:?}: {out:?}",
+        began.elapsed()
+    );
     assert!(text(&out).contains("Requests/sec:") && text(&out).contains("Verdict:"), "{out:?}");
 }

@@ -127,7 +127,7 @@ function showUpstreams(all) {
         [plane === "http" ? "requests/s" : "connections/s", (p) => perSecond(grown(p, (q) => q.requests ?? q.connections)), true],
         ["5xx/s", (p) => perSecond(grown(p, (q) => q.responses?.["5xx"])), true],
         ["in use", (p) => count(p.active) + (p.max_conns ? ` of ${count(p.max_conns)}` : ""), true],
-        ["header", (p) => milliseconds(p.header_time ?? p.first_byte_time), true],
+        ["header", (p) => microseconds(p.header_time_us ?? p.first_byte_time_us), true],
         ["fails", (p) => count(p.fails), true],
         ["checks", (p) => (p.health_checks.checks ? `${count(p.health_checks.checks - p.health_checks.fails)} of ${count(p.health_checks.checks)}` : "none"), true],
         write ? ["weight, role", (p) => actions(plane, name, p)] : ["weight", (p) => String(p.weight), true],

@@ -61,7 +61,7 @@ pub fn agents(count: usize) -> (Folder, Vec<Agent>, String) {
 /// The same, started by `start`.
 pub fn agents_by(start: fn(&str) -> Agent, count: usize) -> (Folder, Vec<Agent>, String) {
     let folder = Folder::new();
-    folder.write("token", "s3cret\n");
+    folder.write("token", "s3cret-s3cret-s3cret\n");
     let token = format!("--token-file {}", folder.path().join("token").display());
     let agents: Vec<Agent> = (0..count).map(|_| start(&token)).collect();
     let list = agents.iter().map(|a| a.address.clone()).collect::<Vec<_>>().join(",");

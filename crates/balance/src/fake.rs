@@ -11,7 +11,7 @@ pub(crate) struct Fake {
     pub(crate) failed: bool,
     pub(crate) draining: bool,
     pub(crate) ramp: u32,
-    pub(crate) average_ms: u64,
+    pub(crate) average_us: u64,
 }
 
 pub(crate) fn group(weights: &[u32]) -> Vec<Fake> {
@@ -23,7 +23,7 @@ pub(crate) fn group(weights: &[u32]) -> Vec<Fake> {
         failed: false,
         draining: false,
         ramp: crate::FULL_RAMP,
-        average_ms: 0,
+        average_us: 0,
     };
     weights.iter().map(peer).collect()
 }
@@ -54,7 +54,7 @@ impl Peers for [Fake] {
         self[peer].ramp
     }
     fn latency(&self, peer: usize) -> Latency {
-        Latency { average_ms: self[peer].average_ms, fail_timeout_s: 10, ..Latency::default() }
+        Latency { average_us: self[peer].average_us, fail_timeout_s: 10, ..Latency::default() }
     }
 }
 

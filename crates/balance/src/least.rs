@@ -2,19 +2,19 @@
 
 use crate::{Choice, Peers};
 
-/// Response times are compared in steps of this many milliseconds, so that peers about as fast take turns.
-const STEP_MS: u64 = 20;
+/// Response times are compared in steps of this many microseconds, so that peers about as fast take turns.
+const STEP_US: u64 = 20_000;
 /// Peers slower than this are equally bad; the number of their connections decides.
-const SLOWEST_MS: u64 = 5000;
+const SLOWEST_US: u64 = 5_000_000;
 
 /// What `least_time` knows of a peer. All zero for one that has not answered yet: it is tried first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Latency {
-    /// Average time to the header (`header`, stream `connect` or `first_byte`) or to the last byte, in milliseconds;
+    /// Average time to the header (`header`, stream `connect` or `first_byte`) or to the last byte, in microseconds;
     /// see [`average`].
-    pub average_ms: u64,
+    pub average_us: u64,
     /// Average time requests under way have taken so far (`inflight`), if there are any.
-    pub inflight_ms: Option<u64>,
+    pub inflight_us: Option<u64>,
     /// Seconds since the peer was last chosen or failed.
     pub idle_s: u64,
     /// The peer's `fail_timeout` in seconds: each one that passes idle halves the average, so that a slow peer gets
@@ -23,68 +23,74 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Milliseconds the peer will need for what it has and one request more.
-    pub fn estimate_ms(self, conns: u32) -> u64 {
-        let mut time = self.average_ms;
+    /// Microseconds the peer will need for what it has and one request more.
+    pub fn estimate_us(self, conns: u32) -> u64 {
+        let mut time = self.average_us;
         if self.idle_s > self.fail_timeout_s {
             let halvings = self.idle_s / (self.fail_timeout_s + 1);
             time = u32::try_from(halvings).ok().and_then(|halvings| time.checked_shr(halvings)).unwrap_or(0);
         }
-        time = time.max(self.inflight_ms.unwrap_or(0));
-        let time = if time > SLOWEST_MS { SLOWEST_MS } else { time + STEP_MS - time % STEP_MS };
+        time = time.max(self.inflight_us.unwrap_or(0));
+        let time = if time > SLOWEST_US { SLOWEST_US } else { time + STEP_US - time % STEP_US };
         time * (1 + u64::from(conns))
     }
 }
 
-/// A moving average that a new sample enters with 5 %; the first sample is the average. Milliseconds.
-pub fn average(average_ms: u64, sample_ms: u64) -> u64 {
-    match average_ms {
-        0 => sample_ms,
-        _ => (sample_ms * 5 + average_ms * 95 + 50) / 100,
+/// Of how many parts of a moving average a new sample is one.
+const PARTS: u64 = 20;
+
+/// A moving average that a new sample enters with 5 %; the first sample is the average. Microseconds. It is rounded towards the
+/// sample, so that it gets there whether it rises or falls.
+pub fn average(average_us: u64, sample_us: u64) -> u64 {
+    if average_us == 0 {
+        return sample_us;
     }
+    let step = average_us.abs_diff(sample_us).div_ceil(PARTS);
+    // Zero is for those that have not answered yet.
+    if sample_us < average_us { (average_us - step).max(1) } else { average_us + step }
 }
 
 /// The requests a peer has under way, for `least_time ... inflight`. One for each peer; times are of one monotonic
-/// clock in milliseconds.
+/// clock in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inflight {
     /// Requests under way.
     pub requests: u32,
-    /// Time all of them had taken at `changed_ms`.
-    pub spent_ms: u64,
+    /// Time all of them had taken at `changed_us`.
+    pub spent_us: u64,
     /// When `requests` last changed.
-    pub changed_ms: u64,
+    pub changed_us: u64,
     /// Average of what [`observe`](Inflight::observe) saw.
-    pub average_ms: u64,
+    pub average_us: u64,
 }
 
 impl Inflight {
     /// A request was sent to the peer.
-    pub fn begin(&mut self, now_ms: u64) {
-        self.settle(now_ms);
+    pub fn begin(&mut self, now_us: u64) {
+        self.settle(now_us);
         self.requests += 1;
     }
 
-    /// A request came to its end (the header or the last byte, as configured) `took_ms` after it began.
-    pub fn end(&mut self, now_ms: u64, took_ms: u64) {
-        self.settle(now_ms);
+    /// A request came to its end (the header or the last byte, as configured) `took_us` after it began.
+    pub fn end(&mut self, now_us: u64, took_us: u64) {
+        self.settle(now_us);
         self.requests = self.requests.saturating_sub(1);
-        self.spent_ms = if self.requests == 0 { 0 } else { self.spent_ms.saturating_sub(took_ms) };
+        self.spent_us = if self.requests == 0 { 0 } else { self.spent_us.saturating_sub(took_us) };
     }
 
-    /// Looks at the peer while choosing: the averaged time of requests under way, for [`Latency::inflight_ms`].
-    pub fn observe(&mut self, now_ms: u64) -> Option<u64> {
+    /// Looks at the peer while choosing: the averaged time of requests under way, for [`Latency::inflight_us`].
+    pub fn observe(&mut self, now_us: u64) -> Option<u64> {
         if self.requests == 0 {
             return None;
         }
-        let now = self.spent_ms / u64::from(self.requests) + now_ms.saturating_sub(self.changed_ms);
-        self.average_ms = average(self.average_ms, now);
-        Some(self.average_ms)
+        let now = self.spent_us / u64::from(self.requests) + now_us.saturating_sub(self.changed_us);
+        self.average_us = average(self.average_us, now);
+        Some(self.average_us)
     }
 
-    fn settle(&mut self, now_ms: u64) {
-        self.spent_ms += now_ms.saturating_sub(self.changed_ms) * u64::from(self.requests);
-        self.changed_ms = now_ms;
+    fn settle(&mut self, now_us: u64) {
+        self.spent_us += now_us.saturating_sub(self.changed_us) * u64::from(self.requests);
+        self.changed_us = now_us;
     }
 }
 
@@ -98,7 +104,7 @@ impl<P: Peers + ?Sized> Choice<'_, P> {
     /// The peer that is estimated to be done first, by [`Peers::latency`].
     pub fn least_time(&mut self) -> Option<usize> {
         let peers = self.peers;
-        self.least(|peer| peers.latency(peer).estimate_ms(peers.conns(peer)))
+        self.least(|peer| peers.latency(peer).estimate_us(peers.conns(peer)))
     }
 
     /// The peer with the least cost for its weight; if several have it, weighted round robin from the first of them on.

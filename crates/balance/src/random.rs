@@ -57,7 +57,7 @@ impl<P: Peers + ?Sized> Choice<'_, P> {
     /// `random two least_time=...`: two different draws, the one estimated to be done first.
     pub fn random_two_least_time(&mut self, ranges: &Ranges, random: impl FnMut() -> u64) -> Option<usize> {
         let peers = self.peers;
-        self.random_two(ranges, random, |peer| peers.latency(peer).estimate_ms(peers.conns(peer)))
+        self.random_two(ranges, random, |peer| peers.latency(peer).estimate_us(peers.conns(peer)))
     }
 
     fn random_two(

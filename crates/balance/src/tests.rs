@@ -109,7 +109,7 @@ fn least_conn_by_weight_and_in_turns_among_equals() {
 #[test]
 fn least_time_counts_time_and_connections() {
     let mut peers = group(&[1, 1, 1]);
-    (peers[0].average_ms, peers[1].average_ms, peers[2].average_ms) = (100, 30, 35);
+    (peers[0].average_us, peers[1].average_us, peers[2].average_us) = (100_000, 30_000, 35_000);
     let mut state = Weights::new(&peers[..]);
     assert_eq!(sequence(&peers, &mut state, 4, |choice, _| choice.least_time()), "bcbc", "within 20 ms they are equal");
     (peers[1].conns, peers[2].conns) = (3, 2);
@@ -118,14 +118,20 @@ fn least_time_counts_time_and_connections() {
 
 #[test]
 fn estimates() {
-    let latency = |average_ms, idle_s| Latency { average_ms, inflight_ms: None, idle_s, fail_timeout_s: 10 };
-    assert_eq!(latency(0, 0).estimate_ms(0), 20);
-    assert_eq!(latency(39, 10).estimate_ms(1), 80);
-    assert_eq!(latency(400, 22).estimate_ms(0), 120, "two fail_timeouts: a quarter");
-    assert_eq!(latency(400, u64::MAX).estimate_ms(0), 20);
-    assert_eq!(latency(9000, 0).estimate_ms(2), 15000);
-    assert_eq!(Latency { inflight_ms: Some(70), ..latency(10, 0) }.estimate_ms(0), 80);
+    let latency = |average_us, idle_s| Latency { average_us, inflight_us: None, idle_s, fail_timeout_s: 10 };
+    assert_eq!(latency(0, 0).estimate_us(0), 20_000);
+    assert_eq!(latency(39_000, 10).estimate_us(1), 80_000);
+    assert_eq!(latency(400_000, 22).estimate_us(0), 120_000, "two fail_timeouts: a quarter");
+    assert_eq!(latency(400_000, u64::MAX).estimate_us(0), 20_000);
+    assert_eq!(latency(9_000_000, 0).estimate_us(2), 15_000_000);
+    assert_eq!(Latency { inflight_us: Some(70_000), ..latency(10_000, 0) }.estimate_us(0), 80_000);
     assert_eq!((average(0, 50), average(100, 200), average(100, 100)), (50, 105, 100));
+}
+
+#[test]
+fn an_average_gets_where_its_samples_are() {
+    let after = |from: u64, sample: u64| (0..400).fold(from, |a, _| average(a, sample));
+    assert_eq!((after(10_000, 320), after(1, 320), after(10_000, 0)), (320, 320, 1));
 }
 
 #[test]
@@ -134,9 +140,9 @@ fn inflight_time() {
     assert_eq!(inflight.observe(5), None);
     inflight.begin(100);
     inflight.begin(110);
-    assert_eq!(inflight.observe(120), Some(15), "20 ms and 10 ms so far");
+    assert_eq!(inflight.observe(120), Some(15), "20 us and 10 us so far");
     inflight.end(120, 20);
-    assert_eq!((inflight.requests, inflight.spent_ms), (1, 10));
+    assert_eq!((inflight.requests, inflight.spent_us), (1, 10));
     inflight.end(130, 20);
     assert_eq!(inflight.observe(140), None);
 }
@@ -220,7 +226,7 @@ fn random_draws_by_weight() {
 fn random_two_avoids_the_busiest() {
     let mut peers = group(&[1, 1, 1]);
     peers[2].conns = 10;
-    peers[2].average_ms = 500;
+    peers[2].average_us = 500_000;
     let ranges = Ranges::new(&peers[..]);
     let mut random = numbers();
     let mut state = Weights::new(&peers[..]);

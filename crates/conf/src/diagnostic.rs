@@ -48,12 +48,14 @@ pub struct Problem {
     pub span: Option<Span>,
     /// nginx names no place for it; the span only tells when nginx comes upon it.
     pub is_placeless: bool,
+    /// What would mend it, as a sentence for people: shown below the line.
+    pub help: Option<String>,
 }
 
 impl Problem {
     /// A problem of any level, with or without a place.
     pub fn new(level: Level, span: impl Into<Option<Span>>, message: impl Into<String>) -> Problem {
-        Problem { level, message: message.into(), span: span.into(), is_placeless: false }
+        Problem { level, message: message.into(), span: span.into(), is_placeless: false, help: None }
     }
 
     /// An error at a place.
@@ -69,6 +71,11 @@ impl Problem {
     /// The same without naming its place; it keeps its turn among the others.
     pub fn placeless(self) -> Problem {
         Problem { is_placeless: true, ..self }
+    }
+
+    /// The same with what would mend it.
+    pub fn with_help(self, help: Option<String>) -> Problem {
+        Problem { help, ..self }
     }
 
     /// A warning at a place.

@@ -3,11 +3,13 @@
 //! Before: tree. After: load and the modules. What a directive does is not known here.
 
 mod contexts;
+mod suggest;
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 pub use contexts::Contexts;
+pub use suggest::nearest;
 
 use crate::diagnostic::Problem;
 use crate::tree::{Body, Node};
@@ -107,7 +109,8 @@ pub(crate) fn check_form(node: &Node, current: Contexts, accepts: Accepts) -> Re
             false => format!("unknown directive \"{name}\""),
             true => format!("\"{name}\" directive is not allowed here"),
         };
-        return Err(Problem::emerg(node.name.span, message));
+        let help = if is_known { None } else { suggest::help(&name, current, accepts) };
+        return Err(Problem::emerg(node.name.span, message).with_help(help));
     };
     let opens = !matches!(node.body, Body::None);
     if opens && !known.block {

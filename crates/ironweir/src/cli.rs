@@ -58,7 +58,9 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, Str
                 b'q' => o.quiet = true,
                 b'p' | b'e' | b'c' | b'g' | b's' => {
                     let value = if rest.is_empty() { args.next() } else { Some(rest.to_vec()) };
-                    let value = value.filter(|v| !v.is_empty() || *letter == b'e').ok_or_else(|| missing(*letter))?;
+                    let value = value
+                        .filter(|v| !v.is_empty() || matches!(letter, b'e' | b'g'))
+                        .ok_or_else(|| missing(*letter))?;
                     let path = || PathBuf::from(OsString::from_vec(value.clone()));
                     match letter {
                         b'p' => prefix = Some(path()),
@@ -100,13 +102,20 @@ fn signal(value: &[u8]) -> Result<String, String> {
     }
 }
 
+/// Where everything is unless the command line says otherwise, in the words of nginx's `-V`.
+pub(crate) fn paths() -> String {
+    let program = std::env::current_exe().unwrap_or_default();
+    let (program, prefix) = (program.display(), DEFAULT_PREFIX);
+    format!(
+        "--prefix={prefix} --sbin-path={program} --conf-path={prefix}/{DEFAULT_FILE} \
+         --error-log-path={prefix}/logs/error.log --pid-path={prefix}/logs/nginx.pid"
+    )
+}
+
 /// What `-?` prints after the version.
 pub(crate) const HELP: &str = "Usage: ironweir [-?hvVtTq] [-s signal] [-p prefix]
                 [-e filename] [-c filename] [-g directives]
-       ironweir demo [--port 8080]
-       ironweir stress --help
-       ironweir agent --help
-       ironweir top [URL]
+       ironweir COMMAND [--help | --man]
 
 Options:
   -?,-h         : this help

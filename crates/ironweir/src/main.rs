@@ -3,6 +3,7 @@
 mod allocator;
 mod cli;
 mod demo;
+mod pages;
 
 use conf::{Level, Problem, Source};
 use server::config::read::{Reading, Which, read};
@@ -11,6 +12,9 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     server::memory::released_by(allocator::release);
+    if let Some(code) = about(&std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect::<Vec<_>>()) {
+        return code;
+    }
     if std::env::args_os().nth(1).is_some_and(|a| a == "demo") {
         return demo::run(std::env::args_os().skip(2));
     }
@@ -31,6 +35,10 @@ fn main() -> ExitCode {
         Ok(o) => o,
         Err(text) => {
             eprintln!("nginx: {text}");
+            let word = std::env::args_os().nth(1).map(|a| a.to_string_lossy().into_owned());
+            if let Some(word) = word.filter(|w| !w.starts_with('-')) {
+                eprintln!("       {}", pages::unknown(&word));
+            }
             return ExitCode::FAILURE;
         }
     };
@@ -52,17 +60,53 @@ fn main() -> ExitCode {
     server::serve::run(which, options.signal.as_deref(), std::env::args_os().collect())
 }
 
+/// What commands say of themselves; nothing if the arguments ask for something else.
+fn about(arguments: &[String]) -> Option<ExitCode> {
+    let words: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
+    let (name, what) = match words.as_slice() {
+        ["--version"] => {
+            println!("ironweir {} (nginx/{})", env!("CARGO_PKG_VERSION"), server::NGINX_VERSION);
+            return Some(ExitCode::SUCCESS);
+        }
+        ["--help" | "help"] => ("", "--help"),
+        ["--man"] => ("", "--man"),
+        ["help", name] => (*name, "--help"),
+        [name @ ("demo" | "top"), "--man"] => (*name, "--man"),
+        _ => return None,
+    };
+    let Some(command) = pages::find(name) else {
+        eprintln!("ironweir: no command \"{name}\"\n       {}", pages::unknown(name));
+        return Some(ExitCode::FAILURE);
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    let ask = || std::iter::once(what.to_owned());
+    Some(match name {
+        "stress" => stress::command::main(ask(), version),
+        "agent" => stress::agent::serve::main(ask(), version),
+        _ if what == "--man" => print(&pages::man(command, version)),
+        "demo" => demo::run(ask().map(Into::into)),
+        "top" => top::main(ask()),
+        _ => print(&format!("{}{}", cli::HELP, pages::list())),
+    })
+}
+
+fn print(text: &str) -> ExitCode {
+    // A pager that was closed is no failure.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    ExitCode::SUCCESS
+}
+
 fn print_version(options: &cli::Options) {
     eprintln!("nginx version: nginx/{} (Ironweir {})", server::NGINX_VERSION, env!("CARGO_PKG_VERSION"));
     if options.help {
-        eprint!("{}", cli::HELP);
+        eprint!("{}{}", cli::HELP, pages::list());
     }
     if options.configure {
         eprintln!("built by rustc");
-        // Tests and scripts ask for these words; the library underneath is rustls on AWS-LC.
-        eprintln!("built with AWS-LC (rustls on aws-lc-rs)");
+        // Tests, certbot and scripts ask for these words; above the library is rustls.
+        eprintln!("built with {}", server::tls::library());
         eprintln!("TLS SNI support enabled");
-        eprintln!("configure arguments: {}", server::modules::configure_arguments());
+        eprintln!("configure arguments: {} {}", cli::paths(), server::modules::configure_arguments());
     }
 }
 
@@ -92,6 +136,7 @@ fn show(problems: &[Problem], sources: &[Source], least: Level) {
     let excerpts = std::io::stderr().is_terminal();
     for p in problems.iter().filter(|p| p.level <= least) {
         eprintln!("nginx: [{}] {}", p.level.name(), p.render_line(sources));
+        p.help.iter().for_each(|help| eprintln!("       {help}"));
         if excerpts && p.span.is_some() {
             eprintln!("{}", p.render_excerpt(sources));
         }

@@ -70,8 +70,10 @@ fn complain(problems: &[conf::Problem], sources: &[conf::Source]) {
 fn plan(snapshot: &Snapshot, payload: Arc<[u8]>) -> Plan {
     let directories =
         snapshot.directories.iter().map(|path| DirectorySpec { path: path.clone(), mode: DIRECTORY_MODE });
+    let in_stream = snapshot.stream.iter().flat_map(|stream| &stream.state_files);
     Plan {
         directories: directories.collect(),
+        state_files: snapshot.state_files.iter().chain(in_stream).cloned().collect(),
         log_files: snapshot.log_paths(),
         error_logs: snapshot.error_logs.clone(),
         listens: snapshot.listens.clone(),

@@ -166,6 +166,8 @@ pub struct ListenSpec {
     pub keepalive: Option<Keepalive>,
     /// `bind`, or a parameter that implies it: the address has its own socket beside a wildcard's.
     pub bind: bool,
+    /// `multipath`: connections may have several paths (MPTCP, RFC 8684).
+    pub multipath: bool,
     /// `quic`: datagrams are those of QUIC connections.
     pub quic: bool,
     /// `quic_bpf off`: the kernel gives a datagram to whom it likes, and threads hand it on.
@@ -192,6 +194,7 @@ impl ListenSpec {
             ipv6only: true,
             keepalive: None,
             bind: false,
+            multipath: false,
             quic: false,
             unsteered: false,
         }
@@ -269,7 +272,7 @@ impl std::fmt::Display for SyslogServer {
 /// A directory that must be there before the worker starts, such as `client_body_temp_path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DirectorySpec {
-    /// Its path; parents are created as well.
+    /// Its path; parents that are missing are created as well, and let others through.
     pub path: PathBuf,
     /// Permission bits it is created with.
     pub mode: u32,

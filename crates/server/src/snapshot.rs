@@ -91,6 +91,8 @@ pub struct Snapshot {
     pub prefix: std::path::PathBuf,
     /// Directories that must be there before the workers start.
     pub directories: Vec<std::path::PathBuf>,
+    /// Files that the worker replaces: `state` of zones and groups.
+    pub state_files: Vec<std::path::PathBuf>,
     /// `error_log` of the main level.
     pub error_logs: Vec<crate::settings::ErrorLogSpec>,
     /// Server blocks.
@@ -159,6 +161,7 @@ impl Snapshot {
             main: build.main,
             prefix: build.prefix,
             directories: build.directories,
+            state_files: build.state_files,
             error_logs: build.error_logs,
             servers: tables.servers,
             locations: tables.locations,

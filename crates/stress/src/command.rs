@@ -7,8 +7,9 @@ use crate::hold::{self, HoldPlan, HoldSecond, HoldWatch};
 use crate::options::{self, Options, STRESS};
 use crate::plan::{Part, Plan};
 use crate::preflight;
+use crate::report::compare::Outcome;
 use crate::report::json::{FoundSummary, Summary, csv};
-use crate::report::live::{Live, Shown};
+use crate::report::live::{Live, Shown, Steps};
 use crate::report::{compare, html, text};
 use crate::run::{Record, run};
 use crate::system::Interrupts;
@@ -17,6 +18,7 @@ use std::io::{IsTerminal, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
+use wire::terminal::lines;
 
 /// Could not run.
 const FAILED: u8 = 1;
@@ -24,6 +26,10 @@ const FAILED: u8 = 1;
 const CONDITION: u8 = 3;
 /// Ran, and nothing was answered, or no rate held.
 const UNANSWERED: u8 = 4;
+/// Ran, but its numbers are not the target's (INVALID), or two runs do not say which is better.
+const INVALID: u8 = 5;
+/// Ended before it was whole.
+const PARTIAL: u8 = 6;
 /// `--find-max`: how long each rate is tried.
 const DEFAULT_STEP: Duration = Duration::from_secs(5);
 /// What must hold if `--slo` says nothing.
@@ -34,7 +40,7 @@ pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode 
     match options::parse(&STRESS, arguments).and_then(|o| dispatch(&o, version)) {
         Ok(code) => ExitCode::from(code),
         Err(text) => {
-            eprintln!("ironweir stress: {text}");
+            eprintln!("ironweir stress: {}", lines(&text));
             ExitCode::from(FAILED)
         }
     }
@@ -45,16 +51,37 @@ fn dispatch(o: &Options, version: &str) -> Result<u8, String> {
         print!("{text}");
     } else if let Some(old) = &o.compare {
         let new = o.url.as_deref().ok_or("--compare old.json new.json")?;
-        print!("{}", compare::files(old, Path::new(new))?);
+        one_free_argument(o)?;
+        let (table, outcome) = compare::files(old, Path::new(new))?;
+        print!("{}", lines(&table));
+        return Ok(match outcome {
+            Outcome::Good => 0,
+            Outcome::Worse => CONDITION,
+            Outcome::Unknown => INVALID,
+        });
     } else {
         return load(o);
     }
     Ok(0)
 }
 
+/// What stands behind the URL is a script's; without one it is a mistake.
+fn one_free_argument(o: &Options) -> Result<(), String> {
+    match o.script_arguments.first() {
+        Some(second) if o.script.is_none() => {
+            Err(format!("\"{second}\" is one too many: there is one URL (more of them: --urls FILE)"))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Everything that puts load on a target.
 fn load(o: &Options) -> Result<u8, String> {
     // Before any thread is started: they inherit it.
+    one_free_argument(o)?;
+    if o.slo.is_some() && !o.find_max {
+        return Err("--slo is what --find-max looks for; a single run is judged by --fail-if".to_owned());
+    }
     let interrupts = Interrupts::open().map_err(|e| format!("signals: {e}"))?;
     let mut fleet = Fleet::gather(o)?;
     match o.hold {
@@ -66,9 +93,9 @@ fn load(o: &Options) -> Result<u8, String> {
 /// `--hold`
 fn hold(o: &Options, count: usize, fleet: Option<&mut Fleet>, interrupts: Interrupts) -> Result<u8, String> {
     let plan = HoldPlan::new(o, count, Part::WHOLE)?;
-    let mut out = Printer { is_silent: is_stdout(o.json.as_deref()) };
+    let mut out = Printer::new(o);
     plan.base.notes.iter().filter(|_| !o.quiet && fleet.is_none()).for_each(|note| out.print(&format!("{note}\n")));
-    out.print(&hold::report::head(&plan));
+    out.remark(&hold::report::head(&plan));
     let mut lines = HoldLines { count, is_quiet: o.quiet, interrupts };
     let record = match fleet {
         Some(fleet) => fleet.hold(&plan, o, &mut lines)?,
@@ -105,7 +132,7 @@ fn measure(o: &Options, mut fleet: Option<&mut Fleet>, interrupts: Interrupts) -
     let fail_if = o.fail_if.as_deref().map(condition::parse).transpose()?.unwrap_or_default();
     let slo = condition::parse(o.slo.as_deref().unwrap_or(DEFAULT_SLO))?;
     let plan = Plan::new(o)?;
-    let mut out = Printer { is_silent: is_stdout(o.json.as_deref()) };
+    let mut out = Printer::new(o);
     plan.notes.iter().filter(|_| !o.quiet).for_each(|note| out.print(&format!("{note}\n")));
     let findings = match &fleet {
         _ if o.no_preflight => Vec::new(),
@@ -115,25 +142,47 @@ fn measure(o: &Options, mut fleet: Option<&mut Fleet>, interrupts: Interrupts) -
     };
     findings.iter().filter(|_| !o.quiet).for_each(|f| out.print(&format!("note: {f}\n")));
     let machines = fleet.as_ref().map_or(1, |f| f.len());
-    let mut live = Live::new(&plan, shown(o), Some(interrupts), machines);
+    let step = o.step.unwrap_or(DEFAULT_STEP);
+    let seen = if o.find_max { Trial { rate: None, length: step }.of(&plan) } else { plan.clone() };
+    out.remark(&if o.find_max { format!("Looking for the highest rate @ {}\n", plan.url) } else { text::head(&plan) });
+    // From here to its end the terminal is the page's.
+    let steps = Steps::default();
+    let mut live = Live::new(&seen, shown(o), Some(interrupts), machines, steps.clone());
     let mut go = |trial: Option<Trial>| match &mut fleet {
         Some(fleet) => fleet.run(&plan, o, trial, &mut live),
         None => run(trial.map(|t| t.of(&plan)).as_ref().unwrap_or(&plan), &mut live),
     };
     let (record, found, code) = if o.find_max {
-        out.print(&format!("Looking for the highest rate @ {}\n", plan.url));
-        let step = o.step.unwrap_or(DEFAULT_STEP);
         let trial = |trial| go(Some(trial)).and_then(whole);
-        let mut found = find_max::find(plan.connections, &slo, step, trial, |step| out.print(&step_line(step)))?;
+        let is_page = shown(o) == Shown::Page;
+        let told = |step: &Step| {
+            steps.borrow_mut().push(step_line(step));
+            if !is_page {
+                out.remark(&step_line(step));
+            }
+        };
+        let found = find_max::find(plan.connections, &slo, step, trial, told);
         drop(live);
+        if is_page {
+            out.remark(&steps.borrow().concat());
+        }
+        let mut found = found?;
         out.print(&found_text(&found));
-        let code = if found.best.is_some() { 0 } else { UNANSWERED };
+        let code = match (&found.ended, found.best) {
+            (Some(_), _) => PARTIAL,
+            (None, Some(_)) => 0,
+            (None, None) => UNANSWERED,
+        };
         (found.record.take(), Some(FoundSummary::new(&found)), code)
     } else {
-        out.print(&text::head(&plan));
         let record = go(None)?;
         drop(live);
-        let code = if record.sample.answers == 0 { UNANSWERED } else { 0 };
+        let code = match () {
+            () if record.sample.answers == 0 => UNANSWERED,
+            () if record.partial.is_some() => PARTIAL,
+            () if !record.verdict.limit.is_valid() => INVALID,
+            () => 0,
+        };
         (Some(record), None, code)
     };
     let Some(record) = record else { return Ok(code) };
@@ -157,16 +206,28 @@ fn whole(record: Record) -> Result<Record, String> {
     }
 }
 
-/// The standard output belongs to `--json -` alone.
+/// The standard output belongs to `--json -` alone. What targets and agents say is shown, and steers no terminal.
 struct Printer {
     is_silent: bool,
+    is_quiet: bool,
 }
 
 impl Printer {
+    fn new(o: &Options) -> Printer {
+        Printer { is_silent: is_stdout(o.json.as_deref()), is_quiet: o.quiet }
+    }
+
+    /// Prints what is no part of the result.
+    fn remark(&mut self, text: &str) {
+        if !self.is_quiet {
+            self.print(text);
+        }
+    }
+
     fn print(&mut self, text: &str) {
         if !self.is_silent {
             // A closed pipe ends nothing: the files are still to be written.
-            let _ = std::io::stdout().write_all(text.as_bytes());
+            let _ = std::io::stdout().write_all(lines(text).as_bytes());
         }
     }
 }
@@ -231,8 +292,12 @@ fn found_text(found: &Found) -> String {
             let bound = if found.is_lower_bound { ">= " } else { "" };
             format!("Best: {bound}{best:.1}/s   Safe: {safe:.1}/s   Steps: {}\n", found.steps.len())
         }
+        _ if found.ended.is_some() => format!("No rate has held yet; steps: {}\n", found.steps.len()),
         _ => format!("No rate holds; steps: {}\n", found.steps.len()),
     };
+    if let Some(why) = &found.ended {
+        out.push_str(&format!("PARTIAL: {why}: higher rates were not tried\n"));
+    }
     if let Some(bound) = &found.bound {
         out.push_str(&format!("Bound by: {bound}\n"));
     }

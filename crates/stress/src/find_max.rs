@@ -96,6 +96,8 @@ pub struct Found {
     pub steps: Vec<Step>,
     /// The run at the best rate.
     pub record: Option<Record>,
+    /// Why it ended before it was done; what was found until then holds.
+    pub ended: Option<String>,
 }
 
 /// One try: what it replaces of the plan.
@@ -119,7 +121,7 @@ impl Trial {
 /// try, `told` hears of each as it is done.
 ///
 /// # Errors
-/// Those of `run`.
+/// That of the first look. Later ones end the search with what was found.
 pub fn find(
     connections: usize,
     slo: &[Condition],
@@ -141,7 +143,13 @@ pub fn find(
     while found.steps.len() < MAX_STEPS
         && let Some(rate) = search.next_rate()
     {
-        let record = settled(run(Trial { rate: Some(rate), length: step })?);
+        let record = match run(Trial { rate: Some(rate), length: step }) {
+            Ok(record) => settled(record),
+            Err(text) => {
+                found.ended = Some(text);
+                break;
+            }
+        };
         let failed = failure(&record, slo, rate);
         search.note(rate, failed.is_none());
         let p99 = time(record.sample.latency.quantile(0.99) as f64);

@@ -110,6 +110,9 @@ pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) 
         watch.start();
         Ok(collect(plan, &control, &messages, start, watch))
     })?;
+    if let Some(text) = plan.script.as_ref().and_then(|script| script.failure()) {
+        return Err(format!("script: {text}"));
+    }
     let counters = Counters::read(interface.as_deref()).since(&before);
     let seconds = (end_ns.saturating_sub(control.start_ns.load(Ordering::Relaxed))) as f64 / 1e9;
     collected.endings.sort_by_key(|e| e.thread);

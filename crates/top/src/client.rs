@@ -1,15 +1,17 @@
 //! Asks the API: plain HTTP, a connection for each question.
 
-use crate::look::plain;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::time::{Duration, Instant};
+use wire::terminal::plain;
 
 /// How long a question may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// The longest answer that is read.
-const LONGEST: u64 = 64 << 20;
+/// How long a whole answer may take, however it trickles.
+const WHOLE: Duration = Duration::from_secs(10);
+/// The longest answer that is read: ten thousand peers take 8 MiB.
+const LONGEST: usize = 16 << 20;
 
 /// A server's API.
 pub(crate) struct Client {
@@ -86,11 +88,30 @@ impl Client {
             body.len()
         );
         stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).map_err(failed)?;
-        let mut answer = Vec::new();
-        stream.take(LONGEST).read_to_end(&mut answer).map_err(failed)?;
+        let answer = read(&mut stream).map_err(failed)?;
         parse(&answer).ok_or_else(|| {
             format!("{} answers, but not as the API does: is there \"api;\" at {}/?", self.authority, self.path)
         })
+    }
+}
+
+/// Reads up to the end of the connection, but neither more nor longer than an API answers.
+fn read(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let (began, mut answer, mut piece) = (Instant::now(), Vec::new(), vec![0; 64 * 1024]);
+    loop {
+        let left = WHOLE.saturating_sub(began.elapsed());
+        if left.is_zero() {
+            return Err(std::io::Error::other(format!("its answer takes longer than {WHOLE:?}")));
+        }
+        stream.set_read_timeout(Some(left.min(PATIENCE)))?;
+        let count = stream.read(&mut piece)?;
+        if count == 0 {
+            return Ok(answer);
+        }
+        if answer.len() + count > LONGEST {
+            return Err(std::io::Error::other(format!("its answer is longer than {} MiB", LONGEST >> 20)));
+        }
+        answer.extend_from_slice(&piece[..count]);
     }
 }
 

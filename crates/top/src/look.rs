@@ -4,6 +4,7 @@ use crate::client::Client;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;
+use wire::terminal::plain;
 
 /// One look.
 pub(crate) struct Look {
@@ -35,7 +36,7 @@ pub(crate) struct Peer {
     pub(crate) requests: u64,
     pub(crate) errors: u64,
     pub(crate) fails: u64,
-    pub(crate) header_ms: Option<u64>,
+    pub(crate) header_us: Option<u64>,
 }
 
 /// A number in a value, 0 if it is not there.
@@ -43,14 +44,15 @@ fn number(value: &Value, pointer: &str) -> u64 {
     value.pointer(pointer).and_then(Value::as_u64).unwrap_or(0)
 }
 
-/// A text of others, which must not steer the terminal.
-fn text(value: &Value, name: &str) -> String {
-    plain(value[name].as_str().unwrap_or_default())
+/// A time of a peer; from a server that does not tell microseconds, of its milliseconds.
+fn microseconds(value: &Value, name: &str) -> Option<u64> {
+    let exact = value[format!("{name}_us")].as_u64();
+    exact.or_else(|| value[name].as_u64().map(|ms| ms.saturating_mul(1000)))
 }
 
-/// A text without control characters.
-pub(crate) fn plain(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).collect()
+/// A text of others, which must not steer the terminal.
+fn text(value: &Value, name: &str) -> String {
+    plain(value[name].as_str().unwrap_or_default()).into_owned()
 }
 
 fn list(value: Option<Value>, name: &str) -> Vec<Value> {
@@ -72,7 +74,7 @@ impl Peer {
             requests: of("/requests") + of("/connections"),
             errors: of("/responses/5xx"),
             fails: of("/fails"),
-            header_ms: value["header_time"].as_u64().or(value["first_byte_time"].as_u64()),
+            header_us: microseconds(value, "header_time").or_else(|| microseconds(value, "first_byte_time")),
         }
     }
 
@@ -246,7 +248,7 @@ mod tests {
     #[test]
     fn texts_cannot_steer_the_terminal() {
         let peer = Peer::read("http", "g", &json!({"server": "a\u{1b}[2J:1", "reason": "x\r\ny\u{9b}3"}));
-        assert_eq!((peer.server.as_str(), peer.reason.as_str()), ("a[2J:1", "xy3"));
+        assert_eq!((peer.server.as_str(), peer.reason.as_str()), ("a\\x1b[2J:1", "x\\x0d\\x0ay\\x9b3"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What is seen: the whole terminal, or the same once as text.
 
-use crate::look::{Look, Peer, Rates, plain};
+use crate::look::{Look, Peer, Rates};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -8,6 +8,7 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Cell, Paragraph, Row, Sparkline, Table, TableState};
 use std::collections::VecDeque;
 use std::fmt::Write;
+use wire::terminal::plain;
 
 /// Seconds that the curves show.
 const SHOWN: usize = 240;
@@ -92,7 +93,7 @@ fn facts(rates: &Rates) -> [String; 3] {
 
 fn peer_cells(now: &Look, before: &Look, p: &Peer) -> [String; 8] {
     let (requests, errors) = now.of_peer(before, p);
-    let group = plain(&p.group);
+    let group = plain(&p.group).into_owned();
     let group = if p.plane == "stream" { format!("stream {group}") } else { group };
     let state = if p.reason.is_empty() { p.state.clone() } else { format!("{}: {}", p.state, p.reason) };
     [
@@ -101,7 +102,7 @@ fn peer_cells(now: &Look, before: &Look, p: &Peer) -> [String; 8] {
         count(requests),
         count(errors),
         p.active.to_string(),
-        p.header_ms.map_or_else(|| "-".to_owned(), |v| ms(Some(v))),
+        us(p.header_us),
         p.weight.to_string(),
         if p.fails > 0 { format!("{state} ({} fails)", p.fails) } else { state },
     ]
@@ -241,8 +242,9 @@ impl Page {
         let [first, second, third] = facts(&rates);
         let first = if rates.server_errors > 0.0 { Line::from(first).red() } else { Line::from(first).bold() };
         let about = &self.now.about;
-        let build = about["build"].as_str().unwrap_or_default();
-        let title = format!(" {build} at {} · configuration {} ", self.url, about["generation"]);
+        let build = plain(about["build"].as_str().unwrap_or_default());
+        let generation = about["generation"].as_u64().unwrap_or_default();
+        let title = format!(" {build} at {} · configuration {generation} ", self.url);
         let block = Block::bordered().title(title);
         frame.render_widget(Paragraph::new(vec![first, Line::from(second), Line::from(third)]).block(block), area);
     }

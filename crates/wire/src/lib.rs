@@ -17,6 +17,7 @@ pub mod proxy_protocol;
 pub mod range;
 pub mod scgi;
 pub mod span;
+pub mod terminal;
 pub mod tls;
 pub mod trace_context;
 pub mod units;

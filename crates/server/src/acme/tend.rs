@@ -10,13 +10,13 @@ use super::store::Slot;
 use crate::fetch::Fetch;
 use crate::log::error::Level;
 use crate::log::process_line;
-use crate::tls::client::unverified;
+use crate::tls::client::{unverified, verified};
 use crate::tls::der::{Der, tag};
 use crate::tls::names;
 use crate::tls::x509::Certificate;
 use crate::worker::clock;
+use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::{ClientConfig, RootCertStore};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -295,15 +295,15 @@ fn tls(issuer: &Issuer) -> Result<Arc<ClientConfig>, String> {
         let builder = builder.dangerous().with_custom_certificate_verifier(unverified(algorithms));
         return Ok(Arc::new(builder.with_no_client_auth()));
     }
-    let mut roots = RootCertStore::empty();
-    match &issuer.trusted {
-        Some(trusted) => _ = roots.add_parsable_certificates(trusted.iter().cloned()),
-        None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
-    }
-    if roots.is_empty() {
+    let trusted = match &issuer.trusted {
+        Some(trusted) => trusted.clone(),
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    if trusted.is_empty() {
         return Err("there is no certificate to trust the server by: see \"ssl_trusted_certificate\"".to_owned());
     }
-    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+    let builder = builder.dangerous().with_custom_certificate_verifier(verified(trusted, algorithms)?);
+    Ok(Arc::new(builder.with_no_client_auth()))
 }
 
 fn random() -> u64 {

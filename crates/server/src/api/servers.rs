@@ -108,6 +108,9 @@ fn failure(error: EditError, id: u32) -> Failure {
             Failure::new(400, "UpstreamConfNoResolver", text)
         }
         EditError::Invalid(text) => Failure::new(400, "UpstreamConfFormatError", text),
+        EditError::Full(room) => {
+            Failure::new(507, "UpstreamOutOfMemory", format!("the zone of this upstream has room for {room} servers"))
+        }
         EditError::State(text) => Failure::new(500, "UpstreamStateError", text),
     }
 }

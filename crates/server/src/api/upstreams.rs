@@ -47,6 +47,7 @@ macro_rules! peer {
             maybe("downstart", Schema::Time),
             maybe("selected", Schema::Time),
             maybe("response_time", Schema::Number),
+            maybe("response_time_us", Schema::Number),
             $($own,)*
         ])
     };
@@ -57,10 +58,16 @@ const HTTP_PEER: Schema = peer![
     field("responses", RESPONSES),
     maybe("ssl", PEER_SSL),
     maybe("header_time", Schema::Number),
+    maybe("header_time_us", Schema::Number),
     field("response_time_hist", TIMES),
 ];
-const STREAM_PEER: Schema =
-    peer![number("connections"), maybe("connect_time", Schema::Number), maybe("first_byte_time", Schema::Number),];
+const STREAM_PEER: Schema = peer![
+    number("connections"),
+    maybe("connect_time", Schema::Number),
+    maybe("connect_time_us", Schema::Number),
+    maybe("first_byte_time", Schema::Number),
+    maybe("first_byte_time_us", Schema::Number),
+];
 const QUEUE: Schema = Schema::Object(&[number("size"), number("max_size"), number("overflows")]);
 /// One of `/http/upstreams`.
 pub static HTTP: Schema = Schema::Object(&[
@@ -176,7 +183,10 @@ fn show_peer(peer: &Peer, backup: bool, plane: Plane) -> Value {
     for (name, average) in times.into_iter().chain([(header, &state.times.header)]) {
         // Averages begin with the first answer.
         let known = counted.totals.requests > 0 && (plane.is_stream() || name != "connect_time");
-        add(name, known.then(|| average.load(Relaxed).into()));
+        let us = average.load(Relaxed);
+        // nginx's fields are whole milliseconds; a peer nearby takes less.
+        add(name, known.then(|| ((us + 500) / 1000).into()));
+        add(&format!("{name}_us"), known.then(|| us.into()));
     }
     if plane.is_stream() {
         add("connections", Some(counted.totals.requests.into()));

@@ -163,6 +163,8 @@ pub struct Build<'f> {
     pub http_end: Option<conf::Span>,
     /// Directories that must be there before the workers start.
     pub directories: Vec<PathBuf>,
+    /// Files that the worker replaces: `state` of zones and groups.
+    pub state_files: Vec<PathBuf>,
     /// Directives that were accepted and have no meaning here, for `-t` to say.
     pub notes: Vec<Problem>,
     /// Groups of upstream peers.
@@ -200,6 +202,7 @@ impl<'f> Build<'f> {
             http: None,
             http_end: None,
             directories: Vec::new(),
+            state_files: Vec::new(),
             notes: Vec::new(),
             groups: Vec::new(),
             tls_files: std::rc::Rc::default(),

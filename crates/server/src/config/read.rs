@@ -71,6 +71,7 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     let late = std::mem::take(&mut build.late);
     let late_in_stream = build.stream.as_mut().map(|stream| std::mem::take(&mut stream.late)).unwrap_or_default();
     let mut problems = std::mem::take(&mut build.problems);
+    problems.extend(modules::load_module::finish(&mut build, &problems));
     tree.sort(&mut problems);
     // nginx completes `http` at its end, before it reads on, and only if nothing was wrong up to there.
     let end_of_http = tree.nodes.iter().find(|n| n.name == "http").map(|n| tree.turn(&problems, n.close));

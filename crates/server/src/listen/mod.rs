@@ -1,6 +1,7 @@
 //! Listening sockets of a thread: accepts in batches and starts a connection for each. After: `connection`.
 
 pub mod datagram;
+mod holder;
 pub mod pktinfo;
 pub mod quic;
 pub mod silent;

@@ -1,12 +1,12 @@
 //! Listening sockets: opened by the master from what the configuration says, one SO_REUSEPORT socket a thread and
 //! address, kept through reloads, changes of the thread count and binary upgrades. Accepts nothing itself.
 
-use super::steer;
+use super::{holder, steer};
 use crate::log::error::Errno;
 use crate::master::sys;
 use crate::server_log;
 use crate::settings::{Keepalive, ListenAddress, ListenSpec, SocketKind};
-use socket2::{Domain, SockAddr, Socket, TcpKeepalive, Type};
+use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -118,16 +118,16 @@ impl Listeners {
     /// `specs`; on failure everything is as before. Waits while an address is in use.
     pub fn open(&self, specs: &[ListenSpec], threads: usize) -> Result<Listeners, NotOpened> {
         let mut list: Vec<Listener> = specs.iter().map(|spec| self.kept(spec)).collect();
+        let mut told = Vec::new();
         for left in (0..TRIES).rev() {
             let mut in_use = false;
             for (spec, listener) in specs.iter().zip(&mut list) {
-                in_use |= !self.complete(spec, listener, threads)?;
+                in_use |= !self.complete(spec, listener, threads, &mut told)?;
             }
             if !in_use {
                 specs.iter().zip(&list).for_each(|(spec, listener)| configure(spec, listener));
                 return Ok(Listeners { list, inherited: false });
             }
-            server_log!(Notice, "try again to bind() after 500ms");
             if left > 0 {
                 std::thread::sleep(RETRY_AFTER);
             }
@@ -177,8 +177,14 @@ impl Listeners {
         listener
     }
 
-    /// Opens what `listener` lacks. `Ok(false)`: the address is in use.
-    fn complete(&self, spec: &ListenSpec, listener: &mut Listener, threads: usize) -> Result<bool, NotOpened> {
+    /// Opens what `listener` lacks. `Ok(false)`: the address is in use, which is said once; `told`: what was said already.
+    fn complete(
+        &self,
+        spec: &ListenSpec,
+        listener: &mut Listener,
+        threads: usize,
+        told: &mut Vec<String>,
+    ) -> Result<bool, NotOpened> {
         let wanted = if matches!(spec.address, ListenAddress::Unix(_)) { 1 } else { threads.max(1) };
         if listener.sockets.len() >= wanted {
             return Ok(true);
@@ -200,9 +206,17 @@ impl Listeners {
             };
             match open(spec, sharing) {
                 Ok(fd) => listener.sockets.push(ListenSocket::new(fd)),
+                Err((step, e)) if e.kind() == io::ErrorKind::AddrInUse => {
+                    if !told.contains(&step) {
+                        let holder = holder::of(spec).map_or_else(String::new, |who| format!(": {who} has it"));
+                        server_log!(Emerg, "{step} failed {}{holder}", Errno(&e));
+                        told.push(step);
+                    }
+                    return Ok(false);
+                }
                 Err((step, e)) => {
                     server_log!(Emerg, "{step} failed {}", Errno(&e));
-                    return if e.kind() == io::ErrorKind::AddrInUse { Ok(false) } else { Err(NotOpened) };
+                    return Err(NotOpened);
                 }
             }
         }
@@ -271,6 +285,11 @@ fn take_over(number: RawFd) -> io::Result<(ListenAddress, SocketKind, ListenSock
     Ok((address, kind, ListenSocket::new(OwnedFd::from(socket))))
 }
 
+/// Whether connections of this kind can have several paths: those of TCP.
+fn kind_has_paths(spec: &ListenSpec) -> bool {
+    spec.kind == SocketKind::Stream && matches!(spec.address, ListenAddress::Inet(_))
+}
+
 /// Who may bind a socket to the same address.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Sharing {
@@ -306,8 +325,17 @@ fn bind(spec: &ListenSpec, sharing: Sharing) -> Result<Socket, (String, io::Erro
         }
     };
     let kind = if spec.kind == SocketKind::Datagram { Type::DGRAM } else { Type::STREAM };
-    let socket =
-        Socket::new(domain, kind.nonblocking().cloexec(), None).map_err(|e| (format!("socket() {address}"), e))?;
+    let kind = kind.nonblocking().cloexec();
+    let multipath = spec.multipath && kind_has_paths(spec);
+    let socket = match Socket::new(domain, kind, multipath.then_some(Protocol::MPTCP)) {
+        // The kernel has none, or `net.mptcp.enabled` is 0: clients fall back in the same way.
+        Err(e) if multipath => {
+            server_log!(Warn, "{address} is listened on without multipath TCP: socket() failed {}", Errno(&e));
+            Socket::new(domain, kind, None)
+        }
+        opened => opened,
+    };
+    let socket = socket.map_err(|e| (format!("socket() {address}"), e))?;
     if sharing != Sharing::Nobody {
         socket.set_reuse_address(true).map_err(|e| (format!("setsockopt(SO_REUSEADDR) {address}"), e))?;
     }

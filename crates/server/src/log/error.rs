@@ -2,6 +2,7 @@
 //! Used by everything. A line is one write; a level nobody wants costs one comparison.
 
 use crate::log::file::{LogFile, OpenFiles};
+use crate::log::floods;
 use crate::log::memory::MemoryLog;
 use crate::log::syslog::Syslog;
 use crate::master::sys;
@@ -152,9 +153,22 @@ impl ErrorLog {
     /// Writes one line, with the number of the connection it is about.
     #[cold]
     pub fn write(&self, level: Level, connection: Option<u64>, message: fmt::Arguments<'_>) {
-        if self.enabled(level) {
-            self.put(level, connection, message, level);
+        if !self.enabled(level) {
+            return;
         }
+        if let (Level::Info, Some(number)) = (level, connection) {
+            match floods::count(number, message, now()) {
+                floods::Count::Few => {}
+                floods::Count::Many => return,
+                floods::Count::Over(number, left_out) => self.put(
+                    level,
+                    Some(number),
+                    format_args!("{left_out} more lines of one kind about this connection were left out"),
+                    level,
+                ),
+            }
+        }
+        self.put(level, connection, message, level);
     }
 
     /// Writes one line to all targets, whatever their levels: for clients named by `debug_connection`.

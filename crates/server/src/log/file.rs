@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,6 +72,25 @@ impl AsFd for LogFile {
     }
 }
 
+/// A log file that was moved away or removed, and the one that its path means now.
+#[derive(Debug)]
+pub struct Moved {
+    file: Arc<LogFile>,
+    fresh: File,
+}
+
+impl Moved {
+    /// All threads of this process go on in the new file.
+    pub fn follow(self) -> io::Result<Arc<LogFile>> {
+        self.file.replace(self.fresh.as_fd()).map(|()| self.file)
+    }
+
+    /// The path of both.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+}
+
 fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).mode(MODE).open(path)
 }
@@ -100,6 +119,16 @@ impl OpenFiles {
         let file = Arc::new(LogFile::open(path)?);
         self.lock().insert(path.to_owned(), Arc::clone(&file));
         Ok(file)
+    }
+
+    /// Opens `path` anew, as nginx does for each configuration: what the path means by now, if that is not the file that is
+    /// open already. A file that was not open is opened and kept.
+    pub fn open_anew(&self, path: &Path) -> io::Result<Option<Moved>> {
+        let Some(file) = self.find(path) else { return self.open(path).map(|_| None) };
+        let fresh = open(path)?;
+        let identity = |m: std::fs::Metadata| (m.dev(), m.ino());
+        let same = identity(fresh.metadata()?) == identity(file.file.metadata()?);
+        Ok((!same).then_some(Moved { file, fresh }))
     }
 
     /// Takes a descriptor another process opened; a file that is there already stays.

@@ -2,6 +2,7 @@
 
 pub mod error;
 pub mod file;
+mod floods;
 pub mod lines;
 pub mod memory;
 pub mod opened;

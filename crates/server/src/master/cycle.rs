@@ -3,7 +3,8 @@
 //!
 //! ```text
 //! HUP -> prepare -> Reload to the worker -> Applied: the new configuration is the running one, old sockets close
-//!           |                                Failed: the old one runs on
+//!           |   (after Reopen, if logs       Failed: the old one runs on
+//!           |   were moved away)
 //!           `- settings a running process cannot take: a new worker starts, the old one finishes and goes
 //! ```
 
@@ -13,7 +14,7 @@ use super::workers::{Child, Respawn};
 use super::{Options, Plan, Service, message, pidfile, signals, upgrade};
 use crate::listen::socket::Listeners;
 use crate::log::error::{self, Errno, ErrorLog};
-use crate::log::file::{LogFile, OpenFiles};
+use crate::log::file::{LogFile, Moved, OpenFiles};
 use crate::server_log;
 use std::ffi::OsString;
 use std::os::fd::AsFd;
@@ -25,6 +26,9 @@ use std::time::{Duration, Instant};
 
 /// How long a worker may take to end after TERM, before it is killed: about nginx's 50 + 100 + ... + 800 ms.
 const KILL_AFTER: Duration = Duration::from_millis(1500);
+
+/// A worker that has not taken a new configuration for so long is named in the log.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A configuration with everything it needs open.
 #[derive(Clone)]
@@ -41,6 +45,8 @@ pub(super) struct Running {
 pub(super) struct Pending {
     pub(super) worker: Pid,
     next: Running,
+    /// When the log names a worker that has not answered; nothing once it has been named.
+    complain_at: Option<Instant>,
 }
 
 /// The master.
@@ -128,7 +134,8 @@ impl<'a> Master<'a> {
         let mut wanted = vec![(self.signals.as_fd(), false)];
         let channels = self.children.iter().filter_map(|child| child.channel.as_ref());
         wanted.extend(channels.map(|channel| (channel.as_fd(), channel.is_waiting())));
-        let next = [self.respawn.at, self.terminating].into_iter().flatten().min();
+        let late = self.pending.as_ref().and_then(|pending| pending.complain_at);
+        let next = [self.respawn.at, self.terminating, late].into_iter().flatten().min();
         let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
         if let Err(e) = sys::poll(&wanted, timeout) {
             server_log!(Alert, "poll() failed {}", Errno(&e));
@@ -139,6 +146,17 @@ impl<'a> Master<'a> {
         let now = Instant::now();
         if self.respawn.at.is_some_and(|at| at <= now) && !self.is_stopping() {
             self.start_worker();
+        }
+        if let Some(pending) = self.pending.as_mut().filter(|p| p.complain_at.is_some_and(|at| at <= now)) {
+            pending.complain_at = None;
+            let (worker, generation) = (pending.worker, pending.next.generation);
+            let state = if sys::is_stopped(worker) { "it is stopped" } else { "it runs, but does not answer" };
+            let seconds = PATIENCE.as_secs();
+            server_log!(
+                Alert,
+                "worker process {worker} has not taken configuration {generation} for {seconds} seconds: {state}; \
+                 the one before runs on"
+            );
         }
         if self.terminating.is_some_and(|at| at <= now) {
             self.terminating = Some(now + KILL_AFTER);
@@ -231,8 +249,28 @@ impl<'a> Master<'a> {
         server_log!(Notice, "reconfiguring");
         self.generation += 1;
         match prepare(self.service, &self.files, &self.running.listeners, self.generation) {
-            Ok(next) => self.offer(next),
+            Ok((next, moved)) => {
+                self.follow(moved);
+                self.offer(next);
+            }
             Err(Refused) => self.files.retain(&self.running.paths),
+        }
+    }
+
+    /// Lets all processes go on in the files that logs' paths mean now, before the new configuration is theirs: what was moved
+    /// away (logrotate) gets no further line.
+    fn follow(&mut self, moved: Vec<Moved>) {
+        let mut followed = Vec::with_capacity(moved.len());
+        for moved in moved {
+            let path = moved.path().to_owned();
+            match moved.follow() {
+                Ok(file) => followed.push(file),
+                Err(e) => server_log!(Emerg, "open() \"{}\" failed {}", path.display(), Errno(&e)),
+            }
+        }
+        if !followed.is_empty() {
+            self.running.log.redirect_stderr();
+            self.children.iter_mut().for_each(|child| child.tell(message::reopen(&followed)));
         }
     }
 
@@ -249,7 +287,8 @@ impl<'a> Master<'a> {
         let listeners = &next.listeners.list;
         child.generation = next.generation;
         child.tell(message::reload(next.generation, &next.plan.payload, listeners, &files, &child.known.clone()));
-        self.pending = Some(Pending { worker: child.pid, next });
+        let complain_at = Some(Instant::now() + PATIENCE);
+        self.pending = Some(Pending { worker: child.pid, next, complain_at });
     }
 
     /// A worker runs this configuration.
@@ -270,6 +309,19 @@ impl<'a> Master<'a> {
             child.known = known;
         }
         self.reload_if_asked();
+    }
+
+    /// The worker that was to take this configuration died first: the next one starts with it.
+    pub(super) fn orphaned(&mut self, pid: Pid) {
+        if let Some(pending) = self.pending.take_if(|pending| pending.worker == pid) {
+            let generation = pending.next.generation;
+            server_log!(
+                Notice,
+                "configuration {generation} is for the next worker process: {pid} ended before it took it"
+            );
+            self.commit(pending.next);
+            self.reload_if_asked();
+        }
     }
 
     /// The worker could not take this configuration.

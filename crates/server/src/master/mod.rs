@@ -8,6 +8,7 @@
 
 mod channel;
 mod cycle;
+mod directories;
 mod link;
 mod message;
 mod pidfile;
@@ -28,10 +29,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+pub use directories::create_directories;
 pub use link::{Link, Order, Reload, Reopen, Reporter};
 pub use process::pin_thread;
 pub use signals::{number_of as signal_number, send as signal_master};
-pub use start::{Refused, create_directories};
+pub use start::Refused;
 pub use title::set as set_title;
 
 /// The exit code of a worker that must not be started again, as in nginx.
@@ -63,6 +65,8 @@ pub struct Plan {
     pub log_files: Vec<PathBuf>,
     /// Directories the worker writes to, made and given to its user.
     pub directories: Vec<DirectorySpec>,
+    /// Files that the worker replaces (`state`): their directories have to be the worker's.
+    pub state_files: Vec<PathBuf>,
     /// What the worker builds its snapshot from. Opaque.
     pub payload: Arc<[u8]>,
 }

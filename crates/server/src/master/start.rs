@@ -2,17 +2,17 @@
 //! Before: command line. After: `cycle`.
 
 use super::cycle::{Master, Running};
+use super::directories::{create_directories, prepare_for_files};
 use super::sys::{self, Forked, Signals};
 use super::{Options, Plan, Service, pidfile, signals, title};
 use crate::listen::socket::{INHERIT_VARIABLE, Listeners, NotOpened};
 use crate::log::error::{self, Errno, ErrorLog};
-use crate::log::file::OpenFiles;
+use crate::log::file::{Moved, OpenFiles};
 use crate::server_log;
-use crate::settings::{DirectorySpec, ErrorLogTarget, ProcessSettings};
+use crate::settings::ErrorLogTarget;
 use rustix::process::{Resource, getrlimit, setsid};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ pub(super) fn run(service: &mut dyn Service, options: Options) -> ExitCode {
     let inherited_value = std::env::var(INHERIT_VARIABLE).ok();
     let old = inherited_value.as_deref().map(Listeners::inherited).unwrap_or_default();
     let files = OpenFiles::default();
-    let Ok(first) = prepare(service, &files, &old, 1) else { return ExitCode::FAILURE };
+    let Ok((first, _)) = prepare(service, &files, &old, 1) else { return ExitCode::FAILURE };
     // Unix sockets the new configuration lacks keep their files: the old binary may have to come back.
     drop(old);
     error::set_default_log(first.log.clone());
@@ -74,43 +74,51 @@ pub(super) struct Started {
 #[derive(Debug)]
 pub struct Refused;
 
-/// Loads the configuration and opens everything it needs; changes nothing of what runs.
+/// Loads the configuration and opens everything it needs; changes nothing of what runs. Also the log files that are open
+/// under a path which means another file by now.
 pub(super) fn prepare(
     service: &mut dyn Service,
     files: &OpenFiles,
     old: &Listeners,
     generation: u64,
-) -> Result<Running, Refused> {
+) -> Result<(Running, Vec<Moved>), Refused> {
     let plan = service.load().map_err(|texts| {
         texts.iter().for_each(|text| server_log!(Emerg, "{text}"));
         Refused
     })?;
+    prepare_for_files(&plan.state_files, &plan.process)?;
     create_directories(&plan.directories, &plan.process)?;
     let paths = log_paths(&plan);
-    open_all(&paths, files)?;
+    let moved = open_all(&paths, files)?;
     // The files are open, so this cannot fail.
     let log = ErrorLog::open(&plan.error_logs, files).map_err(|_| Refused)?;
     let listeners = old.open(&plan.listens, plan.process.threads).map_err(|NotOpened| Refused)?;
-    Ok(Running { generation, plan, listeners, log, paths })
+    Ok((Running { generation, plan, listeners, log, paths }, moved))
 }
 
 /// Tries everything that a start would open, for `-t`: all that fails is logged. A server that runs notices nothing.
 pub(super) fn try_out(plan: &Plan) -> Result<(), Refused> {
     let outcomes = [
         pidfile::try_out(&plan.process.pid).map_err(|_| Refused),
+        prepare_for_files(&plan.state_files, &plan.process),
         create_directories(&plan.directories, &plan.process),
-        open_all(&log_paths(plan), &OpenFiles::default()),
+        open_all(&log_paths(plan), &OpenFiles::default()).map(drop),
         Listeners::try_out(&plan.listens).map_err(|NotOpened| Refused),
     ];
     outcomes.into_iter().collect()
 }
 
-fn open_all(paths: &[PathBuf], files: &OpenFiles) -> Result<(), Refused> {
-    let mut outcome = Ok(());
+/// Opens what is not open yet, and finds what was moved away meanwhile.
+fn open_all(paths: &[PathBuf], files: &OpenFiles) -> Result<Vec<Moved>, Refused> {
+    let mut outcome = Ok(Vec::new());
     for path in paths {
-        if let Err(e) = files.open(path) {
-            server_log!(Emerg, "open() \"{}\" failed {}", path.display(), Errno(&e));
-            outcome = Err(Refused);
+        match (files.open_anew(path), &mut outcome) {
+            (Ok(moved), Ok(all)) => all.extend(moved),
+            (Ok(_), Err(Refused)) => {}
+            (Err(e), _) => {
+                server_log!(Emerg, "open() \"{}\" failed {}", path.display(), Errno(&e));
+                outcome = Err(Refused);
+            }
         }
     }
     outcome
@@ -125,30 +133,6 @@ fn log_paths(plan: &Plan) -> Vec<PathBuf> {
     paths.sort();
     paths.dedup();
     paths
-}
-
-/// Makes the directories that are missing, and gives them to the worker's user when the caller is root.
-pub fn create_directories(directories: &[DirectorySpec], process: &ProcessSettings) -> Result<(), Refused> {
-    let user = process.user.as_ref().filter(|_| sys::effective_uid() == 0);
-    let mut outcome = Ok(());
-    for directory in directories {
-        if let Err((step, e)) = create_directory(directory, user.map(|u| u.uid)) {
-            server_log!(Emerg, "{step} \"{}\" failed {}", directory.path.display(), Errno(&e));
-            outcome = Err(Refused);
-        }
-    }
-    outcome
-}
-
-fn create_directory(directory: &DirectorySpec, owner: Option<u32>) -> Result<(), (&'static str, io::Error)> {
-    let path = &directory.path;
-    let created = std::fs::DirBuilder::new().recursive(true).mode(directory.mode).create(path);
-    created.map_err(|e| ("mkdir()", e))?;
-    let Some(owner) = owner else { return Ok(()) };
-    if std::fs::metadata(path).map_err(|e| ("stat()", e))?.uid() != owner {
-        std::os::unix::fs::chown(path, Some(owner), None).map_err(|e| ("chown()", e))?;
-    }
-    Ok(())
 }
 
 /// The notices nginx writes at start.

@@ -355,6 +355,12 @@ pub fn pin_thread(cpus: &[usize]) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
 }
 
+/// Whether a process was stopped by a signal, or by who debugs it (the state in `/proc/PID/stat`, proc(5)).
+pub fn is_stopped(pid: Pid) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
 /// The kernel's id of the calling thread.
 pub fn thread_id() -> u32 {
     // SAFETY: only asks.

@@ -266,7 +266,11 @@ impl Master<'_> {
             server_log!(Alert, "worker process {pid} exited with fatal code {FATAL} and cannot be respawned");
         }
         if self.pending.as_ref().is_some_and(|pending| pending.worker == child.pid) {
-            self.failed(child.generation, "the worker process ended before it took the new configuration");
+            if fatal {
+                self.failed(child.generation, "the worker process ended before it took the new configuration");
+            } else {
+                self.orphaned(child.pid);
+            }
         }
         let replaced = self.children.iter().any(|other| !other.exiting && other.generation >= child.generation);
         if !fatal && !replaced {

@@ -2,12 +2,13 @@
 //! service thread (`crate::api`), sends the reply. What may be called by whom is said by `allow`, `auth_basic` and the like.
 
 use crate::api::{self, Call, Reply, Verb};
-use crate::config::{Directive, Scope, http};
+use crate::config::{Build, Directive, Level, Scope, http};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request, Text, body};
+use crate::snapshot::LocationId;
 use crate::{log_error, settings};
-use conf::{Node, Problem};
+use conf::{Node, Problem, Span};
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("api", directive)];
@@ -20,6 +21,33 @@ settings! {
     }
 }
 
+/// What the module keeps for all of `http` while it is read.
+#[derive(Debug, Default)]
+pub struct Main {
+    /// Locations with `api write=on`, and where they say it.
+    writers: Vec<(LocationId, Span)>,
+}
+
+/// Locations of a server whose clients all show certificates are nobody's who has none.
+pub fn guarded_by_certificates(build: &mut Build<'_>, level: &Level) {
+    build.main.api.writers.retain(|(id, _)| *id != level.id);
+    level.children.iter().for_each(|child| guarded_by_certificates(build, child));
+}
+
+/// Warns of a location that lets everybody change the server who reaches it.
+pub fn finish_level(build: &mut Build<'_>, level: &Level) {
+    let Some((_, place)) = build.main.api.writers.iter().find(|(id, _)| *id == level.id) else { return };
+    let conf = &level.conf;
+    let asks = super::auth_basic::asks(&conf.auth_basic) || super::auth_request::asks(&conf.auth_request);
+    // `limit_except GET { deny all; }` is a guard too: what it says is up to whoever wrote it.
+    if conf.access.rules.is_empty() && !asks && conf.core.limit_except.is_none() {
+        build.problems.push(Problem::warn(
+            *place,
+            "\"api write=on\" without \"allow\", \"deny\" or a password lets everybody who reaches it change this server",
+        ));
+    }
+}
+
 fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let write = match node.args.first() {
         None => false,
@@ -28,6 +56,9 @@ fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
     };
     crate::config::set::value(&mut scope.level.conf.api.write, node, write)?;
+    if write {
+        scope.build.main.api.writers.push((scope.level.id, node.name.span));
+    }
     scope.level.conf.core.handler = Some(Content::Later(run));
     Ok(())
 }

@@ -43,13 +43,12 @@ pub const DIRECTIVES: &[Directive] = &[
 ];
 
 /// Its place in the access phase.
-pub const HANDLER: Handler = Handler::Later(
-    |r| {
-        let conf = &r.conf().auth_basic;
-        conf.user_file.is_some() && conf.realm.as_ref().is_some_and(|realm| realm.as_fixed() != Some(b"off"))
-    },
-    check,
-);
+pub const HANDLER: Handler = Handler::Later(|r| asks(&r.conf().auth_basic), check);
+
+/// Whether a password is asked for.
+pub fn asks(conf: &Conf) -> bool {
+    conf.user_file.is_some() && conf.realm.as_ref().is_some_and(|realm| realm.as_fixed() != Some(b"off"))
+}
 
 settings! {
     /// The module's values on one level.

@@ -17,7 +17,12 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[http("auth_request", auth_request), http("auth_request_set", auth_request_set)];
 
 /// Its place in the access phase.
-pub const HANDLER: Handler = Handler::Later(|r| r.conf().auth_request.uri.is_some(), ask);
+pub const HANDLER: Handler = Handler::Later(|r| asks(&r.conf().auth_request), ask);
+
+/// Whether somebody is asked.
+pub fn asks(conf: &Conf) -> bool {
+    conf.uri.is_some()
+}
 
 settings! {
     /// The module's values on one level.

@@ -79,6 +79,7 @@ fn recv_buffer_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Proble
     if **setting <= STATE_BUFFER {
         return Err(node.problem("\"http2_recv_buffer_size\" directive value is too small".to_owned()));
     }
+    scope.build.note(node);
     Ok(())
 }
 
@@ -92,6 +93,7 @@ fn pool_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if !(**setting).is_multiple_of(multiple) {
         return Err(node.problem(format!("the pool size must be a multiple of {multiple}")));
     }
+    scope.build.note(node);
     Ok(())
 }
 
@@ -101,6 +103,7 @@ fn streams_index_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Prob
     if !setting.is_power_of_two() {
         return Err(node.problem("\"http2_streams_index_size\" directive must be a power of two".to_owned()));
     }
+    scope.build.note(node);
     Ok(())
 }
 

@@ -194,6 +194,9 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         timeout.inherit(&http.conf.core.resolver_timeout);
         let resolver = (*resolver).clone().map(|r| (r, *timeout));
         let tls = super::ssl::finish_server(build, &conf.ssl, &super::ssl::Around { issued: acme.clone(), resolver });
+        if *conf.ssl.verify_client == super::ssl::VerifyClient::On {
+            super::api::guarded_by_certificates(build, level);
+        }
         servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id, tls, acme });
     }
     super::acme::finish_http(build, &http);

@@ -117,6 +117,7 @@ fn keyval_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if place.store.is_some() {
         return Err(node.problem(format!("duplicate keyval zone \"{name}\"")));
     }
+    scope.build.state_files.extend(state.clone());
     place.store = Some(keyval_store::open(Spec { owner, name, size, timeout_ms, matching, state }));
     Ok(())
 }

@@ -129,9 +129,7 @@ fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Resu
         ("accept_filter", _) => {
             return Err(node.problem(format!("accept filters \"{text}\" are not supported on this platform, ignored")));
         }
-        ("multipath", "") => {
-            return Err(node.problem("multipath is not supported on this platform, ignored".to_owned()));
-        }
+        ("multipath", "") => spec.multipath = true,
         ("backlog", v) => match v.parse::<i32>() {
             Ok(n) if n != 0 => spec.backlog = n,
             _ => return Err(bad("backlog", v)),

@@ -36,6 +36,7 @@ pub mod limit_conn;
 pub mod limit_req;
 pub mod limits;
 pub mod listen;
+pub mod load_module;
 pub mod log;
 mod log_format;
 pub mod map;
@@ -97,6 +98,7 @@ use std::sync::OnceLock;
 /// The directives of all modules.
 const DIRECTIVES: &[&[Directive]] = &[
     process::DIRECTIVES,
+    load_module::DIRECTIVES,
     http_block::DIRECTIVES,
     http2::DIRECTIVES,
     http3::DIRECTIVES,
@@ -439,6 +441,10 @@ pub struct MainConf {
     pub health: health_check::Main,
     /// `otel_exporter`.
     pub otel: otel::Main,
+    /// `api write=on`.
+    pub api: api::Main,
+    /// `load_module`.
+    pub load_module: load_module::Main,
 }
 
 impl MainConf {
@@ -565,6 +571,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
         stream_proxy::finish_level(build, level);
         return health_check::finish_level(build, level);
     }
+    api::finish_level(build, level);
     proxy::finish_level(build, level, parent);
     fastcgi::finish_level(build, level, parent);
     memcached::finish_level(build, level, parent);
@@ -599,6 +606,8 @@ pub fn prefixes(plane: Plane) -> impl Iterator<Item = &'static Prefix> {
 /// What `-V` says: the modules that are there, and those that nginx has by default and Ironweir has not.
 pub fn configure_arguments() -> String {
     let with = [
+        "--with-compat",
+        "--with-threads",
         "--with-pcre-jit",
         "--with-http_ssl_module",
         "--with-http_v2_module",

@@ -12,7 +12,7 @@ use crate::resolve::{RESOLVER_TIMEOUT, ResolverConfig};
 use crate::upstream::group::{Better, Group, GroupId, Keepalive, Method, Timing, Until, key_of, number_of};
 use crate::upstream::live::Live;
 use crate::upstream::queue::{Line, Queue};
-use crate::upstream::servers::Servers;
+use crate::upstream::servers::{MAX_SERVERS, Servers};
 use conf::{Contexts, Node, Problem, value};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -20,6 +20,9 @@ use std::time::Duration;
 
 /// How long a request waits in a `queue` unless it says otherwise (as in nginx Plus).
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What a server takes of a `zone`, bytes: near to what one takes in nginx's shared memory (a peer, its address and its names).
+const BYTES_OF_SERVER: u64 = 512;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
@@ -245,6 +248,11 @@ fn time(scope: &mut Scope<'_, '_>, node: &Node, apply: fn(&mut Keepalive, Durati
     Ok(())
 }
 
+/// How many servers fit into a zone of so many bytes.
+fn room(bytes: u64) -> usize {
+    usize::try_from(bytes / BYTES_OF_SERVER).map_or(MAX_SERVERS, |n| n.min(MAX_SERVERS))
+}
+
 /// Makes groups of the blocks. Call before levels are merged: they look groups up by name.
 pub fn finish(build: &mut Build<'_>) {
     for mut block in std::mem::take(&mut build.main.upstream.blocks) {
@@ -288,7 +296,10 @@ fn group_of(build: &Build<'_>, block: Block) -> Result<Group, Problem> {
     if block.state_file.is_some() && block.zone.is_none() {
         return Err(node.problem(format!("\"state\" requires upstream \"{name}\" to have a \"zone\"")));
     }
-    let live = block.zone.is_some().then(|| Live::new(servers, resolver, block.state_file, tiers.clone()));
+    let live = block.zone.as_ref().map(|zone| {
+        let room = room(build.main.zones.size(zone.as_bytes()));
+        Live::new(servers, room, resolver, block.state_file, tiers.clone())
+    });
     let number = number_of(&key_of(build.plane, name));
     Ok(Group {
         number,

@@ -147,6 +147,7 @@ pub fn default_port(plane: Plane) -> u16 {
 fn state(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let path = scope.build.conf_path(&node.args[0].text);
     let (plane, files) = (scope.build.plane, scope.build.files);
+    scope.build.state_files.push(path.clone());
     let block = current(scope);
     if !block.servers.lines.is_empty() {
         return Err(node.problem("\"server\" and \"state\" cannot stand in one upstream".to_owned()));

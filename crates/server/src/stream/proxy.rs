@@ -141,7 +141,7 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
             Ok(socket) => {
                 let connect_ms = clock::monotonic_ms() - started;
                 r.attempts.current().connect_ms = Some(connect_ms);
-                chosen.connected(connect_ms);
+                chosen.connected();
                 choose::succeeded(&chosen, r.attempts.current());
                 return Ok(Found { chosen, socket, group, walk, tries });
             }
@@ -215,8 +215,7 @@ async fn relay_with(session: &mut Session, conf: &Conf, chosen: &Chosen, mut pee
         down: relay::Flow::new(*conf.own.buffer_size, size_of(r, &conf.own.download_rate), began_ms, Vec::new()),
         started_ms: clock::monotonic_ms(),
     };
-    let connect_ms = r.attempts.current().connect_ms.unwrap_or_default();
-    let end = relay.run(socket, &mut peer, |ms| chosen.byte_came(ms + connect_ms)).await;
+    let end = relay.run(socket, &mut peer, || chosen.byte_came()).await;
     facts(r).received = relay.up.received - header;
     facts(r).sent = relay.down.sent;
     facts(r).upstream = (relay.down.received, relay.up.sent);

@@ -265,8 +265,8 @@ impl Flow {
 }
 
 impl Relay {
-    /// Copies until the end. `on_first` hears after how many ms the peer's first byte came.
-    pub async fn run(&mut self, client: &mut Socket, peer: &mut Socket, on_first: impl FnOnce(u64)) -> End {
+    /// Copies until the end. `on_first` is told when the peer's first byte is there.
+    pub async fn run(&mut self, client: &mut Socket, peer: &mut Socket, on_first: impl FnOnce()) -> End {
         let mut on_first = Some(on_first);
         let timer = Timer::new();
         timer.set(self.timeout);
@@ -275,10 +275,10 @@ impl Relay {
                 Ok(moved) => moved,
                 Err(e) => return Poll::Ready(End::Broken(e)),
             };
-            if let Some(ms) = self.first_byte_ms()
+            if self.first_byte_ms().is_some()
                 && let Some(on_first) = on_first.take()
             {
-                on_first(ms);
+                on_first();
             }
             if let Some(end) = self.end() {
                 return Poll::Ready(end);

@@ -266,6 +266,65 @@ pub(crate) fn unverified(algorithms: WebPkiSupportedAlgorithms) -> Arc<dyn Serve
     Arc::new(AnyServer(algorithms))
 }
 
+/// Takes those certificates that `proxy_ssl_verify` takes: the same judgement, made within the handshake.
+pub(crate) fn verified(
+    certificates: Vec<CertificateDer<'static>>,
+    algorithms: WebPkiSupportedAlgorithms,
+) -> Result<Arc<dyn ServerCertVerifier>, String> {
+    let trust = Trust::new(certificates, None, verify::MAX_CHAIN, algorithms)?;
+    Ok(Arc::new(TrustedServer { trust, any: AnyServer(algorithms) }))
+}
+
+/// Takes what leads to a trusted certificate and is for the server's name.
+#[derive(Debug)]
+struct TrustedServer {
+    trust: Trust,
+    any: AnyServer,
+}
+
+impl ServerCertVerifier for TrustedServer {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let chain: Vec<CertificateDer<'_>> = std::iter::once(end_entity).chain(intermediates).cloned().collect();
+        let now_s = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let checked = self.trust.verify(&chain, Purpose::Server, now_s);
+        checked.map_err(|failure| Error::General(format!("certificate verify error: ({failure})")))?;
+        let name = server_name.to_str();
+        if verify::host::is_for_host(end_entity, name.as_bytes()) {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(Error::General(format!("certificate does not match \"{name}\"")))
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.any.verify_tls12_signature(message, cert, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.any.verify_tls13_signature(message, cert, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.any.supported_verify_schemes()
+    }
+}
+
 /// Takes any certificate: with `proxy_ssl_verify` it is looked at after the handshake, before anything is sent. That it is
 /// the peer's own is checked here.
 #[derive(Debug)]

@@ -23,3 +23,8 @@ pub mod suites;
 pub mod tickets;
 pub mod verify;
 pub mod x509;
+
+/// The library underneath, by the name that an nginx built with it gives: scripts look for OpenSSL's.
+pub fn library() -> String {
+    format!("OpenSSL 1.1.1 (compatible; AWS-LC {})", aws_lc_rs::awslc_version())
+}

@@ -19,13 +19,14 @@ use std::sync::atomic::Ordering::Relaxed;
 struct View<'t> {
     tier: &'t Tier,
     now_ms: u64,
+    now_us: u64,
     timing: Option<Timing>,
 }
 
 impl View<'_> {
     /// For questions that need no time.
     fn still(tier: &Tier) -> View<'_> {
-        View { tier, now_ms: 0, timing: None }
+        View { tier, now_ms: 0, now_us: 0, timing: None }
     }
 }
 
@@ -90,8 +91,8 @@ impl Peers for View<'_> {
             Until::LastByte => &times.last_byte,
         };
         Latency {
-            average_ms: average.load(Relaxed),
-            inflight_ms: if timing.inflight { times.inflight().observe(self.now_ms) } else { None },
+            average_us: average.load(Relaxed),
+            inflight_us: if timing.inflight { times.inflight().observe(self.now_us) } else { None },
             idle_s: (self.now_ms / 1000).saturating_sub(p.state.failures().checked_s),
             fail_timeout_s: p.settings.policy.fail_timeout_s,
         }
@@ -195,8 +196,12 @@ pub struct Chosen {
     timing: Option<Timing>,
     /// Requests that wait for a peer's room.
     queue: Option<Arc<Queue>>,
-    /// Counted among the requests under way since (ms).
-    inflight_ms: Cell<Option<u64>>,
+    /// When it was chosen, µs of the monotonic clock.
+    chosen_us: u64,
+    /// After so many µs the answer's head, or a session's first byte, was there.
+    head_us: Cell<Option<u64>>,
+    /// Counted among the requests under way since it was chosen.
+    is_under_way: Cell<bool>,
 }
 
 impl Drop for Chosen {
@@ -212,31 +217,48 @@ impl Drop for Chosen {
 impl Chosen {
     /// It no longer counts among the requests under way.
     fn landed(&self) {
-        if let Some(since) = self.inflight_ms.take() {
-            let now = clock::monotonic_ms();
-            self.peer.state.times.inflight().end(now, now.saturating_sub(since));
+        if self.is_under_way.take() {
+            self.peer.state.times.inflight().end(clock::monotonic_us(), self.took_us());
         }
+    }
+
+    /// How long ago it was chosen, µs.
+    fn took_us(&self) -> u64 {
+        clock::monotonic_us().saturating_sub(self.chosen_us)
     }
 
     /// The answer's head is there, after so many ms.
     pub fn head_came(&self, status: u16, ms: Option<u64>) {
         self.peer.state.counts.answered(status, ms.unwrap_or_default());
-        if let Some(ms) = ms {
-            self.byte_came(ms);
+        if ms.is_some() {
+            self.byte_came();
         }
     }
 
-    /// The first byte of a session is there, after so many ms.
-    pub fn byte_came(&self, ms: u64) {
+    /// The first byte of a session is there.
+    pub fn byte_came(&self) {
+        let us = self.took_us();
+        self.head_us.set(Some(us));
         if self.waits_for(Until::Header) {
-            Times::sample(&self.peer.state.times.header, ms);
+            Times::sample(&self.peer.state.times.header, us);
             self.landed();
         }
     }
 
-    /// The connection of a session stands, after so many ms.
-    pub fn connected(&self, ms: u64) {
-        Times::sample(&self.peer.state.times.connect, ms);
+    /// The try is over: how long it took is known.
+    fn note_times(&self, attempt: &Attempt) {
+        let times = &self.peer.state.times;
+        // With `inflight` the header's time was noted when it came.
+        let head_us = self.head_us.get().or(attempt.header_ms.map(|ms| ms * 1000));
+        if let Some(us) = head_us.filter(|_| !self.waits_for(Until::Header)) {
+            Times::sample(&times.header, us);
+        }
+        Times::sample(&times.last_byte, self.took_us());
+    }
+
+    /// The connection of a session stands.
+    pub fn connected(&self) {
+        Times::sample(&self.peer.state.times.connect, self.took_us());
         if self.waits_for(Until::Connect) {
             self.landed();
         }
@@ -301,7 +323,8 @@ fn choose_in_turn(
         let number = walk.backup as usize;
         let tier = &tiers[number];
         let now_ms = clock::monotonic_ms();
-        let view = View { tier, now_ms, timing };
+        let now_us = clock::monotonic_us();
+        let view = View { tier, now_ms, now_us, timing };
         if let Some(index) = pick(r, &group.method, &view, &mut turns[number], &mut walk.tried, by) {
             let peer = tier.peers[index].clone();
             // When a peer was last chosen matters to methods by time even if nothing is against it.
@@ -313,12 +336,13 @@ fn choose_in_turn(
             peer.state.conns.fetch_add(1, Relaxed);
             peer.state.selected_ms.store(clock::wall_ms(), Relaxed);
             peer.state.counts.chosen();
-            let inflight = timing.is_some_and(|t| t.inflight).then_some(now_ms);
-            if inflight.is_some() {
-                peer.state.times.inflight().begin(now_ms);
+            let inflight = timing.is_some_and(|t| t.inflight);
+            if inflight {
+                peer.state.times.inflight().begin(now_us);
             }
             let queue = group.queue.as_ref().map(|line| line.queue.clone());
-            return Some(Chosen { peer, tier: number, index, timing, queue, inflight_ms: Cell::new(inflight) });
+            let (head_us, is_under_way) = (Cell::new(None), Cell::new(inflight));
+            return Some(Chosen { peer, tier: number, index, timing, queue, chosen_us: now_us, head_us, is_under_way });
         }
         if walk.backup || tiers[1].peers.is_empty() {
             return None;
@@ -405,12 +429,8 @@ pub fn succeeded(chosen: &Chosen, attempt: &Attempt) {
         }
     }
     state.counts.carried(attempt.sent, attempt.received);
-    if let (Some(header), Some(last_byte)) = (attempt.header_ms, attempt.response_ms) {
-        Times::sample(&state.times.last_byte, last_byte);
-        // With `inflight` the header's time was noted when it came.
-        if !chosen.waits_for(Until::Header) {
-            Times::sample(&state.times.header, header);
-        }
+    if attempt.header_ms.is_some() && attempt.response_ms.is_some() {
+        chosen.note_times(attempt);
     }
 }
 
@@ -418,11 +438,8 @@ pub fn succeeded(chosen: &Chosen, attempt: &Attempt) {
 pub fn session_over(chosen: &Chosen, attempt: &Attempt) {
     let state = &chosen.peer.state;
     state.counts.carried(attempt.sent, attempt.received);
-    if let (Some(first_byte), Some(last_byte)) = (attempt.header_ms, attempt.response_ms) {
-        if !chosen.waits_for(Until::Header) {
-            Times::sample(&state.times.header, first_byte);
-        }
-        Times::sample(&state.times.last_byte, last_byte);
+    if attempt.header_ms.is_some() && attempt.response_ms.is_some() {
+        chosen.note_times(attempt);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::group::{Group, Tiers};
 use super::names;
-use super::servers::{EditError, MAX_SERVERS, Servers};
+use super::servers::{EditError, Servers};
 use super::standing::Standing;
 use crate::log::error::Level;
 use crate::log::{os_error, process_line};
@@ -34,6 +34,8 @@ pub struct Live {
     resolver: Option<(Arc<ResolverConfig>, Duration)>,
     /// Names that a task follows already.
     followed: Mutex<Vec<Weak<Host>>>,
+    /// How many lines there may be after one was added.
+    room: usize,
     /// `state`: where edited lines are kept.
     state_file: Option<PathBuf>,
     /// It has names, and it is not known yet that each has been answered.
@@ -213,6 +215,7 @@ impl Live {
     /// For a block's lines. The first list is made of what is known already. `resolver`: needed if any is a name.
     pub fn new(
         servers: Servers,
+        room: usize,
         resolver: Option<(Arc<ResolverConfig>, Duration)>,
         state_file: Option<PathBuf>,
         tiers: Arc<Tiers>,
@@ -221,6 +224,7 @@ impl Live {
         let (servers, tiers) = (Mutex::new(servers), Mutex::new(tiers));
         Live {
             servers,
+            room,
             resolver,
             followed: Mutex::default(),
             state_file,
@@ -254,8 +258,8 @@ impl Live {
         let mut servers = lock(&self.servers);
         let mut changed = servers.clone();
         let done = change(&mut changed)?;
-        if changed.lines.len() > MAX_SERVERS {
-            return Err(EditError::Invalid(format!("more than {MAX_SERVERS} servers")));
+        if changed.lines.len() > self.room.max(servers.lines.len()) {
+            return Err(EditError::Full(self.room));
         }
         if changed.has_names() && self.resolver.is_none() {
             let text = format!("no resolver defined to resolve names at run time in upstream \"{}\"", group.name);

@@ -138,7 +138,7 @@ impl Out {
     }
 }
 
-/// How fast a peer is. Milliseconds.
+/// How fast a peer is. Microseconds: a peer beside us answers in less than a millisecond.
 #[derive(Debug, Default)]
 pub struct Times {
     /// Moving average until the header (`stream`: the first byte).
@@ -153,8 +153,8 @@ pub struct Times {
 
 impl Times {
     /// Adds a sample to an average. Threads may overtake each other here; the worst is one sample less.
-    pub fn sample(average: &AtomicU64, ms: u64) {
-        average.store(balance::average(average.load(Relaxed), ms), Relaxed);
+    pub fn sample(average: &AtomicU64, us: u64) {
+        average.store(balance::average(average.load(Relaxed), us), Relaxed);
     }
 
     /// The requests under way.

@@ -72,6 +72,8 @@ pub enum EditError {
     Fixed,
     /// No line, or no peer, has this number.
     NotFound,
+    /// The `zone` has room for so many servers, which are there.
+    Full(usize),
     /// What is asked for cannot be; in words.
     Invalid(String),
     /// The `state` file cannot be written; in words. Nothing was changed.

@@ -1,4 +1,4 @@
-//! The time as a worker thread sees it: coarse clocks for timeouts, a `Date` text kept for a second.
+//! The time as a worker thread sees it: the clocks as they were when its turn began, a `Date` text kept for a second.
 //! Used by every stage. Never sleeps.
 
 use rustix::time::{ClockId, clock_gettime};
@@ -7,24 +7,24 @@ use std::cell::{Cell, RefCell};
 /// The time as the thread knows it.
 #[derive(Clone, Copy)]
 struct Known {
-    monotonic_ms: u64,
+    monotonic_us: u64,
     wall_ms: u64,
     /// The thread's loop reads the clocks; else every look does.
     kept: bool,
 }
 
 thread_local! {
-    static KNOWN: Cell<Known> = const { Cell::new(Known { monotonic_ms: 0, wall_ms: 0, kept: false }) };
+    static KNOWN: Cell<Known> = const { Cell::new(Known { monotonic_us: 0, wall_ms: 0, kept: false }) };
 }
 
-fn milliseconds(t: rustix::time::Timespec) -> u64 {
-    t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+fn microseconds(t: rustix::time::Timespec) -> u64 {
+    t.tv_sec as u64 * 1_000_000 + t.tv_nsec as u64 / 1000
 }
 
 fn read(kept: bool) -> Known {
     Known {
-        monotonic_ms: milliseconds(clock_gettime(ClockId::MonotonicCoarse)),
-        wall_ms: milliseconds(clock_gettime(ClockId::Realtime)),
+        monotonic_us: microseconds(clock_gettime(ClockId::Monotonic)),
+        wall_ms: microseconds(clock_gettime(ClockId::Realtime)) / 1000,
         kept,
     }
 }
@@ -45,9 +45,14 @@ pub fn refresh() {
     KNOWN.set(read(true));
 }
 
-/// Milliseconds of the monotonic coarse clock (4 ms steps on most kernels): good for timeouts.
+/// Milliseconds of the monotonic clock.
 pub fn monotonic_ms() -> u64 {
-    known().monotonic_ms
+    known().monotonic_us / 1000
+}
+
+/// Microseconds of the monotonic clock: how long peers take.
+pub fn monotonic_us() -> u64 {
+    known().monotonic_us
 }
 
 /// Wall clock in milliseconds since 1970: what `$msec` and `$request_time` are made of.

@@ -49,6 +49,11 @@ impl Names {
         Ok(())
     }
 
+    /// Bytes of a zone; 0 if it is nowhere declared.
+    pub fn size(&self, name: &[u8]) -> u64 {
+        self.known.iter().find(|n| *n.name == *name).map_or(0, |n| n.size)
+    }
+
     /// Zones that are used and nowhere declared. For the end of the configuration.
     pub fn undeclared(&self) -> impl Iterator<Item = Problem> {
         let missing = self.known.iter().filter(|n| n.size == 0);

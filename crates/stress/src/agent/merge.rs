@@ -54,6 +54,11 @@ pub(super) fn runs(
     evidence.on_time = on_time;
     evidence.seconds = seconds;
     let mut verdict = judge(&sample, &evidence);
+    if !lost.is_empty() {
+        // Whatever is missing may be what the lost agents did not send.
+        verdict.limit = Limit::Generator;
+        verdict.evidence.insert(0, format!("{} of {} agents were lost", lost.len(), remotes.len()));
+    }
     let spread = crate::report::time(lag_ns as f64);
     verdict.evidence.push(format!("{} agents began within {spread} of each other", remotes.len()));
     Ok(Record {

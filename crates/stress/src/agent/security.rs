@@ -8,6 +8,8 @@ use tonic::{Request, Status};
 
 /// The header that carries the token.
 const TOKEN_HEADER: &str = "authorization";
+/// The shortest token: with fewer characters it can be guessed over the network.
+const SHORTEST_TOKEN: usize = 16;
 
 /// What one side knows and asks for.
 #[derive(Clone)]
@@ -102,6 +104,12 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
 fn read_token(path: &Path) -> Result<MetadataValue<Ascii>, String> {
     let text = std::fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let token = text.lines().next().unwrap_or_default().trim();
+    if token.len() < SHORTEST_TOKEN {
+        return Err(format!(
+            "{}: a token has {SHORTEST_TOKEN} characters at least (openssl rand -hex 16 makes one)",
+            path.display()
+        ));
+    }
     let is_plain = !token.is_empty() && token.bytes().all(|b| b.is_ascii_graphic());
     let value =
         Some(format!("Bearer {token}")).filter(|_| is_plain).and_then(|v| v.parse::<MetadataValue<Ascii>>().ok());

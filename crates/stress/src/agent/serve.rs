@@ -37,7 +37,7 @@ pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode 
     match options::parse(&AGENT, arguments).and_then(|o| dispatch(&o, version)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(text) => {
-            eprintln!("ironweir agent: {text}");
+            eprintln!("ironweir agent: {}", wire::terminal::lines(&text));
             ExitCode::FAILURE
         }
     }
@@ -69,6 +69,9 @@ fn serve(o: &Options, address: SocketAddr, security: Security) -> Result<(), Str
         let incoming = TcpIncoming::bind(address).map_err(|e| format!("{address}: {e}"))?;
         let own = incoming.local_addr().map_err(|e| e.to_string())?;
         println!("ironweir agent listens on {own}");
+        if !security.knows_its_controllers() {
+            eprintln!("ironweir agent: it asks for no token (--token-file): whoever is on this machine may send load from here");
+        }
         let registration = Registration::start(o, &security, own)?;
         let service = AgentServer::new(Service::new(security.knows_its_controllers()));
         let service = service.max_decoding_message_size(MAX_MESSAGE).max_encoding_message_size(MAX_MESSAGE);

@@ -166,9 +166,7 @@ impl Client<'_> {
 
     /// A script that fails ends the run: its numbers would be of something else.
     fn script_failed(&mut self, text: &str) {
-        if !self.script_has_failed {
-            eprintln!("ironweir stress: script: {text}");
-        }
+        self.script.iter().for_each(|script| script.fail(text));
         self.script_has_failed = true;
     }
 }

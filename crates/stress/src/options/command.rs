@@ -81,7 +81,8 @@ pub const STRESS: Command = Command {
             "on all agents of a cluster",
         ),
     ],
-    statuses: "0 done, 1 could not run, 3 --fail-if holds, 4 nothing was answered.",
+    statuses: "0 done, 1 could not run or its script failed, 3 --fail-if holds or --compare finds something worse, 4 nothing was answered or no \
+               rate held, 5 INVALID (the numbers are not the target's) or --compare cannot tell, 6 PARTIAL.",
 };
 
 /// `ironweir agent`

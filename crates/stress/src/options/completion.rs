@@ -4,7 +4,10 @@ use super::{AGENT, Command, STRESS};
 use std::fmt::Write;
 
 /// What stands behind `ironweir`.
-const COMMANDS: &str = "demo stress agent";
+const COMMANDS: &str = "demo stress agent top help";
+
+/// Options of `ironweir top`, which has no table.
+const TOP: &str = "--once --help --man";
 
 /// Completions for `bash`, `zsh` or `fish`; nothing for another shell.
 pub fn completion(shell: &str) -> Option<String> {
@@ -27,6 +30,10 @@ fn bash() -> String {
         let _ = writeln!(out, "  elif [[ ${{COMP_WORDS[1]}} == {name} && $word == -* ]]; then");
         let _ = writeln!(out, "    COMPREPLY=($(compgen -W '{words}' -- \"$word\"))");
     }
+    let _ = writeln!(out, "  elif [[ ${{COMP_WORDS[1]}} == top && $word == -* ]]; then");
+    let _ = writeln!(out, "    COMPREPLY=($(compgen -W '{TOP}' -- \"$word\"))");
+    let _ = writeln!(out, "  elif [[ ${{COMP_WORDS[1]}} == help ]]; then");
+    let _ = writeln!(out, "    COMPREPLY=($(compgen -W '{COMMANDS}' -- \"$word\"))");
     out.push_str("  else COMPREPLY=($(compgen -f -- \"$word\")); fi\n}\ncomplete -F _ironweir ironweir\n");
     out
 }
@@ -43,6 +50,7 @@ fn zsh() -> String {
         }
         out.push_str("  '*:url:' ;;\n");
     }
+    let _ = writeln!(out, "top) compadd -- {TOP} ;;\nhelp) compadd {COMMANDS} ;;");
     out.push_str("esac\n");
     out
 }
@@ -59,5 +67,10 @@ fn fish() -> String {
             let _ = writeln!(out, "complete -c ironweir -n {when}{short} -l {}{value} -d '{help}'", row.long);
         }
     }
+    for option in TOP.split(' ') {
+        let option = option.trim_start_matches('-');
+        let _ = writeln!(out, "complete -c ironweir -n '__fish_seen_subcommand_from top' -l {option}");
+    }
+    let _ = writeln!(out, "complete -c ironweir -n '__fish_seen_subcommand_from help' -a '{COMMANDS}'");
     out
 }

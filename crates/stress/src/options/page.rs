@@ -47,7 +47,17 @@ pub fn help(command: &Command) -> String {
     for (line, what) in command.examples {
         let _ = writeln!(out, "  {line}\n      {what}");
     }
-    let _ = writeln!(out, "\nExit status: {}", command.statuses);
+    out.push_str("\nExit status:");
+    let mut column = "Exit status:".len();
+    for word in command.statuses.split(' ') {
+        if column + 1 + word.len() > WIDTH {
+            out.push_str("\n ");
+            column = 1;
+        }
+        let _ = write!(out, " {word}");
+        column += 1 + word.len();
+    }
+    out.push('\n');
     out
 }
 

@@ -196,7 +196,8 @@ impl Plan {
         };
         let (urls, numbers) = names(&wanted);
         let built = wanted.iter().zip(numbers).map(|(w, n)| build(&url, w, &common, n)).collect();
-        let threads = options.threads.unwrap_or(DEFAULT_THREADS.min(cpus()));
+        let most = options.connections.unwrap_or(usize::MAX).max(1);
+        let threads = options.threads.unwrap_or(DEFAULT_THREADS.min(cpus()).min(most));
         let connections = options.connections.unwrap_or(DEFAULT_CONNECTIONS.max(threads));
         if connections < threads || threads > MAX_THREADS {
             return Err(format!("{threads} threads need at least as many connections, and there may be {MAX_THREADS}"));

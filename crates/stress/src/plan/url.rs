@@ -77,7 +77,11 @@ pub fn parse(text: &str) -> Result<Url, String> {
     if text.len() > MAX_URL || text.contains(|c: char| c <= ' ' || c == '\x7f') {
         return Err("a URL without blanks, please".to_owned());
     }
-    let (scheme, rest) = text.split_once("://").ok_or("not a URL: http://host:port/path")?;
+    let (scheme, rest) = match text.split_once("://") {
+        Some(parts) => parts,
+        None if is_address(text) => ("http", text),
+        None => return Err("not a URL: http://host:port/path".to_owned()),
+    };
     let scheme = match scheme.to_ascii_lowercase().as_str() {
         "http" => Scheme::Http,
         "https" => Scheme::Https,
@@ -109,6 +113,14 @@ pub fn parse(text: &str) -> Result<Url, String> {
     Ok(Url { scheme, host: host.to_owned(), port, authority: authority.to_owned(), path })
 }
 
+/// Whether a text without a scheme begins with an address, or with a host and its port: HTTP is meant.
+fn is_address(text: &str) -> bool {
+    let authority = text.split(['/', '?', '#']).next().unwrap_or_default();
+    let has_port =
+        authority.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    has_port || authority.parse::<std::net::Ipv4Addr>().is_ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,6 +129,8 @@ mod tests {
     fn parts() {
         let u = parse("http://a.b:81/c?d#e").unwrap();
         assert_eq!((u.host.as_str(), u.port, u.authority.as_str(), u.path.as_str()), ("a.b", 81, "a.b:81", "/c?d"));
+        let u = parse("127.0.0.1:80/x").unwrap();
+        assert_eq!((u.to_string().as_str(), u.port), ("http://127.0.0.1:80/x", 80));
         let u = parse("https://[::1]?x").unwrap();
         assert_eq!((u.host.as_str(), u.port, u.authority.as_str(), u.path.as_str()), ("::1", 443, "[::1]", "/?x"));
         assert!(

@@ -14,11 +14,18 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::symbols::Marker;
 use ratatui::text::Line;
 use ratatui::widgets::{Axis, Block, Chart, Dataset, Gauge, GraphType, Paragraph};
+use std::cell::RefCell;
 use std::io::{Stdout, Write, stdout};
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Seconds that the curves show.
 const SHOWN: usize = 120;
+/// Steps of a search that are shown, the last ones.
+const STEPS: usize = 6;
+
+/// Lines about the steps of a search, shared with whoever makes them.
+pub type Steps = Rc<RefCell<Vec<String>>>;
 
 /// How a run is shown.
 pub struct Live {
@@ -32,6 +39,7 @@ pub struct Live {
     answers: u64,
     errors: u64,
     all: Latencies,
+    steps: Steps,
 }
 
 enum View {
@@ -59,8 +67,9 @@ pub enum Shown {
 }
 
 impl Live {
-    /// `interrupts`: opened before any thread was started. `machines`: how many share the load.
-    pub fn new(plan: &Plan, style: Shown, interrupts: Option<Interrupts>, machines: usize) -> Live {
+    /// `interrupts`: opened before any thread was started. `machines`: how many share the load. Shown as a page, it has the terminal
+    /// until it is dropped: nobody else prints meanwhile.
+    pub fn new(plan: &Plan, style: Shown, interrupts: Option<Interrupts>, machines: usize, steps: Steps) -> Live {
         let view = match style {
             Shown::Nothing => View::Nothing,
             Shown::Lines => View::Lines,
@@ -77,6 +86,7 @@ impl Live {
             answers: 0,
             errors: 0,
             all: Latencies::default(),
+            steps,
         }
     }
 
@@ -116,6 +126,14 @@ impl Live {
 }
 
 impl Watch for Live {
+    /// Each run of a search has seconds of its own.
+    fn start(&mut self) {
+        if let View::Page(page) = &mut self.view {
+            [&mut page.rates, &mut page.medians, &mut page.highs].into_iter().for_each(Vec::clear);
+        }
+        (self.answers, self.errors, self.all) = (0, 0, Latencies::default());
+    }
+
     fn second(&mut self, s: &Second) {
         self.answers += s.answers;
         self.errors += s.errors;
@@ -161,9 +179,15 @@ impl Live {
         let View::Page(page) = &mut self.view else { return };
         let Page { terminal, rates, medians, highs } = page.as_mut();
         let title = self.title.as_str();
+        let steps = self.steps.borrow();
+        let shown = &steps[steps.len().saturating_sub(STEPS)..];
+        let tall = if shown.is_empty() { 0 } else { shown.len() as u16 + 2 };
         let _ = terminal.draw(|frame| {
-            let rows = [Constraint::Length(5), Constraint::Min(6), Constraint::Min(6), Constraint::Length(1)];
-            let [top, rate, latency, bottom] = Layout::vertical(rows).areas(frame.area());
+            let rows = [5, tall].map(Constraint::Length).into_iter();
+            let rows = rows.chain([Constraint::Min(6), Constraint::Min(6), Constraint::Length(1)]);
+            let [top, search, rate, latency, bottom] = Layout::vertical(rows).areas(frame.area());
+            let lines: Vec<Line> = shown.iter().map(|line| Line::from(line.trim_end())).collect();
+            frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" steps ")), search);
             frame.render_widget(Paragraph::new(facts).block(Block::bordered().title(title)), top);
             frame.render_widget(chart(" requests a second ", &[(rates, Color::Cyan)], &metric), rate);
             let curves: [(&[(f64, f64)], Color); 2] = [(medians, Color::Green), (highs, Color::Yellow)];

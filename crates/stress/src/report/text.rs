@@ -183,6 +183,10 @@ fn rates(out: &mut String, record: &Record) {
     let rate = record.rate();
     if record.verdict.limit.is_valid() {
         let _ = writeln!(out, "Requests/sec: {rate:9.2}");
+    } else if crate::verdict::reached(&record.evidence) {
+        // The rate is what was asked for; what is in doubt is how long it took.
+        let name = record.verdict.limit.name();
+        let _ = writeln!(out, "Requests/sec: {rate:9.2}  INVALID: its latencies are those of the {name}");
     } else {
         let _ = writeln!(out, "Requests/sec: >= {rate:.2}/s  INVALID: limited by the {}", record.verdict.limit.name());
     }

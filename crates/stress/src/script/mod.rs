@@ -20,7 +20,11 @@ const MAX_DEPTH: u32 = 16;
 /// A script, in one state for each thread.
 pub struct Script {
     states: Vec<State>,
+    failure: Failed,
 }
+
+/// Why a hook failed, the first that did.
+type Failed = Arc<Mutex<Option<String>>>;
 
 impl std::fmt::Debug for Script {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -37,6 +41,7 @@ pub(crate) struct State {
     delay: Option<Function>,
     stopped: Arc<AtomicBool>,
     address: Arc<Mutex<Option<SocketAddr>>>,
+    failure: Failed,
 }
 
 /// What scripts know as `thread`.
@@ -120,7 +125,9 @@ impl Script {
     pub fn load(file: &Path, text: &[u8], arguments: &[String], plan: &Plan) -> Result<Script, String> {
         let load = || -> mlua::Result<Script> {
             let name = format!("@{}", file.display());
-            let states = (0..plan.threads).map(|_| state(text, &name, plan)).collect::<mlua::Result<Vec<_>>>()?;
+            let failure = Failed::default();
+            let state = || state(text, &name, plan, failure.clone());
+            let states = (0..plan.threads).map(|_| state()).collect::<mlua::Result<Vec<_>>>()?;
             let first = &states[0].lua;
             if let Some(setup) = hook(first, "setup")? {
                 for state in &states {
@@ -129,9 +136,14 @@ impl Script {
                 }
             }
             let states = states.into_iter().map(|s| begin(s, arguments)).collect::<mlua::Result<Vec<_>>>()?;
-            Ok(Script { states })
+            Ok(Script { states, failure })
         };
         load().map_err(|e| e.to_string())
+    }
+
+    /// Why a hook failed during the run, if one did: the numbers are of something else then.
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn state(&self, thread: usize) -> State {
@@ -171,7 +183,7 @@ fn hook(lua: &Lua, name: &str) -> mlua::Result<Option<Function>> {
     lua.globals().get(name)
 }
 
-fn state(text: &[u8], name: &str, plan: &Plan) -> mlua::Result<State> {
+fn state(text: &[u8], name: &str, plan: &Plan, failure: Failed) -> mlua::Result<State> {
     let lua = Lua::new();
     let globals = lua.globals();
     let headers = lua.create_table()?;
@@ -188,7 +200,7 @@ fn state(text: &[u8], name: &str, plan: &Plan) -> mlua::Result<State> {
     globals.set("__body", plan.body.as_ref().map(|b| lua.create_string(b)).transpose()?)?;
     lua.load(PRELUDE).set_name("=wrk").exec()?;
     let (stopped, address) = (Arc::default(), Arc::default());
-    let state = State { lua: lua.clone(), request: None, response: None, delay: None, stopped, address };
+    let state = State { lua: lua.clone(), request: None, response: None, delay: None, stopped, address, failure };
     let wrk: Table = globals.get("wrk")?;
     wrk.set("thread", lua.create_userdata(state.thread())?)?;
     add_network(&lua, &wrk)?;
@@ -261,6 +273,11 @@ impl UserData for Statistics {
 impl State {
     fn thread(&self) -> Thread {
         Thread { lua: self.lua.clone(), stopped: self.stopped.clone(), address: self.address.clone() }
+    }
+
+    /// A hook failed.
+    pub(crate) fn fail(&self, text: &str) {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| text.to_owned());
     }
 
     /// Where the script sends this thread, if not to the URL's host.

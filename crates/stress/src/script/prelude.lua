@@ -25,5 +25,7 @@ end
 function __begin(args)
   if not wrk.headers["Host"] then wrk.headers["Host"] = __authority end
   if type(init) == "function" then init(args) end
-  return wrk.format()
+  local fixed = wrk.format()
+  wrk.request = function() return fixed end
+  return fixed
 end

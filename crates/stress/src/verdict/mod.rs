@@ -165,7 +165,8 @@ fn listen_queue(sample: &Sample, e: &Evidence) -> Vec<String> {
     let mut found = Vec::new();
     // The counters are those of the whole machine: they count if this run felt it.
     let late = sample.connect.max() >= SYN_LOST_NS;
-    if !late && sample.failures_of(Failure::ConnectTimeout) + sample.failures_of(Failure::Refused) == 0 {
+    // A full queue answers nothing; who refuses has none.
+    if !late && sample.failures_of(Failure::ConnectTimeout) == 0 {
         return found;
     }
     if e.is_local && c.listen_overflows > 0 {
@@ -277,7 +278,7 @@ fn facts(sample: &Sample, e: &Evidence) -> Vec<String> {
 }
 
 /// Open loop: all that was due was answered in time.
-fn reached(e: &Evidence) -> bool {
+pub(crate) fn reached(e: &Evidence) -> bool {
     e.wanted.is_some_and(|wanted| e.on_time as f64 >= wanted as f64 * REACHED)
 }
 
@@ -347,6 +348,15 @@ mod tests {
         let e = Evidence { way_us: Some((80.0, 42_000.0)), ..closed() };
         assert_eq!(limit(&sample(1000, 45), &e), Limit::Path);
         assert_eq!(limit(&sample(1000, 450), &e), Limit::Target, "the way is a tenth of it");
+    }
+
+    #[test]
+    fn who_refuses_has_no_queue() {
+        let counters = Counters { listen_overflows: 40, syn_retransmits: 80, retransmits: 90, ..Counters::default() };
+        let mut s = sample(1000, 1);
+        s.failures[Failure::Refused as usize] = 500;
+        let judged = judge(&s, &Evidence { counters, is_local: true, ..closed() });
+        assert!(judged.limit == Limit::Target && !judged.evidence.join(" ").contains("queue"), "{judged:?}");
     }
 
     #[test]

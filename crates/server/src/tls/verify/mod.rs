@@ -21,7 +21,7 @@ pub use failure::Failure;
 pub use usage::has_purpose;
 
 /// Longest chain that is looked at: longer ones are refused whatever `ssl_verify_depth` says.
-const MAX_CHAIN: usize = 32;
+pub(crate) const MAX_CHAIN: usize = 32;
 /// Signatures that are looked at for one chain: certificates that all bear one name would make it their square.
 const MAX_SIGNATURES: u32 = 100;
 

@@ -72,7 +72,9 @@ async fn keep(place: Place, mut stopped: oneshot::Receiver<()>) {
             error = stay(&place, &mut lease) => {
                 // Once for each kind of trouble, not twice a second.
                 if error != last {
-                    eprintln!("ironweir agent: etcd {}: {error}; it is tried again", place.etcd);
+                    let error = error.to_string();
+                    let shown = wire::terminal::plain(&error);
+                    eprintln!("ironweir agent: etcd {}: {shown}; it is tried again", place.etcd);
                     last = error;
                 }
             }

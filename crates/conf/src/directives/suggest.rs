@@ -1,0 +1,120 @@
+//! What somebody may have meant by a directive that nobody knows: one that is spelt nearly so, or one of a module that is not
+//! here, and what serves in its place. For people; nothing is decided by it.
+
+use super::{Accepts, Contexts, all, lookup};
+
+/// Names that differ by more letters are other names.
+const MAX_DISTANCE: usize = 2;
+/// Names shorter than this may differ by one letter at most.
+const SHORT: usize = 6;
+/// Longer words are no directives.
+const LONGEST: usize = 64;
+
+/// Modules of others that nothing here takes the place of, by the name in the table; and what serves instead.
+const INSTEAD: &[(&str, &str, &str)] = &[
+    ("ngx_http_lua_module", "the Lua module (OpenResty)", "map, rewrite, auth_request and a backend of your own"),
+    ("ngx_stream_lua_module", "the Lua module for stream (OpenResty)", "map, ssl_preread and a backend of your own"),
+    ("ngx_http_js_module", "njs", "map, auth_request, sub_filter and a backend of your own"),
+    ("ngx_stream_js_module", "njs for stream", "map and ssl_preread"),
+    ("ngx_brotli", "the Brotli module", "gzip and gzip_static"),
+    ("ngx_zstd", "the Zstandard module", "gzip and gzip_static"),
+    ("ngx_headers_more_module", "the headers-more module", "add_header, proxy_hide_header and proxy_set_header"),
+    ("ngx_http_geoip2_module", "the GeoIP2 module", "geo, with ranges or networks in an included file"),
+    ("ngx_stream_geoip2_module", "the GeoIP2 module for stream", "geo, with ranges or networks in an included file"),
+    (
+        "ngx_http_modsecurity_module",
+        "ModSecurity",
+        "a firewall of its own before or behind, limit_req and auth_request",
+    ),
+    ("ngx_http_echo_module", "the echo module", "return"),
+    ("ngx_http_set_misc_module", "the set-misc module", "set and map"),
+    ("ngx_http_array_var_module", "the array-var module", "map"),
+    ("ngx_http_encrypted_session_module", "the encrypted-session module", "secure_link and userid"),
+    (
+        "ngx_http_fancyindex_module",
+        "the fancyindex module",
+        "autoindex, with autoindex_format json and a page of your own",
+    ),
+    ("ngx_http_subs_filter_module", "the substitutions module", "sub_filter, which may stand several times"),
+    ("ngx_http_upload_progress_module", "the upload-progress module", "the API's counters (api)"),
+    ("ngx_cache_purge", "the cache-purge module", "proxy_cache_bypass, which fetches anew"),
+    ("nginx_module_vts", "the traffic-status module", "status_zone, api, prometheus and dashboard"),
+    ("nchan", "nchan", "a backend of its own, reached by proxy_pass with proxy_buffering off"),
+    ("nginx_plus", "NGINX Plus", "what docs/api.md and docs/health.md name"),
+    ("tengine", "Tengine", "health_check, least_conn, sticky and resolve"),
+];
+
+/// A sentence about a directive that is unknown in `current`; none if nothing is near.
+pub(super) fn help(name: &str, current: Contexts, accepts: Accepts<'_>) -> Option<String> {
+    if let Some(other) = lookup(name.as_bytes()).iter().find(|known| !known.nginx)
+        && let Some((_, product, instead)) = INSTEAD.iter().find(|(module, ..)| *module == other.module)
+    {
+        return Some(format!("\"{name}\" belongs to {product}, which is not here; what serves instead: {instead}"));
+    }
+    let taken = all().filter(|known| known.nginx || accepts(known));
+    let (here, elsewhere): (Vec<_>, Vec<_>) = taken.partition(|known| known.contexts.intersects(current));
+    let near = |rows: &[super::Known]| nearest(name, rows.iter().map(|known| known.name));
+    let found = near(&here).or_else(|| near(&elsewhere))?;
+    Some(format!("did you mean \"{found}\"?"))
+}
+
+/// The word among some that is spelt most like `word`, if one is near: letters left out, added, changed, or swapped.
+pub fn nearest<'w>(word: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
+    if word.len() > LONGEST {
+        return None;
+    }
+    let limit = if word.len() < SHORT { 1 } else { MAX_DISTANCE };
+    let near = words.filter(|w| w.len().abs_diff(word.len()) <= limit);
+    let distances = near.map(|w| (distance(word.as_bytes(), w.as_bytes()), w));
+    distances.filter(|(d, _)| *d <= limit).min_by_key(|(d, _)| *d).map(|(_, w)| w)
+}
+
+/// Letters to add, leave out, change or swap with the next (optimal string alignment).
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    let mut rows = [vec![0; b.len() + 1], (0..=b.len()).collect::<Vec<usize>>(), vec![0; b.len() + 1]];
+    for i in 1..=a.len() {
+        let [before, last, row] = &mut rows;
+        row[0] = i;
+        for j in 1..=b.len() {
+            let changed = last[j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            row[j] = changed.min(last[j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                row[j] = row[j].min(before[j - 2] + 1);
+            }
+        }
+        rows.rotate_left(1);
+    }
+    rows[1][b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_near() {
+        assert_eq!([distance(b"", b"abc"), distance(b"retrun", b"return"), distance(b"a", b"b")], [3, 1, 1]);
+        assert_eq!(nearest("stres", ["demo", "stress", "top"].into_iter()), Some("stress"));
+        assert_eq!(nearest("tpo", ["demo", "stress", "top"].into_iter()), Some("top"));
+        assert_eq!(nearest("anything", ["demo", "stress"].into_iter()), None);
+    }
+
+    #[test]
+    fn directives_are_suggested_where_they_may_stand() {
+        let help = |name, context| help(name, context, &|_| false);
+        assert_eq!(help("lisssten", Contexts::SERVER).as_deref(), Some("did you mean \"listen\"?"));
+        assert_eq!(help("proxy_pas", Contexts::LOCATION).as_deref(), Some("did you mean \"proxy_pass\"?"));
+        assert_eq!(help("worker_process", Contexts::MAIN).as_deref(), Some("did you mean \"worker_processes\"?"));
+        assert_eq!(help("nonsense", Contexts::SERVER), None);
+        let lua = help("content_by_lua_block", Contexts::LOCATION).unwrap_or_default();
+        assert!(lua.contains("belongs to the Lua module") && lua.contains("auth_request"), "{lua}");
+    }
+
+    #[test]
+    fn every_module_of_others_has_a_sentence_or_is_here() {
+        let here = ["ironweir", "ngx_http_acme_module", "ngx_otel_module"];
+        for known in all().filter(|known| !known.nginx && !here.contains(&known.module)) {
+            assert!(INSTEAD.iter().any(|(module, ..)| *module == known.module), "{}", known.module);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! What the commands say of themselves: the list behind `-h`, `ironweir help`, man pages, and what may have been meant by a
+//! command that nobody knows.
+
+use std::fmt::Write;
+
+/// A command: its name, how it is called, and what it does.
+pub(crate) struct Command {
+    pub(crate) name: &'static str,
+    usage: &'static str,
+    what: &'static str,
+    /// Option and explanation; those of `stress` and `agent` come from their own table.
+    options: &'static [(&'static str, &'static str)],
+}
+
+/// All commands, the server itself (without a name) first.
+pub(crate) const COMMANDS: &[Command] = &[
+    Command {
+        name: "",
+        usage: "ironweir [-?hvVtTq] [-s signal] [-p prefix] [-e filename] [-c filename] [-g directives]",
+        what: "web server and load balancer that reads nginx.conf",
+        options: &[
+            ("-?, -h, --help", "Shows help."),
+            ("-v, --version", "Shows the version."),
+            ("-V", "Shows the version and what is built in, in nginx's form."),
+            (
+                "-t",
+                "Tests the configuration and what a start would open. Logs, the pid file and directories that are missing are made, as nginx makes them.",
+            ),
+            ("-T", "The same, and prints the configuration."),
+            ("-q", "Says nothing but errors while testing."),
+            ("-s signal", "Tells the running server: stop, quit, reopen, reload."),
+            ("-p prefix", "Where relative paths begin (default: /etc/nginx/)."),
+            (
+                "-e filename",
+                "The error log until the configuration is read, and where it names none (default: logs/error.log).",
+            ),
+            ("-c filename", "The configuration (default: nginx.conf)."),
+            ("-g directives", "Directives of the main level beside the file's."),
+        ],
+    },
+    Command {
+        name: "demo",
+        usage: "ironweir demo [--port 8080]",
+        what: "a balancer, two backends and a start page, without a file of yours",
+        options: &[("--port number", "Where it listens on 127.0.0.1; 0: any free port.")],
+    },
+    Command {
+        name: "stress",
+        usage: "ironweir stress [options] URL",
+        what: "puts load on a service and says what it carries, and whether that number can be trusted",
+        options: &[],
+    },
+    Command {
+        name: "agent",
+        usage: "ironweir agent --listen ADDRESS:PORT [options]",
+        what: "puts load where a controller (ironweir stress --agents) says",
+        options: &[],
+    },
+    Command {
+        name: "top",
+        usage: "ironweir top [--once] [URL]",
+        what: "a running server in the terminal, by its API",
+        options: &[
+            ("--once", "Prints two looks, a second apart, as text, and ends."),
+            ("URL", "Where a location with \"api\" is (default: http://127.0.0.1:8080/api)."),
+        ],
+    },
+    Command { name: "help", usage: "ironweir help [command]", what: "what a command does and takes", options: &[] },
+];
+
+/// A line for each command, for `-h`.
+pub(crate) fn list() -> String {
+    let named = COMMANDS.iter().filter(|c| !c.name.is_empty());
+    named.fold(String::from("\nCommands:\n"), |out, c| out + &format!("  {:<14}: {}\n", c.name, c.what))
+}
+
+/// A command by its name.
+pub(crate) fn find(name: &str) -> Option<&'static Command> {
+    COMMANDS.iter().find(|c| c.name == name)
+}
+
+/// What is said of a word that is no command.
+pub(crate) fn unknown(word: &str) -> String {
+    let names = COMMANDS.iter().map(|c| c.name).filter(|n| !n.is_empty());
+    match conf::nearest(word, names) {
+        Some(name) => format!("did you mean \"ironweir {name}\"? All commands: ironweir help"),
+        None => "all commands: ironweir help".to_owned(),
+    }
+}
+
+/// The man page of a command whose options stand here, in troff.
+pub(crate) fn man(command: &Command, version: &str) -> String {
+    let escape = |text: &str| text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+    let name = match command.name {
+        "" => "ironweir".to_owned(),
+        name => format!("ironweir-{name}"),
+    };
+    let (title, section) = (escape(&name.to_uppercase()), if command.name.is_empty() { 8 } else { 1 });
+    let mut out = format!(
+        ".TH {title} {section} \"\" \"Ironweir {version}\"\n.SH NAME\n{} \\- {}\n.SH SYNOPSIS\n.B {}\n",
+        escape(&name),
+        escape(command.what),
+        escape(command.usage)
+    );
+    if !command.options.is_empty() {
+        out.push_str(".SH OPTIONS\n");
+    }
+    for (option, what) in command.options {
+        let _ = writeln!(out, ".TP\n.B {}\n{}", escape(option), escape(what));
+    }
+    let others = COMMANDS.iter().filter(|c| c.name != command.name && c.name != "help");
+    let others = others.map(|c| match c.name {
+        "" => "ironweir(8)".to_owned(),
+        name => format!("ironweir\\-{name}(1)"),
+    });
+    let _ = writeln!(out, ".SH SEE ALSO\n{}", others.collect::<Vec<_>>().join(", "));
+    out
+}
