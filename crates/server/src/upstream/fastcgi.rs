@@ -167,5 +167,5 @@ pub fn parse(head: &mut ResponseHead, bytes: &[u8]) -> bool {
 
 /// The failure of a try whose records or messages are bad.
 pub fn failure() -> Failure {
-    Failure { kind: next::INVALID_HEADER, request_sent: true, stale: false, client: None }
+    Failure::of(next::INVALID_HEADER, true, false)
 }
