@@ -35,6 +35,8 @@ REQUEST2 = (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0,
 END, END2 = b"\r\n\r\nx", bytes([0, 0, 1, 0, 1, 0, 0, 0, 1]) + b"x"
 # The beginning of a head.
 PART = REQUEST[:30]
+# So long the kernel keeps connections to itself that say nothing (deferred accept), in seconds, and some time to take them.
+DEFERRED = 4
 # What a connection to Ironweir may take at most, bytes of PSS, by what was sent on it.
 BARS = {"request": 1300, "nothing": 1300, "part": 9000}
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
@@ -74,6 +76,8 @@ def measure(rig, name, options):
     settle(server, options.settle)
     before, kernel_before = server.memory(), kernel_memory()
     held = open_all(server.port, options.connections, options)
+    if options.sent == "nothing":
+        time.sleep(DEFERRED)
     settle(server, options.settle)
     during, kernel = server.memory(), kernel_memory()
     still_open = sum(alive(connection) for connection in held)
