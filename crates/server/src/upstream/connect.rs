@@ -173,3 +173,32 @@ pub async fn finish(connecting: Connecting) -> Result<Socket, Failed> {
         Ok(Err(e)) | Err(e) => Err(Failed { at_once: false, ..failed("connect()")(e) }),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::cause::Cause;
+    use crate::health::link::of_connect;
+
+    /// A call, what it failed with, and whether no peer could be asked, and whether this one is not to blame.
+    #[test]
+    fn whose_fault_it_is() {
+        let to = Address::Inet(SocketAddr::from(([127, 0, 0, 1], 1)));
+        for (call, error, is_ours, is_local) in [
+            ("socket()", libc::EMFILE, true, true),
+            ("socket()", libc::ENFILE, true, true),
+            ("bind()", libc::EADDRNOTAVAIL, true, true),
+            ("connect()", libc::ENOBUFS, true, true),
+            ("connect()", libc::ENOMEM, true, true),
+            ("connect()", libc::EADDRNOTAVAIL, false, true),
+            ("connect()", libc::ECONNREFUSED, false, false),
+            ("connect()", libc::ETIMEDOUT, false, false),
+            ("connect()", libc::EAGAIN, false, false),
+        ] {
+            let failed = Failed { call, error: io::Error::from_raw_os_error(error), at_once: true };
+            assert_eq!((failed.is_ours(), failed.is_local()), (is_ours, is_local), "{call} {error}");
+            let is_shortage = matches!(of_connect(&failed.error, &to), Cause::Shortage(_));
+            assert_eq!(is_shortage, is_local, "a check that fails with {error}");
+        }
+    }
+}

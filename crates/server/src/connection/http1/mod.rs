@@ -204,7 +204,7 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
         http.rest();
         http.timer.set(wait);
         if !next_request(&mut http, client).await {
-            hand_over(http, client);
+            hand_over(&mut http, client);
             return None;
         }
     }
@@ -217,12 +217,12 @@ pub async fn resume(mut http: Box<Http1>, client: Rc<Client>, wait: Duration) {
         // HTTP/2 begins with the first bytes of a connection, which are long past.
         let _ = serve(http, &client).await;
     } else {
-        hand_over(http, &client);
+        hand_over(&mut http, &client);
     }
 }
 
 /// Where a thread ends before its process, its idle connections go on at others.
-fn hand_over(mut http: Box<Http1>, client: &Client) {
+fn hand_over(http: &mut Http1, client: &Client) {
     if !crate::worker::draining() || !handover::has_heirs() || client.is_taken() || http.timer.expired() {
         return;
     }
