@@ -72,8 +72,14 @@ fn silent_and_kept_tls_connections_make_room() {
 
 /// The preface, empty SETTINGS, and HEADERS of stream 1: GET, http, /, localhost.
 fn http2_request() -> Vec<u8> {
+    http2_request_with(&[])
+}
+
+/// The same with settings.
+fn http2_request_with(settings: &[u8]) -> Vec<u8> {
     let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    bytes.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
+    bytes.extend([0, 0, settings.len() as u8, 4, 0, 0, 0, 0, 0]);
+    bytes.extend(settings);
     let block = b"\x82\x86\x84\x41\x09localhost";
     bytes.extend([0, 0, block.len() as u8, 1, 5, 0, 0, 0, 1]);
     bytes.extend(block);
@@ -219,6 +225,16 @@ fn slow_heads_and_bodies_leave_room() {
     comes_through(&server);
     let ended = server.error_log().matches("client is too slow, its connection makes room for another").count();
     assert!(ended >= 1, "{}", server.error_log());
+}
+
+#[test]
+fn closed_http2_windows_leave_room() {
+    let server = site("", "http2 on; location = / { return 200 unread; }").file("html/small", "x").start();
+    let mut slow: Vec<Client> = (0..SEATS).map(|_| server.connect()).collect();
+    // SETTINGS_INITIAL_WINDOW_SIZE 0: no byte of the answer may be sent.
+    slow.iter_mut().for_each(|c| _ = c.send(http2_request_with(&[0, 4, 0, 0, 0, 0])));
+    comes_through(&server);
+    server.wait_for("logs/error.log", "client is too slow, its connection makes room for another");
 }
 
 #[test]
