@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What an idle kept connection costs in the server's user memory.
+"""What a connection that waits costs in the server's user memory.
 
-Opens many connections from a few addresses of 127.0.0.0/8, sends one request on each, leaves them idle, and compares
-the server's memory (PSS and RSS of all its processes) with what it was before. See perf/README.md.
+Opens many connections from a few addresses of 127.0.0.0/8, sends one request on each (or nothing, or the beginning of a
+head), leaves them idle, and compares the server's memory (PSS and RSS of all its processes) with what it was before. Ends
+with status 1 where Ironweir takes more than it may (BARS). See perf/README.md.
 """
 import argparse
 import json
@@ -32,6 +33,13 @@ REQUEST2 = (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0,
             + bytes([0, 0, len(HEADERS), 1, 5, 0, 0, 0, 1]) + HEADERS)
 # What answers end with: the body `x`, behind an empty line or in a DATA frame that ends the stream.
 END, END2 = b"\r\n\r\nx", bytes([0, 0, 1, 0, 1, 0, 0, 0, 1]) + b"x"
+# The beginning of a head.
+PART = REQUEST[:30]
+# So long the kernel keeps connections to itself that say nothing (deferred accept), in seconds, and some time to take them.
+DEFERRED = 4
+# What a connection to Ironweir may take at most, bytes of PSS, by what was sent on it; of fewer than some 10,000 each has more of what
+# there is once.
+BARS = {"request": 1400, "nothing": 1400, "part": 9000}
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -57,6 +65,9 @@ def main():
         rig.close()
     if options.json:
         print(json.dumps(results, indent=1))
+    taken, most = results.get("ironweir", {}).get("pss_per_connection", 0), BARS[options.sent]
+    if taken > most and not options.tls:
+        sys.exit(f"{taken:.0f} B for a connection, {most} are allowed")
 
 
 def measure(rig, name, options):
@@ -66,6 +77,8 @@ def measure(rig, name, options):
     settle(server, options.settle)
     before, kernel_before = server.memory(), kernel_memory()
     held = open_all(server.port, options.connections, options)
+    if options.sent == "nothing":
+        time.sleep(DEFERRED)
     settle(server, options.settle)
     during, kernel = server.memory(), kernel_memory()
     still_open = sum(alive(connection) for connection in held)
@@ -93,7 +106,7 @@ def start(rig, name, options):
 
 
 def open_all(port, count, options):
-    """Connections that have each had an answer."""
+    """Connections that have each had an answer, unless something else is to be held."""
     connections = []
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -108,8 +121,14 @@ def open_all(port, count, options):
         # Who was sent no ticket would wait with its request for the delayed ACK of its Finished.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.connect(("127.0.0.1", port))
+        connections.append(connection)
+        if options.sent == "nothing":
+            continue
         if options.tls:
-            connection = context.wrap_socket(connection)
+            connections[-1] = connection = context.wrap_socket(connection)
+        if options.sent == "part":
+            connection.sendall(PART)
+            continue
         connection.sendall(request)
         answer = b""
         while end not in answer:
@@ -117,7 +136,6 @@ def open_all(port, count, options):
             if not part:
                 raise ConnectionError(f"closed at connection {number} after {answer!r}")
             answer += part
-        connections.append(connection)
     return connections
 
 
@@ -173,6 +191,8 @@ def parse():
     parser.add_argument("--servers", type=lambda names: names.split(","), default=["nginx", "ironweir"])
     parser.add_argument("--tls", choices=VERSIONS, nargs="?", const="1.3", help="with TLS, of this version (1.3)")
     parser.add_argument("--http2", action="store_true", help="over HTTP/2; with --tls")
+    parser.add_argument("--sent", choices=BARS, default="request",
+                        help="what was sent on each: a request (answered), nothing, part of a head")
     parser.add_argument("--settle", type=float, default=10, help="seconds to wait for memory to settle, at most")
     parser.add_argument("--ironweir", type=pathlib.Path, default=TARGET / "release/ironweir")
     parser.add_argument("--floor", type=pathlib.Path, default=TARGET / "release/floor")
@@ -182,6 +202,8 @@ def parse():
     options = parser.parse_args()
     if not 0 < options.connections <= CONNECTIONS_MOST:
         parser.error(f"--connections: 1 to {CONNECTIONS_MOST}")
+    if options.http2 and options.sent == "part":
+        parser.error("--http2: not with --sent part")
     if options.http2 and not options.tls:
         parser.error("--http2: only with --tls")
     return options

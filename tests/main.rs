@@ -34,6 +34,7 @@ mod http3_connections;
 mod http3_floods;
 mod includes;
 mod keepalive;
+mod limits;
 mod metrics;
 mod operation;
 mod otel;

@@ -1,6 +1,6 @@
 //! Reloads under load: kept connections, slow streams, upgraded tunnels and new connections, none of which may notice.
 
-use crate::harness::{Client, Server, Site, wait};
+use crate::harness::{Client, Server, Setup, Site, wait};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -152,4 +152,68 @@ fn connections_are_spread_over_threads() {
     assert_eq!(shares.len(), THREADS, "{shares:?}");
     // 200 a thread: the spread of a hash over so few is wider than over the 10,000 of perf/.
     assert!(shares[THREADS - 1] as f64 / (shares[0] as f64) < 1.6, "{shares:?}");
+}
+
+/// Clients whose connections are kept notice nothing of a thread that ends.
+#[test]
+fn fewer_threads_take_over_kept_connections() {
+    const CONNECTIONS: usize = 40;
+    let server = Site::whole(
+        "worker_processes 4; events {} http { access_log off; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+         server { listen 127.0.0.1:@PORT@; listen 127.0.0.1:@OTHER@ ssl;
+         location / { return 200 \"$connection $connection_requests $remote_port $server_port $ssl_protocol\"; } } }",
+    )
+    .certificate("localhost")
+    .start();
+    let conf = server.read("nginx.conf");
+    let secure = conf.split("listen 127.0.0.1:").nth(2).and_then(|t| t.split(' ').next()).unwrap().parse().unwrap();
+    let mut plain: Vec<(Client, String)> = Vec::new();
+    let mut tls = Vec::new();
+    for _ in 0..CONNECTIONS {
+        let mut client = server.connect();
+        let first = client.get("/").text();
+        plain.push((client, first));
+        let mut client = Setup::new().connect(secure, "localhost");
+        let first = client.get("/", "localhost").1;
+        tls.push((client, first));
+    }
+    for threads in ["2", "1", "3"] {
+        std::fs::write(
+            server.dir().join("nginx.conf"),
+            conf.replace("worker_processes 4", &format!("worker_processes {threads}")),
+        )
+        .unwrap();
+        let before = server.error_log().matches("signal 1 (SIGHUP) received").count();
+        server.signal(Signal::HUP);
+        assert!(wait(|| server.error_log().matches("signal 1 (SIGHUP) received").count() > before));
+        // Threads that were superfluous are gone: who served them has gone elsewhere.
+        let left = threads.parse::<usize>().unwrap();
+        assert!(wait(|| worker_threads(&server) == left), "{} threads", worker_threads(&server));
+        for (client, said) in &mut plain {
+            *said = next_of(said);
+            assert_eq!(client.get("/").text(), *said);
+        }
+        for (client, said) in &mut tls {
+            *said = next_of(said);
+            assert_eq!(client.get("/", "localhost").1, *said);
+        }
+    }
+}
+
+/// The same line with one request more.
+fn next_of(said: &str) -> String {
+    let mut words: Vec<String> = said.split(' ').map(str::to_owned).collect();
+    words[1] = (words[1].parse::<u32>().unwrap() + 1).to_string();
+    words.join(" ")
+}
+
+/// Worker threads of the server's worker process.
+fn worker_threads(server: &Server) -> usize {
+    let master = server.read("logs/nginx.pid").trim().to_owned();
+    let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default();
+    let Some(worker) = children.split_whitespace().next() else { return 0 };
+    let tasks = std::fs::read_dir(format!("/proc/{worker}/task")).into_iter().flatten().flatten();
+    tasks
+        .filter(|t| std::fs::read_to_string(t.path().join("comm")).is_ok_and(|name| name.starts_with("worker ")))
+        .count()
 }

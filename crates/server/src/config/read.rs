@@ -3,9 +3,10 @@
 use super::{Build, Plane};
 use crate::log::error::Level;
 use crate::modules;
-use crate::settings::{ErrorLogSpec, ErrorLogTarget};
+use crate::settings::{ErrorLogSpec, ErrorLogTarget, ProcessSettings};
 use crate::snapshot::Snapshot;
 use conf::{Contexts, Files, Problem, Tree};
+use rustix::process::{Resource, getrlimit};
 use std::path::{Path, PathBuf};
 
 /// The `-e` that is no file.
@@ -89,7 +90,20 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
         problems.push(Problem::bare("no \"events\" section in configuration"));
     }
     let snapshot = snapshot.filter(|_| !is_fatal(&problems));
+    problems.extend(snapshot.as_ref().and_then(|s| too_many_connections(&s.process)));
     Reading { tree, problems, notes, snapshot }
+}
+
+/// nginx's `ngx_event_module_init`: what connections may be open is more than the process may have open. Here all threads share one limit.
+fn too_many_connections(process: &ProcessSettings) -> Option<Problem> {
+    let limit = process.rlimit_nofile.or_else(|| getrlimit(Resource::Nofile).current)?;
+    let (connections, threads) = (process.worker_connections as u64, process.threads.max(1) as u64);
+    if connections.saturating_mul(threads) <= limit {
+        return None;
+    }
+    let all = if connections > limit { String::new() } else { format!(" in each of {threads} threads") };
+    let text = format!("{connections} worker_connections{all} exceed open file resource limit: {limit}");
+    Some(Problem::warn(None, text))
 }
 
 /// Whom workers run as when root starts the server and no `user` says otherwise (nginx's `NGX_USER`).

@@ -6,7 +6,7 @@ mod facts;
 
 pub use facts::{Done, Facts, facts};
 
-use super::http1::Http1;
+use super::http1::{Filled, Http1};
 use super::socket::Socket;
 use super::tls::Tls;
 use super::{Client, Session, pool};
@@ -97,7 +97,7 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
     if *shot.location(shot.server(server).root).conf.core.tcp_nodelay {
         http.set_nodelay();
     }
-    match shake(http, context, config).await {
+    match shake(http, client, context, config).await {
         Ok((mut done, path)) => {
             if let Some(ocsp) = &context.ocsp
                 && !path.is_empty()
@@ -224,26 +224,22 @@ async fn read_hello(http: &mut Http1, log: &Log<'_>) -> Hello {
             }
         }
         let began = !http.unread().is_empty();
-        let got = poll_fn(|cx| match http.poll_fill(cx) {
-            Poll::Ready(n) => Poll::Ready(Some(n)),
-            Poll::Pending => http.timer.poll_expired(cx).map(|()| None),
-        })
-        .await;
-        match got {
-            Some(Ok(n)) if n > 0 => {}
-            Some(Ok(_)) if began => {
+        match http.fill(log.client).await {
+            Filled::Read(Ok(n)) if n > 0 => {}
+            Filled::Read(Ok(_)) if began => {
                 log.line(Level::Info, format_args!("peer closed connection in SSL handshake"));
                 return Hello::Over(Some(io::ErrorKind::UnexpectedEof.into()));
             }
-            Some(Ok(_)) => {
+            Filled::Read(Ok(_)) => {
                 log.line(Level::Info, format_args!("client closed connection"));
                 return Hello::Nothing;
             }
-            Some(Err(e)) => {
+            Filled::Read(Err(e)) => {
                 log.line(Level::Info, format_args!("recv() failed ({})", crate::log::os_error(&e)));
                 return Hello::Over(Some(e));
             }
-            None => {
+            Filled::Taken => return Hello::Nothing,
+            Filled::Late => {
                 log.timed_out();
                 return Hello::Over(None);
             }
@@ -261,6 +257,7 @@ pub fn host(name: &[u8]) -> Option<String> {
 /// The handshake proper. An error without cause: it took too long.
 async fn shake(
     http: &mut Http1,
+    client: &Client,
     context: &Context,
     config: Arc<ServerConfig>,
 ) -> Result<(Done, Path), Option<io::Error>> {
@@ -303,10 +300,15 @@ async fn shake(
             notes::take(&mut notes);
             match result {
                 Poll::Ready(result) => Poll::Ready(Poll::Ready(result)),
-                Poll::Pending => http.timer.poll_expired(cx).map(|()| Poll::Pending),
+                Poll::Pending if client.is_taken() => Poll::Ready(Poll::Pending),
+                Poll::Pending => {
+                    client.owes(0);
+                    http.timer.poll_expired(cx).map(|()| Poll::Pending)
+                }
             }
         })
         .await;
+        client.works();
     }
     match shaken {
         Poll::Ready(Ok(())) => {

@@ -9,6 +9,7 @@ pub mod http3;
 pub mod output;
 pub mod pool;
 pub mod proxy_header;
+pub mod reuse;
 pub mod socket;
 pub mod stream;
 pub mod tls;
@@ -18,9 +19,10 @@ use crate::listen::datagram::Flow;
 use crate::listen::quic;
 use crate::log::error::Level;
 use crate::request::subrequest::SubSession;
-use crate::worker::counters;
+use crate::worker::handover::Parcel;
 use handshake::Facts;
 use http1::Http1;
+use reuse::{Seat, Standing, has_room};
 use socket::Socket;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, poll_fn};
@@ -99,6 +101,8 @@ pub struct Client {
     pub socket: Weak<OwnedFd>,
     /// The connection is one of QUIC.
     pub quic: bool,
+    /// Whether it could make room for another.
+    pub standing: Standing,
 }
 
 impl Address {
@@ -193,6 +197,7 @@ impl Client {
             debug: Cell::new(false),
             socket,
             quic: false,
+            standing: Standing::new(),
         })
     }
 }
@@ -200,7 +205,7 @@ impl Client {
 impl Client {
     /// The same client on another listener: the connection goes on there.
     pub fn passed_to(&self, listener: usize, local: Address) -> Rc<Client> {
-        Rc::new(Client {
+        let other = Rc::new(Client {
             number: self.number,
             remote: self.remote.clone(),
             local: RefCell::new(Some(local)),
@@ -212,25 +217,10 @@ impl Client {
             debug: self.debug.clone(),
             socket: self.socket.clone(),
             quic: self.quic,
-        })
-    }
-}
-
-/// Counts an open connection as long as it lives.
-struct Counted;
-
-impl Counted {
-    fn new() -> Counted {
-        OPEN.with_borrow(|o| o.as_ref().map(|n| n.store(n.load(Relaxed) + 1, Relaxed)));
-        counters::accepted();
-        Counted
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        let _ = OPEN.try_with(|o| o.borrow().as_ref().map(|n| n.store(n.load(Relaxed) - 1, Relaxed)));
-        counters::closed();
+            standing: Standing::new(),
+        });
+        self.give_seat_to(&other);
+        other
     }
 }
 
@@ -243,13 +233,23 @@ pub fn start(fd: OwnedFd, remote: Address, listener: usize, now: bool) {
     let socket = Socket::new(fd);
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, socket.handle());
     look_closely(&client);
-    let number = client.number;
-    let work = guarded(number, move || run(Http1::new(socket), client));
+    let work = guarded(Seat::take(&client), move || run(Http1::new(socket), client));
     if now {
         crate::engine::spawn_now(work)
     } else {
         crate::engine::spawn(work)
     };
+}
+
+/// Goes on with an idle connection of another thread.
+pub fn adopt(parcel: Parcel) {
+    if !has_room() {
+        return;
+    }
+    let (client, socket, wait) = parcel.open();
+    look_closely(&client);
+    let seat = Seat::take_over(&client);
+    crate::engine::spawn(guarded(seat, move || http1::resume(Http1::new(socket), client, wait)));
 }
 
 /// Begins a session of datagrams; false: there is no room for one.
@@ -260,8 +260,7 @@ pub fn start_flow(flow: Rc<Flow>, remote: Address, local: Address, listener: usi
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, Weak::new());
     client.local.replace(Some(local));
     look_closely(&client);
-    let number = client.number;
-    crate::engine::spawn(guarded(number, move || crate::stream::udp::serve(flow, client)));
+    crate::engine::spawn(guarded(Seat::take(&client), move || crate::stream::udp::serve(flow, client)));
     true
 }
 
@@ -278,19 +277,7 @@ pub fn new_quic(remote: Address, local: Address, listener: usize) -> Option<Rc<C
 
 /// Begins to serve a QUIC connection.
 pub fn start_quic(link: Rc<quic::Link>, connection: quinn_proto::Connection, client: Rc<Client>) {
-    let number = client.number;
-    crate::engine::spawn(guarded(number, move || http3::serve(link, connection, client)));
-}
-
-/// Whether the thread may have one more connection.
-fn has_room() -> bool {
-    let limit = crate::worker::shot().process.worker_connections;
-    let open = OPEN.with_borrow(|o| o.as_ref().map_or(0, |n| n.load(Relaxed)));
-    if open >= limit {
-        counters::dropped();
-        crate::log::process_line(Level::Alert, format_args!("{limit} worker_connections are not enough"));
-    }
-    open < limit
+    crate::engine::spawn(guarded(Seat::take(&client), move || http3::serve(link, connection, client)));
 }
 
 /// `debug_connection`
@@ -305,8 +292,7 @@ fn look_closely(client: &Client) {
 
 /// A panic costs this connection and nothing else. What begins the work is given, not its future, for which there would be two places in
 /// the task otherwise.
-async fn guarded<F: Future<Output = ()>>(number: u64, begin: impl FnOnce() -> F) {
-    let _counted = Counted::new();
+async fn guarded<F: Future<Output = ()>>(seat: Seat, begin: impl FnOnce() -> F) {
     let mut work = std::pin::pin!(begin());
     let result =
         poll_fn(|cx| match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.as_mut().poll(cx))) {
@@ -318,6 +304,7 @@ async fn guarded<F: Future<Output = ()>>(number: u64, begin: impl FnOnce() -> F)
     if let Err(panic) = result {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+        let number = seat.number();
         crate::log::process_line(Level::Alert, format_args!("*{number} a connection was given up: {text}"));
     }
 }
@@ -365,7 +352,7 @@ mod tests {
         let (tx, rx) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
         let socket = Socket::new(tx.into());
         let client = Client::new(1, Address::Unix(PathBuf::new()), 0, socket.handle());
-        let task = std::mem::size_of_val(&guarded(1, move || run(Http1::new(socket), client)));
+        let task = std::mem::size_of_val(&guarded(Seat::take(&client), move || run(Http1::new(socket), client)));
         drop(rx);
         let (session, client) = (size_of::<Http1>(), size_of::<Client>());
         println!("task {task}, session {session}, client {client}");

@@ -1,11 +1,9 @@
 //! Reads the PROXY header (versions 1 and 2) that comes before everything else on `listen ... proxy_protocol`.
 
 use super::Client;
-use super::http1::Http1;
+use super::http1::{Filled, Http1};
 use crate::log::error::Level;
-use std::future::poll_fn;
 use std::rc::Rc;
-use std::task::Poll;
 
 /// How much of what is no header is shown in the log.
 const SHOWN: usize = 64;
@@ -31,12 +29,7 @@ pub async fn read(http: &mut Http1, client: &Rc<Client>) -> bool {
                 return false;
             }
         }
-        let got = poll_fn(|cx| match http.poll_fill(cx) {
-            Poll::Ready(n) => Poll::Ready(n.ok()),
-            Poll::Pending => http.timer.poll_expired(cx).map(|()| None),
-        })
-        .await;
-        if !matches!(got, Some(n) if n > 0) {
+        if !matches!(http.fill(client).await, Filled::Read(Ok(n)) if n > 0) {
             if !http.unread().is_empty() {
                 broken(http, &shot, client);
             }

@@ -2,7 +2,7 @@
 //! A connection that asks, is answered and closes needs no registration at all. Knows no protocol.
 //! With TLS it stands for the plain bytes above it (`tls`): whoever reads and writes sees no difference.
 
-use super::tls::Tls;
+use super::tls::{Moving, Tls};
 use crate::engine;
 use crate::engine::io::{Interest, Registration};
 use rustix::io::Errno;
@@ -22,6 +22,8 @@ pub struct Socket {
     drained: bool,
     /// The kernel waits with the bytes it was given last: for more, or for the end, which then leaves in the same packet.
     held: bool,
+    /// The kernel puts off ACKs until something goes out: see [`Socket::acks_are_put_off`].
+    late_acks: bool,
 }
 
 enum State {
@@ -46,6 +48,19 @@ impl Socket {
         socket
     }
 
+    /// `TCP_QUICKACK` is off: it is set again after the first write. The kernel does not do so by itself, and then what comes in pieces
+    /// from a side that waits for ACKs (no `TCP_NODELAY` there) is late by a delayed ACK, 40 ms.
+    pub fn acks_are_put_off(&mut self) {
+        self.late_acks = true;
+    }
+
+    #[cold]
+    fn ack_at_once(&mut self) {
+        self.late_acks = false;
+        // A unix socket has no such option, and was not asked to put off any.
+        let _ = rustix::net::sockopt::set_tcp_quickack(self.as_fd(), true);
+    }
+
     /// A socket that is none: what is left where one was taken away.
     pub fn none() -> Socket {
         Socket::of(State::Gone)
@@ -57,7 +72,7 @@ impl Socket {
     }
 
     fn of(state: State) -> Socket {
-        Socket { state, interest: Interest::Both, drained: false, held: false }
+        Socket { state, interest: Interest::Both, drained: false, held: false, late_acks: false }
     }
 
     /// The TLS connection below, if there is one.
@@ -96,6 +111,15 @@ impl Socket {
             State::Tls(_) | State::Gone => return None,
         };
         Rc::try_unwrap(fd).ok()
+    }
+
+    /// The descriptor, and the keys of TLS, without anything of this thread. None: bytes are held that would be lost.
+    pub fn into_parts(mut self) -> Option<(OwnedFd, Option<Moving>)> {
+        if let State::Tls(tls) = &mut self.state {
+            let (socket, keys) = tls.take_apart()?;
+            return Some((socket.into_fd()?, Some(keys)));
+        }
+        Some((self.into_fd()?, None))
     }
 
     #[inline]
@@ -216,6 +240,9 @@ impl Socket {
         flags.set(SendFlags::MORE, more);
         let sent = retry(|| rustix::net::send(self.as_fd(), bytes, flags))?;
         self.held = more;
+        if self.late_acks {
+            self.ack_at_once();
+        }
         Ok(sent)
     }
 
@@ -243,6 +270,9 @@ impl Socket {
         let pieces = [io::IoSlice::new(first), io::IoSlice::new(second)];
         let sent = retry(|| rustix::io::writev(self.as_fd(), &pieces))?;
         self.held = false;
+        if self.late_acks {
+            self.ack_at_once();
+        }
         Ok(sent)
     }
 

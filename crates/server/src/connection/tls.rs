@@ -26,6 +26,8 @@ const INCOMING: usize = MAX_RECORD + 256 + 5;
 /// At most this much is encrypted before the kernel takes it. Fits a pooled buffer.
 const AT_ONCE: usize = 3 * MAX_RECORD;
 
+const GONE: &str = "nothing is asked of a connection that was taken apart";
+
 /// One end of a TLS connection.
 pub struct Tls {
     socket: Socket,
@@ -55,8 +57,16 @@ pub struct Tls {
     pub early: bool,
 }
 
+/// The accepting end of an idle connection, on its way to another thread.
+pub struct Moving {
+    end: UnbufferedServerConnection,
+    piece: usize,
+}
+
 enum End {
     Server(UnbufferedServerConnection),
+    /// It was taken away, and nobody asks any more.
+    Moved,
     /// With the number of the peer.
     Client(UnbufferedClientConnection, u32),
 }
@@ -67,6 +77,7 @@ impl Deref for End {
         match self {
             End::Server(c) => c,
             End::Client(c, _) => c,
+            End::Moved => unreachable!("{GONE}"),
         }
     }
 }
@@ -75,6 +86,23 @@ impl Tls {
     /// The accepting end. `incoming` has been read from the socket already; `piece` is the payload of a record.
     pub fn server(socket: Socket, end: UnbufferedServerConnection, incoming: Vec<u8>, piece: usize) -> Box<Tls> {
         Tls::new(socket, End::Server(end), incoming, piece)
+    }
+
+    /// The accepting end of a connection that another thread had.
+    pub fn moved(socket: Socket, keys: Moving) -> Box<Tls> {
+        Tls::new(socket, End::Server(keys.end), Vec::new(), keys.piece)
+    }
+
+    /// Takes the socket and the keys away, if nothing is between them.
+    pub fn take_apart(&mut self) -> Option<(Socket, Moving)> {
+        let is_empty = self.incoming.is_empty() && self.outgoing.is_empty() && self.plain.is_empty();
+        if !is_empty || self.ended || self.silent || self.broken || !matches!(self.end, End::Server(_)) {
+            return None;
+        }
+        // No goodbye is said for it.
+        (self.silent, self.broken) = (true, true);
+        let End::Server(end) = std::mem::replace(&mut self.end, End::Moved) else { return None };
+        Some((std::mem::replace(&mut self.socket, Socket::none()), Moving { end, piece: self.piece }))
     }
 
     /// The asking end. Sessions are kept for `peer`.
@@ -164,6 +192,7 @@ impl Tls {
                     };
                     absorb(c.process_tls_records(bytes), &mut sink, |_, _| Ok(()), write)
                 }
+                End::Moved => unreachable!("{GONE}"),
             };
             self.at += discard;
             if self.at == self.incoming.len() {
@@ -196,6 +225,7 @@ impl Tls {
             let (_, result) = match end {
                 End::Server(c) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
                 End::Client(c, _) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
+                End::Moved => unreachable!("{GONE}"),
             };
             if !matches!(result, Ok(Step::Again)) {
                 break;

@@ -21,6 +21,8 @@ pub enum Cause {
     Unreachable(Box<str>),
     /// This machine could not even try: the system's text.
     Local(Box<str>),
+    /// This machine is short of descriptors, ports or memory: nothing was found out about the peer. The system's text.
+    Shortage(Box<str>),
     /// The connection was closed before there was an answer.
     Closed,
     /// The connection broke: the system's text.
@@ -83,7 +85,7 @@ impl Cause {
             Cause::Refused { .. } => "refused",
             Cause::NoAnswer { .. } => "no_answer",
             Cause::Unreachable(_) => "unreachable",
-            Cause::Local(_) => "local",
+            Cause::Local(_) | Cause::Shortage(_) => "local",
             Cause::Closed => "closed",
             Cause::Broken(_) => "broken",
             Cause::Status { .. } => "status",
@@ -120,6 +122,7 @@ impl fmt::Display for Cause {
             }
             Cause::Unreachable(text) => write!(f, "unreachable: {text}: see routes and the host's link"),
             Cause::Local(text) => write!(f, "not its fault: this machine could not connect ({text})"),
+            Cause::Shortage(text) => write!(f, "not its fault: this machine is short of resources ({text})"),
             Cause::Closed => write!(f, "closed the connection without an answer"),
             Cause::Broken(text) => write!(f, "the connection broke: {text}"),
             Cause::Status { status, wanted } => write!(f, "answered {status}, wanted {wanted}"),

@@ -1,8 +1,8 @@
 //! A prober's connection to a peer: TCP or a unix socket, perhaps with TLS. Failures come as the cause they are of.
 //!
 //! Each step is tried at the next beat of the prober's thread, when on most networks its turn has come; only what is slower is
-//! registered with epoll. So a usual check on a new connection is `connect`, `send`, `recv`, `connect` to nobody: what is sent first
-//! says whether the connection stands, and the last ACK of the handshake goes out with it; a socket that has said goodbye by a
+//! registered with epoll. So a usual check on a new connection is `connect`, `send`, `recv`, `connect` to nobody, with a `setsockopt` before
+//! and after `send`: what is sent first says whether the connection stands, and the last ACK of the handshake goes out with it; a socket that has said goodbye by a
 //! RST serves the next check.
 
 use super::cause::Cause;
@@ -56,11 +56,16 @@ impl Link {
         let made = async {
             let spare = shelf_of(to).and_then(|shelf| SPARE.with_borrow_mut(|spare| spare[shelf].pop()));
             let fd = spare.map_or_else(|| connect::open(SocketType::STREAM, to), Ok)?;
-            if !matches!(opening, Opening::Theirs) {
+            let puts_off = !matches!(opening, Opening::Theirs) && matches!(to, Address::Inet(_));
+            if puts_off {
                 connect::put_off_acks(&fd, to)?;
             }
+            let mut socket = Socket::new(fd);
+            if puts_off {
+                socket.acks_are_put_off();
+            }
             let first = if let Opening::Bytes(first) = opening { first } else { &[] };
-            join(fd, to, first).await
+            join(socket, to, first).await
         };
         let (socket, sent) = made.await.map_err(|e| of_connect(&e, to))?;
         Ok(Link { socket, shelf: shelf_of(to), asked: false, sent, used: 0, since_ms: clock::monotonic_ms() })
@@ -162,7 +167,7 @@ pub enum Opening<'b> {
 
 /// A socket connected to an address.
 pub async fn dial(kind: SocketType, to: &Address) -> io::Result<Socket> {
-    Ok(join(connect::open(kind, to)?, to, &[]).await?.0)
+    Ok(join(Socket::new(connect::open(kind, to)?), to, &[]).await?.0)
 }
 
 /// Sends a SYN, and a RST if it is answered: the last ACK of the handshake is put off, and the socket is gone before. So the program behind the port never sees a connection, as with a SYN from a raw
@@ -175,20 +180,19 @@ pub async fn half_open(to: &Address) -> Result<(), Cause> {
         let fd = connect::open(SocketType::STREAM, to)?;
         connect::put_off_acks(&fd, to)?;
         sockopt::set_socket_linger(&fd, Some(Duration::ZERO))?;
-        join(fd, to, &[]).await
+        join(Socket::new(fd), to, &[]).await
     };
     knock.await.map(drop).map_err(|e| of_connect(&e, to))
 }
 
 /// Connects. What of `first` was sent, if there is something: how that goes says whether the connection stands, as a further
 /// `connect` does.
-async fn join(fd: OwnedFd, to: &Address, first: &[u8]) -> io::Result<(Socket, usize)> {
-    match connect::call(&fd, to) {
-        Ok(()) => return Ok((Socket::new(fd), 0)),
+async fn join(mut socket: Socket, to: &Address, first: &[u8]) -> io::Result<(Socket, usize)> {
+    match connect::call(socket.as_fd(), to) {
+        Ok(()) => return Ok((socket, 0)),
         Err(Errno::INPROGRESS) => {}
         Err(e) => return Err(e.into()),
     }
-    let mut socket = Socket::new(fd);
     // On this host a connection stands when the first call returns, though that does not say so.
     for number in 0..2 {
         if number > 0 {
@@ -225,6 +229,7 @@ pub fn of_connect(e: &io::Error, to: &Address) -> Cause {
         Kind::ConnectionRefused | Kind::NotFound => Cause::Refused { at: crate::upstream::peer::name_of(to).into() },
         Kind::HostUnreachable | Kind::NetworkUnreachable | Kind::NetworkDown => Cause::Unreachable(text()),
         Kind::ConnectionReset | Kind::TimedOut => Cause::Broken(text()),
+        _ if connect::is_shortage(e) => Cause::Shortage(text()),
         Kind::WouldBlock => Cause::Broken("its accept queue is full".into()),
         _ => Cause::Local(text()),
     }

@@ -8,7 +8,7 @@ use crate::log::error::Level;
 use crate::log::process_line;
 use crate::upstream::peer::Peer;
 use crate::worker::clock;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 /// While what is found contradicts what is held of a peer, it is looked at so many times as often.
@@ -24,8 +24,11 @@ pub const FLAP_WINDOW: Duration = Duration::from_secs(300);
 /// and has to pass so many times as often in a row before it is used again.
 const FLAP_PASSES: u32 = 3;
 
-/// Notes the result of a check.
+/// Notes the result of a check. One that could not be made says nothing about the peer.
 pub fn note(check: &Check, peer: &Peer, result: Result<(), Cause>) {
+    if let Err(cause @ Cause::Shortage(_)) = &result {
+        return say_unmade(check, peer, cause);
+    }
     let record = &peer.state.health;
     record.count(result.is_ok());
     let stands = peer.state.standing.now();
@@ -84,6 +87,15 @@ fn unhealthy(check: &Check, peer: &Peer, goes: bool, news: Option<String>) {
     }
     if let Some(text) = news {
         say(Level::Warn, &format!("unhealthy: {text}"), check, peer);
+    }
+}
+
+/// Once a second, for all peers: a shortage concerns all.
+fn say_unmade(check: &Check, peer: &Peer, cause: &Cause) {
+    static SAID_S: AtomicU64 = AtomicU64::new(0);
+    let now_s = clock::monotonic_ms() / 1000;
+    if SAID_S.swap(now_s, Relaxed) != now_s {
+        say(Level::Crit, &format!("not checked: {cause}"), check, peer);
     }
 }
 

@@ -13,9 +13,12 @@ use crate::engine::io::{Interest, Registration};
 use crate::engine::{self, TaskId};
 use crate::settings::{ListenAddress, ListenSpec, SocketKind};
 use crate::status::listeners;
+use crate::upstream;
+use crate::worker::clock;
 use crate::worker::thread::Ear;
+use crate::worker::timer::Timer;
 use rustix::net::{SocketAddrAny, SocketFlags};
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -28,8 +31,34 @@ use std::time::Duration;
 
 /// Connections accepted, and served as far as they come without waiting, before others get their turn.
 const BATCH: usize = 16;
-/// How long a thread that is out of descriptors waits before it accepts again (nginx's `accept_mutex_delay`).
-const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(500);
+/// How long a thread that is out of descriptors waits at most before it tries to accept again: other threads may have closed some.
+const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
+
+thread_local! {
+    /// Those who could not accept for lack of descriptors.
+    static WITHOUT: RefCell<Vec<TaskId>> = const { RefCell::new(Vec::new()) };
+    /// When that was last said, s.
+    static SAID_S: Cell<u64> = const { Cell::new(0) };
+}
+
+/// A connection of the thread was closed: whoever ran out of descriptors tries again at once.
+pub fn descriptor_is_free() {
+    // The thread's storage may be gone already when a thread ends.
+    let _ = WITHOUT.try_with(|waiting| waiting.borrow_mut().drain(..).for_each(engine::wake));
+}
+
+/// Waits for a descriptor to be closed. What is open and not in use makes room.
+async fn out_of_descriptors() {
+    upstream::pool::drop_idle();
+    connection::reuse::take_one();
+    WITHOUT.with_borrow_mut(|waiting| waiting.push(engine::current()));
+    let timer = Timer::new();
+    timer.set(OUT_OF_DESCRIPTORS);
+    let mine = engine::current();
+    let is_free = || WITHOUT.with_borrow(|waiting| !waiting.contains(&mine));
+    poll_fn(|cx| if is_free() { Poll::Ready(()) } else { timer.poll_expired(cx) }).await;
+    WITHOUT.with_borrow_mut(|waiting| waiting.retain(|task| *task != mine));
+}
 
 /// A listening socket of this thread.
 pub struct Listener {
@@ -110,7 +139,7 @@ async fn accept_loop(listener: Rc<Listener>) {
         match accept_some(&listener, BATCH) {
             Accepted::All => listener.registration.clear_readable(),
             Accepted::More => engine::yield_now().await,
-            Accepted::Exhausted => crate::worker::timer::sleep(OUT_OF_DESCRIPTORS).await,
+            Accepted::Exhausted => out_of_descriptors().await,
         }
     }
 }
@@ -136,10 +165,13 @@ fn accept_some(listener: &Listener, at_most: usize) -> Accepted {
                     rustix::io::Errno::AGAIN => return Accepted::All,
                     rustix::io::Errno::INTR | rustix::io::Errno::CONNABORTED => continue,
                     rustix::io::Errno::MFILE | rustix::io::Errno::NFILE => {
-                        crate::log::process_line(
-                            crate::log::error::Level::Crit,
-                            format_args!("accept4() failed ({})", crate::log::os_error(&error)),
-                        );
+                        let now_s = clock::monotonic_ms() / 1000;
+                        if SAID_S.replace(now_s) != now_s {
+                            crate::log::process_line(
+                                crate::log::error::Level::Crit,
+                                format_args!("accept4() failed ({})", crate::log::os_error(&error)),
+                            );
+                        }
                         return Accepted::Exhausted;
                     }
                     _ => {

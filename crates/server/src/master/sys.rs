@@ -244,6 +244,19 @@ pub fn datagram_queue(socket: BorrowedFd<'_>) -> io::Result<(u32, u32, Option<u3
     Ok((memory[0], memory[1], Some(memory[MEMINFO_DROPS])))
 }
 
+/// What the other side of a TCP connection has acknowledged and sent, bytes since it began (`tcpi_bytes_acked`, `tcpi_bytes_received`).
+pub fn tcp_progress(socket: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    /// Where the two stand in `tcp_info`, two words each.
+    const ACKED: usize = 30;
+    const RECEIVED: usize = 32;
+    let info = option_words::<34>(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    let long = |at: usize| {
+        let ([a, b, c, d], [e, f, g, h]) = (info[at].to_ne_bytes(), info[at + 1].to_ne_bytes());
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    };
+    Ok((long(ACKED), long(RECEIVED)))
+}
+
 /// `SK_MEMINFO_VARS`, `SK_MEMINFO_DROPS`: what `SO_MEMINFO` tells begins with the bytes waiting and the buffer's size.
 const MEMINFO: usize = 9;
 const MEMINFO_DROPS: usize = 8;

@@ -8,6 +8,7 @@ use crate::config::set::{self, duplicate};
 use crate::config::setting::Setting;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, both, http};
+use crate::connection::reuse::Standing;
 use crate::connection::{Address, Client};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
@@ -167,7 +168,7 @@ pub fn stream_handler(r: &mut Request) {
 }
 
 /// The client as a request sees it whose address was replaced.
-fn replaced(client: &Client, remote: Address) -> Rc<Client> {
+fn replaced(client: &Rc<Client>, remote: Address) -> Rc<Client> {
     Rc::new(Client {
         number: client.number,
         remote: remote.into(),
@@ -180,6 +181,7 @@ fn replaced(client: &Client, remote: Address) -> Rc<Client> {
         debug: client.debug.clone(),
         socket: client.socket.clone(),
         quic: client.quic,
+        standing: Standing::beside(client),
     })
 }
 

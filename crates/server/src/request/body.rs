@@ -3,7 +3,7 @@
 
 use super::Request;
 use super::phases::Verdict;
-use crate::connection::http1::Http1;
+use crate::connection::http1::{Filled, Http1};
 use crate::connection::{Session, http2, http3};
 use crate::log_error;
 use std::future::poll_fn;
@@ -238,10 +238,18 @@ pub fn arm(r: &mut Request, timeout: Duration) {
 /// See [`read_some`]; the caller arms the clock.
 pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
     if let Poll::Ready(read) = poll_patiently(r, cx, out) {
+        r.client.works();
         return Poll::Ready(read);
     }
     match &mut r.session {
-        Session::Http1(http) => http.timer.poll_expired(cx).map(|()| Err(BodyError::Status(408))),
+        Session::Http1(_) if r.client.is_taken() => {
+            r.broken(&io::ErrorKind::QuotaExceeded.into());
+            Poll::Ready(Err(BodyError::Gone))
+        }
+        Session::Http1(http) => {
+            r.client.owes(http.output.written);
+            http.timer.poll_expired(cx).map(|()| Err(BodyError::Status(408)))
+        }
         _ => stream_body::poll_clock(r, cx).map(Err),
     }
 }
@@ -412,12 +420,7 @@ pub async fn discard(r: &mut Request) -> bool {
         }
         let Session::Http1(http) = &mut r.session else { return false };
         http.timer.set(timeout);
-        let got = poll_fn(|cx| match http.poll_fill(cx) {
-            Poll::Ready(n) => Poll::Ready(n.ok()),
-            Poll::Pending => http.timer.poll_expired(cx).map(|()| None),
-        })
-        .await;
-        if !matches!(got, Some(n) if n > 0) {
+        if !matches!(http.fill(&r.client).await, Filled::Read(Ok(n)) if n > 0) {
             return false;
         }
     }

@@ -61,7 +61,8 @@ pub fn rate(r: &mut Request) -> (u64, u64) {
     (rate, after)
 }
 
-/// The queue on its way out while something else goes on: rate and timeout included.
+/// The queue on its way out while something else goes on: rate and timeout included. While it waits for the client, the connection may
+/// have to make room for another (`connection::reuse`).
 pub struct Flow {
     rate: u64,
     after: u64,
@@ -93,6 +94,7 @@ impl Flow {
         loop {
             if http.output.is_empty() {
                 self.armed = false;
+                r.client.works();
                 return Poll::Ready(Ok(()));
             }
             if let Some(rest) = &self.rest {
@@ -105,12 +107,14 @@ impl Flow {
                 let seconds = (clock::monotonic_ms() - http.rate_start_ms) / 1000 + 1;
                 let due = self.rate * seconds + self.after;
                 if sent >= due {
+                    // It is us who wait.
+                    r.client.works();
                     self.pause((sent - due) * 1000 / self.rate + 1);
                     continue;
                 }
                 limit = due - sent;
             }
-            let http1::Http1 { socket, output, timer, .. } = &mut **http;
+            let http1::Http1 { socket, output, timer, answer_start, .. } = &mut **http;
             let before = output.written;
             match output.poll_write(socket, cx, limit) {
                 Poll::Ready(Ok(_)) => self.armed = false,
@@ -119,6 +123,11 @@ impl Flow {
                     if !std::mem::replace(&mut self.armed, true) {
                         timer.set(self.timeout);
                     }
+                    if r.client.is_taken() {
+                        return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into()));
+                    }
+                    // What was written before this answer is no progress with it.
+                    r.client.owes(*answer_start);
                     std::task::ready!(timer.poll_expired(cx));
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
@@ -176,7 +185,7 @@ impl Flow {
 }
 
 /// Writes the queue. Errors: `TimedOut`, `send_timeout` passed without a byte taken; `ConnectionAborted`, the client has
-/// closed while it was waited for (nginx's `ngx_http_test_reading`).
+/// closed while it was waited for (nginx's `ngx_http_test_reading`); `QuotaExceeded`, another connection has its seat.
 pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
     let mut flow = Flow::new(r);
     poll_fn(|cx| match flow.poll(r, cx) {

@@ -214,6 +214,8 @@ impl Request {
             crate::log_error!(self, Error, "{error}");
         } else if error.kind() == io::ErrorKind::TimedOut {
             crate::log_error!(self, Info, "client timed out (110: Connection timed out)");
+        } else if error.kind() == io::ErrorKind::QuotaExceeded {
+            crate::log_error!(self, Info, "client is too slow, its connection makes room for another");
         } else if matches!(error.kind(), io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe) {
             let text = crate::log::os_error(error);
             crate::log_error!(self, Info, "client prematurely closed connection ({text})");

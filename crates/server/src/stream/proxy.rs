@@ -145,9 +145,13 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
                 choose::succeeded(&chosen, r.attempts.current());
                 return Ok(Found { chosen, socket, group, walk, tries });
             }
-            Err(()) => {
+            Err(failure) => {
                 r.attempts.current().response_ms = Some(clock::monotonic_ms() - started);
-                set_back(r, &group, tries, &mut walk, &chosen);
+                match failure {
+                    Failure::Peer => set_back(r, &group, tries, &mut walk, &chosen),
+                    Failure::Local => {}
+                    Failure::Ours => return Err(500),
+                }
             }
         }
         left = left.saturating_sub(1);
@@ -165,7 +169,17 @@ fn set_back(r: &mut Request, group: &Group, tries: usize, walk: &mut Walk, chose
     }
 }
 
-async fn open(r: &mut Request, conf: &Conf, chosen: &Chosen, local: Option<SocketAddr>) -> Result<Socket, ()> {
+/// Why a peer could not be connected to.
+enum Failure {
+    /// It is to blame.
+    Peer,
+    /// It is not, and the next one may be there.
+    Local,
+    /// This machine is, and can connect to none.
+    Ours,
+}
+
+async fn open(r: &mut Request, conf: &Conf, chosen: &Chosen, local: Option<SocketAddr>) -> Result<Socket, Failure> {
     let kind = if facts(r).datagrams { SocketType::DGRAM } else { SocketType::STREAM };
     let connecting =
         connect::begin_as(kind, &chosen.peer.address, local, &conf.upstream).map_err(|f| failed(r, chosen, &f))?;
@@ -173,21 +187,25 @@ async fn open(r: &mut Request, conf: &Conf, chosen: &Chosen, local: Option<Socke
     timer.set(*conf.upstream.connect_timeout);
     match timer.guard(connect::finish(connecting)).await {
         Some(Ok(socket)) => Ok(socket),
-        Some(Err(f)) => {
-            failed(r, chosen, &f);
-            Err(())
-        }
+        Some(Err(f)) => Err(failed(r, chosen, &f)),
         None => {
             passive::no_answer(&chosen.peer, *conf.upstream.connect_timeout);
             log_error!(r, Error, "upstream timed out (110: Connection timed out)");
-            Err(())
+            Err(Failure::Peer)
         }
     }
 }
 
-fn failed(r: &Request, chosen: &Chosen, f: &connect::Failed) {
-    passive::not_connected(&chosen.peer, f);
+fn failed(r: &Request, chosen: &Chosen, f: &connect::Failed) -> Failure {
     log_error!(r, Error, "{} failed ({})", f.call, crate::log::os_error(&f.error));
+    if f.is_ours() {
+        return Failure::Ours;
+    }
+    if f.is_local() {
+        return Failure::Local;
+    }
+    passive::not_connected(&chosen.peer, f);
+    Failure::Peer
 }
 
 /// Copies both ways until the end; gives the session's status.

@@ -28,12 +28,33 @@ pub struct Failed {
     pub at_once: bool,
 }
 
+impl Failed {
+    /// The peer is not to blame, and others could not be asked either: this machine is short of something, or what was to be done before
+    /// `connect()` could not be.
+    pub fn is_ours(&self) -> bool {
+        self.call != "connect()" || is_shortage(&self.error) && self.error.raw_os_error() != Some(libc::EADDRNOTAVAIL)
+    }
+
+    /// The peer is not to blame. Others may still be asked: ports are short for each address by itself.
+    pub fn is_local(&self) -> bool {
+        self.is_ours() || is_shortage(&self.error)
+    }
+}
+
+/// Whether this machine is short of something that a connection needs: descriptors, ports, memory, watches.
+pub fn is_shortage(error: &io::Error) -> bool {
+    let short = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM, libc::ENOSPC, libc::EADDRNOTAVAIL];
+    error.raw_os_error().is_some_and(|e| short.contains(&e))
+}
+
 /// Begins to connect to a peer that is spoken to as soon as the connection stands: the last packet of the handshake is the first with
 /// bytes. `local` is the address of `proxy_bind`.
 pub fn begin(to: &Address, local: Option<SocketAddr>, conf: &UpstreamSettings) -> Result<Connecting, Failed> {
     let fd = prepare(SocketType::STREAM, to, conf)?;
     put_off_acks(&fd, to).map_err(failed("setsockopt()"))?;
-    connect(fd, to, local, conf)
+    let mut connecting = connect(fd, to, local, conf)?;
+    connecting.socket.acks_are_put_off();
+    Ok(connecting)
 }
 
 /// Begins to connect, by a socket of any type, to a peer that may be the one to speak first.
@@ -47,7 +68,8 @@ pub fn begin_as(
 }
 
 /// An ACK waits for something to go with, for as long as the kernel puts off ACKs (200 ms). Said before the socket is connected, it
-/// holds for the ACK that ends the handshake, and no longer.
+/// holds for the ACK that ends the handshake, which goes with the first bytes. It would hold for later ones too: whoever says it has
+/// the socket take it back with its first write ([`Socket::acks_are_put_off`]).
 pub fn put_off_acks(fd: impl AsFd, to: &Address) -> Result<(), Errno> {
     match to {
         Address::Inet(_) => sockopt::set_tcp_quickack(fd, false),
@@ -56,9 +78,19 @@ pub fn put_off_acks(fd: impl AsFd, to: &Address) -> Result<(), Errno> {
 }
 
 fn prepare(kind: SocketType, to: &Address, conf: &UpstreamSettings) -> Result<OwnedFd, Failed> {
-    let fd = open(kind, to).map_err(failed("socket()"))?;
+    let fd =
+        open(kind, to).or_else(|e| if make_room(e) { open(kind, to) } else { Err(e) }).map_err(failed("socket()"))?;
     options(&fd, kind, to, conf).map_err(failed("setsockopt()"))?;
     Ok(fd)
+}
+
+/// Out of descriptors: an idle connection to a peer is closed, for this one, and an idle client's, for the next.
+fn make_room(e: Errno) -> bool {
+    if !matches!(e, Errno::MFILE | Errno::NFILE) {
+        return false;
+    }
+    crate::connection::reuse::take_one();
+    super::pool::drop_idle()
 }
 
 fn connect(
@@ -139,5 +171,34 @@ pub async fn finish(connecting: Connecting) -> Result<Socket, Failed> {
     match sockopt::socket_error(socket.as_fd()) {
         Ok(Ok(())) => Ok(socket),
         Ok(Err(e)) | Err(e) => Err(Failed { at_once: false, ..failed("connect()")(e) }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::health::cause::Cause;
+    use crate::health::link::of_connect;
+
+    /// A call, what it failed with, and whether no peer could be asked, and whether this one is not to blame.
+    #[test]
+    fn whose_fault_it_is() {
+        let to = Address::Inet(SocketAddr::from(([127, 0, 0, 1], 1)));
+        for (call, error, is_ours, is_local) in [
+            ("socket()", libc::EMFILE, true, true),
+            ("socket()", libc::ENFILE, true, true),
+            ("bind()", libc::EADDRNOTAVAIL, true, true),
+            ("connect()", libc::ENOBUFS, true, true),
+            ("connect()", libc::ENOMEM, true, true),
+            ("connect()", libc::EADDRNOTAVAIL, false, true),
+            ("connect()", libc::ECONNREFUSED, false, false),
+            ("connect()", libc::ETIMEDOUT, false, false),
+            ("connect()", libc::EAGAIN, false, false),
+        ] {
+            let failed = Failed { call, error: io::Error::from_raw_os_error(error), at_once: true };
+            assert_eq!((failed.is_ours(), failed.is_local()), (is_ours, is_local), "{call} {error}");
+            let is_shortage = matches!(of_connect(&failed.error, &to), Cause::Shortage(_));
+            assert_eq!(is_shortage, is_local, "a check that fails with {error}");
+        }
     }
 }

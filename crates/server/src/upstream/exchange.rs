@@ -47,13 +47,15 @@ pub struct Failure {
     pub request_sent: bool,
     /// The connection was an idle one that turned out to be dead: no fault of the peer.
     pub stale: bool,
-    /// The client is to blame: its status.
-    pub client: Option<u16>,
+    /// No peer is to blame, and none is asked any more: the request's status.
+    pub over: Option<u16>,
+    /// This peer is not to blame.
+    pub local: bool,
 }
 
 impl Failure {
     pub(super) fn of(kind: u32, sent: bool, stale: bool) -> Failure {
-        Failure { kind, request_sent: sent, stale, client: None }
+        Failure { kind, request_sent: sent, stale, over: None, local: false }
     }
 
     /// The peer took too long. `sent`: something of the request went out.
@@ -62,8 +64,9 @@ impl Failure {
         Failure::of(next::TIMEOUT, sent, false)
     }
 
-    pub(super) fn client(status: u16) -> Failure {
-        Failure { kind: next::ERROR, request_sent: false, stale: false, client: Some(status) }
+    /// The client is to blame, or this machine.
+    pub(super) fn over(status: u16) -> Failure {
+        Failure { over: Some(status), ..Failure::of(next::ERROR, false, false) }
     }
 }
 
@@ -204,7 +207,9 @@ pub(super) fn poll_end<T>(r: &mut Request, cx: &mut Context<'_>, timer: &Timer, 
 }
 
 fn connect_failed(r: &Request, job: &Job, chosen: &Chosen, f: &connect::Failed) -> Failure {
-    passive::not_connected(&chosen.peer, f);
+    if !f.is_local() {
+        passive::not_connected(&chosen.peer, f);
+    }
     // What the operator can do about it stands in the same line.
     let hint = match f.error.raw_os_error() {
         Some(libc::EADDRNOTAVAIL) => ": no free local port or address; see net.ipv4.ip_local_port_range and proxy_bind",
@@ -223,7 +228,10 @@ fn connect_failed(r: &Request, job: &Job, chosen: &Chosen, f: &connect::Failed) 
     } else {
         log_error!(r, Error, "{what} failed ({text}){hint}");
     }
-    Failure::of(next::ERROR, false, false)
+    if f.is_ours() {
+        return Failure::over(500);
+    }
+    Failure { local: f.is_local(), ..Failure::of(next::ERROR, false, false) }
 }
 
 /// What the network does; anything else that makes a connection fail at once is this machine's fault.
@@ -240,7 +248,7 @@ pub(super) fn client_gone(r: &mut Request) -> Failure {
         "epoll_wait() reported that client prematurely closed connection, so upstream connection is closed too{}",
         super::client_error(r)
     );
-    Failure::client(499)
+    Failure::over(499)
 }
 
 /// Whether an answer has no body, whatever its head announces.

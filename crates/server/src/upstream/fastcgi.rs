@@ -133,5 +133,5 @@ pub fn complain(r: &Request, records: &mut Records, caught: &[Box<[u8]>]) -> boo
 
 /// The failure of a try whose records or messages are bad.
 pub fn failure() -> Failure {
-    Failure { kind: next::INVALID_HEADER, request_sent: true, stale: false, client: None }
+    Failure::of(next::INVALID_HEADER, true, false)
 }

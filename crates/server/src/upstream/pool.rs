@@ -257,6 +257,19 @@ fn clear_when_draining() {
     }
 }
 
+/// Closes an idle connection to a peer, of those that were used last an early one: its descriptor is needed. False: there is none.
+pub fn drop_idle() -> bool {
+    POOLS.with_borrow_mut(|pools| {
+        let mut all = pools.iter_mut().flatten();
+        let Some(pool) = all.find(|p| p.count > 0) else { return false };
+        let Some(list) = pool.idle.values_mut().find(|list| !list.is_empty()) else { return false };
+        // New ones are added at the end.
+        drop(list.remove(0));
+        pool.recount();
+        true
+    })
+}
+
 /// Closes all of the thread's.
 pub fn clear() {
     POOLS.with_borrow_mut(Vec::clear);

@@ -47,7 +47,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
                         return Ok(answer);
                     }
                     Some(kind) => {
-                        let failure = exchange::Failure { kind, request_sent: true, stale: false, client: None };
+                        let failure = exchange::Failure::of(kind, true, false);
                         let Answer { chosen, .. } = answer;
                         chosen.head_came(r.attempts.head.status, r.attempts.current().header_ms);
                         break (failure, chosen);
@@ -62,14 +62,14 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         };
         let attempt = r.attempts.current();
         attempt.response_ms = Some(clock::monotonic_ms() - began);
-        if let Some(status) = failure.client {
+        if let Some(status) = failure.over {
             attempt.status = status;
             r.aborted |= status == 499;
             return Err(Verdict::Status(status));
         }
         attempt.status = status_of(failure.kind);
         let status = attempt.status;
-        let is_its_fault = !matches!(failure.kind, next::HTTP_403 | next::HTTP_404);
+        let is_its_fault = !failure.local && !matches!(failure.kind, next::HTTP_403 | next::HTTP_404);
         if is_its_fault {
             passive::failed(&chosen.peer, failure.kind, r.attempts.head.status, r.attempts.current(), conf);
         }

@@ -84,5 +84,5 @@ pub async fn shake(
 }
 
 fn failed() -> Failure {
-    Failure { kind: next::ERROR, request_sent: false, stale: false, client: None }
+    Failure::of(next::ERROR, false, false)
 }

@@ -207,8 +207,8 @@ impl Try<'_> {
             .await;
             let complete = match got {
                 Ok(Ok(complete)) => complete,
-                Ok(Err(BodyError::Status(s))) => return Err(Failure::client(s)),
-                Ok(Err(BodyError::Gone)) => return Err(Failure::client(499)),
+                Ok(Err(BodyError::Status(s))) => return Err(Failure::over(s)),
+                Ok(Err(BodyError::Gone)) => return Err(Failure::over(499)),
                 Err(read) => return self.answered_early(r, read),
             };
             keep_for_variable(r, &piece, complete);

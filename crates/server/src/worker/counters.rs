@@ -28,6 +28,11 @@ pub fn accepted() {
     mine.add(ACTIVE, 1);
 }
 
+/// Another thread has handed a connection over, and counts it as closed.
+pub fn adopted() {
+    CONNECTIONS.mine().add(ACTIVE, 1);
+}
+
 /// A connection was accepted and closed at once: there is no room for it.
 pub fn dropped() {
     let mine = CONNECTIONS.mine();

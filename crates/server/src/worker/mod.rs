@@ -3,6 +3,7 @@
 
 pub mod clock;
 pub mod counters;
+pub mod handover;
 pub mod process;
 pub mod thread;
 pub mod timer;

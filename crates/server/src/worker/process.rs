@@ -30,15 +30,17 @@ impl Workers {
     /// Hands a snapshot and all sockets to the threads; starts or retires threads when their number changes.
     pub fn configure(&mut self, snapshot: &Arc<Snapshot>, listeners: &[Listener]) -> std::io::Result<()> {
         let count = snapshot.process.threads.max(1);
-        while self.threads.len() > count {
-            let extra = self.threads.pop().expect("there are more than the count");
-            let _ = extra.orders.send(Order::Drain);
-            self.retired.push(extra);
-        }
+        let extra = self.threads.split_off(count.min(self.threads.len()));
         self.retired.retain(|t| !t.join.is_finished());
         for (number, t) in self.threads.iter().enumerate() {
             let ears = share(snapshot, listeners, number, count);
             let _ = t.orders.send(Order::Configure { snapshot: snapshot.clone(), ears });
+        }
+        // Those who stay have the new configuration before they are handed connections.
+        for thread in extra {
+            let heirs = self.threads.iter().map(|t| t.orders.clone()).collect();
+            let _ = thread.orders.send(Order::Drain { heirs });
+            self.retired.push(thread);
         }
         for number in self.threads.len()..count {
             let ears = share(snapshot, listeners, number, count);
@@ -65,7 +67,7 @@ impl Workers {
     pub fn drain(self, at_most: Option<Duration>, mut interrupted: impl FnMut(Duration) -> bool) {
         let all: Vec<Handle> = self.threads.into_iter().chain(self.retired).collect();
         for t in &all {
-            let _ = t.orders.send(Order::Drain);
+            let _ = t.orders.send(Order::Drain { heirs: Vec::new() });
         }
         let end = at_most.map(|d| Instant::now() + d);
         for t in all {

@@ -1,5 +1,6 @@
 //! The loop of one worker thread: listeners, connections, orders from the control thread, logs at the end of a turn.
 
+use super::handover::{self, Parcel};
 use super::{DRAINING, PORTS, SHOT, timer};
 use crate::connection;
 use crate::engine;
@@ -34,8 +35,13 @@ pub enum Order {
     },
     /// Write what is held back for access logs: their files are about to be reopened.
     FlushLogs(std::sync::mpsc::Sender<()>),
-    /// Stop accepting, close idle connections, end when the rest is done.
-    Drain,
+    /// Stop accepting, close idle connections or hand them to threads that stay, end when the rest is done.
+    Drain {
+        /// Those who stay; none if the process ends.
+        heirs: Vec<mpsc::UnboundedSender<Order>>,
+    },
+    /// Go on with another thread's idle connection.
+    Adopt(Box<Parcel>),
     /// Close everything now.
     Stop,
 }
@@ -89,7 +95,9 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                     crate::log::lines::flush_thread();
                     let _ = done.send(());
                 }
-                Order::Drain => {
+                Order::Adopt(parcel) => connection::adopt(*parcel),
+                Order::Drain { heirs } => {
+                    handover::set_heirs(heirs);
                     for l in mine.listeners.drain(..) {
                         l.close();
                     }

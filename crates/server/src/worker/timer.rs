@@ -103,6 +103,12 @@ impl Timer {
         WHEEL.with_borrow_mut(|w| w.entries[self.key as usize].deadline = NEVER);
     }
 
+    /// How much time is left.
+    pub fn left(&self) -> Duration {
+        let deadline = WHEEL.with_borrow(|w| w.entries[self.key as usize].deadline);
+        Duration::from_millis(deadline.saturating_sub(monotonic_ms()))
+    }
+
     /// Whether a deadline is set and has passed.
     pub fn expired(&self) -> bool {
         WHEEL.with_borrow(|w| w.entries[self.key as usize].deadline <= monotonic_ms())

@@ -9,7 +9,7 @@ use std::cell::{Cell, OnceCell};
 use wire::tls::ClientHello;
 
 /// What is known of a connection's TLS. Shared by its requests.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Facts {
     /// The name that was asked for, as it was sent.
     pub asked: Option<Box<str>>,
@@ -26,7 +26,7 @@ pub struct Facts {
 }
 
 /// What a handshake came to.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Done {
     /// The version.
     pub version: ProtocolVersion,

@@ -18,10 +18,31 @@ const KEEP: usize = 256;
 /// A request that was worked on.
 pub(super) struct Done {
     pub(super) request: Box<Request>,
-    /// How long to wait for the next one; none: HTTP/2 begins.
-    pub(super) keep: Option<Duration>,
+    /// What becomes of the connection, if it lives on.
+    pub(super) then: Then,
     /// The connection, if it lives on.
     pub(super) session: Option<Box<Http1>>,
+}
+
+/// What becomes of a connection after a request.
+#[derive(Clone, Copy)]
+pub(super) enum Then {
+    /// It waits for the next one, so long.
+    Wait(Duration),
+    /// HTTP/2 begins.
+    Http2,
+    /// It is closed once the client has stopped sending (`lingering_time`, `lingering_timeout`).
+    Linger {
+        /// In all.
+        time: Duration,
+        /// For each read.
+        each: Duration,
+    },
+}
+
+impl Then {
+    /// What is said of a connection that is gone.
+    pub(super) const OVER: Then = Then::Wait(Duration::ZERO);
 }
 
 /// What lies on the desk.
@@ -67,7 +88,7 @@ impl Desk {
 async fn work_at(trays: Rc<Trays>) -> Infallible {
     loop {
         let mut request = poll_fn(|_| trays.new.take().map_or(Poll::Pending, Poll::Ready)).await;
-        let (keep, session) = one_request(&mut request).await;
-        trays.done.set(Some(Done { request, keep, session }));
+        let (then, session) = one_request(&mut request).await;
+        trays.done.set(Some(Done { request, then, session }));
     }
 }

@@ -1,7 +1,7 @@
 //! Reads the head of a request into its arena, and says what is wrong with those that are not answered as they ask.
 
-use super::reset_on_close;
-use crate::connection::{Client, Session, doing, http2};
+use super::{Filled, Http1, reset_on_close};
+use crate::connection::{Client, Session, doing, http2, pool};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::request::headers::{HeaderLine, RequestHead};
@@ -10,6 +10,7 @@ use crate::status::requests;
 use crate::worker::{clock, counters};
 use std::future::poll_fn;
 use std::io;
+use std::rc::Rc;
 use std::task::Poll;
 use wire::http1::Parsed;
 use wire::http1::request::{RequestError, RequestParser, Rules};
@@ -44,7 +45,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
     };
     let mut parser = RequestParser::default();
     r.doing = if r.client.requests.get() > 0 { doing::KEPT } else { doing::WAITING };
-    let (mut waiting, mut armed) = (false, false);
+    let mut waiting = false;
     loop {
         let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
         let preface = begins_http2(http.unread(), &r.client);
@@ -74,6 +75,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
                     r.arena.push(&http.unread()[..len]);
                     r.request_length = len as u64;
                     http.consume(len);
+                    http.head_armed = false;
                     return HeadRead::Complete;
                 }
                 Ok(_) => {
@@ -116,35 +118,35 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
             }
         }
         let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
-        let state = if http.unread().is_empty() { counters::waiting } else { counters::reading };
-        let mut counted = false;
-        let got = poll_fn(|cx| {
-            if let Poll::Ready(n) = http.poll_fill(cx) {
-                return Poll::Ready(Some(n));
-            }
-            if !std::mem::replace(&mut counted, true) {
+        let got = match poll_fn(|cx| Poll::Ready(http.poll_fill(cx))).await {
+            Poll::Ready(read) => Filled::Read(read),
+            Poll::Pending => {
+                if !std::mem::replace(&mut http.head_armed, true) {
+                    http.timer.set(*conf.client_header_timeout);
+                }
+                let state = if http.unread().is_empty() { counters::waiting } else { counters::reading };
                 state(1);
+                let got = http.fill(&r.client).await;
+                state(-1);
+                got
             }
-            if !std::mem::replace(&mut armed, true) {
-                http.timer.set(*conf.client_header_timeout);
-            }
-            http.timer.poll_expired(cx).map(|()| None)
-        })
-        .await;
-        if counted {
-            state(-1);
-        }
+        };
+        let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
         let began = !http.unread().is_empty();
         match got {
-            Some(Ok(n)) if n > 0 => {}
-            Some(end) => {
+            Filled::Read(Ok(n)) if n > 0 => {}
+            Filled::Read(end) => {
                 ended(r, &parser, end.err());
                 return HeadRead::Nothing;
             }
-            None => {
+            Filled::Taken if !began => return HeadRead::Nothing,
+            late => {
                 r.started_ms = if r.started_ms == 0 { clock::wall_ms() } else { r.started_ms };
                 keep_line(r, parser.is_line_complete());
-                log_error!(r, Info, "client timed out ({}: {})", 110, "Connection timed out");
+                match late {
+                    Filled::Taken => log_error!(r, Info, "client is too slow, its connection makes room for another"),
+                    _ => log_error!(r, Info, "client timed out ({}: {})", 110, "Connection timed out"),
+                }
                 return time_out(r, began);
             }
         }
@@ -173,6 +175,25 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
         None if began => log_error!(r, Info, "client prematurely closed connection"),
         None => log_error!(r, Info, "client closed connection"),
     }
+}
+
+/// A connection is over before its client has said anything: the log is told, as of a request.
+pub(super) fn say_over(http: Box<Http1>, client: &Rc<Client>, filled: Filled) {
+    let mut r = pool::take_request(crate::worker::shot(), client.clone(), Session::Http1(http));
+    let shot = r.shot.clone();
+    r.server = head::default_server(&r);
+    r.location = shot.server(r.server).root;
+    r.doing = doing::WAITING;
+    match filled {
+        Filled::Taken => {}
+        Filled::Read(end) => ended(&mut r, &RequestParser::default(), end.err()),
+        Filled::Late => {
+            log_error!(r, Info, "client timed out ({}: {})", 110, "Connection timed out");
+            let _ = time_out(&mut r, false);
+        }
+    }
+    r.session = Session::None;
+    pool::give_request(r);
 }
 
 /// Whether the first bytes of a connection are HTTP/2. None: they may become it.

@@ -3,9 +3,11 @@
 //! Before: `connection`. Around: `request`. RFC 9112; nginx's `ngx_http_request.c` where the RFC leaves a choice.
 
 mod desk;
+mod first;
 mod framing;
 mod head;
 
+pub use first::Filled;
 pub use framing::{may_chunk, queue, write_head};
 
 use super::output::Output;
@@ -14,15 +16,16 @@ use super::{Client, Session, pool};
 use crate::modules::core::Lingering;
 use crate::request::{Request, end, phases};
 use crate::status::requests;
+use crate::worker::handover;
 use crate::worker::timer::Timer;
 use crate::worker::{clock, counters};
-use desk::Done;
+use desk::{Done, Then};
 use head::{HeadRead, read_head};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Poll, ready};
 use std::time::Duration;
 
 /// Answers to pipelined requests are written together up to this many bytes.
@@ -54,6 +57,8 @@ pub struct Http1 {
     stay_until_ms: u64,
     /// TCP_NODELAY is set.
     nodelay: bool,
+    /// `client_header_timeout` runs for the head that comes.
+    head_armed: bool,
 }
 
 impl Drop for Http1 {
@@ -77,6 +82,7 @@ impl Http1 {
             rate_start_ms: 0,
             stay_until_ms: 0,
             nodelay: false,
+            head_armed: false,
         })
     }
 
@@ -101,13 +107,18 @@ impl Http1 {
 
     /// Makes room and reads once.
     pub fn poll_fill(&mut self, cx: &mut std::task::Context<'_>) -> Poll<io::Result<usize>> {
+        if self.is_slim() {
+            ready!(self.socket.poll_readable(cx))?;
+        }
         self.make_room();
         self.socket.poll_read(cx, &mut self.input)
     }
 
     fn make_room(&mut self) {
-        if self.input.capacity() == 0 {
-            self.input = pool::take_buffer();
+        if self.input.capacity() < pool::BUFFER {
+            let few = std::mem::replace(&mut self.input, pool::take_buffer());
+            self.input.extend_from_slice(&few[self.at..]);
+            self.at = 0;
         }
         if self.at > 0 && self.input.capacity() - self.input.len() < pool::BUFFER / 4 {
             self.input.drain(..self.at);
@@ -164,15 +175,23 @@ impl Http1 {
 }
 
 /// Serves requests on a connection until it is gone. Gives the connection back where HTTP/2 begins on it.
-pub async fn serve(mut http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
+pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
+    let mut http = first::first_bytes(http, client).await?;
     loop {
         let mut r = pool::take_request(crate::worker::shot(), client.clone(), Session::None);
         r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
         r.session = Session::Http1(http);
-        let Done { request, keep, session } = desk::work(r).await;
+        let Done { request, then, session } = desk::work(r).await;
         pool::give_request(request);
         http = session?;
-        let Some(wait) = keep else { return Some(http) };
+        let wait = match then {
+            Then::Wait(wait) => wait,
+            Then::Http2 => return Some(http),
+            Then::Linger { time, each } => {
+                Box::pin(lingering_close(http, client, time, each)).await;
+                return None;
+            }
+        };
         if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
             continue;
         }
@@ -184,19 +203,47 @@ pub async fn serve(mut http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http
         }
         http.rest();
         http.timer.set(wait);
-        if !next_request(&mut http).await {
+        if !next_request(&mut http, client).await {
+            hand_over(&mut http, client);
             return None;
         }
     }
 }
 
+/// Goes on with an idle connection that another thread has handed over.
+pub async fn resume(mut http: Box<Http1>, client: Rc<Client>, wait: Duration) {
+    http.timer.set(wait);
+    if next_request(&mut http, &client).await {
+        // HTTP/2 begins with the first bytes of a connection, which are long past.
+        let _ = serve(http, &client).await;
+    } else {
+        hand_over(&mut http, &client);
+    }
+}
+
+/// Where a thread ends before its process, its idle connections go on at others.
+fn hand_over(http: &mut Http1, client: &Client) {
+    if !crate::worker::draining() || !handover::has_heirs() || client.is_taken() || http.timer.expired() {
+        return;
+    }
+    let wait = http.timer.left();
+    let socket = std::mem::replace(&mut http.socket, Socket::none());
+    if let Some((fd, keys)) = socket.into_parts() {
+        handover::send(fd, keys, client, wait);
+    }
+}
+
 /// Waits until an idle connection brings something. False: it is to be closed.
-async fn next_request(http: &mut Http1) -> bool {
+async fn next_request(http: &mut Http1, client: &Client) -> bool {
     counters::waiting(1);
     let woken = poll_fn(|cx| {
+        if client.is_taken() {
+            return Poll::Ready(false);
+        }
         if let Poll::Ready(r) = http.socket.poll_readable(cx) {
             return Poll::Ready(r.is_ok());
         }
+        client.rests();
         if crate::worker::draining() {
             if http.may_drain() {
                 return Poll::Ready(false);
@@ -207,21 +254,21 @@ async fn next_request(http: &mut Http1) -> bool {
     })
     .await;
     counters::waiting(-1);
+    client.works();
     woken
 }
 
-/// Reads and answers one request. Gives back the session, if it lives on, and how long to wait for the next request (none:
-/// HTTP/2 begins).
-async fn one_request(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
+/// Reads and answers one request. Gives back the session, if it lives on, and what becomes of it.
+async fn one_request(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     match read_head(r).await {
         HeadRead::Nothing => {
-            let Session::Http1(mut http) = std::mem::take(&mut r.session) else { return (None, None) };
+            let Session::Http1(mut http) = std::mem::take(&mut r.session) else { return (Then::OVER, None) };
             let _ = http.flush().await;
-            return (None, None);
+            return (Then::OVER, None);
         }
         HeadRead::Http2 => {
-            let Session::Http1(http) = std::mem::take(&mut r.session) else { return (None, None) };
-            return (None, Some(http));
+            let Session::Http1(http) = std::mem::take(&mut r.session) else { return (Then::OVER, None) };
+            return (Then::Http2, Some(http));
         }
         HeadRead::Refused(status) => {
             requests::begin(r);
@@ -241,12 +288,12 @@ async fn one_request(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) 
 }
 
 /// After the answer: the rest of the body, the last bytes, the log line, and whether the connection lives on.
-async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
+async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     let shot = r.shot.clone();
     let conf = &shot.location(r.location).conf.core;
     if !matches!(r.session, Session::Http1(_)) {
         // The connection was handed over: an upgrade or a tunnel has ended with it.
-        return (None, None);
+        return (Then::OVER, None);
     }
     if r.keepalive && !r.aborted && !crate::request::body::discard(r).await {
         r.keepalive = false;
@@ -289,17 +336,15 @@ async fn finish(r: &mut Request) -> (Option<Duration>, Option<Box<Http1>>) {
             true => 0,
             false => clock::monotonic_ms() + min.min(*conf.keepalive_timeout).as_millis() as u64,
         };
-        return (Some(*conf.keepalive_timeout), Some(http));
+        return (Then::Wait(*conf.keepalive_timeout), Some(http));
     }
     if linger && !crate::worker::draining() {
-        let (time, each) = (*conf.lingering_time, *conf.lingering_timeout);
-        crate::engine::spawn(lingering_close(http, time, each));
-        return (None, None);
+        return (Then::Linger { time: *conf.lingering_time, each: *conf.lingering_timeout }, Some(http));
     }
     if r.aborted && *conf.reset_timedout_connection {
         reset_on_close(&http.socket);
     }
-    (None, None)
+    (Then::OVER, None)
 }
 
 fn has_unread(r: &Request) -> bool {
@@ -308,7 +353,7 @@ fn has_unread(r: &Request) -> bool {
 }
 
 /// Says that nothing more comes and reads what the client still sends, so that it sees the answer before a reset.
-async fn lingering_close(mut http: Box<Http1>, time: Duration, each: Duration) {
+async fn lingering_close(mut http: Box<Http1>, client: &Client, time: Duration, each: Duration) {
     http.socket.shutdown();
     let end = clock::monotonic_ms() + time.as_millis() as u64;
     let mut buffer = Vec::with_capacity(LINGER_BUFFER);
@@ -320,9 +365,18 @@ async fn lingering_close(mut http: Box<Http1>, time: Duration, each: Duration) {
         http.timer.set(each.min(Duration::from_millis(left)));
         buffer.clear();
         let Http1 { socket, timer, .. } = &mut *http;
-        match timer.guard(socket.read(&mut buffer)).await {
-            Some(Ok(n)) if n > 0 => {}
-            _ => return,
+        let read = poll_fn(|cx| {
+            if client.is_taken() {
+                return Poll::Ready(None);
+            }
+            if let Poll::Ready(read) = socket.poll_read(cx, &mut buffer) {
+                return Poll::Ready(read.ok());
+            }
+            client.rests();
+            timer.poll_expired(cx).map(|()| None)
+        });
+        if !matches!(read.await, Some(n) if n > 0) {
+            return;
         }
     }
 }

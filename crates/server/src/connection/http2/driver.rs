@@ -128,6 +128,9 @@ impl Driver {
     }
 
     fn work(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        if self.client.is_taken() {
+            return Poll::Ready(self.make_room(cx));
+        }
         if crate::worker::draining() {
             self.session.state.borrow_mut().wire.goaway(ErrorCode::NO_ERROR);
         }
@@ -158,6 +161,17 @@ impl Driver {
                 None => continue,
             }
         }
+    }
+
+    /// Another connection has this one's seat: the client is told, as far as it can be at once.
+    fn make_room(&mut self, cx: &mut Context<'_>) -> End {
+        if self.wait.is_owed() {
+            self.log(Level::Info, "client is too slow, its connection makes room for another");
+        }
+        let mut state = self.session.state.borrow_mut();
+        state.wire.goaway(ErrorCode::NO_ERROR);
+        let _ = self.link.write(cx, &mut state.wire);
+        End::Gone
     }
 
     /// Reads and works on what comes, unless too much waits for the client already.
@@ -282,6 +296,8 @@ impl Driver {
     /// A request has come: it is worked on at once, and gets a task of its own if it has to wait.
     fn open(&mut self, cx: &mut Context<'_>, id: u32, arrived: &Arrived<'_>) {
         (self.started, self.rested) = (true, false);
+        // Among the idle it stands behind all others from now on.
+        self.client.works();
         counters::request();
         let shot = crate::worker::shot();
         let way = Way::Http2(Http2Stream { session: self.session.clone(), id });

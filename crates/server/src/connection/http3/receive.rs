@@ -214,6 +214,8 @@ impl Driver {
         let arrived = Arrived { version, end, len, block };
         let (r, accepted) = fields::open(way, &self.client, shot.clone(), &arrived);
         self.limit_requests(&shot);
+        // Among the idle it stands behind all others from now on.
+        self.client.works();
         let mut work = Box::pin(stream::answer(r, accepted));
         if work.as_mut().poll(cx).is_pending() {
             engine::spawn(work);

@@ -39,6 +39,7 @@ impl Driver {
             }
         };
         self.count_idle(wait == Wait::Idle);
+        self.stand(wait);
         if std::mem::replace(&mut self.wait, wait) != wait {
             let shot = crate::worker::shot();
             let server = shot.server(default_server(&shot, &self.client));
@@ -48,6 +49,9 @@ impl Driver {
                 Wait::Handshake | Wait::Head => self.patience.set(*server.conf.core.client_header_timeout),
                 Wait::Idle => self.patience.set(*self.settings(&shot).keepalive_timeout),
             }
+        }
+        if self.client.is_taken() && wait != Wait::Farewell {
+            return self.make_room(wait);
         }
         if self.patience.poll_expired(cx).is_pending() {
             return;
@@ -69,6 +73,39 @@ impl Driver {
             self.wait = Wait::Streams;
             return crate::engine::wake(crate::engine::current());
         }
+        self.close(ErrorCode::NO_ERROR, "");
+        self.wait = Wait::Farewell;
+    }
+
+    /// Whether the connection could make room for another (`connection::reuse`).
+    fn stand(&self, wait: Wait) {
+        match wait {
+            Wait::Idle => return self.client.rests(),
+            Wait::Streams if !self.is_unread() => return self.client.works(),
+            Wait::Farewell => return self.client.works(),
+            // It has not said anything yet.
+            Wait::Head if self.session.state.borrow().requests() == 0 => return self.client.rests(),
+            Wait::Handshake | Wait::Streams | Wait::Acknowledgements | Wait::Head => {}
+        }
+        let stats = self.session.state.borrow().quic.stats();
+        let moved = stats.udp_tx.bytes + stats.udp_rx.bytes;
+        self.client.has_moved(moved);
+        self.client.owes(moved);
+    }
+
+    /// Whether all requests wait for the client to take more of their answers.
+    fn is_unread(&self) -> bool {
+        let state = self.session.state.borrow();
+        state.streams.values().all(|s| !s.is_ready && s.has_output() && s.allowed > s.output.written)
+    }
+
+    /// Another connection has this one's seat.
+    fn make_room(&mut self, wait: Wait) {
+        if wait != Wait::Idle {
+            self.note("client is too slow, its connection makes room for another");
+        }
+        self.calm();
+        self.patience.clear();
         self.close(ErrorCode::NO_ERROR, "");
         self.wait = Wait::Farewell;
     }

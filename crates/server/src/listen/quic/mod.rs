@@ -287,7 +287,8 @@ impl Endpoint {
         answer.clear();
         let over = self.listener.closed.get() || crate::worker::draining();
         let checked = incoming.remote_address_validated();
-        let suspicious = self.retry.get() || self.shaking.get() >= CALM;
+        // Who may not be at the address it names takes no seat from those that are.
+        let suspicious = self.retry.get() || self.shaking.get() >= CALM || connection::reuse::is_full();
         let reply = if over {
             Some(self.proto.borrow_mut().refuse(incoming, &mut answer))
         } else if !checked && suspicious && incoming.may_retry() {

@@ -117,11 +117,11 @@ impl Upload {
                 keep_for_variable(r, &self.piece, complete);
                 Poll::Ready(Ok(()))
             }
-            Poll::Ready(Err(BodyError::Status(status))) => Poll::Ready(Err(Failure::client(status))),
-            Poll::Ready(Err(BodyError::Gone)) => Poll::Ready(Err(Failure::client(499))),
+            Poll::Ready(Err(BodyError::Status(status))) => Poll::Ready(Err(Failure::over(status))),
+            Poll::Ready(Err(BodyError::Gone)) => Poll::Ready(Err(Failure::over(499))),
             Poll::Pending if self.expired(cx, timeout) => {
                 log_error!(r, Info, "client timed out (110: Connection timed out)");
-                Poll::Ready(Err(Failure::client(408)))
+                Poll::Ready(Err(Failure::over(408)))
             }
             Poll::Pending => Poll::Pending,
         }

@@ -5,6 +5,7 @@ use crate::connection::pool;
 use crate::log::error::Level;
 use crate::modules::core::Lingering;
 use crate::worker::{clock, counters};
+use std::future::poll_fn;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use wire::http2::ErrorCode;
@@ -33,6 +34,18 @@ pub(super) enum Wait {
     Write,
 }
 
+impl Wait {
+    /// Whether nothing is under way that somebody else would miss.
+    fn is_idle(self) -> bool {
+        matches!(self, Wait::First | Wait::Ready | Wait::Idle)
+    }
+
+    /// Whether the client has more to do than to think of the next request.
+    pub(super) fn is_owed(self) -> bool {
+        !self.is_idle()
+    }
+}
+
 impl Driver {
     /// Nothing is to be done now: what is waited for? None: something is to be written after all.
     pub(super) fn rest(&mut self, cx: &mut Context<'_>, blocked: bool) -> Option<Poll<End>> {
@@ -57,10 +70,28 @@ impl Driver {
         if wait == Wait::Idle {
             self.give_back();
         }
+        self.stand(wait);
         if self.timer.poll_expired(cx).is_pending() {
             return Some(Poll::Pending);
         }
         self.time_out(wait)
+    }
+
+    /// Whether the connection could make room for another (`connection::reuse`).
+    fn stand(&self, wait: Wait) {
+        match wait {
+            wait if wait.is_idle() => self.client.rests(),
+            Wait::Head | Wait::Write => self.client.owes(0),
+            _ if self.is_unread() => self.client.owes(0),
+            _ => self.client.works(),
+        }
+    }
+
+    /// Whether all streams wait for the client to open a window.
+    fn is_unread(&self) -> bool {
+        let state = self.session.state.borrow();
+        let mut streams = state.wire.streams().iter();
+        streams.all(|s| s.data.output.waiting() > 0 && !s.data.is_ready && s.data.allowed > s.data.output.written)
     }
 
     fn what_to_wait_for(&self, blocked: bool) -> Wait {
@@ -144,9 +175,18 @@ impl Driver {
             }
             self.timer.set(each.min(Duration::from_millis(left)));
             buffer.clear();
-            match self.timer.guard(self.link.socket.read(&mut buffer)).await {
-                Some(Ok(n)) if n > 0 => {}
-                _ => return,
+            let read = poll_fn(|cx| {
+                if self.client.is_taken() {
+                    return Poll::Ready(None);
+                }
+                if let Poll::Ready(read) = self.link.socket.poll_read(cx, &mut buffer) {
+                    return Poll::Ready(read.ok());
+                }
+                self.client.rests();
+                self.timer.poll_expired(cx).map(|()| None)
+            });
+            if !matches!(read.await, Some(n) if n > 0) {
+                return;
             }
         }
     }

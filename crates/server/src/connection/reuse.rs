@@ -1,0 +1,387 @@
+//! Who makes room when a thread has as many connections as it may (`worker_connections`), nginx's `ngx_drain_connections` and
+//! `ngx_reusable_connection`. Before: `listen`, which asks for a seat. Around: whoever waits for a client, and says so here.
+//!
+//! ```text
+//!          rests()                                take_one()
+//!   busy  ───────>  idle: nothing is under way    ──────────>  taken: the task ends at its next look
+//!         ───────>  owing: the client is waited for ───┘ (only who has made next to no progress for some seconds)
+//!          owes()       and back: works()
+//! ```
+//! The idle stand in a list, those that were used last at its end; so do those whose client owes something. Both are threaded through
+//! one table of the thread: going in and out is a few stores, without an allocation or a call of the kernel.
+
+use super::{Client, OPEN};
+use crate::log::error::Level;
+use crate::worker::{clock, counters};
+use crate::{engine, engine::TaskId};
+use std::cell::{Cell, RefCell};
+use std::os::fd::AsFd;
+use std::rc::Rc;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Whoever reads or sends slower than this, bytes a second, may be closed in favour of a new client. A modem of 1990 is faster; who
+/// holds connections up on purpose (slowhttptest) takes some ten.
+const LEAST_RATE: u64 = 1024;
+/// Progress is judged over at least this time, ms: a train is through most tunnels then.
+const PATIENCE_MS: u64 = 5000;
+/// So many clients are judged for one new connection: each takes a question to the kernel.
+const JUDGED: usize = 64;
+/// Nobody.
+const NONE: u32 = u32::MAX;
+
+/// What a connection is doing, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A request is under way, or it has no seat.
+    Busy,
+    /// Nothing is under way: it is silent, between two requests, or lingers.
+    Idle,
+    /// The rest of a head or body is waited for, or the client is to read what it asked for.
+    Owing,
+    /// Its seat is another's: it is to end.
+    Taken,
+}
+
+/// Where a client stands; part of it, so that a look costs nothing.
+pub struct Standing {
+    state: Cell<State>,
+    place: Cell<u32>,
+    /// Of a QUIC connection: bytes both ways, which stand for its progress.
+    bytes: Cell<u64>,
+    /// A request sees its client with another address (`realip`): whose connection it is.
+    origin: Option<Rc<Client>>,
+}
+
+impl Standing {
+    /// Without a seat.
+    pub const fn new() -> Standing {
+        Standing { state: Cell::new(State::Busy), place: Cell::new(NONE), bytes: Cell::new(0), origin: None }
+    }
+
+    /// Of a client that stands for another.
+    pub fn beside(other: &Rc<Client>) -> Standing {
+        let origin = other.standing.origin.clone().unwrap_or_else(|| other.clone());
+        Standing { origin: Some(origin), ..Standing::new() }
+    }
+}
+
+impl Default for Standing {
+    fn default() -> Standing {
+        Standing::new()
+    }
+}
+
+/// One connection of those that a thread may have. Given back when it is dropped.
+pub struct Seat {
+    place: u32,
+}
+
+struct Place {
+    /// None: nobody sits here.
+    client: Option<Rc<Client>>,
+    task: TaskId,
+    before: u32,
+    behind: u32,
+    /// Since when its progress is counted, ms, and from how many bytes on.
+    since_ms: u64,
+    from: u64,
+}
+
+/// A list through the table: first and last.
+#[derive(Clone, Copy)]
+struct List {
+    first: u32,
+    last: u32,
+}
+
+struct Room {
+    places: Vec<Place>,
+    free: Vec<u32>,
+    idle: List,
+    owing: List,
+    /// When this was last spoken of, s.
+    said_s: u64,
+}
+
+const EMPTY: List = List { first: NONE, last: NONE };
+
+thread_local! {
+    static ROOM: RefCell<Room> = const {
+        RefCell::new(Room { places: Vec::new(), free: Vec::new(), idle: EMPTY, owing: EMPTY, said_s: 0 })
+    };
+}
+
+impl Seat {
+    /// Gives a connection its seat. [`has_room`] has been asked before.
+    pub fn take(client: &Rc<Client>) -> Seat {
+        counters::accepted();
+        Seat::sit(client)
+    }
+
+    /// The same for a connection that another thread hands over.
+    pub fn take_over(client: &Rc<Client>) -> Seat {
+        counters::adopted();
+        Seat::sit(client)
+    }
+
+    fn sit(client: &Rc<Client>) -> Seat {
+        OPEN.with_borrow(|o| o.as_ref().map(|n| n.store(n.load(Relaxed) + 1, Relaxed)));
+        let place = ROOM.with_borrow_mut(|room| {
+            let place = Place {
+                client: Some(client.clone()),
+                task: TaskId::NOBODY,
+                before: NONE,
+                behind: NONE,
+                since_ms: 0,
+                from: 0,
+            };
+            match room.free.pop() {
+                Some(number) => {
+                    room.places[number as usize] = place;
+                    number
+                }
+                None => {
+                    room.places.push(place);
+                    (room.places.len() - 1) as u32
+                }
+            }
+        });
+        client.standing.place.set(place);
+        Seat { place }
+    }
+
+    /// The connection's number.
+    pub fn number(&self) -> u64 {
+        ROOM.with_borrow(|room| room.places[self.place as usize].client.as_ref().map_or(0, |c| c.number))
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        // The thread's storage may be gone already when a thread ends.
+        let client = ROOM.try_with(|room| {
+            let mut room = room.borrow_mut();
+            let client = room.places[self.place as usize].client.take()?;
+            room.leave(self.place, client.standing.state.get());
+            room.free.push(self.place);
+            Some(client)
+        });
+        if let Ok(Some(client)) = client {
+            client.standing.place.set(NONE);
+            if client.standing.state.replace(State::Busy) != State::Taken {
+                let _ = OPEN.try_with(|o| o.borrow().as_ref().map(|n| n.store(n.load(Relaxed) - 1, Relaxed)));
+            }
+        }
+        counters::closed();
+        crate::listen::descriptor_is_free();
+    }
+}
+
+impl Room {
+    fn list(&mut self, state: State) -> Option<&mut List> {
+        match state {
+            State::Idle => Some(&mut self.idle),
+            State::Owing => Some(&mut self.owing),
+            State::Busy | State::Taken => None,
+        }
+    }
+
+    fn leave(&mut self, place: u32, state: State) {
+        let (before, behind) = {
+            let p = &self.places[place as usize];
+            (p.before, p.behind)
+        };
+        let Some(list) = self.list(state) else { return };
+        if before == NONE {
+            list.first = behind;
+        }
+        if behind == NONE {
+            list.last = before;
+        }
+        if before != NONE {
+            self.places[before as usize].behind = behind;
+        }
+        if behind != NONE {
+            self.places[behind as usize].before = before;
+        }
+    }
+
+    fn enter(&mut self, place: u32, state: State) {
+        let Some(list) = self.list(state) else { return };
+        let last = std::mem::replace(&mut list.last, place);
+        if last == NONE {
+            list.first = place;
+        } else {
+            self.places[last as usize].behind = place;
+        }
+        let p = &mut self.places[place as usize];
+        (p.before, p.behind) = (last, NONE);
+    }
+}
+
+impl Client {
+    #[inline]
+    fn standing(&self) -> &Standing {
+        self.standing.origin.as_ref().map_or(&self.standing, |origin| &origin.standing)
+    }
+
+    fn stand(&self, state: State, from: u64) {
+        let standing = self.standing();
+        let (place, before) = (standing.place.get(), standing.state.get());
+        if place == NONE || before == State::Taken {
+            return;
+        }
+        standing.state.set(state);
+        ROOM.with_borrow_mut(|room| {
+            room.leave(place, before);
+            room.enter(place, state);
+            let p = &mut room.places[place as usize];
+            p.task = engine::current();
+            (p.since_ms, p.from) = (clock::monotonic_ms(), from);
+        });
+    }
+
+    /// The connection goes on as another client's: the seat goes with it.
+    pub(super) fn give_seat_to(&self, other: &Rc<Client>) {
+        self.works();
+        let place = self.standing.place.replace(NONE);
+        if place != NONE {
+            other.standing.place.set(place);
+            other.standing.state.set(self.standing.state.get());
+            let before = ROOM.with_borrow_mut(|room| room.places[place as usize].client.replace(other.clone()));
+            drop(before);
+        }
+    }
+
+    /// Nothing is under way on the connection: the running task waits for the client, and is to look at [`Client::is_taken`] when it
+    /// is woken.
+    #[inline]
+    pub fn rests(&self) {
+        if self.standing().state.get() != State::Idle {
+            self.stand(State::Idle, 0);
+        }
+    }
+
+    /// The running task waits for what the client owes, and is to look at [`Client::is_taken`] when it is woken. `from`: the bytes both
+    /// ways that are no progress of it, as far as is known.
+    #[inline]
+    pub fn owes(&self, from: u64) {
+        if self.standing().state.get() != State::Owing {
+            self.stand(State::Owing, from);
+        }
+    }
+
+    /// The client owes nothing.
+    #[inline]
+    pub fn works(&self) {
+        if self.standing().state.get() != State::Busy {
+            self.stand(State::Busy, 0);
+        }
+    }
+
+    /// Whether the connection is to end, because another has its seat.
+    #[inline]
+    pub fn is_taken(&self) -> bool {
+        self.standing().state.get() == State::Taken
+    }
+
+    /// So many bytes have passed on a QUIC connection.
+    pub fn has_moved(&self, bytes: u64) {
+        self.standing.bytes.set(bytes);
+    }
+
+    /// What the client has acknowledged and sent since the connection began. None: the kernel does not tell (unix sockets).
+    fn progress(&self) -> Option<u64> {
+        if self.quic {
+            return Some(self.standing.bytes.get());
+        }
+        let socket = self.socket.upgrade()?;
+        let (acked, received) = crate::master::tcp_progress(socket.as_fd()).ok()?;
+        // What is no TCP connection leaves both at zero.
+        (received > 0 || acked > 0).then_some(acked + received)
+    }
+}
+
+/// Whether the thread may have one more connection; if it has as many as it may, one of them makes room. Says so in the log, once a
+/// second.
+pub fn has_room() -> bool {
+    let limit = crate::worker::shot().process.worker_connections;
+    if open() < limit {
+        return true;
+    }
+    let made = take_one();
+    match made {
+        Some(State::Idle) => {
+            say(Level::Warn, format_args!("{limit} worker_connections are not enough, reusing connections"))
+        }
+        Some(_) => {
+            say(
+                Level::Warn,
+                format_args!("{limit} worker_connections are not enough, closing those of the slowest clients"),
+            );
+        }
+        None => {
+            counters::dropped();
+            crate::log::process_line(Level::Alert, format_args!("{limit} worker_connections are not enough"));
+        }
+    }
+    made.is_some()
+}
+
+/// Whether the next connection takes another's seat.
+pub fn is_full() -> bool {
+    open() >= crate::worker::shot().process.worker_connections
+}
+
+fn open() -> usize {
+    OPEN.with_borrow(|o| o.as_ref().map_or(0, |n| n.load(Relaxed)))
+}
+
+fn say(level: Level, text: std::fmt::Arguments<'_>) {
+    let now_s = clock::monotonic_ms() / 1000;
+    let said_s = ROOM.with_borrow_mut(|room| std::mem::replace(&mut room.said_s, now_s));
+    if said_s != now_s {
+        crate::log::process_line(level, text);
+    }
+}
+
+/// Has the connection end that has been idle for the longest time, or else one whose client has read or sent less than
+/// [`LEAST_RATE`] for [`PATIENCE_MS`]. Which kind it was.
+pub fn take_one() -> Option<State> {
+    let (taken, task, state) = ROOM.with_borrow_mut(|room| {
+        let (place, state) = match room.idle.first {
+            NONE => (room.slowest()?, State::Owing),
+            place => (place, State::Idle),
+        };
+        room.leave(place, state);
+        let p = &room.places[place as usize];
+        Some((p.client.clone(), p.task, state))
+    })?;
+    taken?.standing.state.set(State::Taken);
+    OPEN.with_borrow(|o| o.as_ref().map(|n| n.store(n.load(Relaxed) - 1, Relaxed)));
+    engine::wake_first(task);
+    Some(state)
+}
+
+impl Room {
+    /// Of the clients that have owed something for the longest time, the first that makes next to no progress. Those that do begin anew.
+    fn slowest(&mut self) -> Option<u32> {
+        let now = clock::monotonic_ms();
+        for _ in 0..JUDGED {
+            let place = self.owing.first;
+            let p = self.places.get_mut(place as usize)?;
+            let waited = now.saturating_sub(p.since_ms);
+            if waited < PATIENCE_MS {
+                return None;
+            }
+            let progress = p.client.as_ref().and_then(|c| c.progress());
+            if progress.is_some_and(|n| n.saturating_sub(p.from) < LEAST_RATE * waited / 1000) {
+                return Some(place);
+            }
+            (p.since_ms, p.from) = (now, progress.unwrap_or(u64::MAX));
+            self.leave(place, State::Owing);
+            self.enter(place, State::Owing);
+        }
+        None
+    }
+}

@@ -1,0 +1,100 @@
+//! A thread that a reload has made superfluous hands its idle HTTP/1 connections to threads that stay, over TLS or not: their clients see
+//! nothing of it. Before: `connection::http1`, where a connection is idle. After: the other thread's loop, which goes on waiting.
+
+use super::thread::Order;
+use crate::connection::handshake::Facts;
+use crate::connection::socket::Socket;
+use crate::connection::tls::{Moving, Tls};
+use crate::connection::{Address, Client};
+use crate::settings::{ListenAddress, SocketKind};
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+use tokio::sync::mpsc::UnboundedSender;
+use wire::proxy_protocol::Header;
+
+/// A connection between two threads.
+pub struct Parcel {
+    fd: OwnedFd,
+    /// Its keys.
+    tls: Option<Moving>,
+    /// How long it may wait for its next request.
+    wait: Duration,
+    /// Where it came to.
+    address: Option<ListenAddress>,
+    number: u64,
+    remote: Address,
+    local: Option<Address>,
+    started_ms: u64,
+    requests: u64,
+    proxy_protocol: Option<Header>,
+    facts: Option<Facts>,
+}
+
+thread_local! {
+    /// The threads that stay, and whose turn it is.
+    static HEIRS: RefCell<(Vec<UnboundedSender<Order>>, usize)> = const { RefCell::new((Vec::new(), 0)) };
+}
+
+/// From now on this thread hands its idle connections to those.
+pub fn set_heirs(heirs: Vec<UnboundedSender<Order>>) {
+    HEIRS.replace((heirs, 0));
+}
+
+/// Whether there is somebody to hand connections to.
+pub fn has_heirs() -> bool {
+    HEIRS.with_borrow(|(heirs, _)| !heirs.is_empty())
+}
+
+/// Hands a connection over. If nobody takes it any more, it is closed.
+pub fn send(fd: OwnedFd, tls: Option<Moving>, client: &Client, wait: Duration) {
+    let shot = super::shot();
+    let address = shot.listens.get(super::port_of(&shot, client.listener)).map(|l| l.address.clone());
+    let parcel = Parcel {
+        fd,
+        tls,
+        wait,
+        address,
+        number: client.number,
+        remote: client.remote.borrow().clone(),
+        local: client.local.borrow().clone(),
+        started_ms: client.started_ms,
+        requests: client.requests.get(),
+        proxy_protocol: client.proxy_protocol.get().map(|header| Header::clone(header)),
+        facts: client.tls.get().map(|facts| Facts::clone(facts)),
+    };
+    HEIRS.with_borrow_mut(|(heirs, next)| {
+        *next += 1;
+        let heir = &heirs[*next % heirs.len()];
+        // A thread that has ended meanwhile drops it.
+        let _ = heir.send(Order::Adopt(Box::new(parcel)));
+    });
+}
+
+impl Parcel {
+    /// The client on this thread, its connection, and how long that may wait.
+    pub fn open(self) -> (Rc<Client>, Socket, Duration) {
+        let shot = super::shot();
+        let kind = SocketKind::Stream;
+        let place = self.address.and_then(|a| shot.listens.iter().position(|l| l.address == a && l.kind == kind));
+        // Where this thread has no such address, the first port's settings hold, as for any whose address is gone.
+        let listener = place.and_then(super::listener_of).unwrap_or(0);
+        let socket = Socket::new(self.fd);
+        let client = Client::new(self.number, self.remote, listener, socket.handle());
+        let client = Rc::into_inner(client).expect("just made");
+        let client = Client { started_ms: self.started_ms, local: RefCell::new(self.local), ..client };
+        client.requests.set(self.requests);
+        if let Some(header) = self.proxy_protocol {
+            let _ = client.proxy_protocol.set(Rc::new(header));
+        }
+        if let Some(facts) = self.facts {
+            let _ = client.tls.set(Rc::new(facts));
+        }
+        let socket = match self.tls {
+            Some(keys) => Socket::encrypted(Tls::moved(socket, keys)),
+            None => socket,
+        };
+        (Rc::new(client), socket, self.wait)
+    }
+}
