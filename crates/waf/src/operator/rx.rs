@@ -165,7 +165,7 @@ mod tests {
 
     #[test]
     fn what_only_pcre2_can_express_is_exhausted() {
-        let hard = "a".repeat(64);
-        assert_eq!(search(r"^(a+)+(?!a)b$", hard.as_bytes()).0, Found::Exhausted);
+        let hard = format!("{}!", "a".repeat(64));
+        assert_eq!(search(r"^(a+)+(?!x)$", hard.as_bytes()).0, Found::Exhausted);
     }
 }

@@ -60,7 +60,8 @@ fn split(text: &str) -> Vec<&str> {
             _ if escaped => {}
             '\'' => in_quotes = !in_quotes,
             '/' if in_pattern => in_pattern = false,
-            '/' if matches!(before, ':' | '\'') => in_pattern = true,
+            // What stands behind `XML:` is a path.
+            '/' if matches!(before, ':' | '\'') => in_pattern = !text[from..at].to_ascii_uppercase().ends_with("XML:"),
             '|' | ',' if !in_pattern && !in_quotes => {
                 parts.push(&text[from..at]);
                 from = at + 1;
