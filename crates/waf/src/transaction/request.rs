@@ -158,7 +158,8 @@ impl Transaction {
         self.set(Single::RequestBodyLength, length);
         let processor = self.switches.processor;
         let forced = self.switches.force_request_body;
-        if processor.is_some() && processor != Some(Processor::Multipart) || forced {
+        // Of other bodies rules see what the processor found: so the Core Rule Set is written, and so ModSecurity documents it.
+        if processor == Some(Processor::Urlencoded) || forced {
             self.set_text(Single::RequestBody, &body);
         }
         let no_files = self.rules.settings.request_body_no_files_limit;

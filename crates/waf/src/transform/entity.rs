@@ -3,9 +3,6 @@
 use super::decode::narrow;
 use super::{hex, hex_pair, is_space};
 
-/// Digits of a numeric reference that are looked at.
-const MAX_DIGITS: usize = 8;
-
 /// Decodes numeric references, of which the lower byte stays, and the five names that libmodsecurity knows.
 pub(super) fn html_entities(input: &[u8], out: &mut Vec<u8>) -> bool {
     if memchr::memchr(b'&', input).is_none() {
@@ -33,7 +30,7 @@ fn entity(text: &[u8]) -> Option<(u8, usize)> {
     if let [b'#', rest @ ..] = text {
         let (radix, prefix) = if matches!(rest.first(), Some(b'x' | b'X')) { (16, 1) } else { (10, 0) };
         let digits = &rest[prefix..];
-        let count = digits.iter().take(MAX_DIGITS).take_while(|b| (**b as char).is_digit(radix)).count();
+        let count = digits.iter().take_while(|b| (**b as char).is_digit(radix)).count();
         if count == 0 {
             return None;
         }

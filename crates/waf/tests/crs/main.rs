@@ -16,11 +16,19 @@ SecResponseBodyMimeType text/plain text/html text/xml application/json
 SecDefaultAction "phase:3,log,auditlog,pass"
 SecDefaultAction "phase:4,log,auditlog,pass"
 SecDefaultAction "phase:5,log,auditlog,pass"
-SecAction "id:900005,phase:1,nolog,pass,ctl:ruleEngine=DetectionOnly,ctl:ruleRemoveById=910000,setvar:tx.blocking_paranoia_level=4,setvar:tx.crs_validate_utf8_encoding=1,setvar:tx.arg_name_length=100,setvar:tx.arg_length=400,setvar:tx.total_arg_length=64000,setvar:tx.max_num_args=255,setvar:tx.max_file_size=64100,setvar:tx.combined_file_size=65535"
+SecAction "id:900005,phase:1,nolog,pass,ctl:ruleEngine=DetectionOnly,ctl:ruleRemoveById=910000,setvar:tx.blocking_paranoia_level=4,setvar:tx.crs_validate_utf8_encoding=1,setvar:tx.arg_name_length=100,setvar:tx.arg_length=400,setvar:tx.total_arg_length=64000,setvar:tx.max_num_args=255,setvar:tx.max_file_size=64100,setvar:tx.combined_file_sizes=65535"
 "#;
 
-/// Tests that miss, of 4,674. Each is named in docs/waf.md with its reason.
-const KNOWN_MISSES: usize = 46;
+/// Tests that miss, of 4,674, and why. All six ask what Apache does before its rules run; nginx, whose ways the server follows,
+/// does otherwise.
+const KNOWN_MISSES: [(&str, &str); 6] = [
+    ("920100-8", "Apache refuses a colon in a path"),
+    ("920181-1", "Apache drops Content-Length beside Transfer-Encoding; nginx refuses the request"),
+    ("920270-4", "Apache refuses a percent sign in Host"),
+    ("920274-1", "Apache refuses a percent sign in Host"),
+    ("920610-2", "Apache refuses a fragment in the request line"),
+    ("920620-1", "Apache joins two Content-Type lines to one"),
+];
 
 fn complaint(stage: &Stage, seen: &Seen) -> Option<String> {
     let matches = |pattern: &str| {
@@ -32,7 +40,8 @@ fn complaint(stage: &Stage, seen: &Seen) -> Option<String> {
         return Some(format!("status {} instead of {:?}", seen.status, stage.status));
     }
     let missing: Vec<_> = stage.expect_ids.iter().filter(|id| !seen.ids.contains(id)).collect();
-    let extra: Vec<_> = stage.no_expect_ids.iter().filter(|id| seen.ids.contains(id)).collect();
+    // A request that the server refuses is run through the rules all the same, for those that should see it.
+    let extra: Vec<_> = stage.no_expect_ids.iter().filter(|id| seen.ids.contains(id) && !seen.refused).collect();
     if !missing.is_empty() || !extra.is_empty() {
         return Some(format!("missing {missing:?}, too much {extra:?}, seen {:?}", seen.ids));
     }
@@ -80,5 +89,8 @@ fn the_core_rule_set_passes_its_own_tests() {
     }
     println!("{} tests, {} misses", all.len(), misses.len());
     assert!(only.is_some() || all.len() >= 4_674, "the suite is complete");
-    assert!(misses.len() <= KNOWN_MISSES, "{} misses", misses.len());
+    let unknown: Vec<_> = misses.iter().filter(|(name, _)| KNOWN_MISSES.iter().all(|(known, _)| known != name)).collect();
+    assert!(unknown.is_empty(), "{unknown:#?}");
+    // One that no longer misses is to be taken off the list.
+    assert!(only.is_some() || misses.len() == KNOWN_MISSES.len(), "{} misses", misses.len());
 }

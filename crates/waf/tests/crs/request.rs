@@ -5,6 +5,7 @@ use base64::Engine as _;
 use std::sync::Arc;
 use waf::{Connection, Now, Rules, Transaction};
 use wire::http1::request::{RequestHead, RequestParser};
+use wire::http1::values::validate_host;
 
 /// What a request came to.
 pub struct Seen {
@@ -14,6 +15,8 @@ pub struct Seen {
     pub log: String,
     /// The answer's status.
     pub status: u16,
+    /// The server would have refused it before any rule has its say.
+    pub refused: bool,
 }
 
 struct Head<'a> {
@@ -30,9 +33,11 @@ fn cut(bytes: &[u8]) -> Head<'_> {
     at += first.len();
     let first = first.trim_ascii_end();
     let method_end = first.iter().position(|b| *b == b' ').unwrap_or(first.len());
-    let version_at = first.iter().rposition(|b| *b == b' ').unwrap_or(method_end).max(method_end);
-    let uri = first.get(method_end + 1..version_at).unwrap_or_default();
-    let version = first.get(version_at + 1..).unwrap_or_default();
+    let rest = first.get(method_end + 1..).unwrap_or_default();
+    let (uri, version) = match rest.iter().rposition(|b| *b == b' ') {
+        Some(at) => (&rest[..at], &rest[at + 1..]),
+        None => (rest, &b"HTTP/0.9"[..]),
+    };
     let mut headers = Vec::new();
     for line in lines {
         at += line.len();
@@ -69,7 +74,19 @@ pub fn judge(rules: &Arc<Rules>, bytes: &[u8]) -> Seen {
     let head = cut(bytes);
     let header = |name: &str| head.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes())).map(|(_, v)| *v);
     let chunked = header("transfer-encoding").is_some_and(|v| v.eq_ignore_ascii_case(b"chunked"));
-    let body = if chunked { unchunked(head.body) } else { head.body.to_vec() };
+    let length = header("content-length").map(|v| String::from_utf8_lossy(v).into_owned());
+    let body = match &length {
+        _ if chunked => unchunked(head.body),
+        Some(length) => head.body[..length.parse().unwrap_or(usize::MAX).min(head.body.len())].to_vec(),
+        None => Vec::new(),
+    };
+    // What the server refuses before any rule has its say: a head that is none, lengths that contradict, no host.
+    let hosts = || head.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(b"host")).map(|(_, v)| *v);
+    let refused = parsed.is_err()
+        || length.as_ref().is_some_and(|l| !l.bytes().all(|b| b.is_ascii_digit()) || l.is_empty())
+        || length.is_some() && header("transfer-encoding").is_some()
+        || hosts().any(|h| validate_host(h, &mut Vec::new()).is_err())
+        || hosts().count() != 1 && head.line[2] == b"HTTP/1.1";
 
     let now = Now { epoch_ms: 1_700_000_000_000, utc_offset_s: 0 };
     let mut transaction = Transaction::new(rules.clone(), None, now);
@@ -98,7 +115,7 @@ pub fn judge(rules: &Arc<Rules>, bytes: &[u8]) -> Seen {
     assert_eq!(transaction.fault(), None, "{}", String::from_utf8_lossy(bytes));
     let log = transaction.log_lines().join("\n");
     let ids = transaction.matches().iter().filter(|m| m.log).map(|m| m.id).collect();
-    Seen { ids, log, status: if parsed.is_err() { 400 } else { answer.status } }
+    Seen { ids, log, status: if refused { 400 } else { answer.status }, refused }
 }
 
 struct Answer {
