@@ -1,0 +1,73 @@
+//! How much of everything a rule set and a request may take. Each limit is a constant with its reason; what an operator may set
+//! himself (`SecRequestBodyLimit` and the like) is in [`crate::settings`] and is cut to these.
+
+/// Files that `Include` may reach from one another. A file that includes itself ends here.
+pub const MAX_INCLUDE_DEPTH: usize = 16;
+/// Files of one rule set. The Core Rule Set has 30.
+pub const MAX_FILES: usize = 4_096;
+/// Bytes of one directive with its continued lines. The longest of the Core Rule Set has 12 kB.
+pub const MAX_DIRECTIVE_BYTES: usize = 1 << 20;
+/// Rules of one set, links of chains not counted. The Core Rule Set has 700.
+pub const MAX_RULES: usize = 65_535;
+/// Rules that one chain may link.
+pub const MAX_CHAIN: usize = 64;
+/// Problems that are collected before reading gives up.
+pub const MAX_PROBLEMS: usize = 100;
+
+/// Steps that PCRE2 may try for one value. Honest values need less than one step a byte; the limit costs about a millisecond.
+pub const PCRE_MATCH_LIMIT: u32 = 100_000;
+/// Memory that PCRE2's compiled code may use as its stack, in bytes, for each transaction that is worked on.
+pub const PCRE_STACK_BYTES: usize = 1 << 20;
+/// Bytes that the automaton of the second, linear engine may have for one pattern.
+pub const LINEAR_SIZE_BYTES: usize = 8 << 20;
+/// Work that one transaction may cost: bytes that operators and transformations looked at, one for each. A request that needs
+/// more cannot be judged and is refused.
+pub const MAX_WORK: u64 = 1 << 28;
+/// Transformations of one rule.
+pub const MAX_TRANSFORMS: usize = 64;
+/// Patterns that may run out of steps in one transaction before it is refused: each has cost about a millisecond.
+pub const MAX_EXHAUSTED: u32 = 4;
+
+/// Values of one collection (arguments, headers, parts). More are counted as an error of the body, or dropped with
+/// `INBOUND_DATA_ERROR` set.
+pub const MAX_VALUES: usize = 10_000;
+/// Bytes that the texts of one transaction may have together, request and answer with everything that is derived from them.
+pub const MAX_TEXT_BYTES: usize = 1 << 28;
+/// Names of `TX` that are made up while a transaction runs (`setvar:tx.a_%{...}`).
+pub const MAX_TX_NAMES: usize = 20_000;
+/// Matches that a transaction remembers for the logs.
+pub const MAX_MATCHES: usize = 1_000;
+/// Matches that `MATCHED_VARS` holds for one rule.
+pub const MAX_MATCHED_VARS: usize = 1_000;
+/// Bytes of one text after its macros are expanded: what `msg`, `logdata`, `setvar` make.
+pub const MAX_EXPANDED_BYTES: usize = 1 << 16;
+/// Bytes of a value that a log line shows.
+pub const MAX_LOGGED_BYTES: usize = 512;
+
+/// Bytes of a request body if `SecRequestBodyLimit` says nothing, as in ModSecurity's recommended configuration.
+pub const REQUEST_BODY_BYTES: usize = 13_107_200;
+/// Bytes of a response body if `SecResponseBodyLimit` says nothing.
+pub const RESPONSE_BODY_BYTES: usize = 524_288;
+/// The most that either limit may be set to: offsets are 32 bits wide and a body is held in memory.
+pub const MAX_BODY_BYTES: usize = 1 << 27;
+/// Arguments of a request if `SecArgumentsLimit` says nothing.
+pub const ARGUMENTS: usize = 1_000;
+/// How deep JSON may be nested, whatever `SecRequestBodyJsonDepthLimit` says: the parser is recursive.
+pub const MAX_JSON_DEPTH: usize = 120;
+/// How deep XML may be nested.
+pub const MAX_XML_DEPTH: usize = 512;
+/// Elements, texts and attributes of one XML document.
+pub const MAX_XML_NODES: usize = 100_000;
+/// Parts of one multipart body.
+pub const MAX_PARTS: usize = 1_000;
+/// Bytes of the header lines of one part.
+pub const MAX_PART_HEADER_BYTES: usize = 16_384;
+/// Bytes of a multipart boundary: RFC 2046 section 5.1.1.
+pub const MAX_BOUNDARY_BYTES: usize = 70;
+
+/// Records that the store in memory keeps for all collections together.
+pub const MAX_RECORDS: usize = 100_000;
+/// Variables of one stored record.
+pub const MAX_RECORD_VARIABLES: usize = 256;
+/// Bytes of a stored name, key or value.
+pub const MAX_STORED_BYTES: usize = 4_096;

@@ -1,0 +1,171 @@
+//! Regular expressions. PCRE2 with compiled code runs them, as in libmodsecurity, with a limit of steps. A value on which an
+//! expression runs out of steps is given to a second engine that takes linear time; only what that one cannot express counts
+//! as exhausted.
+
+use crate::limits::{LINEAR_SIZE_BYTES, PCRE_MATCH_LIMIT, PCRE_STACK_BYTES};
+use crate::names::CAPTURES;
+use crate::prefilter::{Need, portable};
+use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
+use std::sync::OnceLock;
+
+/// Where a match and its groups stand in a value.
+pub(crate) type Spans = [Option<(u32, u32)>; CAPTURES];
+
+/// What an expression says of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It does not match.
+    No,
+    /// It matches.
+    Yes,
+    /// Nothing can be said within the limits.
+    Exhausted,
+}
+
+/// A compiled expression.
+#[derive(Debug)]
+pub struct Rx {
+    regex: Regex,
+    groups: usize,
+    caseless: bool,
+    /// The expression as the second engine reads it.
+    portable: Option<String>,
+    linear: OnceLock<Option<regex::bytes::Regex>>,
+}
+
+/// Room for PCRE2's results, and its stack: one for each transaction, made from the expression with most groups.
+pub(crate) type Scratch = CaptureLocations;
+
+impl Rx {
+    /// Compiles an expression. `.` matches line ends and `^` and `$` match at each, as in libmodsecurity.
+    pub fn compile(pattern: &[u8], caseless: bool) -> Result<Rx, String> {
+        let source = printable(pattern);
+        let limited = format!("(*LIMIT_MATCH={PCRE_MATCH_LIMIT}){source}");
+        let regex = RegexBuilder::new()
+            .caseless(caseless)
+            .dotall(true)
+            .multi_line(true)
+            .jit_if_available(true)
+            .max_jit_stack_size(Some(PCRE_STACK_BYTES))
+            .build(&limited)
+            .map_err(|e| format!("the expression \"{source}\" cannot be compiled: {e}"))?;
+        let groups = regex.captures_len();
+        Ok(Rx { regex, groups, caseless, portable: portable(&source), linear: OnceLock::new() })
+    }
+
+    /// How many groups it has, the whole match included.
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+
+    /// What a value must have for it to match.
+    pub fn need(&self) -> Need {
+        self.portable.as_ref().map(|p| Need::of_pattern(p, self.caseless)).unwrap_or_default()
+    }
+
+    /// Room for the results of any expression with at most as many groups.
+    pub fn scratch(&self) -> Scratch {
+        self.regex.capture_locations()
+    }
+
+    /// Whether a short text matches: names that selectors choose.
+    pub fn is_match(&self, text: &[u8]) -> bool {
+        self.regex.is_match(text).unwrap_or(false)
+    }
+
+    /// Looks for a match from a place on; `spans` gets its groups.
+    pub fn search(&self, text: &[u8], from: usize, scratch: &mut Scratch, spans: &mut Spans) -> Found {
+        match self.regex.captures_read_at(scratch, text, from) {
+            Ok(None) => Found::No,
+            Ok(Some(_)) => {
+                for (group, span) in spans.iter_mut().enumerate() {
+                    let found = if group < self.groups { scratch.get(group) } else { None };
+                    *span = found.map(|(from, to)| (from as u32, to as u32));
+                }
+                Found::Yes
+            }
+            Err(_) => self.search_linear(text, from, spans),
+        }
+    }
+
+    /// Looks for all matches; `spans` gets the groups of each, one after the other, as far as there is room.
+    pub fn search_all(&self, text: &[u8], scratch: &mut Scratch, spans: &mut Spans) -> Found {
+        let (mut from, mut next) = (0, 0);
+        let mut found = Spans::default();
+        while from <= text.len() && next < CAPTURES {
+            match self.search(text, from, scratch, &mut found) {
+                Found::Yes => {}
+                Found::No => break,
+                Found::Exhausted => return Found::Exhausted,
+            }
+            for span in found.iter().take(self.groups).flatten() {
+                if next < CAPTURES {
+                    spans[next] = Some(*span);
+                    next += 1;
+                }
+            }
+            from = found[0].map_or(text.len(), |(start, end)| end.max(start + 1) as usize);
+        }
+        if next > 0 { Found::Yes } else { Found::No }
+    }
+
+    fn search_linear(&self, text: &[u8], from: usize, spans: &mut Spans) -> Found {
+        let linear = self.linear.get_or_init(|| {
+            regex::bytes::RegexBuilder::new(self.portable.as_deref()?)
+                .unicode(false)
+                .case_insensitive(self.caseless)
+                .dot_matches_new_line(true)
+                .multi_line(true)
+                .size_limit(LINEAR_SIZE_BYTES)
+                .build()
+                .ok()
+        });
+        let Some(linear) = linear else { return Found::Exhausted };
+        let Some(found) = linear.captures_at(text, from) else { return Found::No };
+        for (group, span) in spans.iter_mut().enumerate() {
+            *span = found.get(group).map(|m| (m.start() as u32, m.end() as u32));
+        }
+        Found::Yes
+    }
+}
+
+/// PCRE2's crate wants UTF-8: bytes that are none are written as escapes.
+fn printable(pattern: &[u8]) -> String {
+    let mut text = String::with_capacity(pattern.len());
+    for chunk in pattern.utf8_chunks() {
+        text.push_str(chunk.valid());
+        chunk.invalid().iter().for_each(|b| text.push_str(&format!("\\x{b:02x}")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(pattern: &str, text: &[u8]) -> (Found, Spans) {
+        let rx = Rx::compile(pattern.as_bytes(), false).unwrap();
+        let mut spans = Spans::default();
+        (rx.search(text, 0, &mut rx.scratch(), &mut spans), spans)
+    }
+
+    #[test]
+    fn groups_are_found() {
+        let (found, spans) = search("a(b)?(c)", b"xac");
+        assert_eq!(found, Found::Yes);
+        assert_eq!(spans[..4], [Some((1, 3)), None, Some((2, 3)), None]);
+    }
+
+    #[test]
+    fn one_that_runs_out_of_steps_is_judged_by_the_linear_engine() {
+        let hard = format!("{}!", "a".repeat(64));
+        assert_eq!(search(r"^(a+)+$", hard.as_bytes()).0, Found::No);
+        assert_eq!(search(r"(x+x+)+y|!", format!("{}!", "x".repeat(64)).as_bytes()).0, Found::Yes);
+    }
+
+    #[test]
+    fn what_only_pcre2_can_express_is_exhausted() {
+        let hard = format!("{}!", "a".repeat(64));
+        assert_eq!(search(r"^(a+)+(?!x)$", hard.as_bytes()).0, Found::Exhausted);
+    }
+}

@@ -1,0 +1,382 @@
+//! A rule set as it runs: made once while a configuration is read, immutable then, shared by all transactions.
+
+use crate::limits::MAX_PROBLEMS;
+use crate::names::Names;
+use crate::operator::Kind;
+use crate::operator::rx::{Rx, Scratch};
+use crate::prefilter::{Literals, Need};
+use crate::problem::Problem;
+use crate::rule::{ChainId, Disruptive, Effect, PHASES, Rule};
+use crate::seclang::actions::{Actions, Wanted, WantedEffect, Which};
+use crate::seclang::files::Files;
+use crate::seclang::load::{Draft, Item, Loader, Update};
+use crate::seclang::targets::Targets;
+use crate::settings::Settings;
+use crate::transform::Transform;
+use crate::variable::{Collection, Source as SourceOf};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A text of rules with the name that problems call it by; relative paths in it begin at the folder of that name.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// The name: a path, or that of the configuration it stands in.
+    pub name: &'a str,
+    /// The rules.
+    pub text: &'a [u8],
+}
+
+/// A compiled rule set.
+#[derive(Debug)]
+pub struct Rules {
+    pub(crate) settings: Settings,
+    /// All rules, links of chains behind their first.
+    pub(crate) rules: Vec<Rule>,
+    /// The first rules of chains, and rules without one, by phase.
+    pub(crate) phases: [Vec<u32>; PHASES + 1],
+    /// Transformation chains: what comes before, and the last step. The first is no chain.
+    pub(crate) chains: Vec<(ChainId, Option<Transform>)>,
+    /// Prefilters of requests (phases 1 and 2) and of answers (the others).
+    pub(crate) needs: [Vec<Need>; 2],
+    pub(crate) literals: [Literals; 2],
+    pub(crate) names: Names,
+    notes: Vec<Problem>,
+    /// A rule looks into uploaded files.
+    pub(crate) reads_files: bool,
+    /// The expression with most groups: its scratch space fits all.
+    widest: Arc<Rx>,
+}
+
+/// Which prefilter a phase uses.
+pub(crate) fn side(phase: u8) -> usize {
+    usize::from(phase > 2)
+}
+
+impl Rules {
+    /// Reads and compiles a rule set. All problems are reported together.
+    pub fn load(sources: &[Source<'_>], files: &dyn Files) -> Result<Rules, Vec<Problem>> {
+        let mut loader = Loader::new(files);
+        for source in sources {
+            loader.text(source.name, source.text);
+        }
+        Builder::default().build(loader)
+    }
+
+    /// What the rule set says of the engine.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What was read and has no effect, for the operator to see once.
+    pub fn notes(&self) -> &[Problem] {
+        &self.notes
+    }
+
+    /// How many rules there are, links of chains not counted.
+    pub fn len(&self) -> usize {
+        self.phases.iter().map(Vec::len).sum()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many expressions and lists of phrases have a prefilter, and how many there are: for tests and measurements.
+    pub fn prefiltered(&self) -> (usize, usize) {
+        let with = |n: &&Need| !n.literals.is_empty() || !n.sets.is_empty();
+        let all = self.needs.iter().flatten();
+        (all.clone().filter(with).count(), all.count())
+    }
+
+    pub(crate) fn scratch(&self) -> Scratch {
+        self.widest.scratch()
+    }
+}
+
+#[derive(Default)]
+struct Builder {
+    chains: Vec<(ChainId, Option<Transform>)>,
+    known_chains: HashMap<(ChainId, Transform), ChainId>,
+    needs: [Vec<Need>; 2],
+    problems: Vec<Problem>,
+}
+
+impl Builder {
+    fn build(mut self, mut loader: Loader<'_>) -> Result<Rules, Vec<Problem>> {
+        self.problems = std::mem::take(&mut loader.problems);
+        self.chains.push((0, None));
+        let updates = std::mem::take(&mut loader.updates);
+        let mut items = std::mem::take(&mut loader.items);
+        for (update, _) in &updates {
+            apply(&mut items, update);
+        }
+        let (drafts, phases, markers) = arrange(items);
+        let mut rules = Vec::new();
+        for (at, draft) in drafts.iter().enumerate() {
+            let skip_to = self.skip_to(draft, at, &phases, &markers, &drafts);
+            let rule = self.rule(draft, &drafts, skip_to, &mut loader.names);
+            rules.extend(rule);
+        }
+        if !self.problems.is_empty() {
+            self.problems.truncate(MAX_PROBLEMS);
+            return Err(self.problems);
+        }
+        let literals = self.needs.each_ref().map(|needs| {
+            let lists: Vec<&[Vec<u8>]> = needs.iter().map(|n| n.literals.as_slice()).collect();
+            Literals::build(&lists)
+        });
+        let [request, response] = literals;
+        let own = |message: String| {
+            vec![Problem { place: crate::problem::Place { file: "rules".into(), line: 0 }, message }]
+        };
+        let literals = [request.map_err(own)?, response.map_err(own)?];
+        let files = SourceOf::Values(&[Collection::FilesTmpContent]);
+        let reads_files = rules.iter().flat_map(|r| &r.targets).any(|t| t.source == files);
+        let widest = widest(&rules).map_err(own)?;
+        Ok(Rules {
+            settings: loader.settings,
+            rules,
+            phases,
+            chains: self.chains,
+            needs: self.needs,
+            literals,
+            names: loader.names,
+            notes: loader.notes,
+            reads_files,
+            widest,
+        })
+    }
+
+    fn problem(&mut self, draft: &Draft, message: String) {
+        self.problems.push(Problem { place: draft.place.clone(), message });
+    }
+
+    fn rule(&mut self, draft: &Draft, drafts: &[Draft], skip_to: Option<u32>, names: &mut Names) -> Option<Rule> {
+        let actions = &draft.actions;
+        let defaults = draft.defaults.as_deref();
+        let inherited = defaults.filter(|_| !actions.none).map(|d| d.transforms.as_slice()).unwrap_or_default();
+        let mut chain = 0;
+        let mut stages = vec![0];
+        for transform in inherited.iter().chain(&actions.transforms) {
+            chain = self.chain(chain, *transform);
+            stages.push(chain);
+        }
+        let need = draft.operator.need();
+        let side = side(draft.phase);
+        self.needs[side].push(need);
+        let mut effects = Vec::new();
+        for effect in &actions.effects {
+            match effect_of(effect, drafts, names) {
+                Ok(more) => effects.extend(more),
+                Err(message) => self.problem(draft, message),
+            }
+        }
+        let status = actions.status.or(defaults.and_then(|d| d.status)).unwrap_or(403);
+        let log = actions.log.or(defaults.and_then(|d| d.log)).unwrap_or(true);
+        let targets = draft.targets.clone().settle();
+        Some(Rule {
+            id: actions.id.unwrap_or(0),
+            phase: draft.phase,
+            place: draft.place.clone(),
+            targets,
+            operator: draft.operator.clone(),
+            slot: (self.needs[side].len() - 1) as u32,
+            chain,
+            stages: (actions.multi_match && stages.len() > 1).then(|| stages.into()),
+            chained: actions.chain,
+            capture: actions.capture,
+            sets: actions.sets.clone().into(),
+            effects: effects.into(),
+            disruptive: disruptive(actions, defaults),
+            status,
+            log,
+            audit: actions.audit.or(defaults.and_then(|d| d.audit)).unwrap_or(log),
+            skip: actions.skip,
+            skip_to,
+            meta: Box::new(actions.meta.clone()),
+        })
+    }
+
+    fn chain(&mut self, before: ChainId, transform: Transform) -> ChainId {
+        let chains = &mut self.chains;
+        *self.known_chains.entry((before, transform)).or_insert_with(|| {
+            chains.push((before, Some(transform)));
+            (chains.len() - 1) as ChainId
+        })
+    }
+
+    /// Where in the phase's list `skipAfter` goes on: behind the marker, or behind the rule with that id.
+    fn skip_to(
+        &mut self,
+        draft: &Draft,
+        at: usize,
+        phases: &[Vec<u32>; PHASES + 1],
+        markers: &[(String, u32)],
+        drafts: &[Draft],
+    ) -> Option<u32> {
+        let wanted = draft.actions.skip_after.as_ref()?;
+        let marker = markers.iter().find(|(name, behind)| name == wanted && *behind as usize > at).map(|(_, behind)| *behind);
+        let by_id = || {
+            let id: u64 = wanted.parse().ok()?;
+            let found = drafts.iter().enumerate().skip(at).find(|(_, d)| d.actions.id == Some(id))?.0;
+            Some(found as u32 + 1)
+        };
+        let Some(behind) = marker.or_else(by_id) else {
+            self.problem(draft, format!("no SecMarker \"{wanted}\" stands behind this rule"));
+            return None;
+        };
+        let list = &phases[usize::from(draft.phase)];
+        Some(list.partition_point(|rule| *rule < behind) as u32)
+    }
+}
+
+/// Applies an update to all rules that it means.
+fn apply(items: &mut Vec<Item>, update: &Update) {
+    match update {
+        Update::Remove(which) => {
+            // The links of a chain go with its first rule.
+            let mut gone = false;
+            items.retain(|item| match item {
+                Item::Marker(_) => true,
+                Item::Rule(draft) if draft.is_link => !gone,
+                Item::Rule(draft) => {
+                    gone = meant(which, draft);
+                    !gone
+                }
+            });
+        }
+        Update::Targets(which, targets) => {
+            for item in items.iter_mut() {
+                if let Item::Rule(draft) = item
+                    && meant(which, draft)
+                {
+                    draft.targets.wanted.extend(targets.wanted.iter().cloned());
+                    draft.targets.excluded.extend(targets.excluded.iter().cloned());
+                }
+            }
+        }
+        Update::Actions(which, actions) => {
+            for item in items.iter_mut() {
+                if let Item::Rule(draft) = item
+                    && meant(which, draft)
+                {
+                    change(&mut draft.actions, actions);
+                }
+            }
+        }
+    }
+}
+
+fn meant(which: &Which, draft: &Draft) -> bool {
+    let constant = |text: &crate::expand::Text, wanted: &str| text.constant() == Some(wanted.as_bytes());
+    match which {
+        _ if draft.is_link => false,
+        Which::Ids(ranges) => draft.actions.id.is_some_and(|id| ranges.iter().any(|(a, b)| (*a..=*b).contains(&id))),
+        Which::Tag(tag) => draft.actions.meta.tags.iter().any(|t| constant(t, tag)),
+        Which::Msg(msg) => draft.actions.meta.msg.as_ref().is_some_and(|m| constant(m, msg)),
+    }
+}
+
+/// `SecRuleUpdateActionById`: what is given takes the place of what was; lists grow.
+fn change(actions: &mut Actions, by: &Actions) {
+    if by.disruptive.is_some() {
+        actions.disruptive.clone_from(&by.disruptive);
+    }
+    actions.status = by.status.or(actions.status);
+    actions.log = by.log.or(actions.log);
+    actions.audit = by.audit.or(actions.audit);
+    if by.none {
+        actions.transforms.clear();
+        actions.none = true;
+    }
+    actions.transforms.extend(&by.transforms);
+    actions.capture |= by.capture;
+    actions.multi_match |= by.multi_match;
+    actions.sets.extend(by.sets.iter().cloned());
+    actions.effects.extend(by.effects.iter().cloned());
+    let (meta, new) = (&mut actions.meta, &by.meta);
+    meta.tags.extend(new.tags.iter().cloned());
+    meta.sanitise.extend(new.sanitise.iter().cloned());
+    meta.severity = new.severity.or(meta.severity);
+    if new.msg.is_some() {
+        meta.msg.clone_from(&new.msg);
+    }
+    if new.logdata.is_some() {
+        meta.logdata.clone_from(&new.logdata);
+    }
+}
+
+type Arranged = (Vec<Draft>, [Vec<u32>; PHASES + 1], Vec<(String, u32)>);
+
+/// Numbers the rules, lists them by phase, and notes before which rule each marker stands.
+fn arrange(items: Vec<Item>) -> Arranged {
+    let mut drafts: Vec<Draft> = Vec::new();
+    let mut phases: [Vec<u32>; PHASES + 1] = Default::default();
+    let mut markers = Vec::new();
+    for item in items {
+        match item {
+            Item::Marker(name) => markers.push((name, drafts.len() as u32)),
+            Item::Rule(draft) => {
+                if !draft.is_link {
+                    phases[usize::from(draft.phase)].push(drafts.len() as u32);
+                }
+                drafts.push(*draft);
+            }
+        }
+    }
+    (drafts, phases, markers)
+}
+
+fn disruptive(actions: &Actions, defaults: Option<&Actions>) -> Disruptive {
+    let of = |wanted: &Wanted| match wanted {
+        Wanted::Pass | Wanted::Block => Disruptive::Pass,
+        Wanted::Deny => Disruptive::Deny,
+        Wanted::Drop => Disruptive::Drop,
+        Wanted::Allow(allow) => Disruptive::Allow(*allow),
+        Wanted::Redirect(to) => Disruptive::Redirect(to.clone()),
+    };
+    match &actions.disruptive {
+        None | Some(Wanted::Block) => defaults.and_then(|d| d.disruptive.as_ref()).map_or(Disruptive::Pass, of),
+        Some(wanted) => of(wanted),
+    }
+}
+
+fn effect_of(effect: &WantedEffect, drafts: &[Draft], names: &mut Names) -> Result<Vec<Effect>, String> {
+    let numbers = |which: &Which| -> Arc<[u32]> {
+        drafts.iter().enumerate().filter(|(_, d)| meant(which, d)).map(|(at, _)| at as u32).collect()
+    };
+    Ok(vec![match effect {
+        WantedEffect::Open(stored, key) => Effect::Open(*stored, key.clone()),
+        WantedEffect::Expire(stored, name, seconds) => Effect::Expire(*stored, name.clone(), seconds.clone()),
+        WantedEffect::RuleEngine(engine) => Effect::RuleEngine(*engine),
+        WantedEffect::AuditEngine(engine) => Effect::AuditEngine(*engine),
+        WantedEffect::AuditParts(sign, parts) => Effect::AuditParts(*sign, parts.clone()),
+        WantedEffect::RequestBodyAccess(on) => Effect::RequestBodyAccess(*on),
+        WantedEffect::ResponseBodyAccess(on) => Effect::ResponseBodyAccess(*on),
+        WantedEffect::ForceRequestBodyVariable(on) => Effect::ForceRequestBodyVariable(*on),
+        WantedEffect::Processor(processor) => Effect::Processor(*processor),
+        WantedEffect::RequestBodyLimit(bytes) => Effect::RequestBodyLimit(*bytes),
+        WantedEffect::ResponseBodyLimit(bytes) => Effect::ResponseBodyLimit(*bytes),
+        WantedEffect::Remove(which) => Effect::Remove(numbers(which)),
+        WantedEffect::RemoveTarget(which, targets) => {
+            let rules = numbers(which);
+            let targets = Targets::parse(targets.as_bytes(), names)?;
+            let wanted = targets.wanted.into_iter().map(|t| crate::select::Exclusion { label: t.label, select: t.select });
+            let all = wanted.chain(targets.excluded);
+            return Ok(all.map(|exclusion| Effect::RemoveTarget(rules.clone(), exclusion)).collect());
+        }
+    }])
+}
+
+/// The expression with most groups.
+fn widest(rules: &[Rule]) -> Result<Arc<Rx>, String> {
+    let expressions = rules.iter().filter_map(|r| match &r.operator.kind {
+        Kind::Rx(rx, _) | Kind::Verify(_, rx) => Some(rx),
+        _ => None,
+    });
+    match expressions.max_by_key(|rx| rx.groups()) {
+        Some(rx) => Ok(rx.clone()),
+        None => Ok(Arc::new(Rx::compile(b"()", false)?)),
+    }
+}

@@ -1,0 +1,189 @@
+//! All texts of one transaction in one buffer, and what is known of each: its transformed forms, its bytes, which operators
+//! may match it. Everything is found out once, when it is first asked for.
+
+use crate::limits::MAX_TEXT_BYTES;
+use crate::prefilter::{ByteSet, Need};
+use crate::rule::ChainId;
+use crate::rules::Rules;
+
+/// A text's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct TextId(u32);
+
+/// The empty text, which every transaction has.
+pub(crate) const EMPTY: TextId = TextId(0);
+/// No text at all: a variable that is not set.
+pub(crate) const NONE: TextId = TextId(u32::MAX);
+/// Small numbers are texts from the start: most counts and scores are among them.
+const SMALL_NUMBERS: u32 = 32;
+
+const UNKNOWN: u32 = u32::MAX;
+
+#[derive(Clone, Debug)]
+struct Entry {
+    start: u32,
+    len: u32,
+    /// Where its row of transformed forms begins.
+    row: u32,
+    /// Where the results of the prefilters of requests and of answers begin.
+    bits: [u32; 2],
+    set: ByteSet,
+    has_set: bool,
+}
+
+/// The texts.
+#[derive(Debug, Default)]
+pub(crate) struct Texts {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+    /// Rows of one cell for each chain of transformations: the result's number and one, or 0.
+    cells: Vec<u32>,
+    bits: Vec<u64>,
+    scratch: Vec<u8>,
+    /// Bytes that were looked at.
+    pub work: u64,
+    /// A text did not fit.
+    pub overflow: bool,
+}
+
+impl Texts {
+    /// Forgets all texts and keeps the memory.
+    pub(crate) fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+        self.cells.clear();
+        self.bits.clear();
+        (self.work, self.overflow) = (0, false);
+        self.add(b"");
+        for number in 0..SMALL_NUMBERS {
+            self.add(number.to_string().as_bytes());
+        }
+    }
+
+    /// Adds a text.
+    pub(crate) fn add(&mut self, text: &[u8]) -> TextId {
+        if text.is_empty() && !self.entries.is_empty() {
+            return EMPTY;
+        }
+        if self.bytes.len() + text.len() > MAX_TEXT_BYTES {
+            self.overflow = true;
+            return EMPTY;
+        }
+        let start = self.bytes.len();
+        self.bytes.extend_from_slice(text);
+        self.entry(start, text.len())
+    }
+
+    /// Adds a number as text.
+    pub(crate) fn add_number(&mut self, number: i64) -> TextId {
+        if (0..i64::from(SMALL_NUMBERS)).contains(&number) {
+            return TextId(number as u32 + 1);
+        }
+        self.add(number.to_string().as_bytes())
+    }
+
+    /// A part of a text as a text of its own, without a copy.
+    pub(crate) fn part(&mut self, of: TextId, from: u32, to: u32) -> TextId {
+        if from >= to {
+            return EMPTY;
+        }
+        let whole = &self.entries[of.0 as usize];
+        debug_assert!(to <= whole.len, "a part lies within its text");
+        let start = whole.start + from;
+        self.entry(start as usize, (to - from) as usize)
+    }
+
+    fn entry(&mut self, start: usize, len: usize) -> TextId {
+        let entry = Entry {
+            start: start as u32,
+            len: len as u32,
+            row: UNKNOWN,
+            bits: [UNKNOWN; 2],
+            set: ByteSet::default(),
+            has_set: false,
+        };
+        self.entries.push(entry);
+        TextId(self.entries.len() as u32 - 1)
+    }
+
+    /// The bytes of a text; none for no text.
+    pub(crate) fn get(&self, id: TextId) -> &[u8] {
+        match self.entries.get(id.0 as usize) {
+            Some(e) => &self.bytes[e.start as usize..(e.start + e.len) as usize],
+            None => &[],
+        }
+    }
+
+    /// How long a text is, in bytes.
+    pub(crate) fn length(&self, id: TextId) -> usize {
+        self.entries.get(id.0 as usize).map_or(0, |e| e.len as usize)
+    }
+
+    /// A text after a chain of transformations.
+    pub(crate) fn transformed(&mut self, rules: &Rules, text: TextId, chain: ChainId) -> TextId {
+        if chain == 0 || text == NONE {
+            return text;
+        }
+        let at = text.0 as usize;
+        if self.entries[at].row == UNKNOWN {
+            self.entries[at].row = self.cells.len() as u32;
+            self.cells.resize(self.cells.len() + rules.chains.len(), 0);
+        }
+        let cell = self.entries[at].row as usize + usize::from(chain);
+        if self.cells[cell] != 0 {
+            return TextId(self.cells[cell] - 1);
+        }
+        let (before, step) = rules.chains[usize::from(chain)];
+        let input = self.transformed(rules, text, before);
+        let result = match step {
+            None => input,
+            Some(step) => {
+                let entry = &self.entries[input.0 as usize];
+                let bytes = &self.bytes[entry.start as usize..(entry.start + entry.len) as usize];
+                self.work += bytes.len() as u64;
+                if step.apply(bytes, rules.settings.unicode.as_deref(), &mut self.scratch) {
+                    let scratch = std::mem::take(&mut self.scratch);
+                    let added = self.add(&scratch);
+                    self.scratch = scratch;
+                    added
+                } else {
+                    input
+                }
+            }
+        };
+        self.cells[cell] = result.0 + 1;
+        result
+    }
+
+    /// Whether an operator with these needs may match a text. `side` says which prefilter, `slot` which of its bits.
+    #[inline]
+    pub(crate) fn may_match(&mut self, rules: &Rules, side: usize, text: TextId, slot: u32, need: &Need) -> bool {
+        let Some(entry) = self.entries.get_mut(text.0 as usize) else { return false };
+        if (entry.len as usize) < need.length {
+            return false;
+        }
+        if !need.sets.is_empty() {
+            if !entry.has_set {
+                entry.set = ByteSet::of(&self.bytes[entry.start as usize..(entry.start + entry.len) as usize]);
+                entry.has_set = true;
+            }
+            if !need.sets.iter().all(|set| set.meets(&entry.set)) {
+                return false;
+            }
+        }
+        if need.literals.is_empty() {
+            return true;
+        }
+        let mut at = entry.bits[side];
+        if at == UNKNOWN {
+            at = self.bits.len() as u32;
+            entry.bits[side] = at;
+            let literals = &rules.literals[side];
+            self.bits.resize(self.bits.len() + literals.words(), 0);
+            let bytes = &self.bytes[entry.start as usize..(entry.start + entry.len) as usize];
+            self.work += bytes.len() as u64;
+            literals.scan(bytes, &mut self.bits[at as usize..]);
+        }
+        self.bits[at as usize + slot as usize / 64] >> (slot % 64) & 1 == 1
+    }
+}

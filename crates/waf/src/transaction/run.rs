@@ -1,0 +1,279 @@
+//! Runs the rules of a phase. This is where the time goes: nothing here allocates for a rule that does not match.
+
+use super::{Fault, Item, Matched, Transaction};
+use crate::limits::{MAX_EXHAUSTED, MAX_MATCHED_VARS, MAX_WORK};
+use crate::operator::rx::Found;
+use crate::operator::{Kind, NO_SPANS};
+use crate::rule::{Allow, Effect, Rule};
+use crate::rules::{Rules, side};
+use crate::select::{Select, Target};
+use crate::texts::{EMPTY, NONE, TextId};
+use crate::variable::{Single, Source};
+
+impl Transaction {
+    /// Runs the rules of a phase, once.
+    pub(super) fn phase(&mut self, phase: usize) {
+        if std::mem::replace(&mut self.phases_done[phase], true) {
+            return;
+        }
+        let allowed = match self.switches.allow {
+            Some(Allow::All) => phase < 5,
+            Some(Allow::Request) => phase <= 2,
+            Some(Allow::Phase) | None => false,
+        };
+        if allowed {
+            return;
+        }
+        self.switches.allow = self.switches.allow.filter(|a| *a != Allow::Phase);
+        let rules = self.rules.clone();
+        let list = &rules.phases[phase];
+        let mut at = 0;
+        while let Some(first) = list.get(at) {
+            at += 1;
+            if self.is_removed(*first) || !self.chain(&rules, *first as usize) {
+                continue;
+            }
+            let rule = &rules.rules[*first as usize];
+            at = rule.skip_to.map_or(at + rule.skip as usize, |to| to as usize);
+            if self.is_over() || self.switches.allow.is_some() {
+                return;
+            }
+        }
+    }
+
+    fn is_removed(&self, rule: u32) -> bool {
+        self.removed.get(rule as usize / 64).is_some_and(|bits| bits >> (rule % 64) & 1 == 1)
+    }
+
+    /// Runs a rule with its chain.
+    fn chain(&mut self, rules: &Rules, first: usize) -> bool {
+        self.matched.clear();
+        let mut at = first;
+        loop {
+            if !self.link(rules, at) {
+                return false;
+            }
+            if !rules.rules[at].chained {
+                break;
+            }
+            at += 1;
+        }
+        self.matched_fully(rules, first, at);
+        true
+    }
+
+    /// Runs one rule by itself.
+    fn link(&mut self, rules: &Rules, at: usize) -> bool {
+        let rule = &rules.rules[at];
+        if rule.targets.is_empty() {
+            if !matches!(rule.operator.kind, Kind::Always) || rule.operator.negated {
+                return false;
+            }
+            self.set_vars(rule);
+            return true;
+        }
+        let expanded;
+        let parameter: &[u8] = match rule.operator.parameter() {
+            None => &[],
+            Some(text) => match text.constant() {
+                Some(constant) => constant,
+                None => {
+                    let mut buffer = std::mem::take(&mut self.parameter);
+                    buffer.clear();
+                    self.expand_into(text, Some(rule), &mut buffer);
+                    expanded = buffer;
+                    &expanded
+                }
+            },
+        };
+        self.matching.clear();
+        let mut any = false;
+        for target in &rule.targets {
+            any |= self.target(rules, at, target, parameter);
+            if self.fault.is_some() {
+                return false;
+            }
+        }
+        if any {
+            std::mem::swap(&mut self.matched, &mut self.matching);
+        }
+        any
+    }
+
+    fn target(&mut self, rules: &Rules, at: usize, target: &Target, parameter: &[u8]) -> bool {
+        if target.count {
+            let count = self.count(at, target);
+            return self.value(rules, at, target, NONE, count, parameter);
+        }
+        match target.source {
+            Source::Single(single) => {
+                let value = self.singles[single as usize];
+                self.value(rules, at, target, NONE, value, parameter)
+            }
+            Source::Values(lists) | Source::Names(lists) => {
+                let is_name = matches!(target.source, Source::Names(_));
+                let mut any = false;
+                for list in lists {
+                    for index in 0..self.lists[*list as usize].len() {
+                        let Item { name, value } = self.lists[*list as usize][index];
+                        if matches!(target.select, Select::All) || self.chosen(&target.select, name) {
+                            any |= self.value(rules, at, target, name, if is_name { name } else { value }, parameter);
+                        }
+                    }
+                }
+                any
+            }
+            Source::Tx if matches!(target.select, Select::Slot(_)) => {
+                let Select::Slot(slot) = target.select else { return false };
+                let value = self.tx[slot as usize];
+                if value == NONE {
+                    return false;
+                }
+                self.value(rules, at, target, NONE, value, parameter)
+            }
+            _ => {
+                let mut values = Vec::new();
+                self.values(target, Some(&rules.rules[at]), &mut values);
+                let mut any = false;
+                for (name, value) in values {
+                    any |= self.value(rules, at, target, name, value, parameter);
+                }
+                any
+            }
+        }
+    }
+
+    /// Asks a rule's operator of one value, after each stage of transformations if the rule says `multiMatch`.
+    #[inline]
+    fn value(
+        &mut self,
+        rules: &Rules,
+        at: usize,
+        target: &Target,
+        name: TextId,
+        value: TextId,
+        parameter: &[u8],
+    ) -> bool {
+        let rule = &rules.rules[at];
+        let Some(stages) = &rule.stages else {
+            let text = self.texts.transformed(rules, value, rule.chain);
+            return self.ask(rules, at, target, name, text, parameter);
+        };
+        let (mut any, mut before) = (false, NONE);
+        for stage in stages {
+            let text = self.texts.transformed(rules, value, *stage);
+            if text != before {
+                any |= self.ask(rules, at, target, name, text, parameter);
+                before = text;
+            }
+        }
+        any
+    }
+
+    #[inline]
+    fn ask(
+        &mut self,
+        rules: &Rules,
+        at: usize,
+        target: &Target,
+        name: TextId,
+        text: TextId,
+        parameter: &[u8],
+    ) -> bool {
+        let rule = &rules.rules[at];
+        let side = side(rule.phase);
+        let need = &rules.needs[side][rule.slot as usize];
+        if !self.texts.may_match(rules, side, text, rule.slot, need) {
+            return false;
+        }
+        self.ask_operator(rules, at, target, name, text, parameter)
+    }
+
+    fn ask_operator(
+        &mut self,
+        rules: &Rules,
+        at: usize,
+        target: &Target,
+        name: TextId,
+        text: TextId,
+        parameter: &[u8],
+    ) -> bool {
+        let rule = &rules.rules[at];
+        self.texts.work += self.texts.length(text) as u64 + 1;
+        if self.texts.work > MAX_WORK {
+            self.fault = Some(Fault::TooExpensive);
+            return false;
+        }
+        let mut spans = NO_SPANS;
+        let scratch = self.scratch.get_or_insert_with(|| rules.scratch());
+        let found = rule.operator.test(self.texts.get(text), parameter, scratch, &mut spans);
+        if found == Found::Exhausted {
+            self.ran_out();
+        }
+        // A value that cannot be judged counts as what the rule looks for, whichever way it asks: only an attack is made so.
+        let matches = found == Found::Exhausted || (found == Found::Yes) != rule.operator.negated;
+        if !matches || self.excluded(at, target, name) {
+            return false;
+        }
+        if rule.capture && found == Found::Yes {
+            if let Some(fingerprint) = rule.operator.fingerprint(self.texts.get(text)) {
+                self.tx[0] = self.texts.add(&fingerprint);
+            } else {
+                for (slot, span) in spans.iter().enumerate() {
+                    self.tx[slot] = span.map_or(NONE, |(from, to)| self.texts.part(text, from, to));
+                }
+            }
+        }
+        let name = match (&target.select, target.source) {
+            (Select::Slot(slot), Source::Tx) => self.texts.add(rules.names.name(*slot)),
+            _ => name,
+        };
+        let matched = Matched { label: target.label, name, value: text };
+        self.last = Some(matched);
+        if self.matching.len() < MAX_MATCHED_VARS {
+            self.matching.push(matched);
+        }
+        self.set_vars(rule);
+        true
+    }
+
+    fn ran_out(&mut self) {
+        self.exhausted += 1;
+        let one = self.texts.add_number(1);
+        self.set(Single::MscPcreLimitsExceeded, one);
+        self.set_tx(b"msc_pcre_limits_exceeded", one);
+        if self.exhausted > MAX_EXHAUSTED {
+            self.fault = Some(Fault::TooExpensive);
+        }
+    }
+
+    /// Whether a value is one that the rule, or a `ctl` before it, leaves out. Asked only of values that match.
+    pub(super) fn excluded(&self, at: usize, target: &Target, name: TextId) -> bool {
+        let name = if name == NONE { EMPTY } else { name };
+        if target.except.iter().any(|select| self.chosen(select, name)) {
+            return true;
+        }
+        self.targets_removed.iter().any(|(rule, effect)| {
+            let Effect::RemoveTarget(rules, exclusion) = &self.rules.rules[*rule as usize].effects[*effect as usize] else {
+                return false;
+            };
+            exclusion.label == target.label
+                && rules.binary_search(&(self.first_of(at) as u32)).is_ok()
+                && self.chosen(&exclusion.select, name)
+        })
+    }
+
+    /// The first rule of the chain that a rule belongs to.
+    fn first_of(&self, mut at: usize) -> usize {
+        while at > 0 && self.rules.rules[at - 1].chained {
+            at -= 1;
+        }
+        at
+    }
+
+    fn set_vars(&mut self, rule: &Rule) {
+        for set in &rule.sets {
+            self.set_var(rule, set);
+        }
+    }
+}
