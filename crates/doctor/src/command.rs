@@ -4,7 +4,7 @@ use crate::configuration::{self, Configuration};
 use crate::facts::Facts;
 use crate::finding::{Finding, Weight};
 use crate::options::{DOCTOR, Options};
-use crate::{rules, text};
+use crate::{rules, sysctl, text};
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
@@ -14,7 +14,7 @@ use std::time::Duration;
 /// Could not look.
 pub(crate) const FAILED: u8 = 1;
 /// The heaviest finding is a warning.
-const WARNING: u8 = 3;
+pub(crate) const WARNING: u8 = 3;
 /// The heaviest finding is critical.
 const CRITICAL: u8 = 4;
 /// Between the two looks at what moves.
@@ -48,6 +48,8 @@ fn dispatch(o: &Options, version: &str) -> Result<u8, String> {
     }
     match o.words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         [] => look(o, None),
+        ["sysctl", file] => sysctl::run(o, file),
+        ["sysctl", ..] => Err("sysctl FILE".to_owned()),
         [file] => look(o, Some(Path::new(file))),
         [word, ..] => Err(format!("{word}: no such thing to look at (ironweir doctor --help)")),
     }

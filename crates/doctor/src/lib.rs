@@ -9,4 +9,5 @@ pub mod facts;
 pub mod finding;
 mod options;
 pub mod rules;
+mod sysctl;
 pub mod text;

@@ -165,6 +165,10 @@ pub(crate) const DOCTOR: Command = Command {
     usages: &[
         ("ironweir doctor [--json]", "looks at this machine and its servers"),
         ("ironweir doctor FILE.conf", "looks at a configuration too, which does not have to run"),
+        (
+            "ironweir doctor sysctl FILE",
+            "sorts kernel settings into what applies, is a no-op, was removed, is dangerous or garbled",
+        ),
     ],
     what: "Says what is wrong with this machine and its servers, by which numbers, and what cures it. Changes nothing.",
     options: &[
@@ -172,6 +176,11 @@ pub(crate) const DOCTOR: Command = Command {
         row("interval", Some("T"), "Between the two looks at what moves. Default: 1s."),
         row("record", Some("FILE"), "Writes what was seen; - is the standard output, and nothing else is printed."),
         row("facts", Some("FILE"), "Judges what --record wrote, instead of this machine."),
+        row(
+            "write",
+            Some("FILE"),
+            "sysctl: where the corrected profile goes (default: NAME-corrected.conf here; - prints it).",
+        ),
     ],
     examples: &[
         ("ironweir doctor", "what is wrong now"),

@@ -93,7 +93,7 @@ impl Facts {
         facts.kernel = setting("kernel.osrelease").unwrap_or_default();
         facts.up_s = first_number(&read_to_string("/proc/uptime").unwrap_or_default());
         facts.cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
-        facts.memory = memory(&read_to_string("/proc/meminfo").unwrap_or_default());
+        facts.memory = memory();
         facts.settings = SETTINGS.iter().filter_map(|n| Some(((*n).to_owned(), setting(n)?))).collect();
         facts.sockets = Sockets::read().unwrap_or_else(|e| facts.lacks(&format!("sockets (sock_diag: {e})")));
         facts.sockstat = Sockstat::read();
@@ -163,7 +163,9 @@ fn first_number(text: &str) -> f64 {
     text.split_ascii_whitespace().next().and_then(|n| n.parse().ok()).unwrap_or(0.0)
 }
 
-fn memory(text: &str) -> (u64, u64) {
+/// Memory in all, and that programs can still have, bytes.
+pub fn memory() -> (u64, u64) {
+    let text = read_to_string("/proc/meminfo").unwrap_or_default();
     let value = |name: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'));
         line.map_or(0.0, first_number) as u64 * 1024

@@ -83,10 +83,7 @@ fn each_fault_alone_is_found_and_nothing_else() {
         m.sockets.listeners.push(l);
     };
     assert_eq!(only(after(unix)), ("unix-queue-full", Critical));
-    assert_eq!(
-        only(after(|m| count(m, "TcpExt.TCPReqQFullDrop", 3))),
-        ("syn-queue-full", Critical)
-    );
+    assert_eq!(only(after(|m| count(m, "TcpExt.TCPReqQFullDrop", 3))), ("syn-queue-full", Critical));
     assert_eq!(only(after(|m| m.processes[0].state = 'T')), ("server-stopped", Critical));
     assert_eq!(only(after(|m| m.processes[0].stopped_threads = 1)), ("server-stopped", Critical));
     let ports = |total| Destination {
