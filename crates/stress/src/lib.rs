@@ -1,7 +1,8 @@
 //! `ironweir stress`: puts load on a service, says what it carries, and whether that number can be trusted.
 //!
 //! A run goes `options` -> `plan` -> `run` (`client` threads, `sample`) -> `verdict` -> `report`; `docs/stress.md` has the
-//! whole way. Shares nothing with the server but `wire`, so that each can be checked by others.
+//! whole way. Shares nothing with the server but `wire`, so that each can be checked by others;
+//! what this machine is comes from `machine`.
 
 pub mod agent;
 mod ask;
@@ -10,12 +11,9 @@ pub mod command;
 pub mod condition;
 pub mod find_max;
 pub mod hold;
-pub mod machine;
-mod neighbour;
 pub mod options;
 pub mod plan;
 mod preflight;
-mod probe;
 pub mod report;
 pub mod run;
 pub mod sample;

@@ -1,10 +1,9 @@
 //! What usually spoils a run, looked at before it: this machine's limits, and one request to the target.
 
 use crate::ask::ask;
-use crate::machine;
-use crate::neighbour;
 use crate::plan::{Address, Http, Load, Plan};
-use crate::run::is_local;
+use crate::run::{is_local, neighbour};
+use machine::own;
 
 /// How long a closed connection keeps its port (TIME_WAIT), seconds. Fixed in Linux.
 const TIME_WAIT_S: f64 = 60.0;
@@ -19,7 +18,7 @@ pub(crate) fn check(plan: &Plan) -> Vec<String> {
 }
 
 fn ports(plan: &Plan) -> Vec<String> {
-    let (Address::Tcp(_), Some(range)) = (&plan.address, machine::local_ports()) else { return Vec::new() };
+    let (Address::Tcp(_), Some(range)) = (&plan.address, own::local_ports()) else { return Vec::new() };
     let mut found = Vec::new();
     let sources = plan.sources.len().max(1) as f64;
     let ports = f64::from(range) * sources;
@@ -36,7 +35,7 @@ fn ports(plan: &Plan) -> Vec<String> {
     }
     // UDP has no TIME_WAIT.
     if plan.close == Some(crate::options::Closing::Client) && plan.http != Http::Three {
-        let reuse = machine::time_wait_reuse().unwrap_or(0);
+        let reuse = own::time_wait_reuse().unwrap_or(0);
         let helps = reuse == 1 || (reuse == 2 && is_local(plan));
         let rate = ports / TIME_WAIT_S;
         let wanted = match &plan.load {
@@ -55,7 +54,7 @@ fn ports(plan: &Plan) -> Vec<String> {
 
 fn descriptors(plan: &Plan) -> Option<String> {
     let needed = plan.connections as u64 + 64;
-    let limit = machine::raise_descriptor_limit(needed);
+    let limit = own::raise_descriptor_limit(needed);
     (limit < needed).then(|| {
         format!(
             "{} connections need {needed} descriptors, the limit is {limit}: raise it with ulimit -n {needed} \
@@ -69,7 +68,7 @@ fn shared_cpus(plan: &Plan) -> Option<String> {
     if !is_local(plan) {
         return None;
     }
-    let Some(found) = neighbour::of(plan) else {
+    let Some(found) = neighbour(plan) else {
         return Some(
             "the target is on this machine: it shares its CPUs with the generator, unless both are pinned (taskset)"
                 .to_owned(),

@@ -2,13 +2,14 @@
 //! Before: `plan`. After: `report`.
 
 use crate::client::{Client, Control, Ending, Message, now_ns};
-use crate::machine::{self, Counters};
-use crate::neighbour;
-use crate::plan::{Address, Load, Plan};
-use crate::probe::Probe;
+use crate::plan::{Address, Http, Load, Plan};
 use crate::sample::{Sample, Second};
 use crate::verdict::{Evidence, Verdict, judge};
+use machine::neighbour::{self, Endpoint, Neighbour};
+use machine::own::{self, Counters};
+use machine::probe::Probe;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, SystemTime};
@@ -83,13 +84,13 @@ pub fn run(plan: &Plan, watch: &mut dyn Watch) -> Result<Record, String> {
 
 /// Like [`run`], at a given start (monotonic clock, nanoseconds): one of several machines.
 pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) -> Result<Record, String> {
-    let descriptors = machine::raise_descriptor_limit(plan.connections as u64 + OTHER_DESCRIPTORS);
+    let descriptors = own::raise_descriptor_limit(plan.connections as u64 + OTHER_DESCRIPTORS);
     let control = Control::default();
     let mut clients = Vec::with_capacity(plan.threads);
     for thread in 0..plan.threads {
         clients.push(Client::new(plan, thread).map_err(|e| format!("thread {thread}: {e}"))?);
     }
-    let probe = Probe::start(plan);
+    let probe = Probe::start(handshakes(plan));
     let interface = interface(plan);
     let before = Counters::read(interface.as_deref());
     let began = SystemTime::now();
@@ -126,13 +127,13 @@ pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) 
         threads: collected.endings.iter().map(|e| e.facts.parts()).collect(),
         counters,
         seconds,
-        speed: interface.as_deref().filter(|i| machine::is_physical(i)).and_then(machine::speed),
+        speed: interface.as_deref().filter(|i| own::is_physical(i)).and_then(own::speed),
         way_us: probe.finish(),
         is_local: is_local(plan),
-        shares_cpus: is_local(plan) && neighbour::of(plan).is_none_or(|n| !n.shared.is_empty()),
+        shares_cpus: is_local(plan) && neighbour(plan).is_none_or(|n| !n.shared.is_empty()),
         is_loopback: interface.as_deref() == Some("lo"),
-        ports: machine::local_ports().map(|p| u64::from(p) * plan.sources.len().max(1) as u64),
-        time_waits: machine::time_waits(),
+        ports: own::local_ports().map(|p| u64::from(p) * plan.sources.len().max(1) as u64),
+        time_waits: own::time_waits(),
         descriptors,
         connections: plan.connections as u64,
     };
@@ -222,14 +223,31 @@ fn collect(
 
 fn interface(plan: &Plan) -> Option<String> {
     match &plan.address {
-        Address::Tcp(address) => machine::interface_to(address.ip()),
+        Address::Tcp(address) => own::interface_to(address.ip()),
         Address::Unix(_) => None,
     }
 }
 
+/// Whose handshakes tell of the way. QUIC's is the application's: it tells nothing.
+fn handshakes(plan: &Plan) -> Option<SocketAddr> {
+    match plan.address {
+        Address::Tcp(address) if plan.http != Http::Three => Some(address),
+        _ => None,
+    }
+}
+
+/// The program behind the target, if it is on this machine.
+pub(crate) fn neighbour(plan: &Plan) -> Option<Neighbour> {
+    neighbour::of(match &plan.address {
+        Address::Tcp(address) if plan.http == Http::Three => Endpoint::Udp(*address),
+        Address::Tcp(address) => Endpoint::Tcp(*address),
+        Address::Unix(path) => Endpoint::Unix(path),
+    })
+}
+
 pub(crate) fn is_local(plan: &Plan) -> bool {
     match &plan.address {
-        Address::Tcp(address) => machine::is_local(address.ip()),
+        Address::Tcp(address) => own::is_local(address.ip()),
         Address::Unix(_) => true,
     }
 }

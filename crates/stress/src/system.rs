@@ -1,5 +1,5 @@
 //! The system calls that the libraries do not wrap, each with its errors as values. The only file with `unsafe`.
-#![allow(unsafe_code, reason = "epoll_pwait2, TCP_INFO and three options have no safe wrapper in the dependencies")]
+#![allow(unsafe_code, reason = "epoll_pwait2 and three options have no safe wrapper in the dependencies")]
 
 use std::io;
 use std::mem::{size_of, zeroed};
@@ -81,27 +81,6 @@ impl Epoll {
         let event = self.events[index];
         (event.u64, event.events)
     }
-}
-
-/// What the kernel knows of a TCP connection.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TcpFacts {
-    /// Smoothed round trip, microseconds. Just after the handshake: the handshake's own.
-    pub rtt_us: u32,
-    /// Segments sent again since it began.
-    pub retransmits: u32,
-}
-
-/// Asks the kernel about a connection; nothing if it is not TCP.
-pub(crate) fn tcp_facts(fd: &impl AsRawFd) -> Option<TcpFacts> {
-    // SAFETY: a struct of integers, for which zeros are values.
-    let mut info: libc::tcp_info = unsafe { zeroed() };
-    let mut length = size_of::<libc::tcp_info>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes into `info`, and both live over the call.
-    let result = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &mut length)
-    };
-    (result == 0).then_some(TcpFacts { rtt_us: info.tcpi_rtt, retransmits: info.tcpi_total_retrans })
 }
 
 /// The local port is chosen at `connect`, so that each pair of addresses has all ports (IP_BIND_ADDRESS_NO_PORT).

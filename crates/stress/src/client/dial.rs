@@ -1,8 +1,8 @@
 //! Opens sockets towards the target: addresses, options, and the PROXY header.
 
-use crate::machine;
 use crate::plan::{Address, Http, Plan};
 use crate::system;
+use machine::own;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, bind, connect, getpeername, getsockname, send,
@@ -37,7 +37,7 @@ impl<'p> Dialer<'p> {
     /// Lets the kernel look for a local port in a small part of the range at a time, each thread beginning at another. Its
     /// search through all of it becomes slow (milliseconds a connection) once half of the ports to one target are taken.
     pub(crate) fn in_windows(mut self, thread: usize) -> Dialer<'p> {
-        if let (Address::Tcp(_), Some((first, count))) = (&self.plan.address, machine::local_port_range()) {
+        if let (Address::Tcp(_), Some((first, count))) = (&self.plan.address, own::local_port_range()) {
             let windows = count.div_ceil(WINDOW);
             let begin = thread as u32 * windows / self.plan.threads as u32;
             let sources = self.plan.sources.len().max(1);

@@ -297,7 +297,7 @@ impl Client<'_> {
         // Asking the kernel costs a call: every so many connections.
         self.closed += 1;
         if self.closed.is_multiple_of(ASKED) {
-            let facts = system::tcp_facts(&socket);
+            let facts = machine::system::tcp_facts(&socket);
             self.tally.sample.retransmits += facts.map_or(0, |f| u64::from(f.retransmits) * ASKED);
         }
         if how == Some(Closing::Reset) {
@@ -308,7 +308,7 @@ impl Client<'_> {
     /// What the kernel had to send again on the connections that are left.
     pub(super) fn count_retransmits(&mut self) {
         let sockets = self.connections.iter().filter_map(|c| c.socket.as_ref());
-        let sum: u64 = sockets.filter_map(system::tcp_facts).map(|f| u64::from(f.retransmits)).sum();
+        let sum: u64 = sockets.filter_map(machine::system::tcp_facts).map(|f| u64::from(f.retransmits)).sum();
         let ways = self.connections.iter().filter_map(|c| c.streams.as_ref());
         let lost: u64 = ways.map(|m| m.way.lost()).sum();
         self.tally.sample.retransmits += sum + lost;

@@ -5,7 +5,6 @@ pub mod report;
 pub mod talk;
 
 use crate::client::now_ns;
-use crate::machine;
 use crate::options::Options;
 use crate::plan::url::Scheme;
 use crate::plan::{Part, Plan, TOO_FEW, cpus};
@@ -13,6 +12,7 @@ use crate::run::is_local;
 use crate::sample::{Failure, Latencies, Sample};
 use crate::verdict::{Limit, Verdict};
 use client::{Holder, Outcome, Shared};
+use machine::own;
 use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
 use std::sync::atomic::Ordering;
@@ -66,7 +66,7 @@ impl HoldPlan {
             return Err(TOO_FEW.to_owned());
         }
         let needed = count as u64 + OTHER_DESCRIPTORS;
-        let limit = machine::raise_descriptor_limit(needed);
+        let limit = own::raise_descriptor_limit(needed);
         let has_own_descriptors = needed > limit;
         let mut threads = options.threads.unwrap_or(cpus()).min(count);
         if has_own_descriptors {
@@ -234,7 +234,7 @@ pub fn run(plan: &HoldPlan, watch: &mut dyn HoldWatch, start_ns: Option<u64>) ->
         if let Some(start) = start_ns {
             std::thread::sleep(Duration::from_nanos(start.saturating_sub(now_ns())));
         }
-        let (began, memory_before) = (Instant::now(), machine::resident_bytes());
+        let (began, memory_before) = (Instant::now(), own::resident_bytes());
         while began.elapsed() < end && !threads.iter().any(|t| t.is_finished()) {
             std::thread::sleep(LOOK);
             held = shared.held.load(Ordering::Relaxed);
@@ -247,7 +247,7 @@ pub fn run(plan: &HoldPlan, watch: &mut dyn HoldWatch, start_ns: Option<u64>) ->
                 break;
             }
         }
-        memory = machine::resident_bytes().saturating_sub(memory_before);
+        memory = own::resident_bytes().saturating_sub(memory_before);
         seconds = began.elapsed().as_secs_f64();
         shared.stop.store(true, Ordering::Relaxed);
         let joined = threads.into_iter().map(|t| t.join().expect("a holder does not panic"));
@@ -312,7 +312,7 @@ fn judge(plan: &HoldPlan, r: &HoldRecord) -> Verdict {
     }
     if of(Failure::NoPort) > 0 {
         limit = Limit::Generator;
-        let ports = machine::local_ports().map_or(0, u64::from) * plan.base.sources.len().max(1) as u64;
+        let ports = own::local_ports().map_or(0, u64::from) * plan.base.sources.len().max(1) as u64;
         evidence.push(format!(
             "{} connections found no local port: there are {ports} to one target; --source 127.0.1.0/26 (addresses of this \
              machine) gives as many again for each",

@@ -1,7 +1,7 @@
 //! What a judgement rests on: of one machine, or of several together.
 
 use crate::client::ThreadFacts;
-use crate::machine::Counters;
+use machine::own::Counters;
 use serde::{Deserialize, Serialize};
 
 /// Everything a judgement rests on.

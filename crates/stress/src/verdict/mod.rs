@@ -294,8 +294,8 @@ fn percent(part: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::machine::Counters;
     use crate::sample::Tally;
+    use machine::own::Counters;
 
     fn sample(answers: u64, latency_ms: u64) -> Sample {
         let mut tally = Tally::new(1);

@@ -1,4 +1,5 @@
-//! What this machine says of itself, from `/proc` and `/sys`. A file that is not there is a fact that is not known.
+//! What a run of the stress tool needs to know of this machine, from `/proc` and `/sys`: cheap enough to read while it is
+//! loaded. A file that is not there is a fact that is not known.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -37,9 +38,9 @@ pub struct InterfaceCounters {
 impl Counters {
     /// Reads them.
     pub fn read(interface: Option<&str>) -> Counters {
-        let snmp = read_to_string("/proc/net/snmp").unwrap_or_default();
-        let netstat = read_to_string("/proc/net/netstat").unwrap_or_default();
-        let devices = interface.map(|_| read_to_string("/proc/net/dev").unwrap_or_default());
+        let snmp = proc_net("snmp");
+        let netstat = proc_net("netstat");
+        let devices = interface.map(|_| proc_net("dev"));
         Counters {
             out_segments: pair(&snmp, "Tcp:", "OutSegs"),
             retransmits: pair(&snmp, "Tcp:", "RetransSegs"),
@@ -67,6 +68,11 @@ impl Counters {
     }
 }
 
+/// A file of `/proc/net`, of the network namespace that this thread is in (`/proc/net` is that of the process's first thread).
+pub fn proc_net(name: &str) -> String {
+    read_to_string(format!("/proc/thread-self/net/{name}")).unwrap_or_default()
+}
+
 /// A value of the two-line form of `/proc/net/snmp`: a line of names, then one of numbers.
 fn pair(text: &str, prefix: &str, name: &str) -> u64 {
     let mut lines = text.lines().filter(|l| l.starts_with(prefix));
@@ -89,7 +95,7 @@ pub fn interface_to(address: IpAddr) -> Option<String> {
     }
     let IpAddr::V4(address) = address else { return None };
     let wanted = u32::from_le_bytes(address.octets());
-    let table = read_to_string("/proc/net/route").ok()?;
+    let table = proc_net("route");
     let route = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let hex = |at: usize| u32::from_str_radix(fields.get(at)?, 16).ok();
@@ -121,7 +127,7 @@ pub fn local_ports() -> Option<u32> {
 }
 
 /// The first of them, and how many.
-pub(crate) fn local_port_range() -> Option<(u16, u32)> {
+pub fn local_port_range() -> Option<(u16, u32)> {
     let text = read_to_string("/proc/sys/net/ipv4/ip_local_port_range").ok()?;
     let mut numbers = text.split_ascii_whitespace().map(str::parse::<u16>);
     let (first, last) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
@@ -135,7 +141,7 @@ pub fn time_wait_reuse() -> Option<u32> {
 
 /// Connections in TIME_WAIT.
 pub fn time_waits() -> Option<u64> {
-    let text = read_to_string("/proc/net/sockstat").ok()?;
+    let text = proc_net("sockstat");
     let line = text.lines().find(|l| l.starts_with("TCP:"))?;
     let mut words = line.split_ascii_whitespace().skip_while(|w| *w != "tw");
     words.nth(1)?.parse().ok()

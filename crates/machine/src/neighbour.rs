@@ -1,11 +1,11 @@
 //! The program behind a target on this machine, and the CPUs that it may use. What `/proc` does not show is not known: programs of
 //! other users to who is not root, those in other network namespaces.
 
-use crate::plan::{Address, Http, Plan};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity};
 use std::fs::{read_dir, read_link, read_to_string};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
 
 /// States of sockets in `/proc/net`: a TCP socket that listens, a UDP socket without a peer.
 const LISTENS: &str = "0A";
@@ -17,27 +17,39 @@ const MOST: usize = 1024;
 
 /// Who answers at the target's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Neighbour {
-    /// The program's name and its process, the first of several.
-    pub(crate) name: String,
-    pub(crate) pid: u32,
-    /// The CPUs both it and the generator may run on, as `taskset -c` writes them. Empty: they share none.
-    pub(crate) shared: String,
+pub struct Neighbour {
+    /// The program's name.
+    pub name: String,
+    /// Its process, the first of several.
+    pub pid: u32,
+    /// The CPUs both it and this process may run on, as `taskset -c` writes them. Empty: they share none.
+    pub shared: String,
+}
+
+/// Where somebody answers.
+#[derive(Clone, Copy, Debug)]
+pub enum Endpoint<'a> {
+    /// A TCP socket that listens.
+    Tcp(SocketAddr),
+    /// A UDP socket without a peer.
+    Udp(SocketAddr),
+    /// A socket in the file system.
+    Unix(&'a Path),
 }
 
 /// Looks for it.
-pub(crate) fn of(plan: &Plan) -> Option<Neighbour> {
-    let inodes: Vec<u64> = match &plan.address {
-        Address::Tcp(target) => {
-            let (tables, state) = match plan.http {
-                Http::Three => (["udp", "udp6"], UNCONNECTED),
+pub fn of(endpoint: Endpoint) -> Option<Neighbour> {
+    let inodes: Vec<u64> = match endpoint {
+        Endpoint::Tcp(target) | Endpoint::Udp(target) => {
+            let (tables, state) = match endpoint {
+                Endpoint::Udp(_) => (["udp", "udp6"], UNCONNECTED),
                 _ => (["tcp", "tcp6"], LISTENS),
             };
             let tables = tables.map(|t| read_to_string(format!("/proc/net/{t}")).unwrap_or_default());
             let at = |line: &str| listener(line, state, target.ip(), target.port());
             tables.iter().flat_map(|t| t.lines()).filter_map(at).collect()
         }
-        Address::Unix(path) => {
+        Endpoint::Unix(path) => {
             let path = path.to_str()?;
             read_to_string("/proc/net/unix").ok()?.lines().filter_map(|line| unix_listener(line, path)).collect()
         }

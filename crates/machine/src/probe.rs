@@ -1,7 +1,6 @@
 //! A bare TCP handshake now and then, beside the run. The kernel answers a SYN without asking the application, but through
 //! the same queues as the answers: what it takes tells the way's part of a latency from the target's.
 
-use crate::plan::{Address, Http, Plan};
 use crate::system::tcp_facts;
 use socket2::SockRef;
 use std::net::{SocketAddr, TcpStream};
@@ -17,17 +16,14 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const BEFORE: usize = 3;
 
 /// The probing thread.
-pub(crate) struct Probe {
+pub struct Probe {
     running: Option<(Sender<()>, JoinHandle<Vec<u32>>, u32)>,
 }
 
 impl Probe {
-    pub(crate) fn start(plan: &Plan) -> Probe {
-        let address = match plan.address {
-            // QUIC's handshake is the application's: it tells nothing of the way.
-            Address::Tcp(address) if plan.http != Http::Three => address,
-            _ => return Probe { running: None },
-        };
+    /// Begins with a few handshakes; where there is no address, or nobody answers, it does nothing.
+    pub fn start(address: Option<SocketAddr>) -> Probe {
+        let Some(address) = address else { return Probe { running: None } };
         let before = (0..BEFORE).filter_map(|_| handshake_us(address)).min();
         let Some(before) = before else { return Probe { running: None } };
         let (stop, stopped) = channel::<()>();
@@ -42,7 +38,7 @@ impl Probe {
     }
 
     /// The round trip before and during the run (the median), microseconds.
-    pub(crate) fn finish(self) -> Option<(f64, f64)> {
+    pub fn finish(self) -> Option<(f64, f64)> {
         let (stop, thread, before) = self.running?;
         drop(stop);
         let mut times = thread.join().ok()?;

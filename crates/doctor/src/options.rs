@@ -1,0 +1,194 @@
+//! One table of all options of `doctor`, `nic` and `lab`: parsing, `--help` and the man page come from its rows.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+/// An option.
+pub(crate) struct Row {
+    pub(crate) long: &'static str,
+    /// What its value is called; `None`: it takes none.
+    pub(crate) value: Option<&'static str>,
+    pub(crate) help: &'static str,
+}
+
+/// A command: how it is called, what it does, its options.
+pub(crate) struct Command {
+    pub(crate) name: &'static str,
+    pub(crate) usages: &'static [(&'static str, &'static str)],
+    pub(crate) what: &'static str,
+    pub(crate) options: &'static [Row],
+    pub(crate) examples: &'static [(&'static str, &'static str)],
+    pub(crate) statuses: &'static str,
+}
+
+const fn row(long: &'static str, value: Option<&'static str>, help: &'static str) -> Row {
+    Row { long, value, help }
+}
+
+/// What was said.
+#[derive(Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) words: Vec<String>,
+    values: Vec<(&'static str, String)>,
+}
+
+impl Options {
+    /// An option's value; an option without one has an empty one.
+    pub(crate) fn value(&self, name: &str) -> Option<&str> {
+        self.values.iter().rev().find(|(n, _)| *n == name).map(|(_, v)| v.as_str())
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.value(name).is_some()
+    }
+
+    /// A time as `500ms`, `2s`, `1m`.
+    pub(crate) fn duration(&self, name: &str, default: Duration) -> Result<Duration, String> {
+        let Some(text) = self.value(name) else { return Ok(default) };
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit = match &text[digits.len()..] {
+            "ms" => 0.001,
+            "" | "s" => 1.0,
+            "m" => 60.0,
+            _ => return Err(format!("--{name} {text}: not a time (500ms, 2s, 1m)")),
+        };
+        let number: f64 = digits.parse().map_err(|_| format!("--{name} {text}: not a time (500ms, 2s, 1m)"))?;
+        let seconds = number * unit;
+        if (0.0..=3_600.0).contains(&seconds) {
+            Ok(Duration::from_secs_f64(seconds))
+        } else {
+            Err(format!("--{name} {text}: at most an hour"))
+        }
+    }
+
+    /// A number.
+    pub(crate) fn number(&self, name: &str, default: f64) -> Result<f64, String> {
+        let Some(text) = self.value(name) else { return Ok(default) };
+        let number: f64 = text.replace(',', "").parse().map_err(|_| format!("--{name} {text}: not a number"))?;
+        if number.is_finite() && number > 0.0 { Ok(number) } else { Err(format!("--{name} {text}: more than nothing")) }
+    }
+}
+
+impl Command {
+    /// Reads arguments; an error is a sentence for the user.
+    pub(crate) fn parse(&self, arguments: impl Iterator<Item = String>) -> Result<Options, String> {
+        let mut o = Options::default();
+        let mut arguments = arguments;
+        while let Some(argument) = arguments.next() {
+            let argument = if argument == "-h" { "--help".to_owned() } else { argument };
+            let Some(name) = argument.strip_prefix("--") else {
+                if argument.starts_with('-') && argument.len() > 1 {
+                    return Err(format!("unknown option {argument} (ironweir {} --help)", self.name));
+                }
+                o.words.push(argument);
+                continue;
+            };
+            let (name, given) = name.split_once('=').map_or((name, None), |(n, v)| (n, Some(v.to_owned())));
+            let row = self.options.iter().chain(ABOUT).find(|r| r.long == name);
+            let row = row.ok_or_else(|| format!("unknown option --{name} (ironweir {} --help)", self.name))?;
+            let value = match row.value {
+                None if given.is_some() => return Err(format!("--{name} takes no value")),
+                None => String::new(),
+                Some(what) => given.or_else(|| arguments.next()).ok_or_else(|| format!("--{name} requires {what}"))?,
+            };
+            o.values.push((row.long, value));
+        }
+        Ok(o)
+    }
+
+    /// `--help`, `--man`.
+    pub(crate) fn about(&self, o: &Options, version: &str) -> Option<String> {
+        if o.has("help") {
+            Some(self.help())
+        } else if o.has("man") {
+            Some(self.man(version))
+        } else if o.has("version") {
+            Some(format!("ironweir {} {version}\n", self.name))
+        } else {
+            None
+        }
+    }
+
+    fn help(&self) -> String {
+        let mut out = String::from("Usage:\n");
+        for (usage, what) in self.usages {
+            let _ = writeln!(out, "  {usage}\n      {what}");
+        }
+        let _ = writeln!(out, "\n{}\n\nOptions:", self.what);
+        for r in self.options.iter().chain(ABOUT) {
+            let name = format!("--{}{}", r.long, r.value.map(|v| format!(" {v}")).unwrap_or_default());
+            let _ = writeln!(out, "  {name:<22} {}", r.help);
+        }
+        out.push_str("\nExamples:\n");
+        for (line, what) in self.examples {
+            let _ = writeln!(out, "  {line}\n      {what}");
+        }
+        let _ = writeln!(out, "\nExit status: {}", self.statuses);
+        out
+    }
+
+    /// The man page, in troff.
+    fn man(&self, version: &str) -> String {
+        let escape = |text: &str| text.replace('\\', "\\e").replace('-', "\\-").replace('\'', "\\(aq");
+        let title = format!("IRONWEIR\\-{}", self.name.to_uppercase());
+        let mut out = format!(
+            ".TH {title} 1 \"\" \"Ironweir {version}\"\n.SH NAME\nironweir\\-{} \\- {}\n.SH SYNOPSIS\n",
+            self.name,
+            escape(self.what)
+        );
+        for (usage, what) in self.usages {
+            let _ = writeln!(out, ".TP\n.B {}\n{}", escape(usage), escape(what));
+        }
+        out.push_str(".SH OPTIONS\n");
+        for r in self.options.iter().chain(ABOUT) {
+            let value = r.value.map(|v| format!(" {v}")).unwrap_or_default();
+            let _ = writeln!(out, ".TP\n.B \\-\\-{}{}\n{}", escape(r.long), escape(&value), escape(r.help));
+        }
+        out.push_str(".SH EXAMPLES\n");
+        for (line, what) in self.examples {
+            let _ = writeln!(out, ".TP\n.B {}\n{}", escape(line), escape(what));
+        }
+        let _ = writeln!(out, ".SH EXIT STATUS\n{}", escape(self.statuses));
+        out
+    }
+}
+
+const ABOUT: &[Row] = &[
+    row("man", None, "Prints the man page."),
+    row("version", None, "Prints the version."),
+    row("help", None, "Prints this."),
+];
+
+/// `ironweir doctor`
+pub(crate) const DOCTOR: Command = Command {
+    name: "doctor",
+    usages: &[
+        ("ironweir doctor [--json]", "looks at this machine and its servers"),
+        ("ironweir doctor FILE.conf", "looks at a configuration too, which does not have to run"),
+        (
+            "ironweir doctor sysctl FILE",
+            "sorts kernel settings into what applies, is a no-op, was removed, is dangerous or garbled",
+        ),
+    ],
+    what: "Says what is wrong with this machine and its servers, by which numbers, and what cures it. Changes nothing.",
+    options: &[
+        row("json", None, "Findings (and plans, and sorted settings) as JSON."),
+        row("interval", Some("T"), "Between the two looks at what moves. Default: 1s."),
+        row("record", Some("FILE"), "Writes what was seen; - is the standard output, and nothing else is printed."),
+        row("facts", Some("FILE"), "Judges what --record wrote, instead of this machine."),
+        row(
+            "write",
+            Some("FILE"),
+            "sysctl: where the corrected profile goes (default: NAME-corrected.conf here; - prints it).",
+        ),
+    ],
+    examples: &[
+        ("ironweir doctor", "what is wrong now"),
+        ("ironweir doctor /etc/nginx/nginx.conf", "what will be wrong with this configuration on this machine"),
+        (
+            "ironweir doctor --record seen.json; ironweir doctor --facts seen.json",
+            "on one machine, and judged on another",
+        ),
+    ],
+    statuses: "0 nothing is wrong (notes do not count), 1 could not look, 3 a warning, 4 something critical.",
+};

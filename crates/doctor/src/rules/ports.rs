@@ -1,0 +1,130 @@
+//! Local ports: those that run out, and those that somebody else has.
+
+use super::{part, percent};
+use crate::facts::Facts;
+use crate::finding::{Finding, Sure, Weight};
+use crate::text::number;
+
+/// So much of the ports to one destination in use is near the end: the kernel's search slows down, then fails.
+const NEAR: f64 = 0.8;
+/// So much is the end.
+const GONE: f64 = 0.97;
+
+/// The range of local ports, and how many of them are not reserved.
+fn range(facts: &Facts) -> Option<(u64, u64, u64)> {
+    let [first, last] = facts.machine.numbers("net.ipv4.ip_local_port_range")[..] else { return None };
+    let reserved =
+        reserved(facts).iter().map(|&(from, to)| (to.min(last) + 1).saturating_sub(from.max(first))).sum::<u64>();
+    Some((first, last, (last + 1).saturating_sub(first).saturating_sub(reserved)))
+}
+
+/// `ip_local_reserved_ports`: `8080,9000-9100`.
+fn reserved(facts: &Facts) -> Vec<(u64, u64)> {
+    let text = facts.machine.settings.get("net.ipv4.ip_local_reserved_ports").map(String::as_str).unwrap_or_default();
+    let part = |part: &str| {
+        let (from, to) = part.split_once('-').unwrap_or((part, part));
+        Some((from.trim().parse().ok()?, to.trim().parse().ok()?))
+    };
+    text.split(',').filter_map(part).collect()
+}
+
+/// The ports from this machine to one destination are used up.
+pub(super) fn local_ports(facts: &Facts) -> Vec<Finding> {
+    let m = &facts.machine;
+    let Some((first, last, count)) = range(facts) else { return Vec::new() };
+    let full = m.sockets.destinations.iter().filter(|d| part(d.total, count) >= NEAR);
+    full.map(|d| {
+        let used = part(d.total, count);
+        let (weight, state) =
+            if used >= GONE { (Weight::Critical, "are used up") } else { (Weight::Warning, "are nearly used up") };
+        let what = format!("The local ports for connections from {} to {} {state} ({}).", d.from, d.to, percent(used));
+        let mut finding = Finding::new("local-ports-used-up", weight, what)
+            .seen(format!("{} connections, {} of them in TIME_WAIT", number(d.total), number(d.time_wait)), "sock_diag")
+            .seen(format!("{first} to {last}: {} ports", number(count)), "net.ipv4.ip_local_port_range, ip_local_reserved_ports")
+            .because("Each connection from one address to one address and port needs a local port of its own. Without one, connect() fails \
+                      with EADDRNOTAVAIL (\"Cannot assign requested address\"), and the proxy answers 502.");
+        if d.time_wait * 2 > d.total {
+            finding = finding
+                .cure("keep connections instead of closing them: upstream { keepalive 64; } with proxy_http_version 1.1 and an empty Connection header")
+                .cure("sysctl -w net.ipv4.tcp_tw_reuse=1");
+        }
+        if count < 50_000 {
+            finding = finding.cure("sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\", with what listens there in ip_local_reserved_ports (ironweir doctor ports)");
+        }
+        finding.cure("more addresses: proxy_bind, or more addresses or ports of the upstream")
+    })
+    .collect()
+}
+
+/// There are more TIME_WAITs than the kernel keeps.
+pub(super) fn time_waits(facts: &Facts) -> Vec<Finding> {
+    let m = &facts.machine;
+    let Some(max) = m.number("net.ipv4.tcp_max_tw_buckets") else { return Vec::new() };
+    let (waits, lost) = (m.sockstat.time_wait, m.added("TcpExt.TCPTimeWaitOverflow"));
+    if lost == 0 && part(waits, max) < NEAR {
+        return Vec::new();
+    }
+    let what = format!("TIME_WAIT is full: {} of {} places.", number(waits), number(max));
+    let finding = Finding::new("time-wait-full", Weight::Warning, what)
+        .seen(format!("{} connections in TIME_WAIT", number(waits)), "/proc/net/sockstat")
+        .seen(format!("{} were ended without it in {:.1} s", number(lost), m.seconds), "TcpExt.TCPTimeWaitOverflow")
+        .because("A connection that skips TIME_WAIT can hand its late segments to the next one on the same ports. Where it is full, this \
+                  machine closes too many connections that it could keep.")
+        .cure("keep connections (keepalive in upstream blocks, keepalive_timeout for clients)")
+        .cure(format!("sysctl -w net.ipv4.tcp_max_tw_buckets={}", (max * 4).max(262_144)));
+    vec![finding]
+}
+
+/// A port that a configuration wants to listen on is somebody else's.
+pub(super) fn thieves(facts: &Facts) -> Vec<Finding> {
+    let m = &facts.machine;
+    let mut found = Vec::new();
+    for conf in &facts.configurations {
+        for listen in conf.listens.iter().filter(|l| l.port != 0) {
+            let Some(l) = m.sockets.listeners.iter().find(|l| l.port == listen.port) else { continue };
+            let Some(holder) = m.holder(l.inode).filter(|p| !conf.is_own(&p.name)) else { continue };
+            let what = format!("Port {} is held by {} (process {}).", l.port, holder.name, holder.pid);
+            found.push(
+                Finding::new("port-taken", Weight::Critical, what)
+                    .seen(format!("{} listens", l.address), "sock_diag")
+                    .seen(format!("listen {}", listen.address), &listen.place)
+                    .because("A start fails with \"bind() failed (98: Address already in use)\".")
+                    .cure(format!("end it (kill {}), or listen on another port", holder.pid))
+                    .sure(Sure::Likely),
+            );
+        }
+    }
+    found
+}
+
+/// Services listen in the range from which the kernel takes local ports.
+pub(super) fn unreserved(facts: &Facts) -> Vec<Finding> {
+    let Some((first, last, _)) = range(facts) else { return Vec::new() };
+    let reserved = reserved(facts);
+    let is_free = |port: u64| !reserved.iter().any(|r| (r.0..=r.1).contains(&port));
+    // What was configured, not whatever port the kernel gave to a program that asked for any.
+    let wanted = facts.configurations.iter().flat_map(|c| &c.listens).map(|l| u64::from(l.port));
+    let mut exposed: Vec<u64> = wanted.filter(|p| (first..=last).contains(p) && is_free(*p)).collect();
+    exposed.sort_unstable();
+    exposed.dedup();
+    if exposed.is_empty() {
+        return Vec::new();
+    }
+    let list = exposed.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    let what = format!("A client can take a port that a service needs: {list}.");
+    let mut all: Vec<String> = facts
+        .machine
+        .settings
+        .get("net.ipv4.ip_local_reserved_ports")
+        .filter(|t| !t.is_empty())
+        .cloned()
+        .into_iter()
+        .collect();
+    all.push(list.clone());
+    let finding = Finding::new("ports-unreserved", Weight::Note, what)
+        .seen(format!("{first} to {last}"), "net.ipv4.ip_local_port_range")
+        .seen(format!("ports {list}"), "listen in the configuration")
+        .because("While the service is down, the kernel may give its port to an outgoing connection; the service then fails to start.")
+        .cure(format!("sysctl -w net.ipv4.ip_local_reserved_ports={}", all.join(",")));
+    vec![finding]
+}

@@ -1,0 +1,145 @@
+use super::judge;
+use crate::facts::Facts;
+use crate::finding::{Finding, Weight};
+use machine::cgroup::{Cgroup, Pressure};
+use machine::counters::{Conntrack, Softnet};
+use machine::kernel_log::Line;
+use machine::processes::Process;
+use machine::sockets::{Destination, Listener};
+
+/// A machine that nothing is wrong with.
+fn healthy() -> Facts {
+    let mut facts = Facts::default();
+    let m = &mut facts.machine;
+    (m.seconds, m.up_s, m.cpus, m.memory) = (1.0, 5_000.0, 4, (8 << 30, 6 << 30));
+    for (name, value) in [
+        ("fs.file-nr", "900 0 800000"),
+        ("net.core.somaxconn", "4096"),
+        ("net.ipv4.ip_local_port_range", "32768 60999"),
+        ("net.ipv4.tcp_keepalive_time", "7200"),
+        ("net.ipv4.tcp_max_orphans", "32768"),
+        ("net.ipv4.tcp_max_tw_buckets", "32768"),
+        ("net.ipv4.tcp_mem", "90000 120000 180000"),
+    ] {
+        m.settings.insert(name.into(), value.into());
+    }
+    let listener = Listener { address: "0.0.0.0:80".into(), port: 80, backlog: 511, inode: 7, ..Listener::default() };
+    m.sockets.listeners = vec![listener];
+    m.processes = vec![Process {
+        pid: 40,
+        name: "nginx".into(),
+        state: 'S',
+        descriptors: Some(30),
+        descriptor_limit: Some(1024),
+        listens: vec![7],
+        ..Process::default()
+    }];
+    (m.before.counters, m.now.counters) = ([("Tcp.OutSegs".into(), 10)].into(), [("Tcp.OutSegs".into(), 9_010)].into());
+    m.now.softnet = vec![Softnet { processed: 100, ..Softnet::default() }];
+    m.before.softnet = vec![Softnet::default()];
+    m.conntrack = Some(Conntrack { count: 5, max: 65_536, established_s: 432_000 });
+    m.pressure = Some(Pressure::default());
+    facts
+}
+
+/// What is found after one change.
+fn after(change: impl FnOnce(&mut machine::Facts)) -> Vec<Finding> {
+    let mut facts = healthy();
+    change(&mut facts.machine);
+    judge(&facts)
+}
+
+fn count(m: &mut machine::Facts, name: &str, value: u64) {
+    m.now.counters.insert(name.into(), value);
+}
+
+/// The only finding.
+fn only(findings: Vec<Finding>) -> (&'static str, Weight) {
+    assert_eq!(findings.len(), 1, "{findings:#?}");
+    let f = &findings[0];
+    assert!(!f.evidence.is_empty() && !f.why.is_empty() && f.what.ends_with('.'), "{f:?}");
+    (f.id, f.weight)
+}
+
+#[test]
+fn nothing_is_wrong() {
+    assert_eq!(judge(&healthy()), []);
+}
+
+#[test]
+fn each_fault_alone_is_found_and_nothing_else() {
+    use Weight::{Critical, Note, Warning};
+    assert_eq!(only(after(|m| m.sockets.listeners[0].queue = 512)), ("accept-queue-full", Critical));
+    assert_eq!(only(after(|m| m.sockets.listeners[0].queue = 450)), ("accept-queue-full", Warning));
+    let overflows = |m: &mut machine::Facts| count(m, "TcpExt.ListenOverflows", 9);
+    assert_eq!(only(after(overflows)), ("accept-queue-overflowed", Critical));
+    let long_ago = |m: &mut machine::Facts| {
+        overflows(m);
+        m.before.counters.insert("TcpExt.ListenOverflows".into(), 9);
+    };
+    assert_eq!(only(after(long_ago)), ("accept-queue-overflowed", Note));
+    let unix = |m: &mut machine::Facts| {
+        let l = Listener { address: "/run/php.sock".into(), queue: 8, backlog: 8, inode: 9, ..Listener::default() };
+        m.sockets.listeners.push(l);
+    };
+    assert_eq!(only(after(unix)), ("unix-queue-full", Critical));
+    assert_eq!(only(after(|m| count(m, "TcpExt.TCPReqQFullDrop", 3))), ("syn-queue-full", Critical));
+    assert_eq!(only(after(|m| m.processes[0].state = 'T')), ("server-stopped", Critical));
+    assert_eq!(only(after(|m| m.processes[0].stopped_threads = 1)), ("server-stopped", Critical));
+    let ports = |total| Destination {
+        from: "10.0.0.1".into(),
+        to: "10.0.0.2:80".into(),
+        total,
+        established: 2,
+        time_wait: total - 2,
+    };
+    assert_eq!(only(after(|m| m.sockets.destinations = vec![ports(28_232)])), ("local-ports-used-up", Critical));
+    assert_eq!(only(after(|m| m.sockets.destinations = vec![ports(24_000)])), ("local-ports-used-up", Warning));
+    assert_eq!(after(|m| m.sockets.destinations = vec![ports(14_000)]), []);
+    assert_eq!(only(after(|m| m.sockstat.time_wait = 32_700)), ("time-wait-full", Warning));
+    assert_eq!(only(after(|m| m.sockstat.memory_pages = 130_000)), ("tcp-memory", Warning));
+    assert_eq!(only(after(|m| m.sockstat.memory_pages = 190_000)), ("tcp-memory", Critical));
+    assert_eq!(only(after(|m| m.sockstat.orphans = 30_000)), ("orphans", Warning));
+    assert_eq!(only(after(|m| count(m, "Tcp.RetransSegs", 400))), ("loss", Warning));
+    let syns = |m: &mut machine::Facts| {
+        m.now.counters.extend([("Tcp.RetransSegs".into(), 400), ("TcpExt.TCPSynRetrans".into(), 390)]);
+    };
+    assert_eq!(only(after(syns)), ("syns-lost", Warning));
+    assert_eq!(only(after(|m| m.now.softnet[0].dropped = 4)), ("backlog-drops", Critical));
+    let full = Conntrack { count: 65_536, max: 65_536, established_s: 432_000 };
+    assert_eq!(only(after(|m| m.conntrack = Some(full))), ("conntrack-full", Critical));
+    let short = Conntrack { count: 5, max: 65_536, established_s: 90 };
+    assert_eq!(only(after(|m| m.conntrack = Some(short))), ("idle-reset", Warning));
+    assert_eq!(only(after(|m| m.processes[0].descriptors = Some(1_020))), ("descriptors", Critical));
+    assert_eq!(
+        only(after(|m| drop(m.settings.insert("fs.file-nr".into(), "790000 0 800000".into())))),
+        ("file-max", Critical)
+    );
+    let group = Cgroup { cpus: Some(0.1), periods: 100, throttled: 60, ..Cgroup::default() };
+    assert_eq!(only(after(|m| m.processes[0].cgroup = Some(group))), ("cpu-limit", Warning));
+    let group = Cgroup { memory: Some((99, 100)), oom_kills: 1, ..Cgroup::default() };
+    assert_eq!(only(after(|m| m.processes[0].cgroup = Some(group))), ("memory-limit", Warning));
+    assert_eq!(
+        only(after(|m| m.pressure = Some(Pressure { io_full: 50.0, ..Pressure::default() }))),
+        ("disk", Warning)
+    );
+    assert_eq!(only(after(|m| m.memory.1 = 1 << 20)), ("memory", Critical));
+    let line = |text: &str| vec![Line { at_s: 4_990.0, text: text.into() }];
+    let said = |text: &str| only(after(|m| m.kernel_log = line(text)));
+    assert_eq!(said("TCP: out of memory -- consider tuning tcp_mem"), ("kernel-tcp-memory", Warning));
+    assert_eq!(said("TCP: too many orphaned sockets"), ("kernel-orphans", Warning));
+    assert_eq!(said("nf_conntrack: nf_conntrack: table full, dropping packet"), ("kernel-conntrack", Warning));
+    assert_eq!(
+        said("request_sock_TCP: Possible SYN flooding on port 80. Sending cookies."),
+        ("kernel-syn-flood", Warning)
+    );
+}
+
+#[test]
+fn the_heaviest_comes_first() {
+    let found = after(|m| {
+        m.sockstat.orphans = 30_000;
+        m.sockets.listeners[0].queue = 600;
+    });
+    assert_eq!(found.iter().map(|f| f.id).collect::<Vec<_>>(), ["accept-queue-full", "orphans"]);
+}
