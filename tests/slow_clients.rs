@@ -16,8 +16,8 @@ const CLIENTS: usize = 4;
 const BODY: usize = 8 << 20;
 /// What the worker may hold for them in all, kB. For each `proxy_buffers` (36 kB), a piece of 64 kB on its way through a filter, and
 /// some buffers of connections: under 0.5 MB. The rest is what an allocator keeps in pages that are partly used. Before there was a
-/// bound it was what the kernel did not take of the answers, at least once: 20 MB and more.
-const BOUND: usize = 8 << 10;
+/// bound it was what the kernel did not take of the answers, at least once: 30 MB and more.
+const BOUND: usize = 16 << 10;
 /// Nothing has moved for so long: everybody on the way waits.
 const STAND: Duration = Duration::from_millis(150);
 

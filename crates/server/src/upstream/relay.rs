@@ -31,7 +31,7 @@ use wire::http1::response::ResponseHead;
 const LEAST_ROOM: usize = 1024;
 /// Bytes of one answer that are read, and perhaps written to a file, before other requests of the thread get their turn. A peer that
 /// sends as fast as they are read would have the thread to itself otherwise, and clients that have just come would wait.
-const TURN: u64 = 256 * 1024;
+const TURN: u64 = 64 * 1024;
 /// Pieces that filters work on before others get their turn.
 const PIECES: u32 = 2;
 
