@@ -291,6 +291,21 @@ fn a_request_above_the_last_stream_of_goaway_goes_elsewhere() {
 }
 
 #[test]
+fn data_before_a_head_is_no_answer() {
+    // As text it would be one of HTTP/1.
+    let forged = b"HTTP/1.1 200 OK\r\nX-Forged: yes\r\nContent-Length: 2\r\n\r\n";
+    let port = raw(move |stream, id, _| {
+        let _ = stream.write_all(&frame(kind::DATA, 0, id, forged));
+        let _ = stream.write_all(&ok(id));
+    });
+    let server = front(port);
+    let answer = server.get("/");
+    assert_eq!((answer.status, answer.header("X-Forged")), (502, None));
+    let log = server.error_log();
+    assert!(log.contains("upstream sent DATA before HEADERS while reading response header from upstream"), "{log}");
+}
+
+#[test]
 fn floods_of_a_peer_cost_it_the_connection() {
     /// The frames of a flood on a stream.
     type Frames = fn(u32) -> Vec<u8>;

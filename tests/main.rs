@@ -44,6 +44,7 @@ mod proxy;
 mod recorded_requests;
 mod reload;
 mod rewrite;
+mod slow_clients;
 mod static_files;
 mod sticky;
 mod stream;

@@ -254,6 +254,23 @@ fn an_upgraded_connection_is_a_tunnel() {
 }
 
 #[test]
+fn a_switch_of_protocols_that_nobody_asked_for_is_no_answer() {
+    let backend =
+        Backend::start(|_| Reply::Keep(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\nhello".into()));
+    let server =
+        Site::server("location / { proxy_pass http://127.0.0.1:@BACKEND@; }").set("BACKEND", backend.port).start();
+    let mut client = server.connect();
+    assert_eq!(client.get("/").status, 502);
+    // The client's connection is its own as before.
+    assert_eq!(client.get("/").status, 502);
+    let log = server.error_log();
+    assert!(
+        log.contains("upstream switched protocols though nobody asked it to while reading response header"),
+        "{log}"
+    );
+}
+
+#[test]
 fn proxy_bind_transparent() {
     // Foreign addresses are root's to use; the worker is somebody else and keeps the right.
     if !rustix::process::geteuid().is_root() {

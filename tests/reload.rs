@@ -59,18 +59,6 @@ fn tunnel(server: &Server) -> Client {
     client
 }
 
-/// Resident memory of the worker processes, kB.
-fn memory(server: &Server) -> usize {
-    let master = server.read("logs/nginx.pid").trim().to_owned();
-    let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default();
-    let of = |pid: &str| {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
-        line.trim().trim_end_matches(" kB").parse::<usize>().ok()
-    };
-    children.split_whitespace().filter_map(of).sum()
-}
-
 #[test]
 fn twenty_reloads_in_five_seconds_lose_nothing() {
     let backend = slow_backend();
@@ -102,7 +90,7 @@ fn twenty_reloads_in_five_seconds_lose_nothing() {
                 fresh.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let before = memory(server);
+        let before = server.memory_kb();
         for number in 0..RELOADS {
             server.signal(Signal::HUP);
             std::thread::sleep(Duration::from_millis(250));
@@ -118,7 +106,7 @@ fn twenty_reloads_in_five_seconds_lose_nothing() {
         stop.store(true, Ordering::Relaxed);
         newcomers.join().expect("every new connection is answered");
         // One old configuration may be held by the thread for its next turn; twenty would show.
-        assert!(wait(|| memory(server) < before + before / 2), "{} kB after {before} kB", memory(server));
+        assert!(wait(|| server.memory_kb() < before + before / 2), "{} kB after {before} kB", server.memory_kb());
     });
     assert!(fresh.load(Ordering::Relaxed) > 100);
 }

@@ -130,9 +130,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Runs a test with a connection of a client that speaks HTTP/2.
 pub fn with_http2<F: Future<Output = ()>>(server: &Server, test: impl FnOnce(SendRequest<Bytes>) -> F) {
+    with_http2_at(server.port, test);
+}
+
+/// The same with a server's other port.
+pub fn with_http2_at<F: Future<Output = ()>>(port: u16, test: impl FnOnce(SendRequest<Bytes>) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let stream = tokio::net::TcpStream::connect(("127.0.0.1", server.port)).await.unwrap();
+        let stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
         let (requests, connection) =
             h2::client::Builder::new().initial_window_size(1 << 20).handshake(stream).await.unwrap();
         tokio::select! {

@@ -19,7 +19,7 @@ pub use beside::{Beside, program};
 pub use client::{Client, Response, find};
 pub use dns::Dns;
 pub use folder::{Folder, Port};
-pub use http2::{Asked, Http2Backend, read_all, send_all, with_http2};
+pub use http2::{Asked, Http2Backend, read_all, send_all, with_http2, with_http2_at};
 pub use pebble::{Pebble, Ways, has_pebble, pebble_files};
 pub use server::{Program, Server, Site, wait};
 pub use stress::{Json, run_stress, stress, text};

@@ -194,6 +194,18 @@ impl Server {
         assert!(found, "{name} never had {text:?}:\n{}", self.read(name));
     }
 
+    /// Resident memory of its worker processes, kB.
+    pub fn memory_kb(&self) -> usize {
+        let master = self.read("logs/nginx.pid").trim().to_owned();
+        let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default();
+        let of = |pid: &str| {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+            line.trim().trim_end_matches(" kB").parse::<usize>().ok()
+        };
+        children.split_whitespace().filter_map(of).sum()
+    }
+
     /// Sends it a signal, once it has written its pid: until then it does not listen to signals, as nginx.
     pub fn signal(&self, signal: rustix::process::Signal) {
         self.wait_for("logs/nginx.pid", "\n");

@@ -12,6 +12,13 @@ use std::task::{Context, Poll};
 pub const DIRECT: usize = 4096;
 /// A file stretch of at most this size is read into memory and leaves with the head in one call.
 const INLINE_FILE: u64 = 16 * 1024;
+/// But only while less than this waits: for a client that takes nothing, what is in a file stays there. As much as a batch of
+/// pipelined answers (`http1::PIPELINE_FLUSH`).
+const INLINE_BEHIND: u64 = 64 * 1024;
+/// A buffer that grew over this for a slow client is given back once it is empty.
+const KEEP_CAPACITY: usize = 64 * 1024;
+/// Less than this in front of the queue, written already, is not worth moving the rest for.
+const LEAST_MOVE: usize = 4096;
 /// One sendfile call sends at most this much, so that other connections of the thread get their turn
 /// (nginx's `sendfile_max_chunk`, 2m).
 const SENDFILE_CHUNK: u64 = 2 * 1024 * 1024;
@@ -65,6 +72,7 @@ impl Output {
 
     /// Adds bytes to the queue.
     pub fn push_bytes(&mut self, bytes: &[u8]) {
+        self.make_room(bytes.len());
         self.bytes.extend_from_slice(bytes);
         self.queued += bytes.len() as u64;
     }
@@ -79,12 +87,44 @@ impl Output {
                 self.push_bytes(bytes);
                 Ok(())
             }
-            Chunk::File { file, offset, len } if len <= INLINE_FILE => self.push_inline(file, offset, len),
+            Chunk::File { file, offset, len } if len <= INLINE_FILE && self.waiting() < INLINE_BEHIND => {
+                self.push_inline(file, offset, len)
+            }
             Chunk::File { file, offset, len } => {
-                self.files.push_back(FilePart { at: self.bytes.len(), file: file.clone(), offset, len });
-                self.queued += len;
+                self.push_file(file, offset, len);
                 Ok(())
             }
+        }
+    }
+
+    /// Stretches that follow each other in one file are one part: their number stays small however small they come.
+    fn push_file(&mut self, file: &Rc<OwnedFd>, offset: u64, len: u64) {
+        self.queued += len;
+        let at = self.bytes.len();
+        match self.files.back_mut() {
+            Some(part) if part.at == at && part.offset + part.len == offset && Rc::ptr_eq(&part.file, file) => {
+                part.len += len;
+            }
+            _ => self.files.push_back(FilePart { at, file: file.clone(), offset, len }),
+        }
+    }
+
+    /// Before the buffer grows, what was written leaves it: a queue that is never quite empty would keep its whole past.
+    fn make_room(&mut self, len: usize) {
+        if self.start < LEAST_MOVE || self.bytes.capacity() - self.bytes.len() >= len {
+            return;
+        }
+        self.bytes.drain(..self.start);
+        self.files.iter_mut().for_each(|part| part.at -= self.start);
+        self.start = 0;
+    }
+
+    /// All bytes are written.
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.start = 0;
+        if self.bytes.capacity() > KEEP_CAPACITY {
+            self.bytes = Vec::new();
         }
     }
 
@@ -99,10 +139,10 @@ impl Output {
         self.written += n as u64;
         if n < before {
             self.start += n;
+            self.make_room(bytes.len());
             self.bytes.extend_from_slice(bytes);
         } else {
-            self.bytes.clear();
-            self.start = 0;
+            self.clear();
             self.bytes.extend_from_slice(&bytes[n - before..]);
         }
         Ok(())
@@ -110,6 +150,7 @@ impl Output {
 
     fn push_inline(&mut self, file: &Rc<OwnedFd>, offset: u64, len: u64) -> io::Result<()> {
         let mut got = 0;
+        self.make_room(len as usize);
         self.bytes.reserve(len as usize);
         while got < len {
             let before = self.bytes.len();
@@ -204,8 +245,7 @@ impl Output {
             }
         }
         if self.is_empty() {
-            self.bytes.clear();
-            self.start = 0;
+            self.clear();
         }
     }
 
@@ -232,10 +272,7 @@ impl Output {
         match chunk {
             Chunk::Bytes(bytes) => self.push_bytes(bytes),
             Chunk::File { len: 0, .. } => {}
-            Chunk::File { file, offset, len } => {
-                self.files.push_back(FilePart { at: self.bytes.len(), file: file.clone(), offset, len });
-                self.queued += len;
-            }
+            Chunk::File { file, offset, len } => self.push_file(file, offset, len),
         }
     }
 

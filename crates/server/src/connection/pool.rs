@@ -3,7 +3,7 @@
 use super::{Client, Session};
 use crate::request::Request;
 use crate::snapshot::Shot;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 /// Size of the buffers that requests are read into.
@@ -12,8 +12,11 @@ pub const BUFFER: usize = 16 * 1024;
 const KEEP: usize = 1024;
 /// A buffer that grew over this is freed.
 const KEEP_CAPACITY: usize = 64 * 1024;
+/// Buffers that grew at all are kept so many at most, 4 MB: those of a crowd of slow clients go back to the system.
+const KEEP_GROWN: usize = 64;
 
 thread_local! {
+    static GROWN: Cell<usize> = const { Cell::new(0) };
     static BUFFERS: RefCell<Vec<Vec<u8>>> = const { RefCell::new(Vec::new()) };
     // Boxed: a request is moved around by its box, in the pool as outside.
     #[allow(clippy::vec_box)]
@@ -22,7 +25,11 @@ thread_local! {
 
 /// An empty buffer with at least [`BUFFER`] bytes of room.
 pub fn take_buffer() -> Vec<u8> {
-    BUFFERS.with_borrow_mut(Vec::pop).unwrap_or_else(|| Vec::with_capacity(BUFFER))
+    let Some(buffer) = BUFFERS.with_borrow_mut(Vec::pop) else { return Vec::with_capacity(BUFFER) };
+    if buffer.capacity() > BUFFER {
+        GROWN.set(GROWN.get() - 1);
+    }
+    buffer
 }
 
 /// Gives a buffer back.
@@ -30,9 +37,11 @@ pub fn give_buffer(mut buffer: Vec<u8>) {
     if buffer.capacity() < BUFFER || buffer.capacity() > KEEP_CAPACITY {
         return;
     }
+    let grown = GROWN.get() + usize::from(buffer.capacity() > BUFFER);
     buffer.clear();
     BUFFERS.with_borrow_mut(|all| {
-        if all.len() < KEEP {
+        if all.len() < KEEP && grown <= KEEP_GROWN {
+            GROWN.set(grown);
             all.push(buffer);
         }
     });
@@ -63,5 +72,6 @@ pub fn give_request(mut r: Box<Request>) {
 /// Drops what is kept: before a snapshot goes, its last users must.
 pub fn clear() {
     BUFFERS.with_borrow_mut(Vec::clear);
+    GROWN.set(0);
     REQUESTS.with_borrow_mut(Vec::clear);
 }

@@ -9,7 +9,7 @@ use crate::config::set;
 use crate::config::types::TypeSet;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, http};
-use crate::request::filter::{BodyFilter, Chunk, Rest};
+use crate::request::filter::{BodyFilter, Chunk, Held, PIECE, Rest};
 use crate::request::include::Include;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
@@ -139,6 +139,7 @@ pub fn filter(r: &mut Request) -> Filtered {
         parser: Parser::new(length),
         state: State { silent, ..State::default() },
         waiting: false,
+        stuffed: false,
         held: VecDeque::new(),
         room: Vec::new(),
     }));
@@ -204,20 +205,17 @@ struct Ssi {
     state: State,
     /// For an include whose answer later commands may depend on.
     waiting: bool,
+    /// For the client to take what has been made.
+    stuffed: bool,
     /// What came meanwhile.
     held: VecDeque<Held>,
     /// Where pieces of files are read to.
     room: Vec<u8>,
 }
 
-enum Held {
-    Piece(Vec<u8>, bool),
-    Include(Include),
-}
-
 impl Ssi {
     fn feed(&mut self, r: &mut Request, piece: &[u8], last: bool, rest: &mut Rest<'_>) -> io::Result<()> {
-        if self.waiting {
+        if self.waiting || self.stuffed {
             self.held.push_back(Held::Piece(piece.to_vec(), last));
             return Ok(());
         }
@@ -245,6 +243,12 @@ impl Ssi {
                     if self.waiting {
                         self.held.push_front(Held::Piece(piece[at..].to_vec(), last));
                         return Ok(());
+                    }
+                    if self.state.out.len() as u64 >= PIECE && at < piece.len() {
+                        // Values may be much longer than the commands that name them: the client first takes these.
+                        self.stuffed = true;
+                        self.held.push_front(Held::Piece(piece[at..].to_vec(), last));
+                        return self.flush(r, false, rest);
                     }
                 }
             }
@@ -288,7 +292,7 @@ impl BodyFilter for Ssi {
     }
 
     fn include(&mut self, r: &mut Request, include: Include, mut rest: Rest<'_>) -> io::Result<()> {
-        if self.waiting {
+        if self.waiting || self.stuffed {
             self.held.push_back(Held::Include(include));
             return Ok(());
         }
@@ -302,9 +306,14 @@ impl BodyFilter for Ssi {
         self.waiting
     }
 
+    fn is_stuffed(&self) -> bool {
+        self.stuffed
+    }
+
     fn resume(&mut self, r: &mut Request, mut rest: Rest<'_>) -> io::Result<()> {
-        self.waiting = false;
+        (self.waiting, self.stuffed) = (false, false);
         while !self.waiting
+            && !self.stuffed
             && let Some(held) = self.held.pop_front()
         {
             match held {

@@ -5,12 +5,13 @@ use crate::config::complex::Complex;
 use crate::config::set;
 use crate::config::types::TypeSet;
 use crate::config::{Directive, Scope, http};
-use crate::request::filter::{BodyFilter, Chunk, Rest};
+use crate::request::filter::{BodyFilter, Chunk, Held, PIECE, Rest};
 use crate::request::include::Include;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
 use crate::settings;
 use conf::{Node, Problem};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -83,7 +84,8 @@ pub fn filter(r: &mut Request) -> Filtered {
     }
     r.in_memory = true;
     let replaced = vec![None; search.strings.len()];
-    r.body_filters.push(Box::new(Sub { search, pairs, once, replaced, held: Vec::new(), room: Vec::new() }));
+    let (held, stuffed, room) = (Vec::new(), VecDeque::new(), Vec::new());
+    r.body_filters.push(Box::new(Sub { search, pairs, once, replaced, held, stuffed, room }));
     Filtered::Next
 }
 
@@ -150,13 +152,15 @@ struct Sub {
     replaced: Vec<Option<Text>>,
     /// The beginning of a string, perhaps.
     held: Vec<u8>,
+    /// What is not looked through yet, since much came of what was.
+    stuffed: VecDeque<Held>,
     /// Where pieces of files are read to.
     room: Vec<u8>,
 }
 
 impl Sub {
     fn is_done(&self) -> bool {
-        self.once && self.held.is_empty() && self.replaced.iter().all(Option::is_some)
+        self.once && self.held.is_empty() && self.stuffed.is_empty() && self.replaced.iter().all(Option::is_some)
     }
 
     fn piece(&mut self, r: &mut Request, piece: &[u8], last: bool, rest: &mut Rest<'_>) -> io::Result<()> {
@@ -181,6 +185,11 @@ impl Sub {
                     from = place + self.search.strings[number].0.len();
                     at = from;
                 }
+            }
+            if out.len() as u64 >= PIECE && at < text.len() {
+                // Replacements may be much longer than what they replace: the client first takes these.
+                self.stuffed.push_front(Held::Piece(text[at..].to_vec(), last));
+                return rest.push(r, Chunk::Bytes(&out), false);
             }
         };
         let kept = text[end..].to_vec();
@@ -211,12 +220,46 @@ impl BodyFilter for Sub {
             return rest.push(r, chunk, last);
         }
         let mut room = std::mem::take(&mut self.room);
-        let result = chunk.pieces(last, &mut room, |piece, last| self.piece(r, piece, last, &mut rest));
+        let result = chunk.pieces(last, &mut room, |piece, last| match self.stuffed.back_mut() {
+            Some(Held::Piece(held, over)) => {
+                held.extend_from_slice(piece);
+                *over = last;
+                Ok(())
+            }
+            Some(Held::Include(_)) => {
+                self.stuffed.push_back(Held::Piece(piece.to_vec(), last));
+                Ok(())
+            }
+            None => self.piece(r, piece, last, &mut rest),
+        });
         self.room = room;
         result
     }
 
-    fn include(&mut self, r: &mut Request, include: Include, mut rest: Rest<'_>) -> io::Result<()> {
+    fn is_stuffed(&self) -> bool {
+        !self.stuffed.is_empty()
+    }
+
+    fn resume(&mut self, r: &mut Request, mut rest: Rest<'_>) -> io::Result<()> {
+        match self.stuffed.pop_front() {
+            Some(Held::Piece(piece, last)) => self.piece(r, &piece, last, &mut rest),
+            Some(Held::Include(include)) => self.pass(r, include, rest),
+            None => Ok(()),
+        }
+    }
+
+    fn include(&mut self, r: &mut Request, include: Include, rest: Rest<'_>) -> io::Result<()> {
+        if self.stuffed.is_empty() {
+            return self.pass(r, include, rest);
+        }
+        self.stuffed.push_back(Held::Include(include));
+        Ok(())
+    }
+}
+
+impl Sub {
+    /// An include comes behind what was held before it.
+    fn pass(&mut self, r: &mut Request, include: Include, mut rest: Rest<'_>) -> io::Result<()> {
         let held = std::mem::take(&mut self.held);
         if !held.is_empty() {
             rest.push(r, Chunk::Bytes(&held), false)?;

@@ -12,6 +12,14 @@ use std::rc::Rc;
 /// the thread do not wait long.
 pub const PIECE: u64 = 64 * 1024;
 
+/// What came to a filter while it could not take it.
+pub enum Held {
+    /// Bytes, and whether they are the last.
+    Piece(Vec<u8>, bool),
+    /// An answer that has its place here.
+    Include(Include),
+}
+
 /// A piece of a body.
 #[derive(Clone, Copy)]
 pub enum Chunk<'a> {
@@ -116,9 +124,15 @@ pub trait BodyFilter {
         false
     }
 
-    /// They have.
+    /// They have; or there is room for more ([`BodyFilter::is_stuffed`]).
     fn resume(&mut self, _r: &mut Request, _rest: Rest<'_>) -> io::Result<()> {
         Ok(())
+    }
+
+    /// Whether it holds bytes back because it has made much of those before them already: it is to be resumed once the
+    /// client has taken that. Until then it should be given no more than is under way.
+    fn is_stuffed(&self) -> bool {
+        false
     }
 
     /// Whether this is where answers of subrequests come in.
@@ -148,34 +162,6 @@ impl Rest<'_> {
     }
 }
 
-/// A file on its way through filters that need its bytes.
-pub struct Pending {
-    /// The file.
-    pub file: Rc<OwnedFd>,
-    /// What has not been read yet.
-    pub offset: u64,
-    /// How much that is.
-    pub len: u64,
-}
-
-/// Sends what is left of a file, waiting for the client after each piece.
-pub async fn finish_pending(r: &mut Request, pending: Pending) -> Verdict {
-    let Pending { file, mut offset, mut len } = pending;
-    while len > 0 {
-        let n = len.min(PIECE);
-        if let Err(e) = run(r, Chunk::File { file: &file, offset, len: n }, n == len) {
-            return r.broken(&e);
-        }
-        (offset, len) = (offset + n, len - n);
-        if len > 0
-            && let Err(verdict) = flow::flush(r).await
-        {
-            return verdict;
-        }
-    }
-    Verdict::Answered
-}
-
 /// Sends a piece through all filters of the answer.
 pub fn run(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     if r.body_filters.is_empty() {
@@ -203,8 +189,43 @@ pub fn run_tail(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
 /// Lets a filter that waits go on.
 pub fn resume(r: &mut Request, at: usize) -> io::Result<()> {
     let mut filters = std::mem::take(&mut r.body_filters);
-    let (filter, rest) = filters[at..].split_first_mut().expect("the caller has found it");
-    let result = filter.resume(r, Rest(rest));
+    let result = resume_in(r, &mut filters, at);
     r.body_filters = filters;
     result
+}
+
+fn resume_in(r: &mut Request, filters: &mut [Box<dyn BodyFilter>], at: usize) -> io::Result<()> {
+    let (filter, rest) = filters[at..].split_first_mut().expect("the caller has found it");
+    filter.resume(r, Rest(rest))
+}
+
+/// Whether a filter between the request and the client holds back what would be too much at once.
+pub fn is_stuffed(r: &Request) -> bool {
+    r.body_filters.iter().chain(&r.tail).any(|f| f.is_stuffed())
+}
+
+/// Lets the one of them that is nearest to the client go on: by about [`PIECE`] of what it makes.
+pub fn resume_stuffed(r: &mut Request) -> io::Result<()> {
+    if let Some(at) = r.tail.iter().rposition(|f| f.is_stuffed()) {
+        let mut tail = std::mem::take(&mut r.tail);
+        let result = resume_in(r, &mut tail, at);
+        r.tail = tail;
+        return result;
+    }
+    match r.body_filters.iter().rposition(|f| f.is_stuffed()) {
+        Some(at) => resume(r, at),
+        None => Ok(()),
+    }
+}
+
+/// Lets filters go on until none holds anything back, as fast as the client takes it.
+pub async fn settle(r: &mut Request) -> Result<(), Verdict> {
+    while is_stuffed(r) {
+        if r.unsent_bytes() > PIECE {
+            flow::flush_now(r).await?;
+        }
+        resume_stuffed(r).map_err(|e| r.broken(&e))?;
+        crate::engine::yield_now().await;
+    }
+    Ok(())
 }

@@ -1,8 +1,8 @@
 //! What is queued of an answer on its way to the client: as fast as the client takes it, within `limit_rate` and
 //! `send_timeout`. Before: `respond`.
 
-use super::Request;
 use super::phases::Verdict;
+use super::{Request, filter};
 use crate::connection::stream::Stream;
 use crate::connection::{Session, http1};
 use crate::modules;
@@ -16,6 +16,9 @@ use std::time::Duration;
 pub async fn flush(r: &mut Request) -> Result<(), Verdict> {
     if r.deferred.is_some() {
         Box::pin(super::include::drive(r)).await?;
+    }
+    if filter::is_stuffed(r) {
+        Box::pin(filter::settle(r)).await?;
     }
     flush_now(r).await
 }

@@ -3,7 +3,7 @@
 //! runs the includes one after the other and sends what stands between them. Filters before [`Postpone`] see the
 //! request's own body, filters after it see the whole.
 
-use super::filter::{BodyFilter, Chunk, Rest};
+use super::filter::{BodyFilter, Chunk, PIECE, Rest};
 use super::phases::{self, From, Verdict};
 use super::subrequest::{self, Mode, Options, SubSession};
 use super::{MAX_SUBREQUESTS, Request, Text, end, flow};
@@ -110,12 +110,24 @@ pub fn is_allowed(r: &Request, uri: Text) -> bool {
 pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
     while let Some(deferred) = &mut r.deferred {
         let done = match deferred.0.pop_front() {
-            None => match r.body_filters.iter().position(|f| f.is_waiting()) {
+            // The one nearest to the client: what those before it still have would only come on top.
+            None => match r.body_filters.iter().rposition(|f| f.is_waiting() || f.is_stuffed()) {
                 None => return Ok(()),
-                Some(at) => super::filter::resume(r, at),
+                Some(at) => {
+                    let done = super::filter::resume(r, at);
+                    crate::engine::yield_now().await;
+                    done
+                }
             },
             Some(Piece::Bytes(bytes)) => behind(r, Chunk::Bytes(&bytes), false),
-            Some(Piece::File { file, offset, len }) => behind(r, Chunk::File { file: &file, offset, len }, false),
+            Some(Piece::File { file, offset, len }) => {
+                let n = if has_filters_behind(r) { len.min(PIECE) } else { len };
+                if n < len {
+                    let rest = Piece::File { file: file.clone(), offset: offset + n, len: len - n };
+                    r.deferred.get_or_insert_default().0.push_front(rest);
+                }
+                behind(r, Chunk::File { file: &file, offset, len: n }, false)
+            }
             Some(Piece::End) => behind(r, Chunk::Bytes(b""), true),
             Some(Piece::Include(include)) => {
                 run(r, include).await?;
@@ -128,6 +140,11 @@ pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
         }
     }
     Ok(())
+}
+
+/// Whether filters see what is sent behind [`Postpone`].
+fn has_filters_behind(r: &Request) -> bool {
+    !r.tail.is_empty() || r.body_filters.last().is_some_and(|f| !f.is_postpone())
 }
 
 /// Sends a piece through the filters behind [`Postpone`].

@@ -11,6 +11,7 @@ pub mod flow;
 pub mod head;
 pub mod headers;
 pub mod include;
+pub mod pending;
 pub mod phases;
 pub mod respond;
 pub mod route;
@@ -101,8 +102,8 @@ pub struct Request {
     pub body_filters: Vec<Box<dyn BodyFilter>>,
     /// Filters need the bytes of the body: large files are sent in pieces (nginx's `filter_need_in_memory`).
     pub in_memory: bool,
-    /// What is left of a file that is sent in pieces.
-    pub pending: Option<filter::Pending>,
+    /// What is left of an answer that is sent in pieces.
+    pub pending: Option<Box<pending::Pending>>,
     /// What waits for includes; there when the answer may have some.
     pub deferred: Option<Box<include::Deferred>>,
     /// An include's way on: the filters behind its parent's.

@@ -2,7 +2,7 @@
 //! Who stands in each is written in `modules`. Handlers that need not wait are plain functions.
 
 use super::route::Found;
-use super::{Request, filter, finish, headers::KnownHeader as K, include};
+use super::{Request, filter, finish, headers::KnownHeader as K, include, pending};
 use crate::config::complex::Complex;
 use crate::connection::doing;
 use crate::log_error;
@@ -159,9 +159,13 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
     loop {
         verdict = match verdict {
             Verdict::Answered => match r.pending.take() {
-                Some(pending) => Box::pin(filter::finish_pending(r, pending)).await,
+                Some(pending) => Box::pin(pending::finish(r, *pending)).await,
                 None if r.deferred.is_some() => match Box::pin(include::drive(r)).await {
                     Ok(()) => return,
+                    Err(verdict) => verdict,
+                },
+                None if filter::is_stuffed(r) => match Box::pin(filter::settle(r)).await {
+                    Ok(()) => Verdict::Answered,
                     Err(verdict) => verdict,
                 },
                 None if modules::slice::is_open(r) => Box::pin(modules::slice::drive(r)).await,

@@ -3,6 +3,7 @@
 
 use super::filter::{self, Chunk};
 use super::headers::KnownHeader as K;
+use super::pending::Pending;
 use super::phases::Verdict;
 use super::{Request, Text};
 use crate::config::complex::Complex;
@@ -181,15 +182,19 @@ impl Request {
         }
         self.output_begun |= !chunk.is_empty();
         let now = match chunk {
-            Chunk::File { file, offset, len } if last && self.in_memory && len > filter::PIECE => {
-                let (offset, len) = (offset + filter::PIECE, len - filter::PIECE);
-                self.pending = Some(filter::Pending { file: file.clone(), offset, len });
+            Chunk::File { len, .. } if last && self.wants_bytes() && len > filter::PIECE => {
+                self.pending = Some(Box::new(Pending::rest(chunk.cut(filter::PIECE, u64::MAX))));
                 chunk.cut(0, filter::PIECE)
             }
             whole => whole,
         };
         let last = last && self.pending.is_none();
         filter::run(self, now, last).map_err(|e| self.broken(&e))
+    }
+
+    /// Whether filters may need the bytes of the body: its own, or those behind the answer that it is a part of.
+    pub fn wants_bytes(&self) -> bool {
+        self.in_memory || !self.tail.is_empty()
     }
 
     /// The answer is no longer the file byte for byte: `"x"` becomes `W/"x"` (`ngx_http_weak_etag`).

@@ -111,6 +111,10 @@ impl Try<'_> {
     /// Checks a whole head and puts its texts into the arena.
     fn accept(&self, r: &mut Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), Failure> {
         let status = match &self.job.protocol {
+            // RFC 9110 section 15.2.2: only who asked for another protocol is told that it is spoken from here on.
+            Protocol::Http1(_) if head.status == 101 && r.headers_in.find(K::Upgrade).is_none() => {
+                Err("upstream switched protocols though nobody asked it to".to_owned())
+            }
             Protocol::Http1(_) | Protocol::Memcached(_) => Ok(()),
             Protocol::Http2(_) => {
                 super::http2::head::complete(head);

@@ -5,18 +5,21 @@ use super::exchange::{Answer, is_bodiless, poll_client_gone, release};
 use super::job::Job;
 use super::settings::{UpstreamSettings, next};
 use super::spool::Spool;
-use crate::cache::caching::Caching;
-use crate::connection::{Session, doing, pool as buffers};
+use crate::connection::{doing, pool as buffers};
+use crate::engine;
 use crate::log_error;
-use crate::request::filter::Chunk;
+use crate::request::filter::{self, Chunk};
 use crate::request::flow::{self, Flow};
 use crate::request::headers::KnownHeader as K;
+use crate::request::pending::Pending;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, include};
 use crate::worker::clock;
 use crate::worker::timer::Timer;
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 use wire::http1::Parsed;
@@ -26,6 +29,11 @@ use wire::http1::response::ResponseHead;
 
 /// A buffer with less room than this grows before it is read into.
 const LEAST_ROOM: usize = 1024;
+/// Bytes of one answer that are read, and perhaps written to a file, before other requests of the thread get their turn. A peer that
+/// sends as fast as they are read would have the thread to itself otherwise, and clients that have just come would wait.
+const TURN: u64 = 64 * 1024;
+/// Pieces that filters work on before others get their turn.
+const PIECES: u32 = 2;
 
 /// How the answer's body ends.
 enum Framing {
@@ -70,13 +78,15 @@ pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answe
         conf,
         memory: conf.buffers.0 * conf.buffers.1 + *conf.buffer_size,
         framing,
-        spool: None,
+        spool: Spool::None,
+        backlog: Pending::default(),
         way,
         done: false,
         extra: false,
         alone: false,
         began: clock::monotonic_ms(),
         read: 0,
+        turn: 0,
     };
     let verdict = relay.run(r, &mut answer).await;
     answer.connection.complain(r, job);
@@ -110,7 +120,10 @@ struct Relay<'c> {
     /// So many bytes may wait for the client in memory.
     memory: u64,
     framing: Framing,
-    spool: Option<Spool>,
+    spool: Spool,
+    /// What the filters have not been given yet: it waits in a file until there is room with the client. So the queue towards the
+    /// client stays short in memory and in number, and filters that need the bytes see them when they can be taken.
+    backlog: Pending,
     way: Way,
     done: bool,
     /// The peer sent more than it announced.
@@ -119,6 +132,8 @@ struct Relay<'c> {
     alone: bool,
     began: u64,
     read: u64,
+    /// How much of it since others had their turn.
+    turn: u64,
 }
 
 impl Relay<'_> {
@@ -141,6 +156,10 @@ impl Relay<'_> {
             {
                 return v;
             }
+            let busy = match self.hand_over(r) {
+                Ok(busy) => busy,
+                Err(v) => return v,
+            };
             // What the client still sends has to go on meanwhile: then `room` waits for what is sent here.
             if !self.way.buffering && !answer.connection.is_uploading() {
                 r.doing = doing::SENDING_TO_CLIENT;
@@ -148,9 +167,17 @@ impl Relay<'_> {
                     return v;
                 }
             }
+            if busy || self.turn >= TURN {
+                self.turn = 0;
+                engine::yield_now().await;
+            }
+            if busy {
+                continue;
+            }
             match self.step(r, answer, &mut rate_timer).await {
                 Step::Read(Ok(n)) if n > 0 => {
                     self.read += n as u64;
+                    self.turn += n as u64;
                     r.attempts.current().received += n as u64;
                 }
                 Step::Read(Ok(_)) => return self.closed(r, answer),
@@ -158,21 +185,21 @@ impl Relay<'_> {
                     // nginx reads into its list of buffers, or into its only one.
                     let call = if self.way.buffering { "readv()" } else { "recv()" };
                     log_error!(r, Error, "{}", crate::log::read_error(call, &e));
-                    return cut_short(r);
+                    return self.cut_short(r);
                 }
                 Step::Drained => {}
                 Step::ClientFailed(e) if is_filling(r) => {
                     r.doing = doing::SENDING_TO_CLIENT;
                     log_error!(r, Info, "writev() failed ({})", crate::log::os_error(&e));
                     r.doing = doing::READING_UPSTREAM;
-                    self.alone = true;
+                    self.go_alone();
                 }
                 Step::TimedOut => {
                     answer.connection.note_timeout();
                     log_error!(r, Error, "upstream timed out (110: Connection timed out)");
-                    return cut_short(r);
+                    return self.cut_short(r);
                 }
-                Step::UploadTimedOut => return cut_short(r),
+                Step::UploadTimedOut => return self.cut_short(r),
                 Step::UploadFailed => {
                     r.aborted = true;
                     return Verdict::Broken;
@@ -221,6 +248,9 @@ impl Relay<'_> {
             if paused && rate_timer.as_ref().is_none_or(|t| t.poll_expired(cx).is_ready()) {
                 paused = false;
             }
+            if self.may_hand_over(r) {
+                return Poll::Ready(Step::Drained);
+            }
             let room = if hurried { waiting(r) == 0 } else { self.room(r) };
             match connection.poll_upload(r, cx, conf) {
                 Poll::Ready(Err(f)) if f.kind == next::TIMEOUT => return Poll::Ready(Step::UploadTimedOut),
@@ -265,14 +295,60 @@ impl Relay<'_> {
 
     /// Whether more may be read.
     fn room(&self, r: &Request) -> bool {
-        if waiting(r) < self.memory || self.alone {
+        if self.alone || is_filling(r) || self.is_clear(r) && waiting(r) < self.memory {
             return true;
         }
-        if is_filling(r) {
-            return may_spool(r);
+        self.may_spool() && self.spool.written() < *self.conf.max_temp_file_size
+    }
+
+    /// Whether what the client does not take yet may wait in a file.
+    fn may_spool(&self) -> bool {
+        self.way.buffering && *self.conf.max_temp_file_size > 0 && self.spool.is_usable()
+    }
+
+    /// Whether nothing stands between what comes next and the client's queue.
+    fn is_clear(&self, r: &Request) -> bool {
+        self.backlog.is_empty() && !filter::is_stuffed(r)
+    }
+
+    /// Whether the client has taken so much that it should get more of what waits here.
+    fn may_hand_over(&self, r: &Request) -> bool {
+        !self.alone && waiting(r) <= self.memory / 2 && !self.is_clear(r)
+    }
+
+    /// Gives the filters, and the client's queue, of what waits. True: there is more at once, but others have their turn first.
+    fn hand_over(&mut self, r: &mut Request) -> Result<bool, Verdict> {
+        let mut pieces = 0;
+        while self.may_hand_over(r) {
+            if pieces == PIECES {
+                return Ok(true);
+            }
+            pieces += 1;
+            let sent = if filter::is_stuffed(r) {
+                filter::resume_stuffed(r).map_err(|e| r.broken(&e))
+            } else {
+                // A file that nobody looks into goes as a whole.
+                let most = if r.wants_bytes() { filter::PIECE } else { u64::MAX };
+                self.backlog.take(most).map_or(Ok(()), |part| r.send_body(part.chunk(), false))
+            };
+            self.sent(r, sent)?;
         }
-        let spooled = self.spool.as_ref().map_or(0, Spool::written);
-        self.way.buffering && may_spool(r) && spooled < *self.conf.max_temp_file_size
+        Ok(false)
+    }
+
+    /// What became of a piece for the client. While the answer is for a cache too, it goes on without the client.
+    fn sent(&mut self, r: &Request, sent: Result<(), Verdict>) -> Result<(), Verdict> {
+        if sent.is_err() && is_filling(r) {
+            self.go_alone();
+            return Ok(());
+        }
+        sent
+    }
+
+    /// The client is gone; what comes is for the cache.
+    fn go_alone(&mut self) {
+        self.alone = true;
+        self.backlog = Pending::default();
     }
 
     /// Takes the body's bytes out of what was read and sends them on.
@@ -314,7 +390,7 @@ impl Relay<'_> {
                     }
                     Err(_) => {
                         log_error!(r, Error, "upstream sent invalid chunked response");
-                        return Err(cut_short(r));
+                        return Err(self.cut_short(r));
                     }
                 },
                 Framing::Trailers => {
@@ -356,12 +432,12 @@ impl Relay<'_> {
             }
             Ok(_) if input.len() - *at > wire::http1::chunked::MAX_TRAILER as usize => {
                 log_error!(r, Error, "upstream sent too big trailers");
-                Err(cut_short(r))
+                Err(self.cut_short(r))
             }
             Ok(_) => Ok(()),
             Err(_) => {
                 log_error!(r, Error, "upstream sent invalid trailer");
-                Err(cut_short(r))
+                Err(self.cut_short(r))
             }
         }
     }
@@ -371,29 +447,42 @@ impl Relay<'_> {
         if let Some(store) = &mut r.ctx.store {
             store.write(bytes);
         }
-        if let Some(caching) = r.ctx.cache.take() {
-            return self.send_and_keep(r, caching, bytes);
+        let room = waiting(r) + bytes.len() as u64 <= self.memory;
+        let at_once = self.alone || !self.way.buffering || self.is_clear(r) && (room || !self.may_wait(r));
+        let kept = self.keep(r, bytes, !at_once);
+        if self.alone {
+            return Ok(());
         }
-        let full = self.way.buffering && waiting(r) + bytes.len() as u64 > self.memory;
-        if !full || *self.conf.max_temp_file_size == 0 || !may_spool(r) {
-            return r.send_body(Chunk::Bytes(bytes), false);
+        if at_once {
+            let sent = r.send_body(Chunk::Bytes(bytes), false);
+            return self.sent(r, sent);
         }
-        if self.spool.is_none() {
-            self.spool = Spool::create(r, &self.conf.temp_path);
-        }
-        let Some(spool) = &mut self.spool else { return r.send_body(Chunk::Bytes(bytes), false) };
-        match spool.append(r, bytes) {
-            Some((file, offset)) => r.send_body(Chunk::File { file: &file, offset, len: bytes.len() as u64 }, false),
-            None => Err(cut_short(r)),
-        }
+        let directory = &self.conf.temp_path;
+        let place = kept.or_else(|| self.may_spool().then(|| self.spool.append(r, directory, bytes)).flatten());
+        let len = bytes.len() as u64;
+        // What can be written nowhere waits in memory: nothing more is read then.
+        let piece =
+            place.as_ref().map_or(Chunk::Bytes(bytes), |(file, offset)| Chunk::File { file, offset: *offset, len });
+        self.backlog.add(piece);
+        Ok(())
     }
 
-    /// Bytes that the cache gets too. What the client does not take yet waits in the cache's file.
-    fn send_and_keep(&mut self, r: &mut Request, mut caching: Box<Caching>, bytes: &[u8]) -> Result<(), Verdict> {
-        let full = !self.alone && waiting(r) + bytes.len() as u64 > self.memory && may_spool(r);
-        let place = if full { caching.push_through(r, bytes) } else { None };
-        if !full {
+    /// Whether there is a file for what the client does not take yet.
+    fn may_wait(&self, r: &Request) -> bool {
+        is_filling(r) || self.may_spool()
+    }
+
+    /// Gives the cache its part. `now`: it is to be in the cache's file at once; gives where, if it could be written.
+    fn keep(&mut self, r: &mut Request, bytes: &[u8], now: bool) -> Option<(Rc<OwnedFd>, u64)> {
+        let mut caching = r.ctx.cache.take()?;
+        let began = caching.is_filling();
+        let place = if now { caching.push_through(r, bytes) } else { None };
+        if !now {
             caching.push(r, bytes);
+        }
+        if began && !caching.is_filling() {
+            // That was said, and the next file would not fare better.
+            self.spool.refuse();
         }
         if self.done {
             // Who has the last byte finds the answer in the cache.
@@ -401,17 +490,7 @@ impl Relay<'_> {
         } else {
             r.ctx.cache = Some(caching);
         }
-        let sent = match place {
-            _ if self.alone => return Ok(()),
-            Some((file, offset)) => r.send_body(Chunk::File { file: &file, offset, len: bytes.len() as u64 }, false),
-            None => r.send_body(Chunk::Bytes(bytes), false),
-        };
-        if sent.is_err() && is_filling(r) {
-            // The client is gone; what comes is for the cache.
-            self.alone = true;
-            return Ok(());
-        }
-        sent
+        place
     }
 
     /// The peer closed its connection, or said that it is done.
@@ -438,10 +517,10 @@ impl Relay<'_> {
                 (r.ctx.store, r.ctx.cache) = (None, None);
                 self.end(r)
             }
-            _ if connection.is_garbled() => cut_short(r),
+            _ if connection.is_garbled() => self.cut_short(r),
             _ => {
                 log_error!(r, Error, "upstream prematurely closed {}", connection.what_ends());
-                cut_short(r)
+                self.cut_short(r)
             }
         }
     }
@@ -463,10 +542,39 @@ impl Relay<'_> {
         if self.way.trailers {
             pass_trailers(r);
         }
-        match r.send_body(Chunk::Bytes(b""), true) {
-            Ok(()) => Verdict::Answered,
-            Err(v) => v,
+        self.leave(r, true)
+    }
+
+    /// The client gets what there is and then a closed connection: the only way to say that something is missing.
+    fn cut_short(&mut self, r: &mut Request) -> Verdict {
+        r.keepalive = false;
+        r.ctx.store = None;
+        r.ctx.cache = None;
+        self.leave(r, false)
+    }
+
+    /// The peer is not needed any more. What waits goes to the client when it takes it; `last`: the answer ends with it.
+    fn leave(&mut self, r: &mut Request, last: bool) -> Verdict {
+        let mut backlog = std::mem::take(&mut self.backlog);
+        if self.alone {
+            return Verdict::Answered;
         }
+        if r.wants_bytes() && !backlog.is_empty() {
+            backlog.last = last;
+            r.response_done |= last;
+            r.pending = Some(Box::new(backlog));
+            return Verdict::Answered;
+        }
+        let mut sent = Ok(());
+        while sent.is_ok()
+            && let Some(part) = backlog.take(u64::MAX)
+        {
+            sent = r.send_body(part.chunk(), last && backlog.is_empty());
+        }
+        if sent.is_ok() && last {
+            sent = r.send_body(Chunk::Bytes(b""), true);
+        }
+        sent.map_or_else(|verdict| verdict, |()| Verdict::Answered)
     }
 }
 
@@ -482,19 +590,6 @@ fn waiting(r: &Request) -> u64 {
     r.unsent_bytes()
 }
 
-/// Whether what the client does not take yet may wait in a file: filters that need the bytes would read it back at once.
-fn may_spool(r: &Request) -> bool {
-    !r.in_memory && r.tail.is_empty() && !matches!(r.session, Session::Sub(_) | Session::None)
-}
-
 fn is_filling(r: &Request) -> bool {
     r.ctx.cache.as_ref().is_some_and(|c| c.is_filling())
-}
-
-/// The client gets what there is and then a closed connection: the only way to say that something is missing.
-fn cut_short(r: &mut Request) -> Verdict {
-    r.keepalive = false;
-    r.ctx.store = None;
-    r.ctx.cache = None;
-    Verdict::Answered
 }

@@ -6,41 +6,66 @@ use crate::temp::TempPath;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
-pub(super) struct Spool {
-    fd: Rc<OwnedFd>,
-    written: u64,
+/// The file of one answer.
+#[derive(Default)]
+pub(super) enum Spool {
+    /// It was not needed yet.
+    #[default]
+    None,
+    /// It is there, with so many bytes.
+    Open(Rc<OwnedFd>, u64),
+    /// It cannot be written, which was said once: the peer is held in its place.
+    Refused(u64),
 }
 
 impl Spool {
-    /// An empty file in the directory of `proxy_temp_path`. None: why not is logged.
-    pub(super) fn create(r: &Request, directory: &TempPath) -> Option<Spool> {
-        match crate::temp::create(directory) {
-            Ok((fd, path)) => {
-                let _ = std::fs::remove_file(&path);
-                let shown = path.display();
-                log_error!(r, Warn, "an upstream response is buffered to a temporary file {shown}");
-                Some(Spool { fd: Rc::new(fd), written: 0 })
-            }
-            Err((path, e)) => {
-                log_error!(r, Crit, "open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e));
-                None
-            }
-        }
-    }
-
     /// Bytes in the file.
     pub(super) fn written(&self) -> u64 {
-        self.written
+        match self {
+            Spool::None => 0,
+            Spool::Open(_, written) | Spool::Refused(written) => *written,
+        }
     }
 
-    /// Writes a piece and says where it is. None: why not is logged.
-    pub(super) fn append(&mut self, r: &Request, bytes: &[u8]) -> Option<(Rc<OwnedFd>, u64)> {
-        let offset = self.written;
-        if let Err(e) = crate::request::body::write_file(&self.fd, bytes, offset) {
+    /// Whether more may be written.
+    pub(super) fn is_usable(&self) -> bool {
+        !matches!(self, Spool::Refused(_))
+    }
+
+    /// Nothing is written any more.
+    pub(super) fn refuse(&mut self) {
+        *self = Spool::Refused(self.written());
+    }
+
+    /// Writes a piece and says where it is; the file is made in the directory of `proxy_temp_path` for the first one. None: it
+    /// could not be, which is logged once.
+    pub(super) fn append(&mut self, r: &Request, directory: &TempPath, bytes: &[u8]) -> Option<(Rc<OwnedFd>, u64)> {
+        if let Spool::None = self {
+            *self = open(r, directory);
+        }
+        let Spool::Open(file, written) = self else { return None };
+        let offset = *written;
+        if let Err(e) = crate::request::body::write_file(file, bytes, offset) {
             log_error!(r, Crit, "pwrite() of a temporary file failed ({})", crate::log::os_error(&e));
+            self.refuse();
             return None;
         }
-        self.written += bytes.len() as u64;
-        Some((self.fd.clone(), offset))
+        *written += bytes.len() as u64;
+        Some((file.clone(), offset))
+    }
+}
+
+fn open(r: &Request, directory: &TempPath) -> Spool {
+    match crate::temp::create(directory) {
+        Ok((file, path)) => {
+            let _ = std::fs::remove_file(&path);
+            let shown = path.display();
+            log_error!(r, Warn, "an upstream response is buffered to a temporary file {shown}");
+            Spool::Open(Rc::new(file), 0)
+        }
+        Err((path, e)) => {
+            log_error!(r, Crit, "open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e));
+            Spool::Refused(0)
+        }
     }
 }

@@ -63,7 +63,7 @@ pub struct Stream<T> {
     /// Either side has reset it.
     pub reset: bool,
     /// A head has come (client role: the answer's), so another one is trailers.
-    pub(super) head_seen: bool,
+    pub head_seen: bool,
     /// Where its last DATA frame stands in all bytes ever put out, counted from 1; 0: nowhere.
     pub(super) last_data: u64,
 }

@@ -5,6 +5,9 @@ use super::frame::{FrameHeader, HEADER, flag, kind, setting};
 use super::hpack::encoder::Encoder;
 use super::{DEFAULT_WINDOW, ErrorCode, MAX_WINDOW, PREFACE};
 
+/// So much of the output, once it is written, is worth moving what follows for.
+const WORTH_MOVING: usize = 64 * 1024;
+
 impl<T> Connection<T> {
     /// What waits to be written.
     pub fn output(&self) -> &[u8] {
@@ -19,6 +22,11 @@ impl<T> Connection<T> {
             self.gone += self.sent as u64;
             self.out.clear();
             self.sent = 0;
+        } else if self.sent >= WORTH_MOVING {
+            // An output that is never quite empty would keep all that was ever sent.
+            self.gone += self.sent as u64;
+            self.out.drain(..self.sent);
+            self.sent = 0;
         }
     }
 
@@ -27,6 +35,11 @@ impl<T> Connection<T> {
         if self.out.capacity() == 0 {
             self.out = buffer();
         }
+    }
+
+    /// Whether the output has more room than a few frames need.
+    pub fn has_grown(&self) -> bool {
+        self.out.capacity() > WORTH_MOVING
     }
 
     /// Takes the output's buffer if it is empty.

@@ -241,6 +241,10 @@ impl State {
 
     fn take_data(&mut self, id: u32, bytes: &[u8], end: bool) {
         let Some(s) = self.wire.stream(id) else { return };
+        if !s.head_seen {
+            // What stands before a head would be read as one (RFC 9113 section 8.1).
+            return self.refuse(id, Trouble::Invalid("upstream sent DATA before HEADERS".into()));
+        }
         let fits = s.data.left.is_none_or(|left| bytes.len() as u64 <= left);
         if !fits {
             let text = "upstream sent response body larger than indicated content length";

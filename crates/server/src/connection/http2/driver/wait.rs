@@ -67,8 +67,11 @@ impl Driver {
                 Wait::Write => self.timer.set(*core.send_timeout),
             }
         }
-        if wait == Wait::Idle {
-            self.give_back();
+        match wait {
+            Wait::Idle => self.give_back(),
+            // The windows are shut, perhaps for long.
+            Wait::Streams => self.shrink(),
+            _ => {}
         }
         self.stand(wait);
         if self.timer.poll_expired(cx).is_pending() {
@@ -122,6 +125,14 @@ impl Driver {
         state.wire.rest();
         drop(state);
         self.link.give_back();
+    }
+
+    /// The output's buffer, if it grew for answers that are out now.
+    fn shrink(&mut self) {
+        let mut state = self.session.state.borrow_mut();
+        if state.wire.has_grown() {
+            state.wire.take_buffer();
+        }
     }
 
     fn time_out(&mut self, wait: Wait) -> Option<Poll<End>> {
