@@ -73,7 +73,7 @@ pub enum Content {
 /// Works on a request until it is answered.
 pub async fn process(r: &mut Request) {
     let early = if wants_early_body(r) { Box::pin(read_early_body(r)).await } else { None };
-    let verdict = match early.or_else(|| modules::POST_READ.iter().find_map(|handler| stop(handler(r)))) {
+    let verdict = match early.or_else(|| modules::POST_READ.iter().find_map(|handler| stop(handler(r), r))) {
         Some(v) => v,
         None => run_phases(r, From::ServerRewrite).await,
     };
@@ -117,6 +117,10 @@ pub async fn answer_status(r: &mut Request, status: u16) {
 /// Follows verdicts until there is an answer.
 pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
     loop {
+        // A value could not be made: whatever was made of it does not count, unless it is out already.
+        if r.take_fault() && !r.header_sent && !matches!(verdict, Verdict::Answered | Verdict::Broken) {
+            verdict = Verdict::Status(500);
+        }
         verdict = match verdict {
             Verdict::Answered => match r.pending.take() {
                 Some(pending) => Box::pin(filter::finish_pending(r, pending)).await,
@@ -142,7 +146,7 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
     if from == From::ServerRewrite {
         r.doing = doing::NOTHING;
         r.location = r.server().root;
-        if let Some(v) = stop(modules::rewrite::server_phase(r)) {
+        if let Some(v) = stop(modules::rewrite::server_phase(r), r) {
             return v;
         }
         r.uri_changed = false;
@@ -153,7 +157,7 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
             return v;
         }
         known = false;
-        if let Some(v) = stop(modules::rewrite::location_phase(r)) {
+        if let Some(v) = stop(modules::rewrite::location_phase(r), r) {
             return v;
         }
         if !r.uri_changed {
@@ -174,7 +178,7 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
     let busy = r.location().busy;
     if busy.preaccess {
         for (_, handler) in modules::PREACCESS {
-            if let Some(v) = stop(call!(r, handler)) {
+            if let Some(v) = stop(call!(r, handler), r) {
                 return v;
             }
         }
@@ -187,7 +191,7 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
     }
     if busy.precontent {
         for (_, handler) in modules::PRECONTENT {
-            if let Some(v) = stop(call!(r, handler)) {
+            if let Some(v) = stop(call!(r, handler), r) {
                 return v;
             }
         }
@@ -195,8 +199,10 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
     content(r).await
 }
 
-fn stop(verdict: Verdict) -> Option<Verdict> {
+/// What ends the phases. A handler that had no values to judge by has not said that the request may go on.
+fn stop(verdict: Verdict, r: &Request) -> Option<Verdict> {
     match verdict {
+        Verdict::Decline | Verdict::Allow if r.has_fault() => Some(Verdict::Status(500)),
         Verdict::Decline | Verdict::Allow => None,
         other => Some(other),
     }
@@ -209,7 +215,7 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
     r.valid_location = true;
     let shot = r.shot.clone();
     r.location = shot.server(r.server).root;
-    let found = shot.location(r.location).inside.find(r, &shot);
+    let Ok(found) = shot.location(r.location).inside.find(r, &shot) else { return Some(Verdict::Status(500)) };
     if let Found::Location(id) | Found::AutoRedirect(id) = found {
         r.location = id;
     }
@@ -265,7 +271,11 @@ pub fn enter_location(r: &mut Request) {
 async fn access(r: &mut Request) -> Option<Verdict> {
     let any = r.conf().core.satisfy.any();
     for (_, handler) in modules::ACCESS {
-        match call!(r, handler) {
+        let verdict = call!(r, handler);
+        if r.has_fault() {
+            return Some(Verdict::Status(500));
+        }
+        match verdict {
             Verdict::Decline => {}
             Verdict::Allow if !any => {}
             Verdict::Allow => {
@@ -307,7 +317,7 @@ async fn content(r: &mut Request) -> Verdict {
         None => {}
     }
     for handler in modules::CONTENT {
-        if let Some(v) = stop(handler(r)) {
+        if let Some(v) = stop(handler(r), r) {
             return v;
         }
     }

@@ -173,6 +173,9 @@ pub async fn serve(mut http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http
         pool::give_request(request);
         http = session?;
         let Some(wait) = keep else { return Some(http) };
+        if crate::engine::turn_is_spent() {
+            crate::engine::yield_now().await;
+        }
         if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
             continue;
         }
