@@ -54,7 +54,7 @@ fn no_answer_is_split() {
     let log = server.error_log();
     for name in ["header \"Location\"", "header \"X-Own\"", "header \"Content-Type\"", "trailer \"X-Own\""] {
         assert!(
-            log.contains(&format!("[error]"))
+            log.contains("[error]")
                 && log.contains(&format!("{name} is not sent: there is CR, LF or NUL in its value")),
             "{name}: {log}"
         );
