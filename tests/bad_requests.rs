@@ -1,6 +1,6 @@
 //! What bad input gets: a clear status or a closed connection, and a line in the error log.
 
-use crate::harness::{Backend, Server, Site, wait};
+use crate::harness::{Backend, Program, Server, Site, wait};
 use std::io::Write;
 
 fn server() -> Server {
@@ -119,4 +119,49 @@ fn a_body_that_is_none_ends_the_connection_with_the_answer() {
     let mut client = server.connect();
     let answer = client.send("POST /none HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n").response();
     assert_eq!((answer.status, answer.header("Connection")), (404, Some("close")));
+}
+
+/// What stands behind the size of a chunk is an extension (RFC 9112 section 7.1.1), or the body is none.
+#[test]
+fn chunk_extensions_that_are_none_are_refused() {
+    let site = || {
+        Site::server(
+            "client_max_body_size 1k; location / { proxy_pass http://127.0.0.1:@PORT@/end; } location /end { return 200 fine; }",
+        )
+    };
+    let server = site().start();
+    let ask = |extension: &[u8]| {
+        let head = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3".to_vec();
+        let request = [&head, extension, b"\r\nabc\r\n0\r\n\r\n"].concat();
+        server.connect().send(request).response().status
+    };
+    for good in [&b""[..], b";a", b" ; a = \"b \\\" c\";d=e"] {
+        assert_eq!(ask(good), 200, "{}", good.escape_ascii());
+    }
+    for bad in [&b";"[..], b" ", b";a ", b";a\0b", b";a=\"\0\"", b";a=\x01", b";(a)", b" a", b";a=\"b"] {
+        assert_eq!(ask(bad), 400, "{}", bad.escape_ascii());
+    }
+}
+
+/// A path that leads out of the root is none, and the target with it.
+#[test]
+fn a_target_without_a_path_is_logged_as_such() {
+    for program in [Program::Ironweir, Program::Nginx] {
+        let site = Site::http(
+            "log_format target '$status [$uri] [$request_uri] [$request] [$args]';
+             server { listen 127.0.0.1:@PORT@; access_log logs/target.log target; location / { return 200; } }",
+        );
+        let Some(server) = site.start_as(program) else {
+            println!("{program:?} is not installed: left out");
+            continue;
+        };
+        for target in ["/../x?a=b", "/%zz", "/a%00b"] {
+            let answer = server.connect().send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n")).response();
+            assert_eq!(answer.status, 400);
+        }
+        server.wait_for("logs/target.log", "%00b HTTP");
+        let log = server.read("logs/target.log");
+        let expected = "400 [] [-] [GET /../x?a=b HTTP/1.1] [-]\n400 [] [-] [GET /%zz HTTP/1.1] [-]\n";
+        assert!(log.contains(expected), "{program:?}: {log}");
+    }
 }

@@ -25,6 +25,10 @@ fuzz_target!(|data: &[u8]| {
     head.status_line.of(text);
     for line in &head.headers {
         line.name.of(text);
-        line.value.of(text);
+        let value = line.value.of(text);
+        if let Some(found) = wire::http1::values::find_charset(value) {
+            found.charset.of(value);
+            assert!(found.kind_end < found.end && value[found.kind_end] == b';' && found.end <= value.len());
+        }
     }
 });

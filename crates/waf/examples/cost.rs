@@ -45,7 +45,8 @@ fn main() {
     let (with, all) = rules.prefiltered();
     println!("load: {:?}, {} rules, {with} of {all} operators with a prefilter", began.elapsed(), rules.len());
 
-    let post: String = (0..24).map(|n| format!("field_{n}=some+ordinary+text+that+a+person+types+into+a+form+number+{n}&")).collect();
+    let post: String =
+        (0..24).map(|n| format!("field_{n}=some+ordinary+text+that+a+person+types+into+a+form+number+{n}&")).collect();
     measure(&rules, "GET /", "GET", "/", &[], b"");
     measure(&rules, "GET with 3 arguments", "GET", "/products/list?category=shoes&page=2&sort=price_asc", &[], b"");
     let form: Headers = &[("Content-Type", "application/x-www-form-urlencoded")];
@@ -56,7 +57,8 @@ fn main() {
 
 fn measure(rules: &Arc<Rules>, name: &str, method: &str, uri: &str, more: Headers, body: &[u8]) {
     let length = body.len().to_string();
-    let mut headers: Vec<(&[u8], &[u8])> = BROWSER.iter().chain(more).map(|(n, v)| (n.as_bytes(), v.as_bytes())).collect();
+    let mut headers: Vec<(&[u8], &[u8])> =
+        BROWSER.iter().chain(more).map(|(n, v)| (n.as_bytes(), v.as_bytes())).collect();
     if !body.is_empty() {
         headers.push((b"Content-Length", length.as_bytes()));
     }
@@ -90,5 +92,8 @@ fn measure(rules: &Arc<Rules>, name: &str, method: &str, uri: &str, more: Header
         })
         .collect();
     rounds.sort_by(f64::total_cmp);
-    println!("{name}: median {:.1} us, least {:.1} us ({matches} matches, {work} bytes looked at)", rounds[7], rounds[0]);
+    println!(
+        "{name}: median {:.1} us, least {:.1} us ({matches} matches, {work} bytes looked at)",
+        rounds[7], rounds[0]
+    );
 }

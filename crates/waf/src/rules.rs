@@ -127,9 +127,8 @@ impl Builder {
             Literals::build(&lists)
         });
         let [request, response] = literals;
-        let own = |message: String| {
-            vec![Problem { place: crate::problem::Place { file: "rules".into(), line: 0 }, message }]
-        };
+        let own =
+            |message: String| vec![Problem { place: crate::problem::Place { file: "rules".into(), line: 0 }, message }];
         let literals = [request.map_err(own)?, response.map_err(own)?];
         let files = SourceOf::Values(&[Collection::FilesTmpContent]);
         let reads_files = rules.iter().flat_map(|r| &r.targets).any(|t| t.source == files);
@@ -216,7 +215,8 @@ impl Builder {
         drafts: &[Draft],
     ) -> Option<u32> {
         let wanted = draft.actions.skip_after.as_ref()?;
-        let marker = markers.iter().find(|(name, behind)| name == wanted && *behind as usize > at).map(|(_, behind)| *behind);
+        let marker =
+            markers.iter().find(|(name, behind)| name == wanted && *behind as usize > at).map(|(_, behind)| *behind);
         let by_id = || {
             let id: u64 = wanted.parse().ok()?;
             let found = drafts.iter().enumerate().skip(at).find(|(_, d)| d.actions.id == Some(id))?.0;
@@ -362,7 +362,8 @@ fn effect_of(effect: &WantedEffect, drafts: &[Draft], names: &mut Names) -> Resu
         WantedEffect::RemoveTarget(which, targets) => {
             let rules = numbers(which);
             let targets = Targets::parse(targets.as_bytes(), names)?;
-            let wanted = targets.wanted.into_iter().map(|t| crate::select::Exclusion { label: t.label, select: t.select });
+            let wanted =
+                targets.wanted.into_iter().map(|t| crate::select::Exclusion { label: t.label, select: t.select });
             let all = wanted.chain(targets.excluded);
             return Ok(all.map(|exclusion| Effect::RemoveTarget(rules.clone(), exclusion)).collect());
         }

@@ -9,7 +9,10 @@ use wire::http1::field::TrailerParser;
 
 /// The body, and how many bytes of `text` were read; `None` while it goes on.
 fn decode(text: &[u8], piece: usize) -> Result<Option<(Vec<u8>, usize)>, ChunkedError> {
-    let mut decoder = Decoder::new(Trailers::Drop);
+    decode_with(Decoder::new(Trailers::Drop), text, piece)
+}
+
+fn decode_with(mut decoder: Decoder, text: &[u8], piece: usize) -> Result<Option<(Vec<u8>, usize)>, ChunkedError> {
     let mut body = Vec::new();
     for (at, piece_of_text) in text.chunks(piece).enumerate() {
         let mut position = 0;
@@ -85,6 +88,52 @@ fn refusals() {
     assert_eq!(whole(&format!("1;{long}")), Err(ChunkedError::TooLong));
     let lines = "x\r\n".repeat(MAX_TRAILER as usize + 1);
     assert_eq!(whole(&format!("0\r\n{lines}")), Err(ChunkedError::TooLong));
+}
+
+#[test]
+fn extensions_of_requests_are_such() {
+    let read = |extension: &str| {
+        let text = format!("1{extension}\r\na\r\n0{extension}\r\n\r\n");
+        let found = decode_with(Decoder::of_request(), text.as_bytes(), text.len());
+        assert_eq!(found, decode_with(Decoder::of_request(), text.as_bytes(), 1), "{extension:?}");
+        found.map(|body| body.expect("it is whole").0)
+    };
+    for good in
+        ["", ";a", "; a", " ;a", ";a=b", ";a = b", ";a=\"\"", ";a=\"b;\\\" c\"", ";a;b=c;d=\"e\" ; f", "\t;\ta\t=\tb;g"]
+    {
+        assert_eq!(read(good), Ok(b"a".to_vec()), "{good:?}");
+    }
+    for bad in [
+        ";",
+        " ",
+        "\t",
+        "; ",
+        ";;",
+        ";a;",
+        ";a ",
+        ";a=b ",
+        ";a=\"b\" ",
+        ";a=",
+        ";a==b",
+        ";=b",
+        ";a=b=c",
+        ";a b",
+        ";a=b c",
+        " a",
+        ";a=\"b",
+        ";a=\"b\"c",
+        ";\0",
+        ";a\0",
+        ";a=\0",
+        ";a=\"\0\"",
+        ";a=\"\\\0\"",
+        ";a=\"\x7f\"",
+        ";a(",
+        ";a=b/",
+        ";\x01",
+    ] {
+        assert_eq!(read(bad), Err(ChunkedError::Invalid), "{bad:?}");
+    }
 }
 
 #[test]

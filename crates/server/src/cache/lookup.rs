@@ -77,6 +77,9 @@ pub fn look(
         Some(key) => key.eval(r),
         None => own_key(r),
     };
+    if r.has_fault() {
+        return Look::Now(Outcome::End(Verdict::Status(500)));
+    }
     let least = NGINX_START + r.get(key).len() as u64 + HEAD_ROOM;
     let room = *upstream.buffer_size;
     if least > room {

@@ -6,11 +6,27 @@ use crate::request::arena::Text;
 use crate::snapshot::VariableId;
 use conf::{Problem, Word};
 
+/// A part of a compiled text.
 #[derive(Clone, Debug)]
-enum Part {
+pub(crate) enum Part {
+    /// Itself.
     Text(Box<[u8]>),
+    /// A variable's value.
     Variable(VariableId),
+    /// A group of the last pattern that matched.
     Capture(usize),
+}
+
+impl Part {
+    /// The value of a part that is no text.
+    fn value(&self, r: &mut Request) -> Text {
+        let value = match self {
+            Part::Text(_) => None,
+            Part::Variable(id) => r.variable(*id),
+            Part::Capture(n) => r.capture(*n),
+        };
+        value.unwrap_or(Text::EMPTY)
+    }
 }
 
 /// A compiled text.
@@ -99,48 +115,40 @@ impl Complex {
                 Part::Capture(n) => r.capture(*n).unwrap_or(Text::EMPTY),
             };
         }
-        // Variables are evaluated first: their own texts must not land inside this one.
+        // What is kept is evaluated first: it finds the room for texts free. What is not would be evaluated twice, and twice
+        // as often with each level below.
+        let shot = r.shot.clone();
         for p in &self.parts {
-            if let Part::Variable(id) = p {
+            if let Part::Variable(id) = p
+                && !shot.variables[id.0 as usize].volatile
+            {
                 r.variable(*id);
             }
         }
         let mark = r.arena.mark();
         let mut built = std::mem::take(&mut r.scratch);
         built.clear();
-        for p in &self.parts {
-            match p {
-                Part::Text(t) => built.extend_from_slice(t),
-                Part::Variable(id) => {
-                    let value = r.variable(*id).unwrap_or(Text::EMPTY);
-                    built.extend_from_slice(r.get(value));
-                }
-                Part::Capture(n) => {
-                    let value = r.capture(*n).unwrap_or(Text::EMPTY);
-                    built.extend_from_slice(r.get(value));
-                }
-            }
-        }
+        self.write(r, &mut built);
         let span = r.arena.push(&built);
+        r.note_made(built.len());
         r.scratch = built;
         debug_assert!(span.start as usize >= mark);
         Text::Own(span)
     }
 
-    /// Appends the text for a request to `out`.
+    /// Appends the text for a request to `out`, up to what a value may be long.
     pub fn write(&self, r: &mut Request, out: &mut Vec<u8>) {
+        let start = out.len();
         for p in &self.parts {
-            let value = match p {
-                Part::Text(t) => {
-                    out.extend_from_slice(t);
-                    continue;
-                }
-                Part::Variable(id) => r.variable(*id),
-                Part::Capture(n) => r.capture(*n),
-            };
-            if let Some(value) = value {
-                out.extend_from_slice(r.get(value));
+            if let Part::Text(t) = p {
+                out.extend_from_slice(t);
+                continue;
             }
+            let value = p.value(r);
+            if !r.may_grow(out.len() - start, r.get(value).len(), p) {
+                return;
+            }
+            out.extend_from_slice(r.get(value));
         }
     }
 
@@ -149,27 +157,23 @@ impl Complex {
     pub fn write_rewritten(&self, r: &mut Request, escape: bool, escape_all: bool, out: &mut Vec<u8>) -> Option<usize> {
         let mut args_at = None;
         for p in &self.parts {
-            match p {
-                Part::Text(t) => {
-                    if args_at.is_none()
-                        && let Some(i) = memchr::memchr(b'?', t)
-                    {
-                        args_at = Some(out.len() + i + 1);
-                    }
-                    out.extend_from_slice(t);
+            if let Part::Text(t) = p {
+                if args_at.is_none()
+                    && let Some(i) = memchr::memchr(b'?', t)
+                {
+                    args_at = Some(out.len() + i + 1);
                 }
-                Part::Variable(id) => {
-                    let value = r.variable(*id).unwrap_or(Text::EMPTY);
-                    out.extend_from_slice(r.get(value));
-                }
-                Part::Capture(n) => {
-                    let value = r.capture(*n).unwrap_or(Text::EMPTY);
-                    if escape && (escape_all || args_at.is_some()) {
-                        wire::http1::escape::escape_uri(r.get(value), wire::http1::escape::Escape::Args, out);
-                    } else {
-                        out.extend_from_slice(r.get(value));
-                    }
-                }
+                out.extend_from_slice(t);
+                continue;
+            }
+            let value = p.value(r);
+            if !r.may_grow(out.len(), r.get(value).len(), p) {
+                return args_at;
+            }
+            if matches!(p, Part::Capture(_)) && escape && (escape_all || args_at.is_some()) {
+                wire::http1::escape::escape_uri(r.get(value), wire::http1::escape::Escape::Args, out);
+            } else {
+                out.extend_from_slice(r.get(value));
             }
         }
         args_at

@@ -7,6 +7,22 @@ use crate::snapshot::VariableId;
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 use std::sync::Arc;
 
+/// Bytes of a subject that are shown when a pattern gave up on it: what made it do so may be as long as a head.
+const SHOWN_SUBJECT: usize = 256;
+
+/// The library gave up (PCRE2's match limit of 10,000,000 steps, or 32 kB of stack for compiled code, both as in nginx): it
+/// is not known whether the text matches. Its `Display` is nginx's line for it.
+#[derive(Debug)]
+pub struct GaveUp {
+    text: String,
+}
+
+impl std::fmt::Display for GaveUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
 /// A compiled expression.
 #[derive(Clone, Debug)]
 pub struct Pattern {
@@ -58,18 +74,24 @@ impl Pattern {
     }
 
     /// Whether bytes outside a request match; captures are lost.
-    pub fn is_match(&self, subject: &[u8]) -> bool {
-        self.regex.is_match(subject).unwrap_or(false)
+    ///
+    /// # Errors
+    /// [`GaveUp`], which the caller logs.
+    pub fn is_match(&self, subject: &[u8]) -> Result<bool, GaveUp> {
+        self.regex.is_match(subject).map_err(|e| self.gave_up(&e, subject))
     }
 
     /// Matches a text; on success `$1`... and the named variables are set.
-    pub fn exec(&self, r: &mut Request, subject: Text) -> bool {
+    ///
+    /// # Errors
+    /// [`GaveUp`], which has been logged, and is a fault of the request.
+    pub fn exec(&self, r: &mut Request, subject: Text) -> Result<bool, GaveUp> {
         if self.groups() == 0 {
-            let hit = self.regex.is_match(r.get(subject)).unwrap_or(false);
+            let hit = self.is_match(r.get(subject)).inspect_err(|e| note(r, e))?;
             if hit {
                 r.captures.clear();
             }
-            return hit;
+            return Ok(hit);
         }
         let subject = match subject {
             Text::Own(s) => s,
@@ -84,11 +106,11 @@ impl Pattern {
         let locations = scratch.0[index].get_or_insert_with(|| self.regex.capture_locations());
         match self.regex.captures_read(locations, r.arena.span(subject)) {
             Ok(Some(_)) => {}
-            Ok(None) => return false,
+            Ok(None) => return Ok(false),
             Err(e) => {
-                drop(scratch);
-                crate::log_error!(r, Alert, "pcre2_match() failed: {e}");
-                return false;
+                let failure = self.gave_up(&e, r.arena.span(subject));
+                note(r, &failure);
+                return Err(failure);
             }
         }
         r.captures.clear();
@@ -103,8 +125,22 @@ impl Pattern {
             let value = r.captures.get(group - 1).copied().flatten().map(Text::Own);
             r.assign(id, value);
         }
-        true
+        Ok(true)
     }
+
+    fn gave_up(&self, error: &pcre2::Error, subject: &[u8]) -> GaveUp {
+        // As long as this took, others could have been served many times.
+        crate::engine::spend_turn();
+        let more = if subject.len() > SHOWN_SUBJECT { "..." } else { "" };
+        let subject = String::from_utf8_lossy(&subject[..subject.len().min(SHOWN_SUBJECT)]);
+        let (code, pattern) = (error.code(), self.regex.as_str());
+        GaveUp { text: format!("pcre2_match() failed: {code} on \"{subject}{more}\" using \"{pattern}\"") }
+    }
+}
+
+fn note(r: &mut Request, failure: &GaveUp) {
+    r.fail();
+    crate::log_error!(r, Alert, "{failure}");
 }
 
 fn explain(shown: &str, error: &pcre2::Error) -> String {

@@ -256,9 +256,10 @@ pub fn head_fields(r: &Request, server_token: &[u8], mut field: impl FnMut(&[u8]
         field(b"date", &clock::http_date());
     }
     if let Some(kind) = h.content_type.filter(|t| !r.arena.get(*t).is_empty()) {
-        match h.charset.filter(|c| !r.arena.get(*c).is_empty()) {
-            Some(charset) => {
-                let value = [r.arena.get(kind), b"; charset=", r.arena.get(charset)].concat();
+        match h.charset {
+            Some(_) => {
+                let mut value = Vec::new();
+                h.write_content_type(&r.arena, &mut value);
                 field(b"content-type", &value);
             }
             None => field(b"content-type", r.arena.get(kind)),

@@ -60,7 +60,15 @@ pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
         }
     };
     let name = hello.server_name.and_then(|name| host(name.of(&message)));
-    let found = name.as_ref().and_then(|name| site.find_early(name.as_bytes()));
+    let found = match name.as_ref().map_or(Ok(None), |name| site.find_early(name.as_bytes())) {
+        Ok(found) => found,
+        Err(failure) => {
+            ssl::failed(shot.server(site.default), Some(&io::ErrorKind::InvalidInput.into()));
+            refuse(http, alert::INTERNAL_ERROR);
+            log.line(Level::Alert, format_args!("{failure}"));
+            return false;
+        }
+    };
     let server = found.unwrap_or(site.default);
     let log = Log { server, ..log };
     let served = shot.server(server);

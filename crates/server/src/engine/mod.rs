@@ -80,6 +80,8 @@ struct Engine {
     urgent: RefCell<VecDeque<u32>>,
     current: Cell<u32>,
     budget: Cell<u32>,
+    /// What it did took so long that it is not to begin anything more in this go.
+    spent: Cell<bool>,
     beat_ms: Cell<u64>,
     home: OnceCell<Arc<Home>>,
 }
@@ -93,6 +95,7 @@ thread_local! {
             urgent: RefCell::new(VecDeque::new()),
             current: Cell::new(NOBODY),
             budget: Cell::new(0),
+            spent: Cell::new(false),
             beat_ms: Cell::new(0),
             home: OnceCell::new(),
         }
@@ -137,10 +140,11 @@ pub fn spawn_now(future: impl Future<Output = ()> + 'static) -> TaskId {
     let future: Pin<Box<dyn Future<Output = ()>>> = Box::pin(future);
     TaskId(ENGINE.with(|e| {
         let id = e.settle(future);
-        let (current, budget) = (e.current.get(), e.budget.get());
+        let (current, budget, spent) = (e.current.get(), e.budget.get(), e.spent.get());
         e.poll(id);
         e.current.set(current);
         e.budget.set(budget);
+        e.spent.set(spent || e.spent.get());
         id
     }))
 }
@@ -193,6 +197,18 @@ pub async fn yield_now() {
         Poll::Pending
     })
     .await;
+}
+
+/// The task that is running has used as much of the thread's time as many others do in a turn: a connection with more
+/// requests takes the next one when the others have had their turn.
+pub fn spend_turn() {
+    let _ = ENGINE.try_with(|e| e.spent.set(true));
+}
+
+/// Whether the task that is running is to let the others run first.
+#[inline]
+pub fn turn_is_spent() -> bool {
+    ENGINE.with(|e| e.spent.get())
 }
 
 /// Whether the task may do one more read or write; if not, it is woken again after the others.
@@ -317,6 +333,7 @@ impl Engine {
         };
         self.current.set(id);
         self.budget.set(BUDGET);
+        self.spent.set(false);
         let mut cx = Context::from_waker(&waker);
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
         if let Ok(Poll::Pending) = polled {

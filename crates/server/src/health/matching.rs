@@ -46,6 +46,11 @@ impl Test {
     fn holds(self, is: bool) -> bool {
         is == (self == Test::Yes)
     }
+
+    /// Neither holds of what a pattern gives up on.
+    fn matches(self, regex: &Regex, subject: &[u8]) -> bool {
+        regex.is_match(subject).is_ok_and(|is| self.holds(is))
+    }
 }
 
 /// `header NAME ...`
@@ -115,7 +120,7 @@ impl Match {
             return Err(Cause::Header(format!("{}: {came}", header.text).into()));
         }
         if let Some((test, regex)) = &self.body
-            && !test.holds(regex.is_match(answer.body()).unwrap_or(false))
+            && !test.matches(regex, answer.body())
         {
             let sign = if *test == Test::Yes { "~" } else { "!~" };
             let text = format!("{sign} \"{}\": began with \"{}\"", regex.as_str(), shown(answer.body()));
@@ -149,7 +154,8 @@ impl Header {
             Value::There => values.next().is_some(),
             Value::Missing => values.next().is_none(),
             Value::Is(test, wanted) => test.holds(values.any(|v| *v == **wanted)),
-            Value::Matches(test, regex) => test.holds(values.any(|v| regex.is_match(v).unwrap_or(false))),
+            Value::Matches(Test::Yes, regex) => values.any(|v| Test::Yes.matches(regex, v)),
+            Value::Matches(Test::No, regex) => values.all(|v| Test::No.matches(regex, v)),
         }
     }
 }

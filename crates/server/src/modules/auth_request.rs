@@ -83,6 +83,9 @@ fn take_values(r: &mut Request, child: &mut Request, variables: &[Taken]) {
         child.swap_shared(r);
         let value = taken.value.eval(child);
         child.swap_shared(r);
+        if child.take_fault() {
+            r.fail();
+        }
         r.assign(taken.variable, Some(value));
         if let Some(hook) = taken.hook {
             hook(r, value);

@@ -128,7 +128,8 @@ fn split(r: &mut Request) -> (Text, Text) {
     let Some(pattern) = &*shot.location(r.location).conf.fastcgi.own.split else { return (uri, Text::EMPTY) };
     // The request's own captures are not to be lost.
     let before = std::mem::take(&mut r.captures);
-    let found = pattern.exec(r, uri).then(|| (r.capture(1), r.capture(2)));
+    // One that gives up is a fault: nothing is sent.
+    let found = pattern.exec(r, uri).unwrap_or(false).then(|| (r.capture(1), r.capture(2)));
     r.captures = before;
     match found {
         Some((name, info)) => (name.unwrap_or(Text::EMPTY), info.unwrap_or(Text::EMPTY)),

@@ -119,8 +119,9 @@ pub fn is_ok(r: &mut Request) -> bool {
     ok
 }
 
-fn find_out(r: &Request) -> bool {
-    let conf = &r.conf().gzip_rules;
+fn find_out(r: &mut Request) -> bool {
+    let shot = r.shot.clone();
+    let conf = &shot.location(r.location).conf.gzip_rules;
     let accepted = || r.headers_in.find(K::AcceptEncoding).is_some_and(|v| accepts_gzip(r.get(v)));
     r.is_main()
         && accepted()
@@ -130,9 +131,18 @@ fn find_out(r: &Request) -> bool {
         && !is_disabled(r, &conf.gzip_disable)
 }
 
+/// A pattern that gives up disables too: an answer that is not compressed is right for everybody.
 fn is_disabled(r: &Request, patterns: &[Pattern]) -> bool {
     let agent = || r.headers_in.find(K::UserAgent);
-    !patterns.is_empty() && agent().is_some_and(|a| patterns.iter().any(|p| p.is_match(r.get(a))))
+    let fits = |agent| {
+        patterns.iter().any(|p| {
+            p.is_match(agent).unwrap_or_else(|e| {
+                crate::log_error!(r, Alert, "{e}");
+                true
+            })
+        })
+    };
+    !patterns.is_empty() && agent().is_some_and(|a| fits(r.get(a)))
 }
 
 /// `gzip_proxied`: an answer that the proxy will not keep, or all.

@@ -278,7 +278,10 @@ impl BodyFilter for Trailers {
             let lines = &shot.location(r.location).conf.headers.trailers.all;
             for line in lines.iter().filter(|l| safe || l.always) {
                 let value = line.value.eval(r);
-                if !r.get(value).is_empty() {
+                if crate::request::respond::ends_line(r.get(value)) {
+                    let name = String::from_utf8_lossy(&line.name);
+                    crate::log_error!(r, Error, "trailer \"{name}\" is not sent: there is CR, LF or NUL in its value");
+                } else if !r.get(value).is_empty() {
                     let name = r.text(&line.name);
                     r.headers_out.trailers.push(HeaderOut { name, value, known: K::Other });
                 }

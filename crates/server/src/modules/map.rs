@@ -76,6 +76,18 @@ fn add(build: &mut Build<'_>, map: &mut Map, row: &Node) -> Result<(), Problem> 
     added.map_err(|e| row.problem(e.text(key)))
 }
 
+/// The first pattern that matches; none if one gives up, which leaves the variable without a value.
+fn find_pattern(map: &Map, r: &mut Request, source: Text) -> Option<u32> {
+    for (pattern, index) in &map.patterns {
+        match pattern.exec(r, source) {
+            Ok(true) => return Some(*index),
+            Ok(false) => {}
+            Err(_) => return None,
+        }
+    }
+    None
+}
+
 fn look_up(map: &Map, r: &mut Request) -> Text {
     let mut source = map.source.eval(r);
     if map.hostnames && r.get(source).ends_with(b".") {
@@ -87,7 +99,7 @@ fn look_up(map: &Map, r: &mut Request) -> Text {
     key.make_ascii_lowercase();
     let mut found = map.keys.find(&key);
     if found.is_none() && !key.is_empty() {
-        found = map.patterns.iter().find(|(p, _)| p.exec(r, source)).map(|(_, index)| *index);
+        found = find_pattern(map, r, source);
     }
     r.scratch = key;
     match found.or(map.default) {

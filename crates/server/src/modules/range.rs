@@ -82,13 +82,9 @@ fn single(r: &mut Request, range: ByteRange, length: u64) {
 fn multipart(r: &mut Request, ranges: Vec<ByteRange>, length: u64) {
     let boundary = boundary();
     let mut head = format!("\r\n--{boundary}\r\n").into_bytes();
-    if let Some(kind) = r.headers_out.content_type.filter(|t| !r.get(*t).is_empty()) {
+    if r.headers_out.content_type.is_some_and(|t| !r.get(t).is_empty()) {
         head.extend_from_slice(b"Content-Type: ");
-        head.extend_from_slice(r.get(kind));
-        if let Some(charset) = r.headers_out.charset.filter(|c| !r.get(*c).is_empty()) {
-            head.extend_from_slice(b"; charset=");
-            head.extend_from_slice(r.get(charset));
-        }
+        r.headers_out.write_content_type(&r.arena, &mut head);
         head.extend_from_slice(b"\r\n");
     }
     head.extend_from_slice(b"Content-Range: bytes ");

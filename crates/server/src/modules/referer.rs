@@ -4,7 +4,7 @@
 use super::ignored;
 use super::listen::Name;
 use crate::config::hostnames::HostTable;
-use crate::config::pattern::Pattern;
+use crate::config::pattern::{GaveUp, Pattern};
 use crate::config::variables::Builtin;
 use crate::config::{Build, Directive, Level, Scope, http};
 use crate::request::headers::KnownHeader as K;
@@ -130,25 +130,35 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
 
 fn invalid_referer(r: &mut Request) -> Option<Text> {
     let shot = r.shot.clone();
-    let valid = shot.location(r.location).conf.referer.valid.as_deref().is_none_or(|v| is_valid(r, v));
-    Some(if valid { Text::EMPTY } else { Text::from("1") })
+    let valid = shot.location(r.location).conf.referer.valid.as_deref().map_or(Ok(true), |v| is_valid(r, v));
+    let valid = valid.inspect_err(|e| {
+        r.fail();
+        crate::log_error!(r, Alert, "{e}");
+    });
+    Some(if valid.ok()? { Text::EMPTY } else { Text::from("1") })
 }
 
-fn is_valid(r: &Request, valid: &Valid) -> bool {
-    let Some(referer) = r.headers_in.find(K::Referer) else { return valid.none };
+fn is_valid(r: &Request, valid: &Valid) -> Result<bool, GaveUp> {
+    let Some(referer) = r.headers_in.find(K::Referer) else { return Ok(valid.none) };
     let referer = r.get(referer);
     let rest = ["http://", "https://"].iter().find_map(|scheme| {
         let (start, rest) = referer.split_at_checked(scheme.len())?;
         (referer.len() >= MIN_REFERER && start.eq_ignore_ascii_case(scheme.as_bytes())).then_some(rest)
     });
-    let Some(rest) = rest else { return valid.blocked };
+    let Some(rest) = rest else { return Ok(valid.blocked) };
     let host = rest[..memchr::memchr2(b'/', b':', rest).unwrap_or(rest.len())].to_ascii_lowercase();
     if host.len() > MAX_HOST {
-        return false;
+        return Ok(false);
     }
     if let Some(path) = valid.hosts.find(&host) {
         let from = memchr::memchr(b'/', rest).unwrap_or(rest.len());
-        return path == 0 || rest[from..].starts_with(&valid.paths[path as usize - 1]);
+        return Ok(path == 0 || rest[from..].starts_with(&valid.paths[path as usize - 1]));
     }
-    valid.host_patterns.iter().any(|p| p.is_match(&host)) || valid.patterns.iter().any(|p| p.is_match(rest))
+    let hosts = valid.host_patterns.iter().map(|p| (p, &host[..]));
+    for (pattern, subject) in hosts.chain(valid.patterns.iter().map(|p| (p, rest))) {
+        if pattern.is_match(subject)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }

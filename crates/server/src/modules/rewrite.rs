@@ -289,6 +289,9 @@ enum Flow {
     Answer(Verdict),
 }
 
+/// A value could not be made: the log says why.
+const FAILED: Flow = Flow::Answer(Verdict::Status(500));
+
 fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
     for code in codes {
         match code {
@@ -299,6 +302,9 @@ fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
             }
             Code::Set { variable, hook, value } => {
                 let value = quoting.value(r, value);
+                if r.has_fault() {
+                    return FAILED;
+                }
                 match hook {
                     Some(hook) => hook(r, value),
                     None => r.assign(*variable, Some(value)),
@@ -306,7 +312,11 @@ fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
             }
             Code::Return { status, text } => return Flow::Answer(answer(r, *status, text.as_ref())),
             Code::If { condition, codes, location, in_location } => {
-                if holds(r, condition, quoting) {
+                let holds = holds(r, condition, quoting);
+                if r.has_fault() {
+                    return FAILED;
+                }
+                if holds {
                     if *in_location {
                         r.location = *location;
                         phases::enter_location(r);
@@ -348,7 +358,8 @@ fn holds(r: &mut Request, condition: &Condition, quoting: &Quoting) -> bool {
         }
         Condition::Match { variable, pattern, not } => {
             let subject = r.variable(*variable).unwrap_or(Text::EMPTY);
-            let hit = pattern.exec(r, subject);
+            // One that gives up is a fault: neither this nor its opposite holds.
+            let hit = pattern.exec(r, subject).unwrap_or(false);
             if !hit {
                 r.captures.clear();
             }
@@ -385,7 +396,8 @@ fn test_file(r: &mut Request, path: Text, test: FileTest) -> bool {
 /// One `rewrite` (`ngx_http_script_regex_start_code` and `..._end_code`).
 fn apply(r: &mut Request, rewrite: &Rewrite, quoting: &mut Quoting) -> Flow {
     let log = *r.conf().rewrite.rewrite_log;
-    if !rewrite.pattern.exec(r, r.uri) {
+    let Ok(hit) = rewrite.pattern.exec(r, r.uri) else { return FAILED };
+    if !hit {
         r.captures.clear();
         if log {
             let uri = String::from_utf8_lossy(r.get(r.uri)).into_owned();
@@ -411,6 +423,9 @@ fn apply(r: &mut Request, rewrite: &Rewrite, quoting: &mut Quoting) -> Flow {
     let escape = is_escaped(r);
     quoting.0 = false;
     let args_at = rewrite.replacement.write_rewritten(r, escape, escape_all, &mut built);
+    if r.has_fault() {
+        return FAILED;
+    }
     if let Some(status) = rewrite.redirect {
         return redirect(r, rewrite, &built, args_at, status, log);
     }

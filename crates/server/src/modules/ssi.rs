@@ -88,6 +88,11 @@ impl Shared {
         self.variables.iter().find(|(n, _)| **n == *name).map(|(_, v)| v.as_slice())
     }
 
+    /// Bytes of all values.
+    pub fn size(&self) -> usize {
+        self.variables.iter().map(|(_, value)| value.len()).sum()
+    }
+
     /// Gives a variable a value.
     pub fn set(&mut self, name: &[u8], value: Vec<u8>) {
         match self.variables.iter_mut().find(|(n, _)| **n == *name) {

@@ -5,6 +5,7 @@ use super::ssi_parse::Command;
 use crate::config::Plane;
 use crate::log_error;
 use crate::modules;
+use crate::request::evaluate::MAX_VALUE;
 use crate::request::include::{self, Include};
 use crate::request::{Request, Text};
 use pcre2::bytes::RegexBuilder;
@@ -268,7 +269,13 @@ fn config(r: &mut Request, state: &mut State, call: &Call) -> Result<Outcome, Fa
 fn set(r: &mut Request, _state: &mut State, call: &Call) -> Result<Outcome, Failed> {
     let value = evaluate(r, call.needed("value"), false)?;
     let name = call.needed("var").to_ascii_lowercase();
-    r.ssi.get_or_insert_default().set(&name, value);
+    let shared = r.ssi.get_or_insert_default();
+    shared.set(&name, value);
+    if shared.size() > MAX_VALUE {
+        shared.set(&name, Vec::new());
+        log_error!(r, Error, "variables of more than {MAX_VALUE} bytes while evaluating variable \"{}\"", show(&name));
+        return Err(Failed);
+    }
     Ok(Outcome::Done)
 }
 
@@ -336,6 +343,7 @@ fn matches(r: &mut Request, pattern: &[u8], subject: &[u8]) -> Result<bool, Fail
         Ok(Some(groups)) => groups,
         Ok(None) => return Ok(false),
         Err(e) => {
+            crate::engine::spend_turn();
             log_error!(r, Alert, "pcre2_match() failed: {e} on \"{}\" using \"{shown}\"", show(subject));
             return Err(Failed);
         }
@@ -384,7 +392,10 @@ fn variable(r: &mut Request, name: &[u8]) -> Option<Vec<u8>> {
     }
     let name = std::str::from_utf8(name).ok()?;
     let value = if r.shot.variables.iter().any(|v| &*v.name == name) {
-        r.variable_named(name)?
+        let value = r.variable_named(name);
+        // A page goes on without a value that cannot be made: it has begun.
+        r.take_fault();
+        value?
     } else if let Some(known) = modules::variables(Plane::Http).find(|v| v.name == name) {
         (known.evaluate)(r)?
     } else {
@@ -405,6 +416,15 @@ fn evaluate(r: &mut Request, text: &[u8], directory: bool) -> Result<Vec<u8>, Fa
             b'$' => {
                 let name = variable_name(r, text, &mut at)?;
                 if let Some(value) = variable(r, &name) {
+                    if out.len() + value.len() > MAX_VALUE {
+                        let name = show(&name);
+                        log_error!(
+                            r,
+                            Error,
+                            "value of more than {MAX_VALUE} bytes while evaluating variable \"{name}\""
+                        );
+                        return Err(Failed);
+                    }
                     out.extend_from_slice(&value);
                 }
             }

@@ -78,6 +78,7 @@ fn trailer(r: &mut Request, name: &str) -> Option<Text> {
     r.attempts.trailers.iter().find(|(n, _)| super::variables::is_named(r.get(*n), name)).map(|(_, v)| *v)
 }
 
+/// Spaces are taken off around the `=` and nowhere else (`ngx_http_parse_set_cookie_lines`).
 fn cookie(r: &mut Request, name: &str) -> Option<Text> {
     for line in &r.attempts.head.headers {
         if line.known != crate::request::headers::KnownHeader::SetCookie {
@@ -85,10 +86,8 @@ fn cookie(r: &mut Request, name: &str) -> Option<Text> {
         }
         let value = r.get(r.attempts.text(line.value));
         let pair = &value[..memchr::memchr(b';', value).unwrap_or(value.len())];
-        if let Some(at) = memchr::memchr(b'=', pair)
-            && pair[..at].trim_ascii().eq_ignore_ascii_case(name.as_bytes())
-        {
-            let value = pair[at + 1..].trim_ascii().to_vec();
+        if let Some(value) = wire::http1::values::find_in_list(pair, name.as_bytes(), b';') {
+            let value = value.to_vec();
             return Some(r.text(&value));
         }
     }

@@ -53,7 +53,13 @@ pub const VARIABLES: &[Builtin] = &[
     volatile("document_root", |r| Some(root::document_root(r))),
     volatile("realpath_root", realpath_root),
     volatile("query_string", |r| said(r.args)),
-    Builtin { name: "args", evaluate: |r| said(r.args), volatile: true, assign: Some(|r, v| r.args = v) },
+    Builtin {
+        name: "args",
+        evaluate: |r| said(r.args),
+        volatile: true,
+        // The target as it was sent has the old ones (`ngx_http_variable_set_args`).
+        assign: Some(|r, v| (r.args, r.valid_target) = (v, false)),
+    },
     volatile("is_args", |r| Some(Text::from(if r.get(r.args).is_empty() { "" } else { "?" }))),
     volatile("request_filename", |r| {
         let path = root::path_of(r);
@@ -293,12 +299,15 @@ pub(super) fn request_id(r: &mut Request) -> Option<Text> {
 
 fn sent_content_type(r: &mut Request) -> Option<Text> {
     let kind = r.headers_out.content_type?;
-    let Some(charset) = r.headers_out.charset.filter(|c| !r.get(*c).is_empty()) else { return Some(kind) };
-    let mark = r.arena.mark();
-    r.arena.append(kind);
-    r.arena.append(Text::from("; charset="));
-    r.arena.append(charset);
-    Some(Text::Own(r.arena.since(mark)))
+    if r.headers_out.charset.is_none() {
+        return Some(kind);
+    }
+    let mut room = std::mem::take(&mut r.room);
+    room.clear();
+    r.headers_out.write_content_type(&r.arena, &mut room);
+    let text = r.text(&room);
+    r.room = room;
+    Some(text)
 }
 
 #[derive(Clone, Copy)]

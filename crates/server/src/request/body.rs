@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use wire::http1::chunked::{Decoder, Event, Trailers};
+use wire::http1::chunked::{Decoder, Event};
 
 /// A body that nobody wants is read for at most this long before the connection is given up (`lingering_time` holds
 /// after the answer).
@@ -80,7 +80,7 @@ impl Body {
     /// Takes over the framing that the head announced.
     pub fn expect(&mut self, length: Option<u64>, chunked: bool) {
         self.framing = match (length, chunked) {
-            (_, true) => Framing::Chunked(Decoder::new(Trailers::Drop)),
+            (_, true) => Framing::Chunked(Decoder::of_request()),
             (Some(0) | None, false) => Framing::None,
             (Some(n), false) => Framing::Length(n),
         };

@@ -42,7 +42,7 @@ pub fn special_response(r: &mut Request, status: u16) -> Verdict {
         r.lingering_close = false;
     }
     r.headers_out.content_type = None;
-    r.headers_out.charset = None;
+    (r.headers_out.charset, r.headers_out.written) = (None, None);
     let shot = r.shot.clone();
     let conf = &shot.location(r.location).conf.core;
     if !r.error_page && !conf.error_pages.is_empty() && r.uri_changes != 0 {
@@ -80,6 +80,10 @@ fn error_page(r: &mut Request, page: &ErrorPage) -> Verdict {
         r.error_status = overwrite;
     }
     let target = page.target.eval(r);
+    if r.take_fault() {
+        r.error_status = 500;
+        return built_in(r, 500);
+    }
     match r.get(target).first() {
         Some(b'/') => {
             let (uri, args) = split_args(r, target);

@@ -39,7 +39,8 @@ pub fn accept_part(r: &mut Request) {
     }
     let host = r.headers_in.host.or(r.headers_in.find(K::Host));
     if host.is_some_and(|host| set_host(r, host, "client sent invalid host header").is_ok()) {
-        find_server(r);
+        // It is refused in any case.
+        let _ = find_server(r);
     }
 }
 
@@ -152,6 +153,8 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
                 Ok(())
             }
             Err(_) => {
+                // As with nginx: the target is none, and its path is empty.
+                (r.target, r.uri) = (Text::EMPTY, r.text(b""));
                 r.doing = doing::READING_LINE;
                 log_error!(r, Info, "client sent invalid request");
                 Err(400)
@@ -310,17 +313,25 @@ fn choose_server(r: &mut Request) -> Result<bool, u16> {
         read?;
     }
     let secured = find_server(r);
-    read.map(|()| secured)
+    read.and(secured)
 }
 
-fn find_server(r: &mut Request) -> bool {
+/// The error is 500: a pattern among the names gave up, so nobody knows whose the request is.
+fn find_server(r: &mut Request) -> Result<bool, u16> {
     // A request without host is for the server called "".
     let host = r.headers_in.host.unwrap_or(Text::EMPTY);
     let shot = r.shot.clone();
     let site = shot.ports[crate::worker::port_of(&shot, r.client.listener)].site(&r.client);
-    r.server = site.find(r, host).unwrap_or(site.default);
+    let found = site.find(r, host);
+    r.server = found.as_ref().ok().copied().flatten().unwrap_or(site.default);
     r.location = shot.server(r.server).root;
-    site.ssl || site.quic
+    match found {
+        Ok(_) => Ok(site.ssl || site.quic),
+        Err(_) => {
+            r.take_fault();
+            Err(500)
+        }
+    }
 }
 
 /// What the server that was chosen asks of every request.

@@ -1,6 +1,6 @@
 //! The headers of a request and of its answer, in the order and case in which they came or were set.
 
-use super::arena::{Arena, Text};
+use super::arena::{Arena, Span, Text};
 pub use wire::http1::request::RequestHead;
 pub use wire::http1::{field::HeaderLine, known::KnownHeader};
 
@@ -62,6 +62,19 @@ pub struct HeaderOut {
     pub known: KnownHeader,
 }
 
+/// A `Content-Type` with a charset as an upstream wrote it, and what filters see of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// All of it.
+    whole: Span,
+    /// What stands before the charset.
+    kind: Span,
+    /// The charset, without quotes.
+    charset: Span,
+    /// What stands behind it.
+    rest: Span,
+}
+
 /// The answer's head.
 #[derive(Debug, Default)]
 pub struct HeadersOut {
@@ -75,6 +88,8 @@ pub struct HeadersOut {
     pub content_type: Option<Text>,
     /// The charset that is added to the type.
     pub charset: Option<Text>,
+    /// The type as an upstream wrote it, if that says more than these two.
+    pub written: Option<Written>,
     /// The charset that an upstream wants the answer to be recoded to: `X-Accel-Charset`.
     pub override_charset: Option<Text>,
     /// Seconds since 1970.
@@ -94,6 +109,37 @@ impl HeadersOut {
         lines.clear();
         trailers.clear();
         *self = HeadersOut { lines, trailers, ..HeadersOut::default() };
+    }
+
+    /// Takes the type that an upstream wrote, which stands in the arena (`ngx_http_upstream_copy_content_type`; with quotes
+    /// understood, RFC 9110 section 5.6.6).
+    pub fn set_content_type(&mut self, arena: &Arena, value: Text) {
+        (self.content_type, self.charset, self.written) = (Some(value), None, None);
+        let Text::Own(whole) = value else { return };
+        if let Some(found) = wire::http1::values::find_charset(arena.span(whole)) {
+            let part = |from: usize, to: usize| Span { start: whole.start + from as u32, end: whole.start + to as u32 };
+            let kind = part(0, found.kind_end);
+            let charset = part(found.charset.range().start, found.charset.range().end);
+            let rest = part(found.end, (whole.end - whole.start) as usize);
+            self.written = Some(Written { whole, kind, charset, rest });
+            (self.content_type, self.charset) = (Some(kind.into()), Some(charset.into()));
+        }
+    }
+
+    /// Appends the type with its charset. What nothing has changed is what the upstream wrote, byte for byte.
+    pub fn write_content_type(&self, arena: &Arena, out: &mut Vec<u8>) {
+        let text = |text: Option<Text>| text.map_or(&b""[..], |t| arena.get(t));
+        let (kind, charset) = (text(self.content_type), text(self.charset));
+        let written = self.written.as_ref().filter(|w| arena.span(w.kind) == kind);
+        match written {
+            Some(w) if arena.span(w.charset) == charset => return out.extend_from_slice(arena.span(w.whole)),
+            _ => out.extend_from_slice(kind),
+        }
+        if !charset.is_empty() {
+            out.extend_from_slice(b"; charset=");
+            out.extend_from_slice(charset);
+        }
+        out.extend_from_slice(written.map_or(b"", |w| arena.span(w.rest)));
     }
 
     /// The first header of a kind.

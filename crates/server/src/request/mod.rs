@@ -1,10 +1,11 @@
-//! One request, from its head to its log line. Its parts: `arena` (all its bytes), `route` (which server and location),
+//! One request, from its head to its log line. Its parts: `arena` (all its bytes), `evaluate` (variables), `route` (which server and location),
 //! `phases` (who answers), `body` (what the client sends), `respond` (what it gets), `finish` (errors, redirects, the end).
 //! Knows no socket: what it writes goes to its `session`.
 
 pub mod arena;
 pub mod body;
 pub mod end;
+pub mod evaluate;
 pub mod filter;
 pub mod finish;
 pub mod flow;
@@ -162,6 +163,8 @@ pub struct Request {
     /// The groups of the last expression that matched.
     pub captures: Vec<Option<Span>>,
     values: Vec<Value>,
+    /// How far the evaluation of variables has come.
+    evaluation: evaluate::Evaluation,
     /// Room to build texts in.
     pub scratch: Vec<u8>,
     /// Room of the `text!` macro.
@@ -249,6 +252,7 @@ impl Request {
             attempts: Attempts::default(),
             captures: Vec::new(),
             values,
+            evaluation: Default::default(),
             scratch: Vec::new(),
             room: Vec::new(),
             depth: 0,
@@ -323,6 +327,7 @@ impl Request {
             attempts,
             captures,
             values,
+            evaluation,
             scratch,
             room,
             depth,
@@ -345,6 +350,7 @@ impl Request {
         values.clear();
         values.resize(to_shot.variables.len(), Value::Unknown);
         let _ = (scratch, room);
+        *evaluation = Default::default();
         *shot = to_shot;
         *client = to_client;
         *doing = doing::WAITING;
@@ -434,23 +440,6 @@ impl Request {
     /// The server block.
     pub fn server(&self) -> &Server {
         self.shot.server(self.server)
-    }
-
-    /// A variable's value; `None` where nginx has `not found`. Cached unless the variable is volatile.
-    pub fn variable(&mut self, id: VariableId) -> Option<Text> {
-        if let Value::Known(v) = self.values[id.0 as usize] {
-            return v;
-        }
-        let shot = self.shot.clone();
-        let variable = &shot.variables[id.0 as usize];
-        let value = match &variable.evaluate {
-            Some(evaluate) => evaluate(self),
-            None => None,
-        };
-        if !variable.volatile {
-            self.values[id.0 as usize] = Value::Known(value);
-        }
-        value
     }
 
     /// A variable's value by name, for rules that name variables at run time; `None` when no one uses such a variable.

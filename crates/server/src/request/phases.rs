@@ -91,7 +91,7 @@ macro_rules! run_phase {
     ($r:expr, $phase:expr) => {
         if $r.location().busy.has($phase) {
             for (_, handler) in modules::steps($phase) {
-                if let Some(v) = stop(call!($r, handler)) {
+                if let Some(v) = stop(call!($r, handler), $r) {
                     return v;
                 }
             }
@@ -157,6 +157,10 @@ pub async fn answer_status(r: &mut Request, status: u16) {
 /// Follows verdicts until there is an answer.
 pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
     loop {
+        // A value could not be made: whatever was made of it does not count, unless it is out already.
+        if r.take_fault() && !r.header_sent && !matches!(verdict, Verdict::Answered | Verdict::Broken) {
+            verdict = Verdict::Status(500);
+        }
         verdict = match verdict {
             Verdict::Answered => match r.pending.take() {
                 Some(pending) => Box::pin(pending::finish(r, *pending)).await,
@@ -225,8 +229,10 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
     content(r).await
 }
 
-fn stop(verdict: Verdict) -> Option<Verdict> {
+/// What ends the phases. A handler that had no values to judge by has not said that the request may go on.
+fn stop(verdict: Verdict, r: &Request) -> Option<Verdict> {
     match verdict {
+        Verdict::Decline | Verdict::Allow if r.has_fault() => Some(Verdict::Status(500)),
         Verdict::Decline | Verdict::Allow => None,
         other => Some(other),
     }
@@ -239,7 +245,7 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
     r.valid_location = true;
     let shot = r.shot.clone();
     r.location = shot.server(r.server).root;
-    let found = shot.location(r.location).inside.find(r, &shot);
+    let Ok(found) = shot.location(r.location).inside.find(r, &shot) else { return Some(Verdict::Status(500)) };
     if let Found::Location(id) | Found::AutoRedirect(id) = found {
         r.location = id;
     }
@@ -295,7 +301,11 @@ pub fn enter_location(r: &mut Request) {
 async fn access(r: &mut Request) -> Option<Verdict> {
     let any = r.conf().core.satisfy.any();
     for (_, handler) in modules::steps(Phase::Access) {
-        match call!(r, handler) {
+        let verdict = call!(r, handler);
+        if r.has_fault() {
+            return Some(Verdict::Status(500));
+        }
+        match verdict {
             Verdict::Decline => {}
             Verdict::Allow if !any => {}
             Verdict::Allow => {

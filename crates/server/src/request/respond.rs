@@ -25,6 +25,11 @@ pub enum Filtered {
     Broken,
 }
 
+/// Whether a text would end the line of a header that it stands in, or the whole for some who read it (RFC 9110 section 5.5).
+pub fn ends_line(text: &[u8]) -> bool {
+    memchr::memchr3(b'\r', b'\n', 0, text).is_some()
+}
+
 /// A header filter.
 pub type HeaderFilter = fn(&mut Request) -> Filtered;
 
@@ -55,8 +60,42 @@ impl Request {
                 Filtered::Broken => return Err(Verdict::Broken),
             }
         }
+        if self.has_fault() || (self.is_main() && self.unsendable().is_some()) {
+            self.refuse_head()?;
+        }
         self.header_sent = true;
         self.final_head();
+        Ok(())
+    }
+
+    /// The first part of the head that would end its own line, or the head: no variable may carry CR, LF or NUL there, whatever
+    /// decoded it. Texts of the program have none.
+    fn unsendable(&self) -> Option<Text> {
+        let bad = |text: Text| matches!(text, Text::Own(span) if ends_line(self.arena.span(span)));
+        let h = &self.headers_out;
+        if [h.content_type, h.charset].into_iter().flatten().any(bad) {
+            return Some(Text::from("Content-Type"));
+        }
+        h.lines.iter().find(|l| bad(l.value) || bad(l.name)).map(|l| l.name)
+    }
+
+    /// A head that is not to be sent: the answer is 500 instead. `Ok` if even that has such headers (`add_header ... always`):
+    /// then it goes without them.
+    fn refuse_head(&mut self) -> Result<(), Verdict> {
+        self.take_fault();
+        if let Some(name) = self.unsendable() {
+            let name = String::from_utf8_lossy(self.get(name)).into_owned();
+            crate::log_error!(self, Error, "header \"{name}\" is not sent: there is CR, LF or NUL in its value");
+        }
+        // Who asked for a subrequest sees its status.
+        if !self.is_main() || self.may_refuse() {
+            return Err(super::finish::replace(self, 500));
+        }
+        let (arena, h) = (&self.arena, &mut self.headers_out);
+        let good = |text: Text| !ends_line(arena.get(text));
+        h.lines.retain(|l| good(l.name) && good(l.value));
+        h.content_type = h.content_type.filter(|t| good(*t));
+        h.charset = h.charset.filter(|t| good(*t));
         Ok(())
     }
 
@@ -79,11 +118,8 @@ impl Request {
                 h.content_length = None;
                 h.last_modified = None;
             }
-            304 => {
-                self.header_only = true;
-                h.content_type = None;
-                h.content_length = None;
-            }
+            // What an upstream says of the answer that the client has is passed on; ours says nothing (`not_modified`).
+            304 => self.header_only = true,
             _ => {}
         }
         if !self.is_main() {
@@ -189,7 +225,14 @@ impl Request {
             whole => whole,
         };
         let last = last && self.pending.is_none();
-        filter::run(self, now, last).map_err(|e| self.broken(&e))
+        filter::run(self, now, last).map_err(|e| self.broken(&e))?;
+        if self.header_sent && self.take_fault() {
+            // A part of the body could not be made: the client is not to take it for the whole.
+            self.keepalive = false;
+            self.aborted = true;
+            return Err(Verdict::Broken);
+        }
+        Ok(())
     }
 
     /// Whether filters may need the bytes of the body: its own, or those behind the answer that it is a part of.

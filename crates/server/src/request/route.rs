@@ -1,7 +1,7 @@
 //! Which server, which location. Before: `head`. After: `phases`. Pure look-ups in the snapshot.
 
 use super::{Request, Text};
-use crate::config::pattern::Pattern;
+use crate::config::pattern::{GaveUp, Pattern};
 use crate::connection::{Address, Client};
 use crate::snapshot::{LocationId, ServerId, Shot};
 use hashbrown::HashMap;
@@ -64,27 +64,39 @@ pub struct Site {
 
 impl Site {
     /// The server for a host: exact, longest `*.x`, longest `x.*`, first pattern (`ngx_http_find_virtual_server`).
-    pub fn find(&self, r: &mut Request, host: Text) -> Option<ServerId> {
+    pub fn find(&self, r: &mut Request, host: Text) -> Result<Option<ServerId>, GaveUp> {
         if !self.named {
-            return None;
+            return Ok(None);
         }
         let name = r.get(host);
         if let Some(id) = self.find_fixed(name) {
-            return Some(id);
+            return Ok(Some(id));
         }
         if name.is_empty() {
-            return None;
+            return Ok(None);
         }
-        self.patterns.iter().find(|(p, _)| p.exec(r, host)).map(|(_, id)| *id)
+        for (pattern, id) in &self.patterns {
+            if pattern.exec(r, host)? {
+                return Ok(Some(*id));
+            }
+        }
+        Ok(None)
     }
 
     /// The same before there is a request: captures are made when it comes.
-    pub fn find_early(&self, name: &[u8]) -> Option<ServerId> {
+    pub fn find_early(&self, name: &[u8]) -> Result<Option<ServerId>, GaveUp> {
         if name.is_empty() {
-            return None;
+            return Ok(None);
         }
-        let fixed = self.find_fixed(name);
-        fixed.or_else(|| self.patterns.iter().find(|(p, _)| p.is_match(name)).map(|(_, id)| *id))
+        if let Some(id) = self.find_fixed(name) {
+            return Ok(Some(id));
+        }
+        for (pattern, id) in &self.patterns {
+            if pattern.is_match(name)? {
+                return Ok(Some(*id));
+            }
+        }
+        Ok(None)
     }
 
     fn find_fixed(&self, name: &[u8]) -> Option<ServerId> {
@@ -203,39 +215,39 @@ impl LocationTree {
     }
 
     /// The location for the request's uri, nested ones included (`ngx_http_core_find_location`).
-    pub fn find(&self, r: &mut Request, shot: &Shot) -> Found {
-        self.look(r, shot).0
+    pub fn find(&self, r: &mut Request, shot: &Shot) -> Result<Found, GaveUp> {
+        Ok(self.look(r, shot)?.0)
     }
 
     /// The same, and whether it is settled. It is not where a prefix matched and no pattern inside it did: then the patterns of the
     /// levels around are asked too.
-    fn look(&self, r: &mut Request, shot: &Shot) -> (Found, bool) {
+    fn look(&self, r: &mut Request, shot: &Shot) -> Result<(Found, bool), GaveUp> {
         let uri = r.get(r.uri);
         if let Some(id) = self.exact.get(uri) {
-            return (Found::Location(*id), true);
+            return Ok((Found::Location(*id), true));
         }
         let prefix = self.longest_prefix(uri);
         if let Some(id) = self.redirects.get(uri)
             && prefix.is_none_or(|p| p.name.len() != uri.len())
         {
-            return (Found::AutoRedirect(*id), true);
+            return Ok((Found::AutoRedirect(*id), true));
         }
         let mut found = Found::None;
         if let Some(p) = prefix {
-            let (inner, settled) = shot.location(p.id).inside.look(r, shot);
+            let (inner, settled) = shot.location(p.id).inside.look(r, shot)?;
             found = inner.or(p.id);
             if settled {
-                return (found, true);
+                return Ok((found, true));
             }
         }
         if prefix.is_none_or(|p| !p.last) {
             for (pattern, id) in &self.patterns {
-                if pattern.exec(r, r.uri) {
-                    return (shot.location(*id).inside.look(r, shot).0.or(*id), true);
+                if pattern.exec(r, r.uri)? {
+                    return Ok((shot.location(*id).inside.look(r, shot)?.0.or(*id), true));
                 }
             }
         }
-        (found, false)
+        Ok((found, false))
     }
 
     fn longest_prefix(&self, uri: &[u8]) -> Option<&Prefix> {

@@ -189,6 +189,9 @@ impl Session {
         {
             return End::Status(status);
         }
+        if self.r.has_fault() {
+            return End::Status(500);
+        }
         let handler = content_handler(&mut self.r);
         let inet = matches!(*self.r.client.remote.borrow(), Address::Inet(_));
         if inet && *self.r.conf().stream_core.tcp_nodelay {
@@ -256,6 +259,9 @@ impl Session {
         facts(r).action = "returning text";
         let shot = r.shot.clone();
         let text = shot.location(r.location).conf.stream_core.text.eval(r);
+        if r.has_fault() {
+            return 500;
+        }
         let timer = Timer::new();
         timer.set(RETURN_TIMEOUT);
         let mut at = 0;
@@ -288,7 +294,11 @@ fn checks(r: &mut Request) -> Result<(), u16> {
     realip::stream_handler(r);
     stream_core::assign(r);
     for handler in [limit_conn::handler, access::handler] {
-        if let Verdict::Status(status) = handler(r) {
+        let verdict = handler(r);
+        if r.has_fault() {
+            return Err(500);
+        }
+        if let Verdict::Status(status) = verdict {
             return Err(status);
         }
     }

@@ -30,6 +30,9 @@ pub fn parse(text: &str) -> Result<Address, String> {
 pub fn hand_over(r: &mut Request) -> End {
     let shot = r.shot.clone();
     let text = shot.location(r.location).conf.stream_core.pass.eval(r);
+    if r.has_fault() {
+        return End::Status(500);
+    }
     let text = String::from_utf8_lossy(r.get(text)).into_owned();
     let address = match parse(&text) {
         Ok(address) => address,

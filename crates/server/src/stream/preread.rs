@@ -60,7 +60,8 @@ fn choose_server(r: &mut Request, hello: &Hello) {
     let listen = facts(r).listen;
     let site = shot.ports[listen - shot.whole().ports.len()].site(&r.client);
     let name = r.text(&name);
-    if let Some(server) = site.find(r, name) {
+    // A pattern that gives up is a fault: the session ends.
+    if let Ok(Some(server)) = site.find(r, name) {
         r.server = server;
         r.location = shot.server(server).root;
     }

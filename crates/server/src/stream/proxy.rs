@@ -96,6 +96,9 @@ async fn group(r: &mut Request, conf: &Conf) -> Result<Arc<Group>, u16> {
 
 async fn evaluated(r: &mut Request, text: &Complex) -> Result<Arc<Group>, u16> {
     let text = text.eval(r);
+    if r.has_fault() {
+        return Err(500);
+    }
     let name = String::from_utf8_lossy(r.get(text)).into_owned();
     if let Some(group) = r.shot.groups.iter().find(|g| g.name.eq_ignore_ascii_case(&name)) {
         return Ok(group.clone());
@@ -130,7 +133,12 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
     }
     facts(r).action = "connecting to upstream";
     loop {
-        let Some(chosen) = choose::choose(r, &group, &mut walk) else {
+        let chosen = choose::choose(r, &group, &mut walk);
+        if r.has_fault() {
+            // The address, or the key that chose, has no value.
+            return Err(500);
+        }
+        let Some(chosen) = chosen else {
             r.attempts.all.push(Attempt { group: Some(group.name.clone()), ..Attempt::default() });
             log_error!(r, Error, "no live upstreams");
             return Err(502);

@@ -44,6 +44,9 @@ async fn content(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
             let shot = r.shot.clone();
             let text = shot.location(r.location).conf.stream_core.text.eval(r);
             facts(r).received += first.len() as u64;
+            if r.has_fault() {
+                return 500;
+            }
             if !r.get(text).is_empty()
                 && let Ok(n) = flow.send(r.get(text))
             {

@@ -98,6 +98,9 @@ impl Dynamic {
         provider: &CryptoProvider,
     ) -> Result<CertifiedKey, String> {
         let (certificate, key) = (certificate.eval(r), key.eval(r));
+        if r.take_fault() {
+            return Err("the name of a certificate has no value".to_owned());
+        }
         let (certificate, key) = (r.get(certificate), r.get(key));
         let cache_key = [certificate, b"\n", key].concat();
         if let Some(pair) = self.cache.as_ref().and_then(|c| c.find(&cache_key)) {

@@ -149,7 +149,8 @@ fn begin(message: &[u8], params: Vec<u8>) -> Result<Begun, TransportError> {
     let shot = crate::worker::shot();
     let site = shot.ports[crate::worker::port_of(&shot, client.listener)].site(&client);
     let name = hello.server_name.and_then(|name| handshake::host(name.of(message)));
-    let found = name.as_ref().and_then(|name| site.find_early(name.as_bytes()));
+    let found = name.as_ref().map_or(Ok(None), |name| site.find_early(name.as_bytes()));
+    let found = found.map_err(|failure| alert(AlertDescription::InternalError, failure.to_string()))?;
     let server = found.unwrap_or(site.default);
     let facts = handshake::facts(&shot, message, &hello, name.filter(|_| found.is_some()), server);
     let _ = client.tls.set(Rc::new(facts));

@@ -148,7 +148,7 @@ pub(super) fn accel_redirect(r: &mut Request, conf: &UpstreamConf) -> Option<Ver
         let h = r.attempts.head.headers[i];
         let value = r.attempts.text(h.value);
         match h.known {
-            K::ContentType => r.headers_out.content_type = Some(value),
+            K::ContentType => r.headers_out.set_content_type(&r.arena, value),
             K::SetCookie | K::ContentDisposition | K::CacheControl | K::Expires | K::AcceptRanges => {
                 let name = r.attempts.text(h.name);
                 r.headers_out.lines.push(HeaderOut { name, value, known: h.known });
@@ -235,7 +235,7 @@ pub(super) fn copy_headers(r: &mut Request, conf: &UpstreamConf, length: Option<
         }
         match h.known {
             K::ContentLength | K::Connection | K::KeepAlive | K::TransferEncoding => {}
-            K::ContentType => set_content_type(r, value),
+            K::ContentType => r.headers_out.set_content_type(&r.arena, value),
             K::LastModified => {
                 r.headers_out.last_modified = wire::date::parse_http(r.get(value));
                 // The line stays as the upstream wrote it, whatever the status.
@@ -270,27 +270,6 @@ pub(super) fn copy_headers(r: &mut Request, conf: &UpstreamConf, length: Option<
         if !conf.pass_headers.is_empty() && !r.headers_out.has(known) && passed() {
             r.headers_out.add(known, name, Text::EMPTY);
         }
-    }
-}
-
-/// `text/html; charset=x` is taken apart as filters want it.
-fn set_content_type(r: &mut Request, value: Text) {
-    let bytes = r.get(value);
-    let Some(at) = memchr::memchr(b';', bytes) else {
-        r.headers_out.content_type = Some(value);
-        return;
-    };
-    let rest = bytes[at + 1..].trim_ascii_start();
-    let charset = rest.get(..8).filter(|p| p.eq_ignore_ascii_case(b"charset=")).map(|_| &rest[8..]);
-    match charset {
-        Some(c) => {
-            let c = c.strip_prefix(b"\"").unwrap_or(c);
-            let c = c.strip_suffix(b"\"").unwrap_or(c).to_vec();
-            let kind = bytes[..at].to_vec();
-            r.headers_out.content_type = Some(r.text(&kind));
-            r.headers_out.charset = Some(r.text(&c));
-        }
-        None => r.headers_out.content_type = Some(value),
     }
 }
 

@@ -39,6 +39,16 @@ pub async fn take(r: &mut Request, conf: &UpstreamConf, wanted: Wanted) -> Resul
         let chunked = r.headers_in.chunked;
         let mut first = Vec::new();
         let complete = body::take_preread(r, &mut first).map_err(Verdict::from)?;
+        if complete && chunked {
+            // All of it is here, so its length is known (`r->reading_body`).
+            let length = Some(first.len() as u64);
+            r.headers_in.content_length = length;
+            return Ok(RequestBody {
+                body: JobBody::Stream { chunked: false, first, complete },
+                length,
+                chunked: false,
+            });
+        }
         return Ok(RequestBody { body: JobBody::Stream { chunked, first, complete }, length, chunked });
     }
     if !r.is_main() && r.body.stored.is_none() {

@@ -29,9 +29,12 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
     }
     loop {
         r.doing = doing::CONNECTING;
-        let Some(chosen) = choose_or_wait(r, job, &mut walk).await? else {
-            return Err(no_live_upstreams(r, job));
-        };
+        let chosen = choose_or_wait(r, job, &mut walk).await?;
+        if r.has_fault() {
+            // Something in what would be sent, or in the key that chose, has no value.
+            return Err(Verdict::Status(500));
+        }
+        let Some(chosen) = chosen else { return Err(no_live_upstreams(r, job)) };
         r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
         let began = clock::monotonic_ms();
         let mut chosen = chosen;

@@ -98,7 +98,8 @@ pub(super) fn apply(r: &mut Request, rules: &[Rewrite], value: Text) -> Option<T
                 }
             }
             Rewrite::Regex { pattern, replacement } => {
-                if pattern.exec(r, value) {
+                // One that gives up is a fault: this answer is not sent.
+                if pattern.exec(r, value).unwrap_or(false) {
                     return Some(replacement.eval(r));
                 }
             }
@@ -189,7 +190,7 @@ fn flags(r: &mut Request, conf: &Rewrites, attributes: &mut Vec<Vec<u8>>) -> boo
                 let n = n.eval(r);
                 r.get(n) == r.get(name)
             }
-            Match::Regex(p) => p.exec(r, name),
+            Match::Regex(p) => p.exec(r, name).unwrap_or(false),
         };
         if !hit {
             continue;

@@ -125,7 +125,8 @@ impl Transaction {
             self.sanitise.extend(rules.rules[at].meta.sanitise.iter().cloned());
         }
         let may_disturb = self.switches.engine == Engine::On && rule.phase != 5;
-        let disturbs = may_disturb && matches!(rule.disruptive, Disruptive::Deny | Disruptive::Drop | Disruptive::Redirect(_));
+        let disturbs =
+            may_disturb && matches!(rule.disruptive, Disruptive::Deny | Disruptive::Drop | Disruptive::Redirect(_));
         if rule.log || rule.audit || disturbs {
             self.remember(rule, first as u32, disturbs);
         }

@@ -83,7 +83,10 @@ fn request(input: &Yaml) -> Vec<u8> {
         if !has(&headers, "connection") {
             headers.push(("Connection".to_owned(), "close".to_owned()));
         }
-        let may_have_body = method.starts_with("POST") || method.contains("PUT") || method.contains("PATCH") || method.ends_with("DELETE");
+        let may_have_body = method.starts_with("POST")
+            || method.contains("PUT")
+            || method.contains("PATCH")
+            || method.ends_with("DELETE");
         if !has(&headers, "content-length") && (!data.is_empty() || may_have_body) {
             headers.push(("Content-Length".to_owned(), data.len().to_string()));
         }

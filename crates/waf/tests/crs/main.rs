@@ -89,7 +89,8 @@ fn the_core_rule_set_passes_its_own_tests() {
     }
     println!("{} tests, {} misses", all.len(), misses.len());
     assert!(only.is_some() || all.len() >= 4_674, "the suite is complete");
-    let unknown: Vec<_> = misses.iter().filter(|(name, _)| KNOWN_MISSES.iter().all(|(known, _)| known != name)).collect();
+    let unknown: Vec<_> =
+        misses.iter().filter(|(name, _)| KNOWN_MISSES.iter().all(|(known, _)| known != name)).collect();
     assert!(unknown.is_empty(), "{unknown:#?}");
     // One that no longer misses is to be taken off the list.
     assert!(only.is_some() || misses.len() == KNOWN_MISSES.len(), "{} misses", misses.len());

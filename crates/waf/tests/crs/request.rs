@@ -72,7 +72,8 @@ fn unchunked(mut body: &[u8]) -> Vec<u8> {
 pub fn judge(rules: &Arc<Rules>, bytes: &[u8]) -> Seen {
     let parsed = RequestParser::default().parse(bytes, &Default::default(), &mut RequestHead::default());
     let head = cut(bytes);
-    let header = |name: &str| head.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes())).map(|(_, v)| *v);
+    let header =
+        |name: &str| head.headers.iter().find(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes())).map(|(_, v)| *v);
     let chunked = header("transfer-encoding").is_some_and(|v| v.eq_ignore_ascii_case(b"chunked"));
     let length = header("content-length").map(|v| String::from_utf8_lossy(v).into_owned());
     let body = match &length {

@@ -1,8 +1,9 @@
-//! Reads and writes chunked bodies (RFC 9112 section 7.1), as strict as nginx 1.31: lines end in CR LF and nothing else.
+//! Reads and writes chunked bodies (RFC 9112 section 7.1), as strict as nginx 1.31: lines end in CR LF and nothing else. Of
+//! requests, extensions are read as they are defined, so that nobody between the client and us can have read another body.
 //!
 //! The decoder is fed whatever bytes there are, in pieces of any size, and keeps nothing of them.
 
-use super::scan::hex_digit;
+use super::scan::{hex_digit, is_token_byte};
 use super::values::LARGEST_LENGTH;
 use crate::span::Span;
 
@@ -75,11 +76,60 @@ enum State {
     Done,
 }
 
+/// Where in the extensions of a chunk a strict decoder is (RFC 9112 section 7.1.1):
+///
+/// ```text
+/// *( BWS ";" BWS name [ BWS "=" BWS ( token / quoted-string ) ] )
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Place {
+    /// White space has been seen, and a semicolon must follow.
+    #[default]
+    BeforeSemicolon,
+    BeforeName,
+    Name,
+    AfterName,
+    BeforeValue,
+    Value,
+    Quoted,
+    Escaped,
+    AfterQuotes,
+}
+
+impl Place {
+    /// The place after one more byte. None: it may not stand there.
+    fn after(self, byte: u8) -> Option<Place> {
+        use Place::*;
+        let token = is_token_byte(byte);
+        Some(match (self, byte) {
+            (BeforeSemicolon | BeforeName | AfterName | BeforeValue, b' ' | b'\t') => self,
+            (Name, b' ' | b'\t') => AfterName,
+            (Value | AfterQuotes, b' ' | b'\t') => BeforeSemicolon,
+            (BeforeSemicolon | Name | AfterName | Value | AfterQuotes, b';') => BeforeName,
+            (Name | AfterName, b'=') => BeforeValue,
+            (BeforeName | Name, _) if token => Name,
+            (BeforeValue, b'"') => Quoted,
+            (BeforeValue | Value, _) if token => Value,
+            (Quoted, b'"') => AfterQuotes,
+            (Quoted, b'\\') => Escaped,
+            (Quoted | Escaped, b'\t' | b' '..=b'~' | 0x80..) => Quoted,
+            _ => return None,
+        })
+    }
+
+    /// Whether the line may end here.
+    fn may_end(self) -> bool {
+        matches!(self, Place::Name | Place::Value | Place::AfterQuotes)
+    }
+}
+
 /// Decodes one chunked body; make a new one for each.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     state: State,
     trailers: Trailers,
+    /// Extensions are read, with the place where they are; none: they are passed over, whatever they are.
+    extension: Option<Place>,
     /// Bytes of the chunk that are still to come.
     size: u64,
     /// Bytes read of what is limited: size digits, an extension or the trailers.
@@ -90,6 +140,12 @@ impl Decoder {
     /// A decoder at the start of a body.
     pub fn new(trailers: Trailers) -> Self {
         Self { trailers, ..Self::default() }
+    }
+
+    /// One for a client's body: trailers are dropped, and extensions must be such. What a peer of ours pads its sizes with harms
+    /// nobody, since its body is framed anew.
+    pub fn of_request() -> Self {
+        Self { extension: Some(Place::default()), ..Self::default() }
     }
 
     /// Reads `buf` from `position` on, moves `position` past what was read and gives the next event. Call it until it
@@ -136,6 +192,16 @@ impl Decoder {
         let rest = &buf[*position..];
         let stop = memchr::memchr2(b'\r', b'\n', rest);
         self.count(stop.unwrap_or(rest.len()), limit)?;
+        if self.state != State::TrailerLine
+            && let Some(place) = &mut self.extension
+        {
+            for byte in &rest[..stop.unwrap_or(rest.len())] {
+                *place = place.after(*byte).ok_or(ChunkedError::Invalid)?;
+            }
+            if stop.is_some() && !place.may_end() {
+                return Err(ChunkedError::Invalid);
+            }
+        }
         let Some(stop) = stop else {
             *position = buf.len();
             return Ok(());
@@ -200,6 +266,9 @@ impl Decoder {
             return if too_large { Err(ChunkedError::SizeTooLarge) } else { Ok(State::Size) };
         }
         self.counted = 0;
+        if let Some(place) = &mut self.extension {
+            *place = if byte == b';' { Place::BeforeName } else { Place::BeforeSemicolon };
+        }
         match (byte, self.size) {
             (b'\r', 0) => Ok(State::LastLineFeed),
             (b'\r', _) => Ok(State::SizeLineFeed),

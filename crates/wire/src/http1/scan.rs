@@ -127,6 +127,12 @@ pub(crate) fn hex_digit(byte: u8) -> Option<u8> {
     }
 }
 
+/// Whether a byte may stand in a token (RFC 9110 section 5.6.2).
+#[inline]
+pub(super) fn is_token_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || contains(b"!#$%&'*+-.^_`|~", byte)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,8 @@
 //! Checks of single header values, as nginx makes them once a head is complete. What a missing, repeated or contrary
 //! header means is decided by the server.
 
+use crate::span::Span;
+
 /// What [`validate_host`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostParts {
@@ -192,6 +194,54 @@ fn skip_spaces(text: &[u8]) -> &[u8] {
     &text[first..]
 }
 
+/// Where the charset of a `Content-Type` stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CharsetAt {
+    /// Where the semicolon before it is.
+    pub kind_end: usize,
+    /// Its value, without quotes.
+    pub charset: Span,
+    /// Where its parameter ends.
+    pub end: usize,
+}
+
+/// Finds the first `charset` among the parameters of a `Content-Type` (RFC 9110 section 8.3.1). What stands in quotes belongs to
+/// them, whatever it looks like.
+pub fn find_charset(value: &[u8]) -> Option<CharsetAt> {
+    const NAME: &[u8] = b"charset=";
+    let mut at = parameter_end(value, 0);
+    while at < value.len() {
+        let kind_end = at;
+        let start = at + 1 + value[at + 1..].iter().take_while(|b| matches!(b, b' ' | b'\t')).count();
+        let end = parameter_end(value, start);
+        let parameter = &value[start..end];
+        if parameter.get(..NAME.len()).is_some_and(|name| name.eq_ignore_ascii_case(NAME)) {
+            let (mut from, mut to) = (start + NAME.len(), end);
+            to -= value[from..to].iter().rev().take_while(|b| matches!(b, b' ' | b'\t')).count();
+            from += usize::from(value[from..to].first() == Some(&b'"'));
+            to -= usize::from(value[from..to].last() == Some(&b'"'));
+            return Some(CharsetAt { kind_end, charset: Span::new(from, to), end });
+        }
+        at = end;
+    }
+    None
+}
+
+/// The next semicolon outside of quotes, or the end.
+fn parameter_end(value: &[u8], from: usize) -> usize {
+    let (mut quoted, mut escaped) = (false, false);
+    for (at, byte) in value.iter().enumerate().skip(from) {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            b';' if !quoted => return at,
+            _ => {}
+        }
+    }
+    value.len()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -201,6 +251,23 @@ mod tests {
         let parts = validate_host(text.as_bytes(), &mut out).ok()?;
         assert_eq!(parts.name_len, out.len());
         Some((String::from_utf8(out).expect("hosts are ASCII"), parts.port))
+    }
+
+    #[test]
+    fn a_charset_is_found_among_parameters() {
+        fn find(value: &str) -> Option<(&str, &str, &str)> {
+            let found = find_charset(value.as_bytes())?;
+            Some((&value[..found.kind_end], &value[found.charset.range()], &value[found.end..]))
+        }
+        assert_eq!(find("text/html"), None);
+        assert_eq!(find("text/html;"), None);
+        assert_eq!(find("text/html; x=y"), None);
+        assert_eq!(find("text/html;charset=utf-8"), Some(("text/html", "utf-8", "")));
+        assert_eq!(find("text/html; x=y;  CharSet=\"a b\" ; z"), Some(("text/html; x=y", "a b", "; z")));
+        assert_eq!(find("text/html; x=\"; charset=a\"; charset=b"), Some(("text/html; x=\"; charset=a\"", "b", "")));
+        assert_eq!(find("text/html; charset="), Some(("text/html", "", "")));
+        assert_eq!(find("text/html; charset=\""), Some(("text/html", "", "")));
+        assert_eq!(find("text/html; xcharset=a"), None);
     }
 
     #[test]

@@ -45,13 +45,9 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
             line(out, b"Date", &clock::http_date());
         }
     }
-    if let Some(kind) = h.content_type.filter(|t| !r.arena.get(*t).is_empty()) {
+    if h.content_type.is_some_and(|t| !r.arena.get(t).is_empty()) {
         out.extend_from_slice(b"Content-Type: ");
-        out.extend_from_slice(r.arena.get(kind));
-        if let Some(charset) = h.charset.filter(|c| !r.arena.get(*c).is_empty()) {
-            out.extend_from_slice(b"; charset=");
-            out.extend_from_slice(r.arena.get(charset));
-        }
+        h.write_content_type(&r.arena, out);
         out.extend_from_slice(b"\r\n");
     }
     if let Some(n) = h.content_length {

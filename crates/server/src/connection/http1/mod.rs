@@ -192,6 +192,9 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
                 return None;
             }
         };
+        if crate::engine::turn_is_spent() {
+            crate::engine::yield_now().await;
+        }
         if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
             continue;
         }

@@ -150,7 +150,7 @@ impl Driver {
             };
             steps += 1;
             let more = !blocked && (self.full || self.held || !self.session.state.borrow().ready.is_empty());
-            if more && steps < STEPS {
+            if more && steps < STEPS && !engine::turn_is_spent() {
                 continue;
             }
             if more {
@@ -178,7 +178,7 @@ impl Driver {
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..STEPS {
             self.full = self.session.state.borrow().wire.output().len() >= OUTPUT_LIMIT;
-            if self.failed || self.full {
+            if self.failed || self.full || (self.held && engine::turn_is_spent()) {
                 return Poll::Pending;
             }
             if std::mem::take(&mut self.held) {
@@ -225,8 +225,8 @@ impl Driver {
         let input = std::mem::take(&mut self.link.input);
         loop {
             let mut state = self.session.state.borrow_mut();
-            if state.wire.output().len() >= OUTPUT_LIMIT {
-                // What comes out of the next request would only wait, and be copied once more.
+            if state.wire.output().len() >= OUTPUT_LIMIT || engine::turn_is_spent() {
+                // What comes out of the next request would only wait, and be copied once more; or the others are to run first.
                 self.held = true;
                 break;
             }

@@ -51,6 +51,8 @@ pub(super) struct Driver {
     pub(super) shaking: bool,
     /// The client's certificate is asked about: its requests wait.
     pub(super) check: Option<Check>,
+    /// Requests are left for later: the others are to run first.
+    pub(super) held: bool,
     drained: bool,
     pub(super) counted_idle: bool,
     /// The estimate of the round trip when it was looked at the last time.
@@ -106,6 +108,7 @@ impl Driver {
             wait: Wait::Handshake,
             shaking: true,
             check: None,
+            held: false,
             drained: false,
             counted_idle: false,
             round_trip: Duration::ZERO,
@@ -166,7 +169,16 @@ impl Driver {
 
     /// What the library has to say.
     fn events(&mut self, cx: &mut Context<'_>) {
+        if std::mem::take(&mut self.held)
+            && let Err(e) = self.accept_streams(cx, Dir::Bi)
+        {
+            self.fail(&e);
+        }
         loop {
+            if crate::engine::turn_is_spent() {
+                crate::engine::wake(crate::engine::current());
+                break;
+            }
             let Some(event) = self.session.state.borrow_mut().quic.poll() else { break };
             let done = match event {
                 Event::HandshakeDataReady => Ok(()),

@@ -72,6 +72,10 @@ impl Driver {
     /// Streams that the client has opened.
     pub(super) fn accept_streams(&mut self, cx: &mut Context<'_>, dir: Dir) -> Result<(), ConnectionError> {
         loop {
+            if dir == Dir::Bi && crate::engine::turn_is_spent() {
+                self.held = true;
+                return Ok(());
+            }
             let Some(id) = self.session.state.borrow_mut().quic.streams().accept(dir) else { return Ok(()) };
             match dir {
                 Dir::Uni => self.session.state.borrow_mut().oneway.push((id, control::Reader::default())),

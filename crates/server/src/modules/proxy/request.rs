@@ -5,6 +5,7 @@ use super::{Conf, Ready, Target, cache};
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
+use crate::request::respond::ends_line;
 use crate::request::status::write_decimal;
 use crate::request::{Method, Request, Text, Version, body};
 use crate::upstream::cached;
@@ -58,6 +59,18 @@ impl Head {
         out.extend_from_slice(b"\r\n");
     }
 
+    /// Adds a header that the configuration sets, perhaps from variables: what would end its line is not sent to anybody.
+    fn own_line(&mut self, r: &Request, name: &[u8], value: Text) -> Result<(), Verdict> {
+        let value = r.get(value);
+        if ends_line(value) {
+            let name = String::from_utf8_lossy(name);
+            log_error!(r, Error, "header \"{name}\" for the upstream is not sent: there is CR, LF or NUL in its value");
+            return Err(Verdict::Status(500));
+        }
+        self.line(name, value);
+        Ok(())
+    }
+
     /// Adds a header whose value is a number.
     fn number(&mut self, name: &[u8], n: u64) {
         let Head { out, packed } = self;
@@ -105,6 +118,10 @@ pub(in crate::modules) fn build(
         own if own.is_empty() => r.method_name,
         own => own.eval(r),
     };
+    if r.get(method).iter().any(|b| *b <= b' ' || *b == 0x7f) {
+        log_error!(r, Error, "the method for the upstream has white space or control characters in it");
+        return Err(Verdict::Status(500));
+    }
     let is_head = r.get(method).eq_ignore_ascii_case(b"HEAD");
     if packed {
         head.line(b":method", r.get(method));
@@ -118,6 +135,11 @@ pub(in crate::modules) fn build(
     write_uri(r, location, target, &mut head.out);
     if head.out.len() == uri_start {
         log_error!(r, Error, "zero length URI to proxy");
+        return Err(Verdict::Status(500));
+    }
+    if head.out[uri_start..].iter().any(u8::is_ascii_control) {
+        // `$uri` is decoded: what it carries would end the request line, and begin another request for some.
+        log_error!(r, Error, "the URI for the upstream has control characters in it");
         return Err(Verdict::Status(500));
     }
     let uri = r.text(&head.out[uri_start..]);
@@ -138,13 +160,13 @@ pub(in crate::modules) fn build(
         host = r.ctx.proxy.host;
     }
     if let Some(host) = host.filter(|h| !r.get(*h).is_empty()) {
-        head.line(if packed { b":authority" } else { b"Host" }, r.get(host));
+        head.own_line(r, if packed { b":authority" } else { b"Host" }, host)?;
     }
     for (name, value) in &ready.headers {
         let value = value.eval(r);
         let is_dropped = packed && is_of_connection(name);
         if !is_dropped && !r.get(value).is_empty() {
-            head.line(name, r.get(value));
+            head.own_line(r, name, value)?;
         }
     }
     if let Some(n) = r.ctx.proxy.body_length.filter(|_| !ready.own_length) {
