@@ -33,6 +33,7 @@ mod http3_connections;
 mod http3_floods;
 mod includes;
 mod keepalive;
+mod l4;
 mod metrics;
 mod otel;
 mod parity;

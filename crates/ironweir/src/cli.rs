@@ -107,6 +107,7 @@ pub(crate) const HELP: &str = "Usage: ironweir [-?hvVtTq] [-s signal] [-p prefix
        ironweir stress --help
        ironweir agent --help
        ironweir top [URL]
+       ironweir l4 --help
 
 Options:
   -?,-h         : this help

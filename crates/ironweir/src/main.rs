@@ -27,6 +27,9 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == "top") {
         return top::main(std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()));
     }
+    if std::env::args_os().nth(1).is_some_and(|a| a == "l4") {
+        return l4::command::main(std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()));
+    }
     let options = match cli::parse(std::env::args_os().skip(1)) {
         Ok(o) => o,
         Err(text) => {

@@ -41,6 +41,7 @@ enum real_flag {
 	REAL_USABLE = 1, /* gets new flows */
 	REAL_FULL = 2,   /* avoided while there are others */
 	REAL_RESET = 4,  /* its flows are reset */
+	REAL_GONE = 8,   /* for user space: no longer in the plan */
 };
 
 struct addr {

@@ -148,7 +148,7 @@ impl State {
         for index in 0..self.reals.len() {
             let mut real = self.reals[index];
             if !is_free(&real) && real.service == id && !wanted.contains(&(real.addr, real.port)) {
-                (real.flags, real.weight) = (0, 0);
+                (real.flags, real.weight) = (real_flag::GONE, 0);
                 self.set_real(maps, index, real)?;
             }
         }

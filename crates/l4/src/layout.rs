@@ -32,6 +32,8 @@ pub mod real_flag {
     pub const FULL: u16 = 2;
     /// Its flows are reset.
     pub const RESET: u16 = 4;
+    /// No longer in the plan; its number is free when it has no flow. The program does not look at this one.
+    pub const GONE: u16 = 8;
 }
 
 /// States of a flow (`enum flow_state`).

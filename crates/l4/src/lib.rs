@@ -5,11 +5,15 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod command;
 pub mod fill;
+pub mod keeper;
 pub mod kernel;
 pub mod layout;
+pub mod machine;
 pub mod plan;
 pub mod ring;
+pub mod tables;
 
 pub use fill::apply;
 pub use plan::Plan;
