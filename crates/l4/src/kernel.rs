@@ -55,6 +55,8 @@ pub struct Maps {
     pub counters: PerCpuArray<MapData, [u8; Counters::SIZE]>,
     /// Counters of the whole.
     pub events: PerCpuArray<MapData, u64>,
+    /// Entries that `flows` has room for.
+    pub flow_room: u32,
 }
 
 /// Names of maps, and how many entries each has beside a plan.
@@ -162,11 +164,25 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, String> {
     program.try_into().map_err(|e| chain(&e))
 }
 
+/// The programs for the other ends, not yet loaded: `ironweir_decap`, `ironweir_pass`, `ironweir_drop`.
+pub fn others() -> Result<Ebpf, String> {
+    Ebpf::load(OTHERS).map_err(|e| chain(&e))
+}
+
+/// Bytes that the kernel holds for the table of flows, as `/proc/self/fdinfo` says.
+pub fn memory(maps: &Maps) -> Option<u64> {
+    let Ok(folder) = std::fs::read_dir("/proc/self/fdinfo") else { return None };
+    let wanted = format!("max_entries:\t{}", maps.flow_room);
+    let text = |e: std::fs::DirEntry| std::fs::read_to_string(e.path()).ok();
+    let found = folder.flatten().filter_map(text).find(|text| text.contains("map_type:\t9\n") && text.contains(&wanted))?;
+    found.lines().find_map(|line| line.strip_prefix("memlock:")?.trim().parse().ok())
+}
+
 /// Attaches `ironweir_decap` (a real server's end of tunnels) or `ironweir_pass` to an interface, pinned under `pins`.
 pub fn attach_other(name: &str, interface: &str, generic: bool, pins: &Path) -> Result<(), String> {
     let folder = pins.join(LAYOUT);
     make_folder(&folder)?;
-    let mut ebpf = Ebpf::load(OTHERS).map_err(|e| chain(&e))?;
+    let mut ebpf = others()?;
     let program = program(&mut ebpf, name)?;
     program.load().map_err(|e| chain(&e))?;
     let mode = if generic { XdpMode::Skb } else { XdpMode::Default };
@@ -198,7 +214,13 @@ impl Maps {
                 map($name)?.try_into().map_err(|e| format!("map \"{}\": {}", $name, chain(&e)))?
             };
         }
+        let flows = map("flows")?;
+        let flow_room = match &flows {
+            Map::LruHashMap(data) => data.info().map_err(|e| chain(&e))?.max_entries(),
+            _ => 0,
+        };
         Ok(Maps {
+            flow_room,
             service_ids: take!("service_ids"),
             services: take!("services"),
             reals: take!("reals"),
@@ -206,7 +228,7 @@ impl Maps {
             turns: take!("turns"),
             rings: take!("rings"),
             sources: take!("sources"),
-            flows: take!("flows"),
+            flows: flows.try_into().map_err(|e| format!("map \"flows\": {}", chain(&e)))?,
             fragments: take!("fragments"),
             affinities: take!("affinities"),
             backs: take!("backs"),

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 /// Every mode, both families, both protocols, every choice.
 pub(crate) const PLAN: &str = r#"{
   "interfaces": ["lan"],
-  "flows": 2000000,
+  "flows": 200000,
   "tunnel_sources": ["10.9.1.1", "fd00:9:1::1"],
   "services": [
     {"address": "10.9.0.1:80", "mode": "nat", "reset": true, "reals": [

@@ -17,6 +17,8 @@ use std::fmt::Write;
 
 const PACKETS: u32 = 30_000;
 const SEED: u64 = 20_261_122;
+/// Packets in much less time than the program waits for fragments, 30 s.
+const FRAGMENTS_KEPT: u64 = 2000;
 /// More than the kernel's copy of a frame has room for (a page less what it keeps around it).
 const FRAME_MAX: usize = 3500;
 
@@ -96,6 +98,12 @@ fn the_program_sends_what_the_model_says_and_nothing_else() {
             let flows = std::mem::take(&mut model.flows);
             let next = Model::new(plan.clone(), network.neighbours.clone(), network.gateway, network.own);
             model = next.with_memory_of(model, flows);
+        }
+        if n % FRAGMENTS_KEPT == 0 {
+            // They expire by the clock, which the model does not have.
+            model.forget_fragments();
+            let keys: Vec<_> = kernel.maps.fragments.keys().map(|k| k.unwrap()).collect();
+            keys.iter().for_each(|k| kernel.maps.fragments.remove(k).unwrap());
         }
         if generator.random.one_in(200) {
             if let Some(tuple) = generator.some_flow(&model).filter(|t| model.flows.contains_key(t)) {

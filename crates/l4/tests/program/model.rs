@@ -235,6 +235,10 @@ impl Model {
         self
     }
 
+    pub(crate) fn forget_fragments(&mut self) {
+        self.fragments.clear();
+    }
+
     /// As if nothing had come for the service's time in either direction.
     pub(crate) fn forget(&mut self, key: &Tuple) {
         let other = self.flows.get(key).and_then(|e| other_key(e, &self.plan));
