@@ -19,8 +19,9 @@ fn plan_of(service: &str, protocol: &str, v6: bool, mode: &str, more: &str, stat
         })
         .collect();
     let reals = reals.join(", ");
+    let tunnels = if ["ipip", "gue"].contains(&mode) { r#""10.9.1.11", "fd00:9:1::11""# } else { "" };
     format!(
-        r#"{{"interfaces": ["front", "back"], "flows": 10000, "tunnel_sources": ["10.9.1.11", "fd00:9:1::11"], "services":
+        r#"{{"interfaces": ["front", "back"], "flows": 10000, "tunnel_sources": [{tunnels}], "services":
         [{{"address": "{service}", "protocol": "{protocol}", "mode": "{mode}"{more}, "reals": [{reals}]}}]}}"#
     )
 }
@@ -176,7 +177,7 @@ fn a_connection_that_was_idle_for_too_long_is_reset_at_both_ends() {
         table.lines().any(idle)
     });
     assert!(idle_for_too_long);
-    assert_eq!(client.names("talk"), ["ConnectionResetError"]);
+    assert_eq!(client.names("talk"), ["ConnectionResetError"], "{}", lab.table("lb1", &["--stats"]));
     let server = name.trim_start_matches('r').parse::<usize>().unwrap() - 1;
     servers[server].expect("ConnectionResetError");
 }

@@ -17,6 +17,17 @@ struct hop {
 	__u8 to[6], from[6];
 };
 
+/* Only the stack asks for link addresses; user space makes it ask, with a datagram that goes no further than the next hop. */
+static __always_inline void want_neighbour(const struct addr *dst)
+{
+	struct reset_event *e = bpf_ringbuf_reserve(&resets, sizeof(*e), 0);
+	if (!e)
+		return;
+	__builtin_memset(e, 0, sizeof(*e));
+	e->dst = *dst;
+	bpf_ringbuf_submit(e, 0);
+}
+
 /* `length`: bytes of the IP packet as it will leave. */
 static __noinline int find_hop(struct xdp_md *ctx, const struct addr *src, const struct addr *dst, __u32 length, struct hop *hop)
 {
@@ -47,7 +58,10 @@ static __noinline int find_hop(struct xdp_md *ctx, const struct addr *src, const
 		hop->mtu = q.mtu_result;
 		return WAY_BIG;
 	}
-	return result == BPF_FIB_LKUP_RET_NO_NEIGH ? WAY_STACK : WAY_NONE;
+	if (result != BPF_FIB_LKUP_RET_NO_NEIGH)
+		return WAY_NONE;
+	want_neighbour(dst);
+	return WAY_STACK;
 }
 
 /* The frame gets the hop's addresses and leaves. */

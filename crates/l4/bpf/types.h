@@ -182,7 +182,10 @@ enum event {
 	EVENTS,
 };
 
-/* For user space: the other end of a flow that was reset is told, too. */
+/*
+ * For user space: the other end of a flow that was reset is told, too. Without ports it is about no flow: the link address of
+ * the next hop to `dst` is wanted.
+ */
 struct reset_event {
 	struct addr src, dst;
 	__u16 sport, dport;

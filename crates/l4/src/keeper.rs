@@ -3,11 +3,11 @@
 
 use crate::fill::clear_counters;
 use crate::kernel::{Kernel, Maps, chain};
-use crate::layout::{Addr, Flow, FlowKey, Real, ResetEvent, Service, flow_kind, flow_state, real_flag};
+use crate::layout::{Addr, Flow, FlowKey, Port, Real, ResetEvent, Service, flow_kind, flow_state, real_flag};
 use crate::tables::now_ns;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
 /// How often resets are looked for.
@@ -26,8 +26,10 @@ const NEIGHBOURS: Duration = Duration::from_secs(5);
 const DISCARD: u16 = 9;
 /// A learned path MTU is forgotten after ten minutes (RFC 1191 section 6.3).
 const PATH_MTU: Duration = Duration::from_secs(600);
-/// Resets told in one beat; the rest hears when it sends.
-const RESETS_MAX: usize = 1024;
+/// Words of the program listened to in one beat; who misses a reset hears when it sends.
+const EVENTS_MAX: usize = 1024;
+/// Next hops asked for in one beat: many clients are behind one.
+const ASKED_MAX: usize = 16;
 
 /// The state of the keeping.
 pub struct Keeper {
@@ -58,15 +60,22 @@ impl Keeper {
     /// One beat.
     pub fn beat(&mut self, kernel: &mut Kernel) -> Result<(), String> {
         let now = Instant::now();
-        for _ in 0..RESETS_MAX {
+        let mut wanted = HashSet::new();
+        for _ in 0..EVENTS_MAX {
             let Some(item) = kernel.resets.next() else { break };
-            if let Ok(bytes) = <&[u8; ResetEvent::SIZE]>::try_from(&item[..]) {
-                self.tell_reset(&ResetEvent::decode(bytes));
+            let Ok(bytes) = <&[u8; ResetEvent::SIZE]>::try_from(&item[..]) else { continue };
+            let event = ResetEvent::decode(bytes);
+            if event.dport == Port(0) {
+                wanted.insert(event.dst);
+            } else {
+                self.tell_reset(&event);
             }
         }
+        ask_neighbours(wanted.into_iter().take(ASKED_MAX));
         if self.asked.is_none_or(|at| now - at >= NEIGHBOURS) {
             self.asked = Some(now);
-            ask_neighbours(&kernel.maps);
+            let reals = kernel.maps.reals.iter().flatten().map(|real| Real::decode(&real).addr);
+            ask_neighbours(reals.filter(|addr| *addr != Addr::default()));
             self.forget_mtus(&mut kernel.maps, now)?;
         }
         if now - self.swept >= self.pause {
@@ -193,27 +202,29 @@ fn ones_sum(bytes: &[u8]) -> u16 {
     sum as u16
 }
 
-/// The program can send only to hosts whose link address the kernel knows: an empty datagram makes it ask.
-fn ask_neighbours(maps: &Maps) {
-    let bind = |any: &str| UdpSocket::bind(any).ok();
-    let (v4, v6) = (bind("0.0.0.0:0"), bind("[::]:0"));
-    for real in maps.reals.iter().flatten() {
-        let real = Real::decode(&real);
-        if real.addr == Addr::default() {
-            continue;
-        }
-        let at = SocketAddr::new(real.addr.ip(), DISCARD);
-        if let Some(socket) = if at.is_ipv6() { &v6 } else { &v4 } {
-            // No route, or nobody there: the checks of health say so.
-            let _ = socket.send_to(&[], at);
+/// The program can send only by next hops whose link address the kernel knows: an empty datagram makes it ask. It has a hop
+/// limit of 1, so that it gets no further than there.
+fn ask_neighbours(hosts: impl Iterator<Item = Addr>) {
+    let (mut v4, mut v6) = (None, None);
+    for host in hosts {
+        let at = SocketAddr::new(host.ip(), DISCARD);
+        let socket = if at.is_ipv6() { &mut v6 } else { &mut v4 };
+        // No route, or nobody there: the checks of health say so.
+        if let Some(socket) = socket.get_or_insert_with(|| asking_socket(at.is_ipv6())) {
+            let _ = socket.send_to(&[], &at.into());
         }
     }
+}
+
+fn asking_socket(v6: bool) -> Option<Socket> {
+    let socket = Socket::new(if v6 { Domain::IPV6 } else { Domain::IPV4 }, Type::DGRAM, None).ok()?;
+    if v6 { socket.set_unicast_hops_v6(1) } else { socket.set_ttl_v4(1) }.ok()?;
+    Some(socket)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::Port;
 
     #[test]
     fn a_reset_has_right_checksums() {
