@@ -35,6 +35,7 @@ mod http3_connections;
 mod http3_floods;
 mod includes;
 mod keepalive;
+mod l4;
 mod limits;
 mod metrics;
 mod operation;

@@ -7,6 +7,7 @@ mod client;
 mod dns;
 mod folder;
 mod http2;
+pub mod l4_lab;
 mod pebble;
 pub mod quic;
 mod server;

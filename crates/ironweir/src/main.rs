@@ -18,22 +18,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == "demo") {
         return demo::run(std::env::args_os().skip(2));
     }
-    if std::env::args_os().nth(1).is_some_and(|a| a == "stress") {
-        let arguments = std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned());
-        return stress::command::main(arguments, env!("CARGO_PKG_VERSION"));
-    }
-    if std::env::args_os().nth(1).is_some_and(|a| a == "agent") {
-        return stress::agent::serve::main(
-            std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()),
-            env!("CARGO_PKG_VERSION"),
-        );
-    }
-    if std::env::args_os().nth(1).is_some_and(|a| a == "top") {
-        return top::main(std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()));
-    }
-    if std::env::args_os().nth(1).is_some_and(|a| a == "doctor") {
-        let arguments = std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned());
-        return doctor::command::main(arguments, env!("CARGO_PKG_VERSION"));
+    if let Some(name) = std::env::args().nth(1)
+        && let Some(status) = command(&name)
+    {
+        return status;
     }
     let options = match cli::parse(std::env::args_os().skip(1)) {
         Ok(o) => o,
@@ -64,6 +52,20 @@ fn main() -> ExitCode {
     server::serve::run(which, options.signal.as_deref(), std::env::args_os().collect())
 }
 
+/// Runs the command of this name; none: there is no such command, and the server itself is meant.
+fn command(name: &str) -> Option<ExitCode> {
+    let arguments = std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned());
+    let version = env!("CARGO_PKG_VERSION");
+    Some(match name {
+        "stress" => stress::command::main(arguments, version),
+        "agent" => stress::agent::serve::main(arguments, version),
+        "top" => top::main(arguments),
+        "doctor" => doctor::command::main(arguments, version),
+        "l4" => l4::command::main(arguments),
+        _ => return None,
+    })
+}
+
 /// What commands say of themselves; nothing if the arguments ask for something else.
 fn about(arguments: &[String]) -> Option<ExitCode> {
     let words: Vec<&str> = arguments.iter().skip(1).map(String::as_str).collect();
@@ -90,6 +92,8 @@ fn about(arguments: &[String]) -> Option<ExitCode> {
         _ if what == "--man" => print(&pages::man(command, version)),
         "demo" => demo::run(ask().map(Into::into)),
         "top" => top::main(ask()),
+        "doctor" => doctor::command::main(ask(), version),
+        "l4" => l4::command::main(ask()),
         _ => print(&format!("{}{}", cli::HELP, pages::list())),
     })
 }

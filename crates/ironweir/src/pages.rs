@@ -65,6 +65,18 @@ pub(crate) const COMMANDS: &[Command] = &[
             ("URL", "Where a location with \"api\" is (default: http://127.0.0.1:8080/api)."),
         ],
     },
+    Command {
+        name: "doctor",
+        usage: "ironweir doctor [options] [FILE | sysctl FILE | backend HOST:PORT | ports | exits | plan]",
+        what: "reads the machine, a configuration and a running server, and names what is in the way",
+        options: &[],
+    },
+    Command {
+        name: "l4",
+        usage: "ironweir l4 [options] [COMMAND]",
+        what: "the balancer in the kernel (XDP): runs a plan, shows its tables",
+        options: &[],
+    },
     Command { name: "help", usage: "ironweir help [command]", what: "what a command does and takes", options: &[] },
 ];
 

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/* The table of flows: two entries for a flow whose return path is ours, one for the others. */
+#pragma once
+
+#include "choose.h"
+
+static __always_inline int returns(const struct flow *f)
+{
+	return f->mode == MODE_NAT || f->mode == MODE_FULL_NAT;
+}
+
+/* The key of the other direction: what the packet becomes, turned around. */
+static __always_inline void other_key(struct flow_key *k, const struct flow *f, __u8 proto)
+{
+	__builtin_memset(k, 0, sizeof(*k));
+	k->src = f->dst;
+	k->dst = f->src;
+	k->sport = f->dport;
+	k->dport = f->sport;
+	k->proto = proto;
+}
+
+static __always_inline struct flow *other_way(const struct flow *f, __u8 proto)
+{
+	struct flow_key k;
+
+	if (!returns(f))
+		return 0;
+	other_key(&k, f, proto);
+	return bpf_map_lookup_elem(&flows, &k);
+}
+
+/* Nothing in either direction for the service's time. */
+static __always_inline int is_idle(const struct flow *f, const struct service *s, __u8 proto, __u64 now)
+{
+	if (!s->idle_ns || (__s64)(now - f->last) <= (__s64)s->idle_ns)
+		return 0;
+	const struct flow *other = other_way(f, proto);
+	return !other || (__s64)(now - other->last) > (__s64)s->idle_ns;
+}
+
+static __always_inline void close_flow(struct flow *f, struct flow *other, __u8 state)
+{
+	if (!(f->state & FLOW_CLOSED)) {
+		__u32 index = f->real;
+		__u64 *n = bpf_map_lookup_elem(&active, &index);
+		if (n && *n)
+			__sync_fetch_and_add(n, -1);
+	}
+	f->state |= FLOW_CLOSED | state;
+	if (other)
+		other->state |= FLOW_CLOSED | state;
+}
+
+/* FIN from both sides, or from the one that we see, or RST. */
+static __noinline int see_end(struct flow *f, __u8 proto, __u8 flags)
+{
+	struct flow *other;
+
+	if (!f)
+		return 0;
+	other = other_way(f, proto);
+	if (flags & TCP_FIN)
+		f->state |= FLOW_FIN;
+	if ((flags & TCP_RST) || !returns(f) || (other && (other->state & FLOW_FIN)))
+		close_flow(f, other, 0);
+	return 0;
+}
+
+/* The other end hears of a reset from user space: one packet in is one packet out here. */
+static __noinline int report_reset(struct xdp_md *ctx, const struct packet *p, const struct flow *f)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+
+	if (!p || !f || !returns(f))
+		return 0;
+	struct tcphdr *tcp = data + OFFSET(p->l4);
+	if ((void *)(tcp + 1) > end)
+		return 0;
+	struct reset_event *e = bpf_ringbuf_reserve(&resets, sizeof(*e), 0);
+	if (!e)
+		return 0;
+	e->src = f->src;
+	e->dst = f->dst;
+	e->sport = f->sport;
+	e->dport = f->dport;
+	e->seq = tcp->seq;
+	e->ack = tcp->ack_seq;
+	bpf_ringbuf_submit(e, 0);
+	return 0;
+}

@@ -1,0 +1,379 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * Ironweir's balancer of layer 4 in the kernel (XDP). One packet in, one packet out, dropped, or left to the stack.
+ * The way of a packet is in docs/l4.md; what it must do is written a second time in Rust (`src/model`), and a test holds
+ * this against it.
+ */
+#include <linux/bpf.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "icmp.h"
+
+/* Helpers for routes are for programs under the GPL. */
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* What a flow in the table says of a packet: a verdict of XDP, or this. */
+#define RENEW (-1)
+
+static __always_inline int reset_known(struct xdp_md *ctx, const struct packet *p, struct flow *f)
+{
+	if (!(f->state & FLOW_DEAD)) {
+		close_flow(f, other_way(f, p->key.proto), FLOW_DEAD);
+		report_reset(ctx, p, f);
+	}
+	return answer_reset(ctx, p);
+}
+
+/* A packet of a flow that is in the table. */
+static __noinline int known(struct xdp_md *ctx, const struct packet *p, struct flow *f, __u64 now)
+{
+	__u32 id, index;
+
+	if (!p || !f)
+		return XDP_DROP;
+	id = f->service;
+	index = f->real;
+	struct service *s = bpf_map_lookup_elem(&services, &id);
+	struct real *r = bpf_map_lookup_elem(&reals, &index);
+	if (!s || !r)
+		return XDP_PASS;
+	int tcp = p->key.proto == IPPROTO_TCP;
+	int begins = tcp && (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+	int idle = is_idle(f, s, p->key.proto, now);
+	if (f->kind == FLOW_STRANGER) {
+		f->last = now;
+		return XDP_PASS;
+	}
+	/* The slots of the maps have been given to others since. */
+	if (!s->used || r->service != id || s->mode != f->mode)
+		return f->kind == FLOW_FORWARD ? RENEW : XDP_PASS;
+	if (f->kind == FLOW_FORWARD && (begins ? idle || (f->state & FLOW_CLOSED) : !tcp && idle))
+		return RENEW;
+	if ((f->state & FLOW_DEAD) || (tcp && idle && (s->flags & SERVICE_RESET)))
+		return reset_known(ctx, p, f);
+	if (idle)
+		return gone(EVENT_EXPIRED);
+	if (r->flags & REAL_RESET) {
+		if (tcp && !begins)
+			return reset_known(ctx, p, f);
+		return f->kind == FLOW_FORWARD ? RENEW : XDP_DROP;
+	}
+	f->last = now;
+	if (tcp && (p->tcp_flags & (TCP_FIN | TCP_RST)))
+		see_end(f, p->key.proto, p->tcp_flags);
+	if (p->fragment == FRAGMENT_FIRST) {
+		struct fragment_key k = { .src = p->key.src, .dst = p->key.dst, .id = p->fragment_id, .proto = p->key.proto };
+		bpf_map_update_elem(&fragments, &k, f, BPF_ANY);
+	}
+	count(f->kind == FLOW_FORWARD ? EVENT_FORWARDED : EVENT_RETURNED);
+	count_frame(index, p, f->kind == FLOW_FORWARD, 0);
+	return deliver(ctx, p, f, s, r);
+}
+
+/* A later fragment goes where the first one went. */
+static __noinline int later_fragment(struct xdp_md *ctx, const struct packet *p, __u64 now)
+{
+	struct fragment_key k = {};
+
+	if (!p)
+		return XDP_DROP;
+	k.src = p->key.src;
+	k.dst = p->key.dst;
+	k.id = p->fragment_id;
+	k.proto = p->key.proto;
+	struct flow *f = bpf_map_lookup_elem(&fragments, &k);
+	if (!f || now - f->last > FRAGMENT_NS) {
+		count(EVENT_FRAGMENT);
+		return XDP_PASS;
+	}
+	__u32 id = f->service, index = f->real;
+	struct service *s = bpf_map_lookup_elem(&services, &id);
+	struct real *r = bpf_map_lookup_elem(&reals, &index);
+	if (!s || !r || !s->used || r->service != id || s->mode != f->mode)
+		return XDP_PASS;
+	count(f->kind == FLOW_FORWARD ? EVENT_FORWARDED : EVENT_RETURNED);
+	count_frame(index, p, f->kind == FLOW_FORWARD, 0);
+	return deliver(ctx, p, f, s, r);
+}
+
+/* What a flow to this real server becomes, but for full NAT's own source. */
+static __always_inline void aim(struct flow *f, const struct flow_key *k, const struct service *s, __u32 id, const struct real *r,
+				__u32 index, __u64 now)
+{
+	__builtin_memset(f, 0, sizeof(*f));
+	f->src = k->src;
+	f->sport = k->sport;
+	f->mode = s->mode;
+	if (returns(f)) {
+		f->dst = r->addr;
+		f->dport = r->port;
+	} else {
+		f->dst = k->dst;
+		f->dport = k->dport;
+	}
+	f->real = index;
+	f->last = now;
+	f->service = id;
+	f->kind = FLOW_FORWARD;
+}
+
+/* The entry of the way back: it makes of the real server's packets the service's. */
+static __always_inline void back_of(struct flow *b, const struct flow *f, const struct flow_key *k)
+{
+	*b = *f;
+	b->src = k->dst;
+	b->dst = k->src;
+	b->sport = k->dport;
+	b->dport = k->sport;
+	b->kind = FLOW_RETURN;
+}
+
+/* A source address and port of our own that no other flow to this real server has. */
+static __noinline int take_source(const struct flow_key *k, const struct service *s)
+{
+	struct scratch *d = desk();
+	__u32 hash;
+
+	if (!d || !k || !s || !s->source_count)
+		return -1;
+	struct flow *f = &d->forward;
+	hash = finish(mix(mix(flow_hash(s, k), k->sport), k->dport));
+	for (int i = 0; i < PORT_LOOKS; i++) {
+		__u32 at = s->sources + (hash >> 16) % s->source_count;
+		struct addr *own = bpf_map_lookup_elem(&sources, &at);
+		if (!own)
+			return -1;
+		f->src = *own;
+		f->sport = bpf_htons(PORT_FIRST + hash % PORT_COUNT);
+		other_key(&d->key, f, k->proto);
+		struct flow *taken = bpf_map_lookup_elem(&flows, &d->key);
+		if (taken && !(taken->state & FLOW_CLOSED) && !is_idle(taken, s, k->proto, f->last)) {
+			hash = finish(hash + i + 1);
+			continue;
+		}
+		back_of(&d->back, f, k);
+		if (!bpf_map_update_elem(&flows, &d->key, &d->back, taken ? BPF_ANY : BPF_NOEXIST))
+			return 0;
+		hash = finish(hash + i + 1);
+	}
+	return -1;
+}
+
+/* Chooses the real server of a new flow and notes the flow; MADE, or a verdict. */
+#define MADE (-2)
+static __noinline int begin(struct xdp_md *ctx, const struct packet *p, __u32 id, __u64 now)
+{
+	struct scratch *d = desk();
+
+	if (!p || !d)
+		return XDP_DROP;
+	struct service *s = bpf_map_lookup_elem(&services, &id);
+	if (!s || !s->used)
+		return XDP_PASS;
+	int opens = p->key.proto != IPPROTO_TCP || (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+	/* Of a flow that another balancer began, only a hash tells where it is. */
+	if (!opens && (s->choice != CHOICE_HASH || s->mode == MODE_FULL_NAT)) {
+		count(EVENT_NO_FLOW);
+		return XDP_PASS;
+	}
+	__u32 index = NOBODY;
+	if ((s->flags & SERVICE_QUIC) && p->key.proto == IPPROTO_UDP)
+		index = choose_quic(ctx, p, id);
+	if (index == NOBODY)
+		index = choose(s, id, &p->key, now);
+	struct real *r = bpf_map_lookup_elem(&reals, &index);
+	if (!r) {
+		count(EVENT_NO_REAL);
+		return XDP_PASS;
+	}
+	aim(&d->forward, &p->key, s, id, r, index, now);
+	if (s->mode == MODE_FULL_NAT && take_source(&p->key, s) < 0)
+		return gone(EVENT_NO_PORT);
+	if (s->mode == MODE_NAT) {
+		other_key(&d->key, &d->forward, p->key.proto);
+		back_of(&d->back, &d->forward, &p->key);
+		bpf_map_update_elem(&flows, &d->key, &d->back, BPF_ANY);
+	}
+	bpf_map_update_elem(&flows, &p->key, &d->forward, BPF_ANY);
+	__u64 *n = bpf_map_lookup_elem(&active, &index);
+	if (n)
+		__sync_fetch_and_add(n, 1);
+	struct counters *c = bpf_map_lookup_elem(&real_counters, &index);
+	if (opens && c)
+		c->flows++;
+	if (!opens)
+		count(EVENT_ADOPTED);
+	return MADE;
+}
+
+/*
+ * What a real server of a NAT service sends without a flow in the table: the flow began with another balancer, or was
+ * forgotten. A SYN+ACK shows that the client spoke to the real server itself, through us as its router: that stays so.
+ */
+static __noinline int adopt_return(const struct packet *p, __u64 now)
+{
+	struct back_key from = {};
+	struct scratch *d = desk();
+
+	if (!p || !d)
+		return XDP_PASS;
+	from.addr = p->key.src;
+	from.port = p->key.sport;
+	from.proto = p->key.proto;
+	struct back *known_back = bpf_map_lookup_elem(&backs, &from);
+	if (!known_back || known_back->many)
+		return XDP_PASS;
+	__u32 id = known_back->service, index = known_back->real;
+	struct service *s = bpf_map_lookup_elem(&services, &id);
+	if (!s || !s->used || s->mode != MODE_NAT || !(s->flags & SERVICE_ADOPT_RETURN))
+		return XDP_PASS;
+	/* What the client sends, and what it becomes. */
+	struct flow_key *turned = &d->key;
+	struct flow *f = &d->forward;
+	__builtin_memset(turned, 0, sizeof(*turned));
+	__builtin_memset(f, 0, sizeof(*f));
+	turned->src = p->key.dst;
+	turned->dst = s->addr;
+	turned->sport = p->key.dport;
+	turned->dport = s->port;
+	turned->proto = p->key.proto;
+	f->src = p->key.dst;
+	f->sport = p->key.dport;
+	f->dst = p->key.src;
+	f->dport = p->key.sport;
+	f->mode = MODE_NAT;
+	f->real = index;
+	f->last = now;
+	f->service = id;
+	back_of(&d->back, f, turned);
+	if (p->key.proto == IPPROTO_TCP && (p->tcp_flags & TCP_SYN)) {
+		if (!(p->tcp_flags & TCP_ACK))
+			return XDP_PASS;
+		d->back.kind = FLOW_STRANGER;
+		bpf_map_update_elem(&flows, &p->key, &d->back, BPF_ANY);
+		return XDP_PASS;
+	}
+	struct flow *forward = bpf_map_lookup_elem(&flows, turned);
+	if (forward && (forward->real != index || forward->kind != FLOW_FORWARD))
+		return XDP_PASS;
+	if (!forward) {
+		bpf_map_update_elem(&flows, turned, f, BPF_NOEXIST);
+		__u64 *n = bpf_map_lookup_elem(&active, &index);
+		if (n)
+			__sync_fetch_and_add(n, 1);
+	}
+	bpf_map_update_elem(&flows, &p->key, &d->back, BPF_ANY);
+	count(EVENT_ADOPTED);
+	return MADE;
+}
+
+/* An error about a packet of a flow, or of a service whose hash tells the real server. */
+static __noinline int icmp_error(struct xdp_md *ctx, const struct packet *p, __u64 now)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct flow_key quoted = {}, k = {};
+	struct service_key who = {};
+	struct scratch *d = desk();
+	__u32 at, ports = 0, id, index;
+
+	if (!p || !d)
+		return XDP_PASS;
+	__u8 *icmp = data + OFFSET(p->l4);
+	if (icmp + 8 > (__u8 *)end || !is_error(p->v6, icmp[0]))
+		return XDP_PASS;
+	at = p->l4 + 8;
+	if (quoted_ip(data, end, at, p->v6, &quoted, &ports) < 0)
+		return XDP_PASS;
+	if (quoted.proto == IPPROTO_IPIP || quoted.proto == IPPROTO_IPV6)
+		return learn_mtu(ctx, p, ports, quoted.proto);
+	if (quoted_ports(data, end, ports, &quoted) < 0)
+		return XDP_PASS;
+	k.src = quoted.dst;
+	k.dst = quoted.src;
+	k.sport = quoted.dport;
+	k.dport = quoted.sport;
+	k.proto = quoted.proto;
+	struct flow *f = bpf_map_lookup_elem(&flows, &k);
+	if (f && f->kind == FLOW_STRANGER)
+		return XDP_PASS;
+	if (!f) {
+		who.addr = k.dst;
+		who.port = k.dport;
+		who.proto = k.proto;
+		__u32 *known_id = bpf_map_lookup_elem(&service_ids, &who);
+		if (!known_id)
+			return k.proto == IPPROTO_UDP ? learn_mtu(ctx, p, ports, IPPROTO_UDP) : XDP_PASS;
+		id = *known_id;
+		struct service *s = bpf_map_lookup_elem(&services, &id);
+		if (!s || !s->used || s->choice != CHOICE_HASH || s->mode == MODE_FULL_NAT)
+			return XDP_PASS;
+		index = choose_slot(s, id, &k);
+		struct real *r = bpf_map_lookup_elem(&reals, &index);
+		if (!r)
+			return XDP_PASS;
+		aim(&d->forward, &k, s, id, r, index, now);
+		f = &d->forward;
+	}
+	id = f->service;
+	index = f->real;
+	struct service *s = bpf_map_lookup_elem(&services, &id);
+	struct real *r = bpf_map_lookup_elem(&reals, &index);
+	if (!s || !r || !s->used || r->service != id || s->mode != f->mode)
+		return XDP_PASS;
+	if (p->ttl <= 1)
+		return gone(EVENT_TTL);
+	count(EVENT_ICMP);
+	if (f->kind == FLOW_FORWARD && !returns(f))
+		return deliver_whole(ctx, p, s, r);
+	return pass_error(ctx, p, f, at, ports);
+}
+
+static __always_inline int handle(struct xdp_md *ctx)
+{
+	struct scratch *d = desk();
+	struct service_key who = {};
+	int verdict = RENEW;
+	__u64 now;
+
+	if (!d)
+		return XDP_PASS;
+	struct packet *p = &d->packet;
+	__builtin_memset(p, 0, sizeof(*p));
+	int what = parse(ctx, p);
+	if (what == PARSED_PASS)
+		return XDP_PASS;
+	now = bpf_ktime_get_ns();
+	if (what == PARSED_ICMP)
+		return icmp_error(ctx, p, now);
+	if (p->fragment == FRAGMENT_LATER)
+		return later_fragment(ctx, p, now);
+	struct flow *f = bpf_map_lookup_elem(&flows, &p->key);
+	if (f)
+		verdict = known(ctx, p, f, now);
+	if (verdict != RENEW)
+		return verdict;
+	if (f)
+		close_flow(f, other_way(f, p->key.proto), 0);
+	who.addr = p->key.dst;
+	who.port = p->key.dport;
+	who.proto = p->key.proto;
+	__u32 *id = bpf_map_lookup_elem(&service_ids, &who);
+	verdict = id ? begin(ctx, p, *id, now) : f ? XDP_PASS : adopt_return(p, now);
+	if (verdict != MADE)
+		return verdict;
+	f = bpf_map_lookup_elem(&flows, &p->key);
+	verdict = f ? known(ctx, p, f, now) : XDP_DROP;
+	return verdict == RENEW ? XDP_PASS : verdict;
+}
+
+SEC("xdp")
+int ironweir_l4(struct xdp_md *ctx)
+{
+	int verdict = handle(ctx);
+
+	if (verdict == XDP_PASS)
+		count(EVENT_PASSED);
+	return verdict;
+}

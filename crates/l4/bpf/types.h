@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR MIT */
+/*
+ * What the program and user space share: keys and values of maps. `src/layout.rs` writes the same bytes in Rust; the test
+ * that holds the program against the model finds any difference. Addresses and ports are in network order, IPv4 addresses
+ * are mapped into IPv6 (RFC 4291 section 2.5.5.2), all else is in host order. No structure has a hole.
+ */
+#pragma once
+
+#include <linux/types.h>
+
+/* Slots of a Maglev table: a prime, as in the paper's section 5.3 for up to some hundred real servers. */
+#define RING_SLOTS 65537
+/* Real servers that "least connections" looks at for a new flow. */
+#define LEAST_MAX 128
+/* Looks at the ring before a real server that is full gets the flow all the same. */
+#define FULL_LOOKS 4
+/* Source ports that full NAT tries for a new flow. */
+#define PORT_LOOKS 16
+/* The first source port of full NAT, and how many there are from there. */
+#define PORT_FIRST 1024
+#define PORT_COUNT 64512
+/* Fragments of a datagram come within this time (RFC 791: reassembly). */
+#define FRAGMENT_NS 30000000000ULL
+/* The hop limit of packets that are made here. */
+#define OWN_TTL 64
+
+enum mode { MODE_NAT = 0, MODE_FULL_NAT = 1, MODE_DIRECT = 2, MODE_IPIP = 3, MODE_GUE = 4 };
+
+/* How a slot of the service's part of `rings` is chosen. */
+enum choice { CHOICE_HASH = 0, CHOICE_TURN = 1, CHOICE_LEAST = 2 };
+
+enum service_flag {
+	SERVICE_RESET = 1,      /* a flow that was idle for too long is reset, not dropped */
+	SERVICE_ADOPT_RETURN = 2, /* what real servers send without a flow gets the service's address */
+	SERVICE_AFFINITY = 4,   /* a client's next flows go where its first went */
+	SERVICE_HASH_PORT = 8,  /* the source port counts in the hash */
+	SERVICE_QUIC = 16,      /* connection ids name the real server */
+};
+
+enum real_flag {
+	REAL_USABLE = 1, /* gets new flows */
+	REAL_FULL = 2,   /* avoided while there are others */
+	REAL_RESET = 4,  /* its flows are reset */
+	REAL_GONE = 8,   /* for user space: no longer in the plan */
+};
+
+struct addr {
+	__u32 w[4];
+};
+
+struct service_key {
+	struct addr addr;
+	__u16 port;
+	__u8 proto;
+	__u8 zero;
+};
+
+struct service {
+	__u64 idle_ns;
+	__u64 affinity_ns;
+	__u32 ring;    /* first slot in `rings` */
+	__u32 slots;   /* how many slots are in use: 0 if no real server gets new flows */
+	__u32 seed;
+	__u32 sources; /* first of full NAT's source addresses in `sources` */
+	__u32 source_count;
+	__u16 port;
+	__u16 gue_port;
+	struct addr addr;
+	struct addr tunnel4; /* outer source of tunnels */
+	struct addr tunnel6;
+	__u8 mode;
+	__u8 choice;
+	__u8 flags;
+	__u8 proto;
+	__u32 used; /* 0: the slot is free */
+};
+
+struct real {
+	struct addr addr;
+	__u16 port;
+	__u16 flags;
+	__u32 service;
+	__u32 weight;
+	__u32 mtu; /* learned from an ICMP error about a tunnel's packet; 0 if none came */
+};
+
+struct flow_key {
+	struct addr src, dst;
+	__u16 sport, dport;
+	__u8 proto;
+	__u8 zero[3];
+};
+
+enum flow_state {
+	FLOW_FIN = 1,      /* the side that sends in this direction has sent FIN */
+	FLOW_CLOSED = 2,   /* no longer counted among the real server's */
+	FLOW_DEAD = 4,     /* reset for its idleness */
+};
+
+/* A stranger's packets are not ours although a real server's port sends them. */
+enum flow_kind { FLOW_FORWARD = 0, FLOW_RETURN = 1, FLOW_STRANGER = 2 };
+
+/* What a packet with the key becomes. */
+struct flow {
+	struct addr src, dst;
+	__u16 sport, dport;
+	__u32 real;
+	__u64 last; /* CLOCK_MONOTONIC, ns */
+	__u16 service;
+	__u8 mode;
+	__u8 kind;
+	__u8 state;
+	__u8 zero[3];
+};
+
+struct fragment_key {
+	struct addr src, dst;
+	__u32 id;
+	__u8 proto;
+	__u8 zero[3];
+};
+
+struct affinity_key {
+	struct addr client;
+	__u32 service;
+};
+
+struct affinity {
+	__u64 last;
+	__u32 real;
+	__u32 zero;
+};
+
+/* A real server's port in a NAT service: what it sends without a flow belongs to that service. */
+struct back_key {
+	struct addr addr;
+	__u16 port;
+	__u8 proto;
+	__u8 zero;
+};
+
+struct back {
+	__u32 service;
+	__u32 real;
+	__u32 many; /* more than one service: a packet without a flow cannot be told */
+};
+
+struct quic_key {
+	__u32 service;
+	__u16 server_id;
+	__u16 zero;
+};
+
+#define SIZE_BUCKETS 8
+/* Upper bounds, exclusive, of the first seven buckets: bytes of a frame. */
+#define SIZE_BOUNDS { 75, 128, 256, 512, 1024, 1280, 1515 }
+
+struct counters {
+	__u64 flows;
+	__u64 in_packets, in_bytes;
+	__u64 out_packets, out_bytes;
+	__u64 sizes[SIZE_BUCKETS];
+};
+
+enum event {
+	EVENT_PASSED,       /* not ours */
+	EVENT_FORWARDED,
+	EVENT_RETURNED,
+	EVENT_NO_REAL,      /* nobody gets new flows: left to the stack */
+	EVENT_NO_FLOW,      /* no flow, and the choice does not follow from the packet: left to the stack */
+	EVENT_ADOPTED,      /* another balancer's flow */
+	EVENT_EXPIRED,      /* idle for too long: dropped */
+	EVENT_RESET,        /* answered with RST */
+	EVENT_TTL,          /* dropped: hop limit */
+	EVENT_NO_NEIGHBOUR, /* dropped, or left to the stack, which asks for the neighbour */
+	EVENT_NO_ROUTE,     /* dropped */
+	EVENT_TOO_BIG,      /* answered with ICMP */
+	EVENT_NO_PORT,      /* dropped: full NAT had no source port */
+	EVENT_ICMP,         /* an ICMP error passed on */
+	EVENT_FRAGMENT,     /* a fragment whose first part was not seen: left to the stack */
+	EVENT_PATH_MTU,     /* a tunnel's path MTU learned */
+	EVENTS,
+};
+
+/*
+ * For user space: the other end of a flow that was reset is told, too. Without ports it is about no flow: the link address of
+ * the next hop to `dst` is wanted.
+ */
+struct reset_event {
+	struct addr src, dst;
+	__u16 sport, dport;
+	__u32 seq, ack; /* network order */
+};

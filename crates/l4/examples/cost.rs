@@ -1,0 +1,166 @@
+//! What the program costs, for `perf/l4.py`, which makes the network namespace that this runs in: ns a packet by
+//! `BPF_PROG_TEST_RUN` for each mode, the growth from 1,000 flows to 1,000,000, and packets for a second of CPU on the whole
+//! way out. Prints a line of JSON for each.
+//!
+//! One run for each packet, since the program changes the frame and a second run would see another; what a run costs that
+//! does nothing (`ironweir_pass`) is taken off. Medians: what else the machine does is in none of them.
+
+use aya::programs::{TestRun, TestRunAttrs, TestRunOptions, Xdp};
+use l4::Plan;
+use l4::kernel::Kernel;
+use serde_json::json;
+use std::process::Command;
+
+const RUNS: usize = 100_000;
+const MODES: [&str; 5] = ["nat", "full_nat", "direct", "ipip", "gue"];
+/// Packets sent in one go on the way out, and at a time.
+const LIVE: u32 = 1_000_000;
+const LIVE_BATCH: u32 = 64;
+const REALS: u32 = 4;
+
+fn plan(mode: &str, v6: bool, flows: u32) -> Plan {
+    let reals: Vec<_> = (2..2 + REALS)
+        .map(|n| json!({"address": if v6 { format!("[fd00:9:1::{n}]:80") } else { format!("10.9.1.{n}:80") }}))
+        .collect();
+    // 64,512 ports for each source address and real server.
+    let sources: Vec<String> =
+        (1..=64).map(|n| if v6 { format!("fd00:9:2::{n}") } else { format!("10.9.2.{n}") }).collect();
+    let address = if v6 { "[fd00:9::1]:80" } else { "10.9.0.1:80" };
+    let plan = json!({"interfaces": ["lan"], "flows": flows, "tunnel_sources": ["10.9.1.1", "fd00:9:1::1"], "services": [
+        {"address": address, "mode": mode, "idle_s": 0, "reals": reals, "sources": if mode == "full_nat" { sources } else { vec![] }}]});
+    Plan::read(&plan.to_string()).expect("the plan is well formed")
+}
+
+/// A TCP segment of flow `n`, in a frame of 64 bytes or more.
+fn frame(n: u32, flags: u8, v6: bool, size: usize) -> Vec<u8> {
+    let c = 100;
+    let (host, port) = ((n / 50_000) as u8, (10_000 + n % 50_000) as u16);
+    let mut frame = vec![2, 0, 0, 0, 9, 1, 2, 0, 0, 0, 9, 0xfe];
+    let head = if v6 { 40 } else { 20 };
+    let carried = size.saturating_sub(14 + head).max(20);
+    if v6 {
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0, (carried >> 8) as u8, carried as u8, 6, 64]);
+        frame.extend([0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, c, host]);
+        frame.extend([0xfd, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    } else {
+        let length = carried + 20;
+        frame.extend([8, 0, 0x45, 0, (length >> 8) as u8, length as u8, 0, 0, 0x40, 0, 64, 6, 0, 0]);
+        frame.extend([198, 51, c, host, 10, 9, 0, 1]);
+    }
+    frame.extend(port.to_be_bytes());
+    frame.extend([0, 80, 0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 1, 0, 0, 0, 0, 0]);
+    frame.resize(14 + head + carried, 0);
+    frame
+}
+
+fn run(program: &Xdp, frame: &[u8], out: &mut [u8]) -> (u32, u64) {
+    let mut options = TestRunOptions::new();
+    options.data_in = Some(frame);
+    options.data_out = Some(out);
+    let result = program.test_run(options).expect("the kernel runs the program");
+    (result.return_value, result.duration.as_nanos() as u64)
+}
+
+fn median(mut all: Vec<u64>) -> u64 {
+    all.sort_unstable();
+    all[all.len() / 2]
+}
+
+/// What a run costs that does nothing.
+fn nothing() -> u64 {
+    let mut others = l4::kernel::others().expect("the other programs load");
+    let program: &mut Xdp = others.program_mut("ironweir_pass").expect("it is there").try_into().expect("it is XDP");
+    program.load().expect("the verifier takes it");
+    let (frame, mut out) = (frame(0, 0x10, false, 64), vec![0; 4096]);
+    median((0..RUNS).map(|_| run(program, &frame, &mut out).1).collect())
+}
+
+/// Flow numbers in an order that no cache foresees.
+fn scattered(flows: u32) -> impl Iterator<Item = u32> {
+    let mut at = 1u64;
+    std::iter::from_fn(move || {
+        at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        Some((at >> 33) as u32 % flows)
+    })
+}
+
+fn measure(mode: &str, v6: bool, flows: u32, size: usize, idle: u64) {
+    let plan = plan(mode, v6, flows.max(1000));
+    let mut kernel = Kernel::load(&plan, None).expect("the program loads");
+    l4::apply(&mut kernel.maps, &plan).expect("the plan is good");
+    let memory = l4::kernel::memory(&kernel.maps).unwrap_or(0);
+    let program = kernel.program().expect("it is loaded");
+    let mut out = vec![0; 4096];
+    let news: Vec<u64> = (0..flows)
+        .map(|n| {
+            let (verdict, ns) = run(program, &frame(n, 2, v6, size), &mut out);
+            assert_eq!(verdict, 4, "a new flow is sent on");
+            ns
+        })
+        .collect();
+    let known: Vec<u64> = scattered(flows)
+        .take(RUNS)
+        .map(|n| {
+            let (verdict, ns) = run(program, &frame(n, 0x10, v6, size), &mut out);
+            assert_eq!(verdict, 4, "flow {n} is sent on");
+            ns
+        })
+        .collect();
+    let line = json!({"mode": mode, "ipv6": v6, "flows": flows, "bytes": size, "ns": median(known).saturating_sub(idle),
+        "ns_new": median(news).saturating_sub(idle), "table_mb": memory / 1_000_000});
+    println!("{line}");
+}
+
+/// The CPU this process has used, in seconds: the kernel sends from it.
+fn cpu() -> f64 {
+    let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
+}
+
+/// Frames that really leave by a veth pair, whose other end drops them at once.
+fn live(mode: &str, size: usize) {
+    let plan = plan(mode, false, 1000);
+    let mut kernel = Kernel::load(&plan, None).expect("the program loads");
+    l4::apply(&mut kernel.maps, &plan).expect("the plan is good");
+    let program = kernel.program().expect("it is loaded");
+    run(program, &frame(1, 2, false, size), &mut vec![0; 4096]);
+    let frame = frame(1, 0x10, false, size);
+    let mut options = TestRunOptions::new();
+    options.data_in = Some(&frame);
+    options.repeat = LIVE;
+    options.attrs = TestRunAttrs::new().xdp_live_frames(LIVE_BATCH);
+    let before = (cpu(), received());
+    program.test_run(options).expect("the kernel sends the frames");
+    let (seconds, packets) = (cpu() - before.0, received() - before.1);
+    println!(
+        "{}",
+        json!({"live": mode, "bytes": size, "sent": LIVE, "arrived": packets, "packets_per_cpu_s": (packets as f64 / seconds).round()})
+    );
+}
+
+/// Frames that came to the far end.
+fn received() -> u64 {
+    let text = Command::new("ip").args(["-s", "-j", "link", "show", "far"]).output().expect("ip runs").stdout;
+    let links: serde_json::Value = serde_json::from_slice(&text).expect("ip prints JSON");
+    links[0]["stats64"]["rx"]["packets"].as_u64().expect("a count")
+}
+
+fn main() {
+    let idle = nothing();
+    println!("{}", json!({"nothing_ns": idle}));
+    for mode in MODES {
+        measure(mode, false, 1000, 64, idle);
+    }
+    measure("nat", true, 1000, 64, idle);
+    measure("nat", false, 1000, 1400, idle);
+    measure("nat", false, 100_000, 64, idle);
+    measure("nat", false, 1_000_000, 64, idle);
+    let mut others = l4::kernel::others().expect("the other programs load");
+    let program: &mut Xdp = others.program_mut("ironweir_drop").expect("it is there").try_into().expect("it is XDP");
+    program.load().expect("the verifier takes it");
+    program.attach("far", aya::programs::XdpMode::Driver).expect("veth has XDP");
+    for mode in ["nat", "direct", "ipip"] {
+        live(mode, 64);
+        live(mode, 1400);
+    }
+}

@@ -1,0 +1,299 @@
+//! A plan goes into the maps: only what has changed is written, and in an order in which no packet meets a half of it. A real
+//! server that leaves keeps its number, and its flows, until the keeper sees that it has none.
+
+use crate::kernel::{Maps, chain};
+use crate::layout::{
+    Addr, Back, BackKey, Field, Port, QuicKey, RING_SLOTS, Real, Service, ServiceKey, choice, real_flag, service_flag,
+};
+use crate::plan::{
+    Choice, Mode, Plan, Protocol, REALS_MAX, RealServer, RealState, SERVICES_MAX, SOURCES_MAX, VirtualServer,
+};
+use crate::ring::{self, Member};
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+
+/// Makes the maps say what the plan says. Flows that are there stay where they are.
+pub fn apply(maps: &mut Maps, plan: &Plan) -> Result<(), String> {
+    let problems = plan.problems();
+    if !problems.is_empty() {
+        return Err(problems.join("\n"));
+    }
+    let mut state = State::read(maps)?;
+    let wanted: HashSet<ServiceKey> = plan.services.iter().map(key_of).collect();
+    for (key, id) in state.ids.clone() {
+        if !wanted.contains(&key) {
+            state.remove(maps, key, id)?;
+        }
+    }
+    let sources = put_sources(maps, plan)?;
+    let mut backs = HashMap::new();
+    let mut quic = HashMap::new();
+    for service in &plan.services {
+        let id = state.put_service(maps, plan, service, &sources)?;
+        note_backs(&state, service, id, &mut backs, &mut quic);
+    }
+    same_entries(&mut maps.backs, backs.iter().map(|(k, v)| (k.encode(), v.encode())).collect())?;
+    same_entries(&mut maps.quic_ids, quic)
+}
+
+fn key_of(service: &VirtualServer) -> ServiceKey {
+    ServiceKey {
+        addr: service.address.ip().into(),
+        port: Port(service.address.port()),
+        proto: service.protocol.number(),
+        zero: 0,
+    }
+}
+
+/// What is in the maps.
+struct State {
+    ids: HashMap<ServiceKey, u32>,
+    services: Vec<Service>,
+    reals: Vec<Real>,
+}
+
+/// A number that nobody has.
+fn is_free(real: &Real) -> bool {
+    real.addr == Addr::default()
+}
+
+impl State {
+    fn read(maps: &Maps) -> Result<State, String> {
+        let mut ids = HashMap::new();
+        for entry in maps.service_ids.iter() {
+            let (key, id) = entry.map_err(|e| chain(&e))?;
+            ids.insert(ServiceKey::decode(&key), u32::from_ne_bytes(id));
+        }
+        let services = maps.services.iter().map(|s| s.map(|s| Service::decode(&s))).collect::<Result<_, _>>();
+        let reals = maps.reals.iter().map(|r| r.map(|r| Real::decode(&r))).collect::<Result<_, _>>();
+        Ok(State { ids, services: services.map_err(|e| chain(&e))?, reals: reals.map_err(|e| chain(&e))? })
+    }
+
+    /// The service's address is the stack's again, and with it what its flows still send.
+    fn remove(&mut self, maps: &mut Maps, key: ServiceKey, id: u32) -> Result<(), String> {
+        maps.service_ids.remove(&key.encode()).map_err(|e| chain(&e))?;
+        self.ids.remove(&key);
+        self.set_service(maps, id, Service::default())?;
+        for index in 0..self.reals.len() {
+            if !is_free(&self.reals[index]) && self.reals[index].service == id {
+                self.set_real(maps, index, Real::default())?;
+                maps.active.set(index as u32, 0, 0).map_err(|e| chain(&e))?;
+                clear_counters(maps, index as u32)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn set_service(&mut self, maps: &mut Maps, id: u32, service: Service) -> Result<(), String> {
+        if self.services[id as usize] != service {
+            maps.services.set(id, service.encode(), 0).map_err(|e| chain(&e))?;
+            self.services[id as usize] = service;
+        }
+        Ok(())
+    }
+
+    fn set_real(&mut self, maps: &mut Maps, index: usize, real: Real) -> Result<(), String> {
+        if self.reals[index] != real {
+            maps.reals.set(index as u32, real.encode(), 0).map_err(|e| chain(&e))?;
+            self.reals[index] = real;
+        }
+        Ok(())
+    }
+
+    fn put_service(
+        &mut self,
+        maps: &mut Maps,
+        plan: &Plan,
+        service: &VirtualServer,
+        sources: &HashMap<Vec<IpAddr>, u32>,
+    ) -> Result<u32, String> {
+        let key = key_of(service);
+        let id = match self.ids.get(&key) {
+            Some(id) => *id,
+            None => (0..SERVICES_MAX)
+                .find(|id| self.services[*id as usize].used == 0 && !self.ids.values().any(|other| other == id))
+                .ok_or("no room for another virtual server")?,
+        };
+        let members = self.put_reals(maps, service, id)?;
+        let slots = ring::slots(service.choice, &members);
+        put_slots(maps, id, &slots)?;
+        let tunnel = |v6: bool| plan.tunnel_source(v6).map(Addr::from).unwrap_or_default();
+        let value = Service {
+            idle_ns: service.idle_s.saturating_mul(1_000_000_000),
+            affinity_ns: service.affinity_s.saturating_mul(1_000_000_000),
+            ring: id * RING_SLOTS,
+            slots: slots.len() as u32,
+            seed: seed(&key),
+            sources: sources.get(&service.sources).copied().unwrap_or(0),
+            source_count: service.sources.len() as u32,
+            port: key.port,
+            gue_port: Port(service.gue_port),
+            addr: key.addr,
+            tunnel4: tunnel(false),
+            tunnel6: tunnel(true),
+            mode: service.mode.number(),
+            choice: choice_number(service.choice),
+            flags: flags(service),
+            proto: key.proto,
+            used: 1,
+        };
+        self.set_service(maps, id, value)?;
+        if self.ids.insert(key, id).is_none() {
+            maps.service_ids.insert(key.encode(), id.to_ne_bytes(), 0).map_err(|e| chain(&e))?;
+        }
+        Ok(id)
+    }
+
+    /// The service's real servers, and those that left it without new flows. Answers who gets new ones.
+    fn put_reals(&mut self, maps: &mut Maps, service: &VirtualServer, id: u32) -> Result<Vec<Member>, String> {
+        let wanted: HashSet<(Addr, Port)> =
+            service.reals.iter().map(|r| (r.address.ip().into(), Port(r.address.port()))).collect();
+        for index in 0..self.reals.len() {
+            let mut real = self.reals[index];
+            if !is_free(&real) && real.service == id && !wanted.contains(&(real.addr, real.port)) {
+                (real.flags, real.weight) = (real_flag::GONE, 0);
+                self.set_real(maps, index, real)?;
+            }
+        }
+        let mut members = Vec::new();
+        for server in &service.reals {
+            let index = match self.find_real(id, server) {
+                Some(index) => index,
+                None => {
+                    let index = self
+                        .reals
+                        .iter()
+                        .position(is_free)
+                        .ok_or_else(|| format!("more than {REALS_MAX} real servers"))?;
+                    maps.active.set(index as u32, 0, 0).map_err(|e| chain(&e))?;
+                    clear_counters(maps, index as u32)?;
+                    index
+                }
+            };
+            let usable = server.state == RealState::Up && server.weight > 0;
+            let mut bits = 0;
+            bits |= if usable { real_flag::USABLE } else { 0 };
+            bits |= if server.full { real_flag::FULL } else { 0 };
+            bits |= if server.state == RealState::Reset { real_flag::RESET } else { 0 };
+            let real = Real {
+                addr: server.address.ip().into(),
+                port: Port(server.address.port()),
+                flags: bits,
+                service: id,
+                weight: if usable { server.weight } else { 0 },
+                mtu: self.reals[index].mtu,
+            };
+            self.set_real(maps, index, real)?;
+            if usable {
+                members.push(Member { index: index as u32, name: server.address.to_string(), weight: server.weight });
+            }
+        }
+        Ok(members)
+    }
+
+    fn find_real(&self, id: u32, server: &RealServer) -> Option<usize> {
+        let (addr, port) = (Addr::from(server.address.ip()), Port(server.address.port()));
+        self.reals.iter().position(|r| r.service == id && r.addr == addr && r.port == port && !is_free(r))
+    }
+}
+
+/// Slots that are the same are not written: a table changes by about a hundredth when one of a hundred servers comes.
+fn put_slots(maps: &mut Maps, id: u32, slots: &[u32]) -> Result<(), String> {
+    for (at, real) in (id * RING_SLOTS..).zip(slots) {
+        if maps.rings.get(&at, 0).map_err(|e| chain(&e))? != *real {
+            maps.rings.set(at, *real, 0).map_err(|e| chain(&e))?;
+        }
+    }
+    Ok(())
+}
+
+/// Full NAT's source addresses one after the other; services with the same ones share them.
+fn put_sources(maps: &mut Maps, plan: &Plan) -> Result<HashMap<Vec<IpAddr>, u32>, String> {
+    let mut places = HashMap::new();
+    let mut next = 0;
+    for service in plan.services.iter().filter(|s| s.mode == Mode::FullNat) {
+        if places.contains_key(&service.sources) {
+            continue;
+        }
+        places.insert(service.sources.clone(), next);
+        for source in &service.sources {
+            if next >= SOURCES_MAX {
+                return Err(format!("more than {SOURCES_MAX} source addresses"));
+            }
+            let mut bytes = [0; Addr::SIZE];
+            Addr::from(*source).put(&mut bytes);
+            maps.sources.set(next, bytes, 0).map_err(|e| chain(&e))?;
+            next += 1;
+        }
+    }
+    Ok(places)
+}
+
+fn note_backs(
+    state: &State,
+    service: &VirtualServer,
+    id: u32,
+    backs: &mut HashMap<BackKey, Back>,
+    quic: &mut HashMap<[u8; QuicKey::SIZE], u32>,
+) {
+    for server in &service.reals {
+        let Some(index) = state.find_real(id, server) else { continue };
+        if service.mode == Mode::Nat {
+            let proto = service.protocol.number();
+            let key = BackKey { addr: server.address.ip().into(), port: Port(server.address.port()), proto, zero: 0 };
+            backs.entry(key).and_modify(|b| b.many = 1).or_insert(Back { service: id, real: index as u32, many: 0 });
+        }
+        if let (true, Some(server_id)) = (service.quic, server.server_id) {
+            quic.insert(QuicKey { service: id, server_id, zero: 0 }.encode(), index as u32);
+        }
+    }
+}
+
+/// The map holds these entries and no others.
+fn same_entries<K: aya::Pod + Eq + std::hash::Hash, V: aya::Pod + PartialEq>(
+    map: &mut aya::maps::HashMap<aya::maps::MapData, K, V>,
+    wanted: HashMap<K, V>,
+) -> Result<(), String> {
+    let there: Vec<K> = map.keys().collect::<Result<_, _>>().map_err(|e| chain(&e))?;
+    for key in there.iter().filter(|key| !wanted.contains_key(key)) {
+        map.remove(key).map_err(|e| chain(&e))?;
+    }
+    for (key, value) in &wanted {
+        if !map.get(key, 0).is_ok_and(|v| v == *value) {
+            map.insert(key, value, 0).map_err(|e| chain(&e))?;
+        }
+    }
+    Ok(())
+}
+
+/// A real server that gets a number begins at zero.
+pub(crate) fn clear_counters(maps: &mut Maps, index: u32) -> Result<(), String> {
+    let count = maps.counters.get(&index, 0).map_err(|e| chain(&e))?.len();
+    let zero = aya::maps::PerCpuValues::try_from(vec![[0; crate::layout::Counters::SIZE]; count])
+        .map_err(|e| e.to_string())?;
+    maps.counters.set(index, zero, 0).map_err(|e| chain(&e))
+}
+
+fn choice_number(choice: Choice) -> u8 {
+    match choice {
+        Choice::Maglev | Choice::SourceHash => choice::HASH,
+        Choice::RoundRobin => choice::TURN,
+        Choice::LeastConn => choice::LEAST,
+    }
+}
+
+fn flags(service: &VirtualServer) -> u8 {
+    let bits = [
+        (service.reset && service.protocol == Protocol::Tcp, service_flag::RESET),
+        (service.adopt_return && service.mode == Mode::Nat, service_flag::ADOPT_RETURN),
+        (service.affinity_s > 0, service_flag::AFFINITY),
+        (service.choice == Choice::Maglev, service_flag::HASH_PORT),
+        (service.quic, service_flag::QUIC),
+    ];
+    bits.iter().filter(|(set, _)| *set).fold(0, |all, (_, bit)| all | bit)
+}
+
+/// The same for every balancer of the service.
+fn seed(key: &ServiceKey) -> u32 {
+    key.encode().iter().fold(0x811c_9dc5, |h, byte| (h ^ u32::from(*byte)).wrapping_mul(0x0100_0193))
+}

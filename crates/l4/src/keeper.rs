@@ -1,0 +1,258 @@
+//! What has to be done while the program balances, and may take its time: flows are counted and swept, link addresses of real
+//! servers kept known, the other end of a reset flow told. Without it packets go on all the same.
+
+use crate::fill::clear_counters;
+use crate::kernel::{Kernel, Maps, chain};
+use crate::layout::{Addr, Flow, FlowKey, Port, Real, ResetEvent, Service, flow_kind, flow_state, real_flag};
+use crate::tables::now_ns;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+/// How often resets are looked for.
+pub const BEAT: Duration = Duration::from_millis(50);
+/// Between two sweeps, or more if a sweep takes long.
+const SWEEP: Duration = Duration::from_secs(5);
+/// A sweep takes at most one part in so many of a CPU.
+const SWEEP_SHARE: u32 = 20;
+/// A flow that has ended stays for its last packets: twice Linux' TIME_WAIT halves, as IPVS' TCP timeouts have it.
+const ENDED: Duration = Duration::from_secs(60);
+/// A TCP flow that was forgotten stays so long after its time, so that what it still sends is reset or dropped.
+const TOMBSTONE: Duration = Duration::from_secs(600);
+/// Between two words to each real server's host, which keep its link address known.
+const NEIGHBOURS: Duration = Duration::from_secs(5);
+/// The port nobody listens on (RFC 863: discard); an empty datagram is enough to ask for the link address.
+const DISCARD: u16 = 9;
+/// A learned path MTU is forgotten after ten minutes (RFC 1191 section 6.3).
+const PATH_MTU: Duration = Duration::from_secs(600);
+/// Words of the program listened to in one beat; who misses a reset hears when it sends.
+const EVENTS_MAX: usize = 1024;
+/// Next hops asked for in one beat: many clients are behind one.
+const ASKED_MAX: usize = 16;
+
+/// The state of the keeping.
+pub struct Keeper {
+    swept: Instant,
+    pause: Duration,
+    asked: Option<Instant>,
+    mtus: HashMap<u32, Instant>,
+    /// Real servers that left and had no flows at the last sweep: the number of one that has none twice is free.
+    empty: Vec<u32>,
+    raw4: Option<Socket>,
+    raw6: Option<Socket>,
+}
+
+impl Default for Keeper {
+    fn default() -> Self {
+        Keeper::new()
+    }
+}
+
+impl Keeper {
+    /// Sweeps after the first pause, asks for neighbours at once.
+    pub fn new() -> Self {
+        let raw = |domain| Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW))).ok();
+        let (raw4, raw6) = (raw(Domain::IPV4), raw(Domain::IPV6));
+        Keeper { swept: Instant::now(), pause: SWEEP, asked: None, mtus: HashMap::new(), empty: Vec::new(), raw4, raw6 }
+    }
+
+    /// One beat.
+    pub fn beat(&mut self, kernel: &mut Kernel) -> Result<(), String> {
+        let now = Instant::now();
+        let mut wanted = HashSet::new();
+        for _ in 0..EVENTS_MAX {
+            let Some(item) = kernel.resets.next() else { break };
+            let Ok(bytes) = <&[u8; ResetEvent::SIZE]>::try_from(&item[..]) else { continue };
+            let event = ResetEvent::decode(bytes);
+            if event.dport == Port(0) {
+                wanted.insert(event.dst);
+            } else {
+                self.tell_reset(&event);
+            }
+        }
+        ask_neighbours(wanted.into_iter().take(ASKED_MAX));
+        if self.asked.is_none_or(|at| now - at >= NEIGHBOURS) {
+            self.asked = Some(now);
+            let reals = kernel.maps.reals.iter().flatten().map(|real| Real::decode(&real).addr);
+            ask_neighbours(reals.filter(|addr| *addr != Addr::default()));
+            self.forget_mtus(&mut kernel.maps, now)?;
+        }
+        if now - self.swept >= self.pause {
+            self.sweep(&mut kernel.maps)?;
+            self.swept = Instant::now();
+            self.pause = SWEEP.max((self.swept - now) * SWEEP_SHARE);
+        }
+        Ok(())
+    }
+
+    /// The end that did not send hears of the reset: with the number that it waits for, which is the packet's own.
+    fn tell_reset(&self, event: &ResetEvent) {
+        let (src, dst) = (event.src.ip(), event.dst.ip());
+        let packet = reset_packet(event, src, dst);
+        let socket = if dst.is_ipv6() { &self.raw6 } else { &self.raw4 };
+        if let Some(socket) = socket {
+            // A real server that cannot be reached hears nothing either way.
+            let _ = socket.send_to(&packet, &SockAddr::from(SocketAddr::new(dst, 0)));
+        }
+    }
+
+    fn forget_mtus(&mut self, maps: &mut Maps, now: Instant) -> Result<(), String> {
+        for (index, bytes) in (0u32..).zip(maps.reals.iter().collect::<Vec<_>>()) {
+            let mut real = Real::decode(&bytes.map_err(|e| chain(&e))?);
+            if real.mtu == 0 {
+                self.mtus.remove(&index);
+            } else if now - *self.mtus.entry(index).or_insert(now) >= PATH_MTU {
+                real.mtu = 0;
+                maps.reals.set(index, real.encode(), 0).map_err(|e| chain(&e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts flows anew, since the program does not see all ends, and takes out what has ended.
+    fn sweep(&mut self, maps: &mut Maps) -> Result<(), String> {
+        let services: Vec<Service> = maps
+            .services
+            .iter()
+            .map(|s| s.map(|s| Service::decode(&s)))
+            .collect::<Result<_, _>>()
+            .map_err(|e| chain(&e))?;
+        let now = now_ns();
+        let (mut live, mut there) = (HashMap::<u32, u64>::new(), HashMap::<u32, u64>::new());
+        let mut over = Vec::new();
+        for entry in maps.flows.iter() {
+            // The table changes while it is read; a look that fails is one flow less.
+            let Ok((key, bytes)) = entry else { continue };
+            let (flow, proto) = (Flow::decode(&bytes), FlowKey::decode(&key).proto);
+            let idle = Duration::from_nanos(now.saturating_sub(flow.last));
+            let limit = services.get(usize::from(flow.service)).filter(|s| s.used == 1).map_or(0, |s| s.idle_ns);
+            let limit = if limit == 0 { Duration::MAX } else { Duration::from_nanos(limit) };
+            let ended = flow.state & flow_state::CLOSED != 0 && flow.state & flow_state::DEAD == 0;
+            let keep = if ended {
+                ENDED
+            } else if proto == 17 {
+                limit
+            } else {
+                limit.saturating_add(TOMBSTONE)
+            };
+            if idle > keep {
+                over.push(key);
+                continue;
+            }
+            *there.entry(flow.real).or_default() += 1;
+            if flow.kind == flow_kind::FORWARD && flow.state & flow_state::CLOSED == 0 && idle <= limit {
+                *live.entry(flow.real).or_default() += 1;
+            }
+        }
+        for key in over {
+            // Already pushed out by a newer one, perhaps.
+            let _ = maps.flows.remove(&key);
+        }
+        self.settle(maps, &live, &there)
+    }
+
+    fn settle(&mut self, maps: &mut Maps, live: &HashMap<u32, u64>, there: &HashMap<u32, u64>) -> Result<(), String> {
+        let reals: Vec<Real> =
+            maps.reals.iter().map(|r| r.map(|r| Real::decode(&r))).collect::<Result<_, _>>().map_err(|e| chain(&e))?;
+        let mut empty = Vec::new();
+        for (index, real) in (0u32..).zip(&reals).filter(|(_, r)| r.addr != Addr::default()) {
+            let flows = live.get(&index).copied().unwrap_or(0);
+            if maps.active.get(&index, 0).map_err(|e| chain(&e))? != flows {
+                maps.active.set(index, flows, 0).map_err(|e| chain(&e))?;
+            }
+            if real.flags & real_flag::GONE != 0 && !there.contains_key(&index) {
+                if self.empty.contains(&index) {
+                    maps.reals.set(index, Real::default().encode(), 0).map_err(|e| chain(&e))?;
+                    clear_counters(maps, index)?;
+                } else {
+                    empty.push(index);
+                }
+            }
+        }
+        self.empty = empty;
+        Ok(())
+    }
+}
+
+/// RST with the addresses of the flow as its receiver knows it.
+fn reset_packet(event: &ResetEvent, src: IpAddr, dst: IpAddr) -> Vec<u8> {
+    let mut tcp = Vec::with_capacity(20);
+    tcp.extend(event.sport.0.to_be_bytes());
+    tcp.extend(event.dport.0.to_be_bytes());
+    tcp.extend(event.seq);
+    tcp.extend(event.ack);
+    // Data offset 5; RST and ACK.
+    tcp.extend([5 << 4, 0x14, 0, 0, 0, 0, 0, 0]);
+    let octets = |a: IpAddr| match a {
+        IpAddr::V4(a) => a.octets().to_vec(),
+        IpAddr::V6(a) => a.octets().to_vec(),
+    };
+    let pseudo = [octets(src), octets(dst), vec![0, 6, 0, 20]].concat();
+    let sum = !ones_sum(&[&pseudo[..], &tcp].concat());
+    tcp[16..18].copy_from_slice(&sum.to_be_bytes());
+    let mut packet = if dst.is_ipv6() {
+        vec![0x60, 0, 0, 0, 0, 20, 6, 64]
+    } else {
+        // The kernel fills in the length's check (raw(7)).
+        vec![0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, 6, 0, 0]
+    };
+    packet.extend([octets(src), octets(dst)].concat());
+    packet.extend(tcp);
+    packet
+}
+
+/// RFC 1071.
+fn ones_sum(bytes: &[u8]) -> u16 {
+    let words = bytes.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], *w.get(1).unwrap_or(&0)])));
+    let mut sum: u32 = words.sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    sum as u16
+}
+
+/// The program can send only by next hops whose link address the kernel knows: an empty datagram makes it ask. It has a hop
+/// limit of 1, so that it gets no further than there.
+fn ask_neighbours(hosts: impl Iterator<Item = Addr>) {
+    let (mut v4, mut v6) = (None, None);
+    for host in hosts {
+        let at = SocketAddr::new(host.ip(), DISCARD);
+        let socket = if at.is_ipv6() { &mut v6 } else { &mut v4 };
+        // No route, or nobody there: the checks of health say so.
+        if let Some(socket) = socket.get_or_insert_with(|| asking_socket(at.is_ipv6())) {
+            let _ = socket.send_to(&[], &at.into());
+        }
+    }
+}
+
+fn asking_socket(v6: bool) -> Option<Socket> {
+    let socket = Socket::new(if v6 { Domain::IPV6 } else { Domain::IPV4 }, Type::DGRAM, None).ok()?;
+    if v6 { socket.set_unicast_hops_v6(1) } else { socket.set_ttl_v4(1) }.ok()?;
+    Some(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reset_has_right_checksums() {
+        for (src, dst, head) in [("10.9.0.1", "10.9.1.2", 20), ("fd00::1", "fd00::2", 40)] {
+            let (src, dst): (IpAddr, IpAddr) = (src.parse().unwrap(), dst.parse().unwrap());
+            let event = ResetEvent {
+                src: src.into(),
+                dst: dst.into(),
+                sport: Port(80),
+                dport: Port(40000),
+                seq: [1, 2, 3, 4],
+                ack: [5; 4],
+            };
+            let packet = reset_packet(&event, src, dst);
+            assert_eq!(packet.len(), head + 20);
+            let addresses = if head == 20 { &packet[12..20] } else { &packet[8..40] };
+            assert_eq!(ones_sum(&[addresses, &[0, 6, 0, 20], &packet[head..]].concat()), 0xffff);
+            assert_eq!(packet[head + 13], 0x14);
+        }
+    }
+}

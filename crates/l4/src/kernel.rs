@@ -1,0 +1,280 @@
+//! Loads the program, pins it with its maps under a folder of a BPF file system, and attaches it. What is pinned outlives
+//! the process: packets go on while nobody runs, and the next process finds flows as they are.
+
+use crate::layout::{
+    Addr, Affinity, AffinityKey, Back, BackKey, Counters, Field, Flow, FlowKey, FragmentKey, QuicKey, RING_SLOTS, Real,
+    Service, ServiceKey,
+};
+use crate::plan::{Plan, REALS_MAX, SERVICES_MAX, SOURCES_MAX};
+use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
+use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::xdp::XdpLink;
+use aya::programs::{Xdp, XdpMode};
+use aya::{Ebpf, EbpfLoader};
+use std::path::{Path, PathBuf};
+
+/// The program, as clang made it of `bpf/l4.bpf.c`.
+static PROGRAM: &[u8] = aya::include_bytes_aligned!("../bpf/l4.o");
+/// The programs for the other ends, of `bpf/decap.bpf.c`.
+static OTHERS: &[u8] = aya::include_bytes_aligned!("../bpf/decap.o");
+const PROGRAM_NAME: &str = "ironweir_l4";
+/// Changes with `types.h`, so that no process reads maps of another version's layout.
+const LAYOUT: &str = "v1";
+/// Where everything is pinned unless it is said.
+pub const PINS: &str = "/sys/fs/bpf/ironweir-l4";
+/// What tells a BPF file system from others (`BPF_FS_MAGIC` in linux/magic.h).
+const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+
+/// All maps that user space reads or writes, by the names they have in `bpf/maps.h`.
+pub struct Maps {
+    /// Which service an address and port is.
+    pub service_ids: HashMap<MapData, [u8; ServiceKey::SIZE], [u8; 4]>,
+    /// Services by number.
+    pub services: Array<MapData, [u8; Service::SIZE]>,
+    /// Real servers by number.
+    pub reals: Array<MapData, [u8; Real::SIZE]>,
+    /// Flows each real server has.
+    pub active: Array<MapData, u64>,
+    /// Whose turn it is.
+    pub turns: Array<MapData, u64>,
+    /// Maglev tables and lists of turns.
+    pub rings: Array<MapData, u32>,
+    /// Full NAT's source addresses.
+    pub sources: Array<MapData, [u8; Addr::SIZE]>,
+    /// Flows.
+    pub flows: HashMap<MapData, [u8; FlowKey::SIZE], [u8; Flow::SIZE]>,
+    /// Datagrams in fragments.
+    pub fragments: HashMap<MapData, [u8; FragmentKey::SIZE], [u8; Flow::SIZE]>,
+    /// Clients and where their last flow went.
+    pub affinities: HashMap<MapData, [u8; AffinityKey::SIZE], [u8; Affinity::SIZE]>,
+    /// Services by their real servers' addresses.
+    pub backs: HashMap<MapData, [u8; BackKey::SIZE], [u8; Back::SIZE]>,
+    /// Real servers by the number in QUIC's connection ids.
+    pub quic_ids: HashMap<MapData, [u8; QuicKey::SIZE], u32>,
+    /// Counters of real servers.
+    pub counters: PerCpuArray<MapData, [u8; Counters::SIZE]>,
+    /// Counters of the whole.
+    pub events: PerCpuArray<MapData, u64>,
+    /// Entries that `flows` has room for.
+    pub flow_room: u32,
+}
+
+/// Names of maps, and how many entries each has beside a plan.
+fn sizes(plan: &Plan) -> Vec<(&'static str, u32)> {
+    // A flow of NAT has an entry for each direction.
+    let flows = plan.flow_room().saturating_mul(2);
+    vec![
+        ("service_ids", SERVICES_MAX),
+        ("services", SERVICES_MAX),
+        ("turns", SERVICES_MAX),
+        ("rings", SERVICES_MAX * RING_SLOTS),
+        ("reals", REALS_MAX),
+        ("active", REALS_MAX),
+        ("real_counters", REALS_MAX),
+        ("backs", REALS_MAX),
+        ("quic_ids", REALS_MAX),
+        ("sources", SOURCES_MAX),
+        ("flows", flows),
+        ("fragments", (flows / 16).max(1024)),
+        ("affinities", (flows / 4).max(1024)),
+        ("events", crate::layout::EVENTS.len() as u32),
+        ("resets", 65536),
+    ]
+}
+
+/// The program in the kernel, loaded by this process.
+pub struct Kernel {
+    ebpf: Ebpf,
+    /// Its maps.
+    pub maps: Maps,
+    /// Flows that were reset, for the keeper.
+    pub resets: RingBuf<MapData>,
+}
+
+impl Kernel {
+    /// Loads the program. With `pins`, its maps are those that are pinned there already, or new ones are pinned.
+    ///
+    /// Errors say what the kernel refused, the verifier's words included.
+    pub fn load(plan: &Plan, pins: Option<&Path>) -> Result<Kernel, String> {
+        let sizes = sizes(plan);
+        let folder = pins.map(|pins| pins.join(LAYOUT));
+        let mut loader = EbpfLoader::new();
+        for (name, size) in &sizes {
+            loader.map_max_entries(name, *size);
+            if let Some(folder) = &folder {
+                loader.map_pin_path(name, folder.join(name));
+            }
+        }
+        if let Some(folder) = &folder {
+            make_folder(folder)?;
+        }
+        let mut ebpf = loader.load(PROGRAM).map_err(|e| format!("cannot load the program's maps: {}", chain(&e)))?;
+        program(&mut ebpf, PROGRAM_NAME)?.load().map_err(|e| format!("cannot load the program: {}", chain(&e)))?;
+        let maps = Maps::from(|name| ebpf.take_map(name).ok_or_else(|| format!("the program has no map \"{name}\"")))?;
+        let resets = ebpf.take_map("resets").ok_or("the program has no map \"resets\"")?;
+        let resets = RingBuf::try_from(resets).map_err(|e| chain(&e))?;
+        Ok(Kernel { ebpf, maps, resets })
+    }
+
+    /// Attaches the program to an interface and pins the link, or puts it in the place of the one that is pinned there.
+    /// The answer says whether it is the driver's XDP (true) or generic XDP.
+    pub fn attach(&mut self, interface: &str, generic: bool, pins: &Path) -> Result<bool, String> {
+        let pin = pins.join(LAYOUT).join(format!("link-{interface}"));
+        if let Ok(pinned) = PinnedLink::from_pin(&pin) {
+            let link = XdpLink::try_from(FdLink::from(pinned)).map_err(|e| chain(&e))?;
+            let program = program(&mut self.ebpf, PROGRAM_NAME)?;
+            match program.attach_to_link(link) {
+                Ok(id) => {
+                    // The pin holds the link; ours may go.
+                    drop(program.take_link(id).map_err(|e| chain(&e))?);
+                    return Ok(!generic);
+                }
+                // The interface the link was for is gone, and with it what the link did.
+                Err(_) => std::fs::remove_file(&pin).map_err(|e| format!("{}: {e}", pin.display()))?,
+            }
+        }
+        let program = program(&mut self.ebpf, PROGRAM_NAME)?;
+        let (id, native) = if generic {
+            (program.attach(interface, XdpMode::Skb), false)
+        } else {
+            match program.attach(interface, XdpMode::Driver) {
+                Err(e) if !is_unknown(&e) => (program.attach(interface, XdpMode::Skb).map_err(|_| e), false),
+                other => (other, true),
+            }
+        };
+        let id = id.map_err(|e| format!("{interface}: cannot attach XDP: {}", chain(&e)))?;
+        let link = program.take_link(id).map_err(|e| chain(&e))?;
+        let link = FdLink::try_from(link).map_err(|e| chain(&e))?;
+        link.pin(&pin).map_err(|e| format!("{}: {}", pin.display(), chain(&e)))?;
+        Ok(native)
+    }
+
+    /// The program itself, for `BPF_PROG_TEST_RUN`.
+    pub fn program(&mut self) -> Result<&mut Xdp, String> {
+        program(&mut self.ebpf, PROGRAM_NAME)
+    }
+}
+
+fn is_unknown(e: &aya::programs::ProgramError) -> bool {
+    matches!(e, aya::programs::ProgramError::UnknownInterface { .. })
+}
+
+fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, String> {
+    let program = ebpf.program_mut(name).ok_or_else(|| format!("the object has no program \"{name}\""))?;
+    program.try_into().map_err(|e| chain(&e))
+}
+
+/// The programs for the other ends, not yet loaded: `ironweir_decap`, `ironweir_pass`, `ironweir_drop`.
+pub fn others() -> Result<Ebpf, String> {
+    Ebpf::load(OTHERS).map_err(|e| chain(&e))
+}
+
+/// Bytes that the kernel holds for the table of flows, as `/proc/self/fdinfo` says.
+pub fn memory(maps: &Maps) -> Option<u64> {
+    let Ok(folder) = std::fs::read_dir("/proc/self/fdinfo") else { return None };
+    let wanted = format!("max_entries:\t{}", maps.flow_room);
+    let text = |e: std::fs::DirEntry| std::fs::read_to_string(e.path()).ok();
+    let found =
+        folder.flatten().filter_map(text).find(|text| text.contains("map_type:\t9\n") && text.contains(&wanted))?;
+    found.lines().find_map(|line| line.strip_prefix("memlock:")?.trim().parse().ok())
+}
+
+/// Attaches `ironweir_decap` (a real server's end of tunnels) or `ironweir_pass` to an interface, pinned under `pins`.
+pub fn attach_other(name: &str, interface: &str, generic: bool, pins: &Path) -> Result<(), String> {
+    let folder = pins.join(LAYOUT);
+    make_folder(&folder)?;
+    let mut ebpf = others()?;
+    let program = program(&mut ebpf, name)?;
+    program.load().map_err(|e| chain(&e))?;
+    let mode = if generic { XdpMode::Skb } else { XdpMode::Default };
+    let id = program.attach(interface, mode).map_err(|e| format!("{interface}: {}", chain(&e)))?;
+    let link = program.take_link(id).map_err(|e| chain(&e))?;
+    let link = FdLink::try_from(link).map_err(|e| chain(&e))?;
+    let pin = folder.join(format!("link-{interface}"));
+    link.pin(&pin).map_err(|e| format!("{}: {}", pin.display(), chain(&e)))?;
+    Ok(())
+}
+
+impl Maps {
+    /// The maps of a balancer that runs, or ran, with these pins.
+    pub fn open(pins: &Path) -> Result<Maps, String> {
+        let folder = pins.join(LAYOUT);
+        if !folder.join("services").exists() {
+            return Err(format!("no balancer has its maps in {}", pins.display()));
+        }
+        Maps::from(|name| {
+            let path = folder.join(name);
+            let data = MapData::from_pin(&path).map_err(|e| format!("{}: {}", path.display(), chain(&e)))?;
+            Map::from_map_data(data).map_err(|e| chain(&e))
+        })
+    }
+
+    fn from(mut map: impl FnMut(&str) -> Result<Map, String>) -> Result<Maps, String> {
+        macro_rules! take {
+            ($name:literal) => {
+                map($name)?.try_into().map_err(|e| format!("map \"{}\": {}", $name, chain(&e)))?
+            };
+        }
+        let flows = map("flows")?;
+        let flow_room = match &flows {
+            Map::LruHashMap(data) => data.info().map_err(|e| chain(&e))?.max_entries(),
+            _ => 0,
+        };
+        Ok(Maps {
+            flow_room,
+            service_ids: take!("service_ids"),
+            services: take!("services"),
+            reals: take!("reals"),
+            active: take!("active"),
+            turns: take!("turns"),
+            rings: take!("rings"),
+            sources: take!("sources"),
+            flows: flows.try_into().map_err(|e| format!("map \"flows\": {}", chain(&e)))?,
+            fragments: take!("fragments"),
+            affinities: take!("affinities"),
+            backs: take!("backs"),
+            quic_ids: take!("quic_ids"),
+            counters: take!("real_counters"),
+            events: take!("events"),
+        })
+    }
+}
+
+/// Makes the folder, and a BPF file system around it if there is none: outside one nothing can be pinned.
+fn make_folder(folder: &Path) -> Result<(), String> {
+    let top = folder.parent().unwrap_or(folder);
+    let problem = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
+    let mut existing: PathBuf = top.to_owned();
+    while !existing.exists() && existing.pop() {}
+    let kind = rustix::fs::statfs(&existing).map_err(|e| problem(&existing, e.into()))?.f_type;
+    if kind as i64 != BPF_FS_MAGIC {
+        std::fs::create_dir_all(top).map_err(|e| problem(top, e))?;
+        rustix::mount::mount(c"bpf", top, c"bpf", rustix::mount::MountFlags::empty(), None)
+            .map_err(|e| problem(top, e.into()))?;
+    }
+    std::fs::create_dir_all(folder).map_err(|e| problem(folder, e))
+}
+
+/// Detaches everything that is pinned and forgets it: flows, counters, all.
+pub fn clear(pins: &Path) -> Result<(), String> {
+    let folder = pins.join(LAYOUT);
+    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    for entry in entries.flatten() {
+        std::fs::remove_file(entry.path()).map_err(|e| format!("{}: {e}", entry.path().display()))?;
+    }
+    std::fs::remove_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))
+}
+
+/// An error with all its causes in one line.
+pub(crate) fn chain(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut next = e.source();
+    while let Some(cause) = next {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        next = cause.source();
+    }
+    text
+}

@@ -1,0 +1,143 @@
+//! The program in the kernel against the model: `BPF_PROG_TEST_RUN` over generated and mutated frames, in a network
+//! namespace of its own. Never another packet. Needs root rights; leaves itself out, aloud, without them.
+//!
+//! `L4_PACKETS=1000000 L4_SEED=7 cargo test -p l4 --test program` for more, or others.
+
+mod generate;
+mod model;
+mod namespace;
+
+use aya::programs::{TestRun, TestRunOptions};
+use generate::{Generator, Random};
+use l4::kernel::Kernel;
+use l4::layout::{Addr, Flow, FlowKey, Port};
+use l4::plan::{Plan, RealState};
+use model::{Model, Tuple, Verdict};
+use std::fmt::Write;
+
+const PACKETS: u32 = 30_000;
+const SEED: u64 = 20_261_122;
+/// Packets in much less time than the program waits for fragments, 30 s.
+const FRAGMENTS_KEPT: u64 = 2000;
+/// More than the kernel's copy of a frame has room for (a page less what it keeps around it).
+const FRAME_MAX: usize = 3500;
+
+/// What the program made of a frame.
+fn run(kernel: &mut Kernel, frame: &[u8]) -> Verdict {
+    let mut out = vec![0; 4096];
+    let mut options = TestRunOptions::new();
+    options.data_in = Some(frame);
+    options.data_out = Some(&mut out);
+    let result = kernel.program().unwrap().test_run(options).expect("the kernel runs the program");
+    out.truncate(result.data_size_out as usize);
+    match result.return_value {
+        1 => Verdict::Drop,
+        2 => Verdict::Pass(out),
+        3 => Verdict::Turn(out),
+        4 => Verdict::Out(out),
+        other => panic!("the program answered {other}"),
+    }
+}
+
+fn show(verdict: &Verdict) -> String {
+    let (word, bytes) = match verdict {
+        Verdict::Pass(b) => ("pass", &b[..]),
+        Verdict::Drop => ("drop", &[][..]),
+        Verdict::Turn(b) => ("turn", &b[..]),
+        Verdict::Out(b) => ("out", &b[..]),
+    };
+    let mut text = format!("{word} ({} bytes)", bytes.len());
+    for line in bytes.chunks(16).take(10) {
+        text.push_str("\n   ");
+        for byte in line {
+            let _ = write!(text, " {byte:02x}");
+        }
+    }
+    text
+}
+
+fn key(t: &Tuple) -> [u8; FlowKey::SIZE] {
+    let (src, dst) = (Addr::from(t.src), Addr::from(t.dst));
+    FlowKey { src, dst, sport: Port(t.sport), dport: Port(t.dport), proto: t.proto, zero: [0; 3] }.encode()
+}
+
+/// A flow, in both, becomes one for which nothing came for a long time.
+fn forget(kernel: &mut Kernel, model: &mut Model, tuple: &Tuple) {
+    let becomes = model.flows[tuple].becomes;
+    model.forget(tuple);
+    for key in [key(tuple), key(&model::turned(&becomes))] {
+        if let Ok(bytes) = kernel.maps.flows.get(&key, 0) {
+            let mut flow = Flow::decode(&bytes);
+            flow.last = flow.last.wrapping_sub(1_000_000_000_000);
+            kernel.maps.flows.insert(key, flow.encode(), 0).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_program_sends_what_the_model_says_and_nothing_else() {
+    if !namespace::enter("the_program_sends_what_the_model_says_and_nothing_else") {
+        return;
+    }
+    let number = |name: &str, or: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(or);
+    let (packets, seed) = (number("L4_PACKETS", PACKETS.into()), number("L4_SEED", SEED));
+    let mut plan = Plan::read(generate::PLAN).unwrap();
+    let network = namespace::Network::make(&plan);
+    let mut kernel = Kernel::load(&plan, None).unwrap();
+    l4::apply(&mut kernel.maps, &plan).unwrap();
+    let mut model = Model::new(plan.clone(), network.neighbours.clone(), network.gateway, network.own);
+    let mut generator = Generator::new(Random::new(seed), network.own);
+    let mut seen = [0u32; 4];
+    for n in 0..packets {
+        if n == packets / 2 {
+            plan.services[0].reals[0].state = RealState::Drain;
+            plan.services[0].reals[1].state = RealState::Reset;
+            plan.services[3].reals[0].full = true;
+            plan.services[6].reals[1].full = true;
+            l4::apply(&mut kernel.maps, &plan).unwrap();
+            let flows = std::mem::take(&mut model.flows);
+            let next = Model::new(plan.clone(), network.neighbours.clone(), network.gateway, network.own);
+            model = next.with_memory_of(model, flows);
+        }
+        if n % FRAGMENTS_KEPT == 0 {
+            // They expire by the clock, which the model does not have.
+            model.forget_fragments();
+            let keys: Vec<_> = kernel.maps.fragments.keys().map(|k| k.unwrap()).collect();
+            keys.iter().for_each(|k| kernel.maps.fragments.remove(k).unwrap());
+        }
+        if generator.random.one_in(200) {
+            if let Some(tuple) = generator.some_flow(&model).filter(|t| model.flows.contains_key(t)) {
+                forget(&mut kernel, &mut model, &tuple);
+            }
+        }
+        let mut frame = generator.frame(&model);
+        frame.truncate(FRAME_MAX);
+        if frame.len() < 14 {
+            continue;
+        }
+        let (wanted, got) = (model.receive(&frame), run(&mut kernel, &frame));
+        assert!(
+            wanted == got,
+            "packet {n} of seed {seed}\nin: {}\nmodel: {}\nprogram: {}",
+            show(&Verdict::Pass(frame)),
+            show(&wanted),
+            show(&got)
+        );
+        seen[match got {
+            Verdict::Pass(_) => 0,
+            Verdict::Drop => 1,
+            Verdict::Turn(_) => 2,
+            Verdict::Out(_) => 3,
+        }] += 1;
+    }
+    eprintln!("{packets} packets: {} passed, {} dropped, {} answered, {} sent on", seen[0], seen[1], seen[2], seen[3]);
+    assert!(seen.iter().all(|n| u64::from(*n) > packets / 200), "every verdict is met: {seen:?}");
+    assert!(u64::from(seen[3]) > packets / 4, "most are sent on: {seen:?}");
+    let flows = kernel.maps.flows.keys().count();
+    assert_eq!(flows, model.flows.len(), "flows in the table");
+    for (tuple, entry) in &model.flows {
+        let bytes = kernel.maps.flows.get(&key(tuple), 0).unwrap_or_else(|_| panic!("{tuple:?} is not in the table"));
+        let flow = Flow::decode(&bytes);
+        assert_eq!((flow.src.ip(), flow.dst.ip()), (entry.becomes.src, entry.becomes.dst), "{tuple:?}");
+    }
+}

@@ -1,0 +1,108 @@
+"""The ends of connections in the tests of layer 4: `serve NAME FAMILY PORT` greets and echoes, `ask` does what standard input says.
+
+Commands, each answered by a line of JSON: `open N HOST PORT` opens connections and keeps them; `talk` says a word on each and
+reports who answered, or how it failed; `big BYTES` has the first connection bring so much; `udp N HOST PORT`; `close`.
+"""
+import json
+import socket
+import sys
+import threading
+
+
+def serve(name, family, port):
+    family = socket.AF_INET6 if family == "6" else socket.AF_INET
+    any_host = "::" if family == socket.AF_INET6 else "0.0.0.0"
+    threading.Thread(target=serve_udp, args=(name, family, any_host, port), daemon=True).start()
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind((any_host, port))
+    listener.listen(1024)
+    print("ready", flush=True)
+    while True:
+        connection, _ = listener.accept()
+        threading.Thread(target=converse, args=(name, connection), daemon=True).start()
+
+
+def serve_udp(name, family, host, port):
+    # Bound to no address, a socket would answer from another than was asked; so the local one is asked for.
+    sock = socket.socket(family, socket.SOCK_DGRAM)
+    sock.bind((host, port))
+    while True:
+        data, client = sock.recvfrom(2048)
+        sock.sendto(name.encode() + b" " + data, client)
+
+
+def converse(name, connection):
+    stream = connection.makefile("rwb")
+    try:
+        stream.write(name.encode() + b"\n")
+        stream.flush()
+        for line in stream:
+            words = line.split()
+            stream.write(b"x" * int(words[1]) if words[0] == b"big" else name.encode() + b" " + line)
+            stream.flush()
+    except OSError as problem:
+        print(type(problem).__name__, flush=True)
+
+
+def ask():
+    kept = []
+    for line in sys.stdin:
+        words = line.split()
+        if words[0] == "open":
+            answer = []
+            for _ in range(int(words[1])):
+                answer.append(attempt(lambda: open_one(kept, words[2], int(words[3]))))
+        elif words[0] == "talk":
+            answer = [attempt(lambda: talk(stream)) for stream, _ in kept]
+        elif words[0] == "big":
+            answer = attempt(lambda: big(kept[0][0], int(words[1])))
+        elif words[0] == "udp":
+            answer = [attempt(lambda: udp(words[2], int(words[3]))) for _ in range(int(words[1]))]
+        else:
+            for stream, connection in kept:
+                stream.close()
+                connection.close()
+            kept, answer = [], "closed"
+        print(json.dumps(answer), flush=True)
+
+
+def attempt(what):
+    try:
+        return what()
+    except OSError as problem:
+        return type(problem).__name__
+
+
+def open_one(kept, host, port):
+    connection = socket.create_connection((host, port), timeout=5)
+    stream = connection.makefile("rwb")
+    name = stream.readline().decode().strip()
+    kept.append((stream, connection))
+    return name
+
+
+def talk(stream):
+    stream.write(b"word\n")
+    stream.flush()
+    return stream.readline().decode().split(" ")[0] or "closed"
+
+
+def big(stream, size):
+    stream.write(b"big %d\n" % size)
+    stream.flush()
+    return len(stream.read(size))
+
+
+def udp(host, port):
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
+    sock.settimeout(3)
+    sock.connect((host, port))
+    sock.send(b"word")
+    return sock.recv(2048).decode().split(" ")[0]
+
+
+if sys.argv[1] == "serve":
+    serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+else:
+    ask()
