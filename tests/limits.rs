@@ -291,11 +291,14 @@ fn an_answer_in_pieces_on_a_new_connection_is_not_late() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
+        // None is closed, which would send what is held back.
+        let mut open = Vec::new();
         for mut stream in listener.incoming().flatten() {
             let _ = stream.read(&mut [0; 4096]);
             for piece in ["HTTP/1.1 200 OK\r\n", "Content-Length: 2\r\n", "Connection: close\r\n\r\n", "o", "k"] {
                 let _ = stream.write_all(piece.as_bytes());
             }
+            open.push(stream);
         }
     });
     let server = Site::server("location / { proxy_pass http://127.0.0.1:@BACKEND@; }").set("BACKEND", port).start();
