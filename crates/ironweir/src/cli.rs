@@ -107,6 +107,9 @@ pub(crate) const HELP: &str = "Usage: ironweir [-?hvVtTq] [-s signal] [-p prefix
        ironweir stress --help
        ironweir agent --help
        ironweir top [URL]
+       ironweir doctor --help
+       ironweir nic --help
+       ironweir lab [NAME]
 
 Options:
   -?,-h         : this help

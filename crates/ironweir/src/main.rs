@@ -27,9 +27,10 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|a| a == "top") {
         return top::main(std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned()));
     }
-    if std::env::args_os().nth(1).is_some_and(|a| a == "doctor") {
+    let command = std::env::args_os().nth(1);
+    if let Some(name @ ("doctor" | "nic" | "lab")) = command.as_ref().and_then(|c| c.to_str()) {
         let arguments = std::env::args_os().skip(2).map(|a| a.to_string_lossy().into_owned());
-        return doctor::command::main(arguments, env!("CARGO_PKG_VERSION"));
+        return doctor::main(name, arguments, env!("CARGO_PKG_VERSION"));
     }
     let options = match cli::parse(std::env::args_os().skip(1)) {
         Ok(o) => o,

@@ -4,7 +4,7 @@ use super::{AGENT, Command, STRESS};
 use std::fmt::Write;
 
 /// What stands behind `ironweir`.
-const COMMANDS: &str = "demo stress agent";
+const COMMANDS: &str = "demo stress agent doctor nic lab";
 
 /// Completions for `bash`, `zsh` or `fish`; nothing for another shell.
 pub fn completion(shell: &str) -> Option<String> {
