@@ -1,10 +1,10 @@
 //! The command `ironweir doctor`: from its arguments to its exit status.
 
-use crate::configuration::{self, Configuration};
+use crate::configuration::Configuration;
 use crate::facts::Facts;
 use crate::finding::{Finding, Weight};
 use crate::options::{DOCTOR, Options};
-use crate::{rules, sysctl, text};
+use crate::{backend, exits, plan, ports, rules, sysctl, text};
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) const WARNING: u8 = 3;
 /// The heaviest finding is critical.
 const CRITICAL: u8 = 4;
 /// Between the two looks at what moves.
-const PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
 /// Runs the command. `arguments` are those behind `doctor`.
 pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode {
@@ -50,6 +50,12 @@ fn dispatch(o: &Options, version: &str) -> Result<u8, String> {
         [] => look(o, None),
         ["sysctl", file] => sysctl::run(o, file),
         ["sysctl", ..] => Err("sysctl FILE".to_owned()),
+        ["backend", address] => backend::run(o, address),
+        ["backend", ..] => Err("backend HOST:PORT".to_owned()),
+        ["ports"] => ports::run(o, None),
+        ["ports", file] => ports::run(o, Some(Path::new(file))),
+        ["exits", ref logs @ ..] => exits::run(o, logs),
+        ["plan", ref tiers @ ..] => plan::run(o, tiers),
         [file] => look(o, Some(Path::new(file))),
         [word, ..] => Err(format!("{word}: no such thing to look at (ironweir doctor --help)")),
     }
@@ -57,17 +63,14 @@ fn dispatch(o: &Options, version: &str) -> Result<u8, String> {
 
 /// All rules, over this machine or what was recorded of one.
 fn look(o: &Options, file: Option<&Path>) -> Result<u8, String> {
-    let mut facts = match o.value("facts") {
-        Some(recorded) => Facts::load(Path::new(recorded))?,
-        None => {
-            let machine = machine::Facts::read(o.duration("interval", PAUSE)?);
-            let configurations = if file.is_none() { configuration::of_running(&machine) } else { Vec::new() };
-            Facts { machine, configurations }
+    let facts = match o.value("facts") {
+        Some(recorded) => {
+            let mut facts = Facts::load(Path::new(recorded))?;
+            facts.configurations.extend(file.map(Configuration::load).transpose()?);
+            facts
         }
+        None => Facts::read(o.duration("interval", PAUSE)?, file)?,
     };
-    if let Some(file) = file {
-        facts.configurations.push(Configuration::load(file)?);
-    }
     if let Some(path) = o.value("record") {
         let mut text = serde_json::to_string_pretty(&facts).map_err(|e| e.to_string())?;
         text.push('\n');

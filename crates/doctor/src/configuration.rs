@@ -34,6 +34,9 @@ pub struct Configuration {
     pub fastcgi: Vec<(String, String)>,
     /// Directives of another time: the directive, what became of it, its place.
     pub old: Vec<(String, String, String)>,
+    /// Error logs.
+    #[serde(default)]
+    pub errors: Vec<String>,
     /// What is wrong with it, in nginx's words.
     pub problems: Vec<String>,
 }
@@ -105,6 +108,11 @@ impl Configuration {
         walk.found
     }
 
+    /// Files that errors are written to.
+    pub fn error_logs(&self) -> Vec<String> {
+        self.errors.clone()
+    }
+
     /// Whether a program of this name may be the one that this configuration is for.
     pub fn is_own(&self, program: &str) -> bool {
         ["ironweir", "nginx", "openresty", "angie", "freenginx", "tengine"].iter().any(|n| program.starts_with(n))
@@ -174,6 +182,12 @@ impl Walk<'_> {
             "worker_connections" => self.found.worker_connections = number().map(|n| (n, place)),
             "worker_rlimit_nofile" => self.found.worker_rlimit_nofile = number().map(|n| (n, place)),
             "access_log" => self.log(node, place),
+            "error_log" => {
+                let path = text(node, 0);
+                if path != "stderr" && !path.contains(':') {
+                    keep(&mut self.found.errors, self.prefix.join(path).display().to_string());
+                }
+            }
             "proxy_pass" => self.proxy(node, level, place),
             "fastcgi_pass" => {
                 self.found.is_proxy = true;

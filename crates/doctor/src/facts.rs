@@ -1,8 +1,10 @@
 //! What the rules judge: the machine, and the configurations that were given.
 
-use crate::configuration::Configuration;
+use crate::configuration::{self, Configuration};
+use machine::sockets::{self, User};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use std::time::Duration;
 
 /// See the file. As JSON it is what `--record` writes and `--facts` reads.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -12,12 +14,50 @@ pub struct Facts {
     /// Configurations: of the servers that run, and the one on the command line.
     #[serde(default)]
     pub configurations: Vec<Configuration>,
+    /// Clients that have a port on which a configuration listens and nobody does.
+    #[serde(default)]
+    pub takers: Vec<Taker>,
+}
+
+/// See [`Facts::takers`].
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Taker {
+    /// Its connection.
+    pub connection: User,
+    /// Its name and process, where those can be seen.
+    pub holder: Option<(u32, String)>,
 }
 
 /// A file of facts larger than this was not written by the doctor.
 const MOST_BYTES: u64 = 64 << 20;
 
 impl Facts {
+    /// Looks at this machine. Without a configuration: at those of the servers that run.
+    ///
+    /// # Errors
+    /// If the configuration cannot be read.
+    pub fn read(pause: Duration, file: Option<&Path>) -> Result<Facts, String> {
+        let machine = machine::Facts::read(pause);
+        let configurations = match file {
+            Some(file) => vec![Configuration::load(file)?],
+            None => configuration::of_running(&machine),
+        };
+        let takers = Facts::takers(&configurations);
+        Ok(Facts { machine, configurations, takers })
+    }
+
+    /// Clients on this machine that have a port of one of these configurations.
+    pub(crate) fn takers(configurations: &[Configuration]) -> Vec<Taker> {
+        let listens = configurations.iter().flat_map(|c| &c.listens);
+        let ports: Vec<u16> = listens.map(|l| l.port).filter(|p| *p != 0).collect();
+        let users = if ports.is_empty() { Vec::new() } else { sockets::users(&ports).unwrap_or_default() };
+        let taker = |connection: User| {
+            let holder = machine::processes::holders(connection.inode).into_iter().next();
+            Taker { holder, connection }
+        };
+        users.into_iter().map(taker).collect()
+    }
+
     /// Reads what `--record` wrote.
     ///
     /// # Errors

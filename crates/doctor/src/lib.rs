@@ -3,11 +3,26 @@
 //! Probes -> facts -> rules -> findings (`docs/doctor.md`). Each stage is a function of the one before: `machine` and `configuration` read,
 //! `rules` judge what was read and nothing else, `text` shows it.
 
+mod backend;
 pub mod command;
 pub mod configuration;
+mod exits;
 pub mod facts;
 pub mod finding;
+pub mod lab;
+pub mod nic;
 mod options;
+pub mod plan;
+mod ports;
 pub mod rules;
 mod sysctl;
 pub mod text;
+
+/// Runs one of this crate's commands: `doctor`, `nic`, `lab`. `arguments` are those behind its name.
+pub fn main(name: &str, arguments: impl Iterator<Item = String>, version: &str) -> std::process::ExitCode {
+    match name {
+        "nic" => nic::main(arguments, version),
+        "lab" => lab::main(arguments, version),
+        _ => command::main(arguments, version),
+    }
+}

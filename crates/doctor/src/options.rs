@@ -192,3 +192,31 @@ pub(crate) const DOCTOR: Command = Command {
     ],
     statuses: "0 nothing is wrong (notes do not count), 1 could not look, 3 a warning, 4 something critical.",
 };
+
+/// `ironweir nic`
+pub(crate) const NIC: Command = Command {
+    name: "nic",
+    usages: &[("ironweir nic [INTERFACE...]", "rates of interfaces")],
+    what: "Shows rates, packets a second, drops and packet sizes of interfaces, line by line.",
+    options: &[
+        row("interval", Some("T"), "Between two looks. Default: 1s."),
+        row("count", Some("N"), "Ends after so many lines for each interface. Default: goes on."),
+        row("unit", Some("U"), "bits (Mbit/s, the default) or bytes (MB/s)."),
+        row("json", None, "One JSON object a line."),
+    ],
+    examples: &[
+        ("ironweir nic --count 1", "all interfaces, over one second"),
+        ("ironweir nic eth0 --interval 10s --unit bytes", "one of them"),
+    ],
+    statuses: "0 done, 1 could not look.",
+};
+
+/// `ironweir lab`
+pub(crate) const LAB: Command = Command {
+    name: "lab",
+    usages: &[("ironweir lab", "lists them"), ("ironweir lab NAME", "makes the fault, finds it, cures it")],
+    what: "Makes a fault of the field in a network namespace of its own, lets the doctor find it, and cures it. Needs root; touches nothing else.",
+    options: &[],
+    examples: &[("ironweir lab accept-queue", "a listener with a backlog of 16")],
+    statuses: "0 reproduced, found and cured, 1 not.",
+};

@@ -72,6 +72,18 @@ pub(crate) const COMMANDS: &[Command] = &[
         options: &[],
     },
     Command {
+        name: "nic",
+        usage: "ironweir nic [options]",
+        what: "rates, packets, drops and sizes of packets of each interface",
+        options: &[],
+    },
+    Command {
+        name: "lab",
+        usage: "ironweir lab [NAME]",
+        what: "a fault of the field, made, found and cured in a network namespace",
+        options: &[],
+    },
+    Command {
         name: "l4",
         usage: "ironweir l4 [options] [COMMAND]",
         what: "the balancer in the kernel (XDP): runs a plan, shows its tables",

@@ -184,6 +184,50 @@ impl Sockets {
     }
 }
 
+/// A TCP connection whose local port somebody else may need.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct User {
+    /// The local port.
+    pub port: u16,
+    /// Where from and to.
+    pub from: String,
+    /// See above.
+    pub to: String,
+    /// By which its process is found; 0: none has it any more.
+    pub inode: u64,
+    /// `established`, `time_wait`.
+    pub state: String,
+}
+
+/// Connections that have one of these local ports, but for those that were accepted there (where somebody listens on the port).
+///
+/// # Errors
+/// If the kernel has no `sock_diag` for TCP.
+pub fn users(ports: &[u16]) -> io::Result<Vec<User>> {
+    let mut netlink = Netlink::sock_diag()?;
+    let mut is_wanted = vec![false; 1 << 16];
+    ports.iter().for_each(|p| is_wanted[usize::from(*p)] = true);
+    for family in [INET, INET6] {
+        netlink.dump(BY_FAMILY, &request(family, TCP, 1 << LISTEN), |_, m| {
+            Told::read(m).into_iter().for_each(|s| is_wanted[usize::from(s.from_port)] = false);
+        })?;
+    }
+    let mut users = Vec::new();
+    for family in [INET, INET6] {
+        netlink.dump(BY_FAMILY, &request(family, TCP, !(1 << LISTEN)), |_, m| {
+            let told = Told::read(m).filter(|s| is_wanted[usize::from(s.from_port)] && users.len() < KEPT_LISTENERS);
+            users.extend(told.map(|s| User {
+                port: s.from_port,
+                from: std::net::SocketAddr::new(s.from, s.from_port).to_string(),
+                to: std::net::SocketAddr::new(s.to, s.to_port).to_string(),
+                inode: u64::from(s.inode),
+                state: STATES[usize::from(s.state).min(STATES.len() - 1)].to_owned(),
+            }));
+        })?;
+    }
+    Ok(users)
+}
+
 fn request(family: u8, protocol: u8, states: u32) -> [u8; REQUEST] {
     let mut request = [0; REQUEST];
     (request[0], request[1]) = (family, protocol);

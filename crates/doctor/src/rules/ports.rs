@@ -1,7 +1,7 @@
 //! Local ports: those that run out, and those that somebody else has.
 
 use super::{part, percent};
-use crate::facts::Facts;
+use crate::facts::{Facts, Taker};
 use crate::finding::{Finding, Sure, Weight};
 use crate::text::number;
 
@@ -78,7 +78,7 @@ pub(super) fn time_waits(facts: &Facts) -> Vec<Finding> {
 /// A port that a configuration wants to listen on is somebody else's.
 pub(super) fn thieves(facts: &Facts) -> Vec<Finding> {
     let m = &facts.machine;
-    let mut found = Vec::new();
+    let mut found = clients(facts);
     for conf in &facts.configurations {
         for listen in conf.listens.iter().filter(|l| l.port != 0) {
             let Some(l) = m.sockets.listeners.iter().find(|l| l.port == listen.port) else { continue };
@@ -95,6 +95,28 @@ pub(super) fn thieves(facts: &Facts) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// An outgoing connection has taken the port of a service that is down.
+fn clients(facts: &Facts) -> Vec<Finding> {
+    let each = |t: &Taker| {
+        let c = &t.connection;
+        let who = t
+            .holder
+            .as_ref()
+            .map_or_else(|| format!("nobody any more ({})", c.state), |(pid, name)| format!("{name} (process {pid})"));
+        let finding = Finding::new("port-taken", Weight::Critical, format!("Port {} is held by a client: {who}, connected to {}.", c.port, c.to))
+            .seen(format!("{} to {}, {}", c.from, c.to, c.state), "sock_diag")
+            .seen(format!("port {} and nobody listens there", c.port), "listen in the configuration")
+            .because("The kernel gave the port to an outgoing connection while the service was down. A start fails with \"bind() failed (98: \
+                      Address already in use)\".")
+            .cure(format!("sysctl -w net.ipv4.ip_local_reserved_ports={} keeps it for the service from now on", c.port));
+        match &t.holder {
+            Some((pid, _)) => finding.cure(format!("end the connection: restart process {pid}; if it closes by itself, TIME_WAIT keeps the port for another minute")),
+            None => finding.cure("wait a minute: the connection is closing"),
+        }
+    };
+    facts.takers.iter().map(each).collect()
 }
 
 /// Services listen in the range from which the kernel takes local ports.

@@ -73,6 +73,16 @@ pub(crate) fn judge(all: &[Assignment], machine: &Machine) -> Vec<Judged> {
     let mut judged: Vec<Judged> = all.iter().enumerate().map(|(at, a)| one(a, all.get(at + 1), machine)).collect();
     for at in 0..all.len() {
         let later = all[at + 1..].iter().filter(|l| !l.is_comment).find(|l| same(&l.name, &all[at].name));
+        let all_interfaces =
+            all[..at].iter().find(|e| e.name == "net.ipv6.conf.all.disable_ipv6" && e.value == all[at].value);
+        if let Some(earlier) = all_interfaces.filter(|_| {
+            all[at].name.ends_with(".disable_ipv6")
+                && !all[at].name.contains(".default.")
+                && !all[at].name.contains(".all.")
+        }) {
+            (judged[at].verdict, judged[at].set) = (Verdict::NoOp, None);
+            judged[at].reason = format!("line {} has done that for all interfaces", earlier.line);
+        }
         let (Some(later), false) = (later, all[at].is_comment || all[at].name.is_empty()) else { continue };
         let again = &mut judged[at];
         again.set = None;
@@ -137,6 +147,9 @@ fn verdict(a: &Assignment, next: Option<&Assignment>, machine: &Machine) -> Said
             format!("since Linux {}.{}{instead}: it was for {}", removed.0, removed.1, setting.does),
             None,
         );
+    }
+    if let Some(idle) = setting.idle.filter(|i| machine.kernel >= *i) {
+        return (NoOp, format!("does nothing since Linux {}.{}: it was for {}", idle.0, idle.1, setting.does), None);
     }
     if a.value.is_empty() {
         return (Garbled, format!("has no value: it is for {}", setting.does), None);

@@ -12,6 +12,8 @@ pub(crate) struct Setting {
     pub(crate) unit: &'static str,
     /// The first kernel without it.
     pub(crate) removed: Option<(u32, u32)>,
+    /// The first kernel in which it is there and does nothing.
+    pub(crate) idle: Option<(u32, u32)>,
     /// What does its work since, if anything does.
     pub(crate) instead: Option<&'static str>,
     pub(crate) does: &'static str,
@@ -28,7 +30,8 @@ pub(crate) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
             name,
             numbers: numbers.parse().unwrap_or(0),
             unit,
-            removed: version(removed),
+            removed: version(removed).filter(|_| !removed.starts_with('~')),
+            idle: removed.strip_prefix('~').and_then(version),
             instead: Some(instead).filter(|i| *i != "-"),
             does,
         }

@@ -1,0 +1,294 @@
+//! `ironweir doctor backend HOST:PORT`: the runbook for a sick backend. Asks in the order in which an operator would: the name, the port, HTTP,
+//! how long it takes. Sends a handful of requests and nothing more.
+
+use crate::command;
+use crate::finding::{Finding, Sure, Weight, sort};
+use crate::options::Options;
+use machine::cgroup::Pressure;
+use machine::sockets::{Listener, Sockets};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+/// A handshake that takes longer has lost its SYN, and the one that is sent again after a second.
+const CONNECT: Duration = Duration::from_millis(2_500);
+/// An answer that takes longer is none.
+const ANSWER: Duration = Duration::from_secs(5);
+/// Requests by which its time is judged.
+const ASKED: usize = 5;
+/// A first byte later than this is slow, if the way explains less than half of it.
+const SLOW: Duration = Duration::from_millis(500);
+/// Bytes of an answer that are looked at.
+const LOOKED_AT: usize = 4_096;
+/// A port where nothing listens, mostly: whoever is up refuses it at once. RFC 6335: 1 is tcpmux, which nobody runs.
+const CLOSED: u16 = 1;
+
+/// What came of one try.
+#[derive(Debug)]
+enum Try {
+    Refused,
+    Unreachable(String),
+    Timeout,
+    Connected { stream: TcpStream, took: Duration },
+}
+
+/// Runs it.
+pub(crate) fn run(o: &Options, address: &str) -> Result<u8, String> {
+    let named = address.trim_start_matches("http://").trim_end_matches('/');
+    let (host, port) = named.rsplit_once(':').ok_or("backend HOST:PORT")?;
+    let port: u16 = port.parse().map_err(|_| format!("{port}: no port"))?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let addresses: Vec<SocketAddr> = match (host, port).to_socket_addrs() {
+        Ok(all) => all.collect(),
+        Err(e) => {
+            let finding = Finding::new("no-address", Weight::Critical, format!("{host} has no address."))
+                .seen(e.to_string(), "the system's resolver")
+                .because("A server that reads this name at its start does not start; one that runs keeps what it had.")
+                .cure(format!("look at /etc/resolv.conf, /etc/hosts and the zone of {host}"));
+            return command::show(o, &[finding], &[]);
+        }
+    };
+    let mut found = Vec::new();
+    for address in addresses {
+        found.extend(examine(address, named, o.has("json")));
+    }
+    command::show(o, &sort(found), &[])
+}
+
+fn examine(address: SocketAddr, named: &str, quiet: bool) -> Vec<Finding> {
+    let say = |text: String| {
+        if !quiet {
+            command::print(&format!("{address}: {text}\n"));
+        }
+    };
+    let is_local = machine::own::is_local(address.ip());
+    let sockets = if is_local { Sockets::read().ok() } else { None };
+    let listeners: Vec<Listener> =
+        sockets.map(|s| s.listeners.into_iter().filter(|l| l.port == address.port()).collect()).unwrap_or_default();
+    match connect(address) {
+        Try::Refused => vec![refused(address, is_local, &listeners)],
+        Try::Unreachable(text) => vec![unreachable(address, &text)],
+        Try::Timeout => vec![silent(address, is_local, &listeners)],
+        Try::Connected { stream, took } => {
+            let rtt = machine::system::tcp_facts(&stream).map_or(took, |f| Duration::from_micros(f.rtt_us.into()));
+            say(format!("connects ({:.1} ms)", took.as_secs_f64() * 1e3));
+            let mut found = lost_syn(address, took);
+            match ask(stream, named) {
+                Ok((status, first)) => {
+                    say(format!("answers {status} after {:.1} ms", first.as_secs_f64() * 1e3));
+                    found.extend(status_finding(address, status));
+                    found.extend(slow(address, named, rtt, &listeners));
+                }
+                Err(finding) => found.push(local_state(*finding, address, &listeners)),
+            }
+            found
+        }
+    }
+}
+
+fn connect(address: SocketAddr) -> Try {
+    let began = Instant::now();
+    match TcpStream::connect_timeout(&address, CONNECT) {
+        Ok(stream) => Try::Connected { stream, took: began.elapsed() },
+        Err(e) if e.kind() == ErrorKind::ConnectionRefused => Try::Refused,
+        Err(e) if matches!(e.kind(), ErrorKind::TimedOut | ErrorKind::WouldBlock) => Try::Timeout,
+        Err(e) => Try::Unreachable(e.to_string()),
+    }
+}
+
+/// A reset: nobody listens on this address, or a firewall rejects.
+fn refused(address: SocketAddr, is_local: bool, listeners: &[Listener]) -> Finding {
+    let finding = Finding::new("refused", Weight::Critical, format!("{address} refuses connections."))
+        .seen("connection refused", "connect()")
+        .because("The host is up and says no.");
+    match listeners.first() {
+        Some(l) => finding
+            .seen(format!("{} listens", l.address), "sock_diag")
+            .cure(format!("it listens on {}, not on {}: listen on 0.0.0.0:{} or on {address}", l.address, address.ip(), address.port())),
+        None if is_local => finding.seen(format!("nobody listens on port {}", address.port()), "sock_diag").cure("start the service"),
+        None => finding
+            .cure(format!("on that host: ironweir doctor ports: does the service run, and does it listen on {} or only on 127.0.0.1?", address.ip()))
+            .cure("or a firewall rejects (REJECT): nft list ruleset")
+            .sure(Sure::Likely),
+    }
+}
+
+fn unreachable(address: SocketAddr, text: &str) -> Finding {
+    Finding::new("unreachable", Weight::Critical, format!("{address} cannot be reached."))
+        .seen(text, "connect()")
+        .because("A router or a firewall says so (REJECT with icmp-host-prohibited), or the host does not answer ARP: it is down.")
+        .cure(format!("ip route get {}; ip neigh show {}", address.ip(), address.ip()))
+        .sure(Sure::Likely)
+}
+
+/// No answer to a SYN: dropped by a firewall, by a full queue, or there is nobody.
+fn silent(address: SocketAddr, is_local: bool, listeners: &[Listener]) -> Finding {
+    let finding = Finding::new("silent", Weight::Critical, format!("{address} does not answer a SYN."))
+        .seen(format!("nothing within {} ms", CONNECT.as_millis()), "connect()");
+    if let Some(l) = listeners.iter().find(|l| l.backlog > 0 && l.queue >= l.backlog) {
+        return finding
+            .seen(format!("{} of {} connections wait at {}", l.queue, l.backlog, l.address), "sock_diag")
+            .because("Its accept queue is full: the service does not take connections fast enough, or not at all.")
+            .cure(format!("listen {} backlog=4096; sysctl -w net.core.somaxconn=4096; and look why it does not accept: ironweir doctor", address.port()));
+    }
+    if is_local {
+        return finding
+            .because("The host is this one, and a SYN is lost on the way to itself: a firewall drops it.")
+            .cure("nft list ruleset");
+    }
+    // Whoever is up and drops one port answers on others.
+    match connect(SocketAddr::new(address.ip(), CLOSED)) {
+        Try::Refused | Try::Connected { .. } => finding
+            .seen(format!("port {CLOSED} answers at once"), "connect()")
+            .because("The host is up: a firewall drops this port (DROP), or its accept queue is full.")
+            .cure("on that host: nft list ruleset; ironweir doctor")
+            .sure(Sure::Likely),
+        Try::Timeout | Try::Unreachable(_) => finding
+            .seen(format!("port {CLOSED} does not answer either"), "connect()")
+            .because("The host is down, or a firewall drops everything, or packets do not find their way back.")
+            .cure(format!("ip route get {}; is the host up, and does it have a route back?", address.ip()))
+            .sure(Sure::Likely),
+    }
+}
+
+/// A handshake of a second had its SYN sent again.
+fn lost_syn(address: SocketAddr, took: Duration) -> Vec<Finding> {
+    if took < Duration::from_millis(900) {
+        return Vec::new();
+    }
+    let finding = Finding::new(
+        "syn-lost",
+        Weight::Warning,
+        format!("{address} took {} ms to connect: a SYN was lost and sent again.", took.as_millis()),
+    )
+    .seen(format!("{} ms", took.as_millis()), "connect()")
+    .because("Its accept queue is full now and then, or the way loses packets.")
+    .cure("on that host: ironweir doctor")
+    .sure(Sure::Likely);
+    vec![finding]
+}
+
+/// One request: the status and the time to the first byte; an error is a finding.
+fn ask(mut stream: TcpStream, host: &str) -> Result<(u16, Duration), Box<Finding>> {
+    let address = host.to_owned();
+    let none = |text: String| {
+        Box::new(
+            Finding::new("no-answer", Weight::Critical, format!("{address} connects and does not answer."))
+                .seen(text, "GET / HTTP/1.1")
+                .because("The kernel completes handshakes for a service that does not take them: it hangs, is stopped, or all of its workers are busy."),
+        )
+    };
+    let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: ironweir-doctor\r\nConnection: close\r\n\r\n");
+    let began = Instant::now();
+    stream
+        .set_read_timeout(Some(ANSWER))
+        .and_then(|()| stream.write_all(request.as_bytes()))
+        .map_err(|e| none(e.to_string()))?;
+    let mut head = vec![0; LOOKED_AT];
+    let length = match stream.read(&mut head) {
+        Ok(0) => return Err(none("it closed the connection without a byte".into())),
+        Ok(length) => length,
+        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+            return Err(none(format!("nothing within {} s", ANSWER.as_secs())));
+        }
+        Err(e) => return Err(none(e.to_string())),
+    };
+    let took = began.elapsed();
+    let head = &head[..length];
+    // An alert of TLS, or nginx's page for HTTP on a TLS port.
+    if head.starts_with(&[0x15, 0x03]) || head.windows(27).any(|w| w == b"plain HTTP request was sent") {
+        return Err(Box::new(
+            Finding::new("tls", Weight::Warning, format!("{address} speaks TLS."))
+                .seen("plain HTTP is refused", "GET / HTTP/1.1")
+                .because("A proxy_pass http:// to it fails with 400 or 502.")
+                .cure("proxy_pass https://...; proxy_ssl_server_name on;"),
+        ));
+    }
+    let status = head.strip_prefix(b"HTTP/1.").and_then(|rest| std::str::from_utf8(rest.get(2..5)?).ok()?.parse().ok());
+    let Some(status) = status else {
+        let shown = String::from_utf8_lossy(&head[..head.len().min(40)]).escape_debug().to_string();
+        return Err(Box::new(
+            Finding::new("not-http", Weight::Warning, format!("{address} does not speak HTTP."))
+                .seen(format!("\"{shown}\""), "GET / HTTP/1.1")
+                .because("A proxy_pass to it fails with 502 (\"upstream sent no valid HTTP/1.0 header\").")
+                .cure("fastcgi_pass, uwsgi_pass, grpc_pass or stream, as it speaks"),
+        ));
+    };
+    Ok((status, took))
+}
+
+fn status_finding(address: SocketAddr, status: u16) -> Option<Finding> {
+    let (weight, why, cure) = match status {
+        500..=599 => {
+            (Weight::Critical, "It says of itself that it cannot: its own log says why.", "its error log at this time")
+        }
+        429 => (Weight::Warning, "It limits the rate of this client.", "its limits, or fewer requests"),
+        400 | 421 => (
+            Weight::Warning,
+            "It does not know the name that it was asked for.",
+            "proxy_set_header Host $host; or the name that it serves",
+        ),
+        _ => return None,
+    };
+    Some(
+        Finding::new("status", weight, format!("{address} answers {status}."))
+            .seen(status.to_string(), "GET / HTTP/1.1")
+            .because(why)
+            .cure(cure),
+    )
+}
+
+/// Whether it is slow, and whether that is load.
+fn slow(address: SocketAddr, named: &str, rtt: Duration, listeners: &[Listener]) -> Option<Finding> {
+    let mut times: Vec<Duration> = (0..ASKED)
+        .filter_map(|_| match connect(address) {
+            Try::Connected { stream, .. } => ask(stream, named).ok().map(|a| a.1),
+            _ => None,
+        })
+        .collect();
+    times.sort_unstable();
+    let median = *times.get(times.len() / 2)?;
+    if median < SLOW || rtt * 2 > median {
+        return None;
+    }
+    let ms = |d: Duration| format!("{:.0} ms", d.as_secs_f64() * 1e3);
+    let finding =
+        Finding::new("slow", Weight::Warning, format!("{address} is slow: {} to the first byte.", ms(median)))
+            .seen(
+                format!("{} to {}, {} requests", ms(times[0]), ms(times[times.len() - 1]), times.len()),
+                "GET / HTTP/1.1",
+            )
+            .seen(format!("{:.1} ms", rtt.as_secs_f64() * 1e3), "the handshake's round trip")
+            .because("The way explains none of it: the time goes in the service.");
+    Some(local_state(finding, address, listeners))
+}
+
+/// What this machine knows of a service that runs on it: who it is, whether it waits for CPUs, is stopped, has a queue.
+fn local_state(mut finding: Finding, address: SocketAddr, listeners: &[Listener]) -> Finding {
+    if finding.id == "tls" || finding.id == "not-http" {
+        return finding;
+    }
+    let Some(l) = listeners.iter().max_by_key(|l| l.queue) else {
+        return finding.cure("on that host: ironweir doctor").sure(Sure::Likely);
+    };
+    if l.queue > 0 {
+        finding = finding.seen(
+            format!("{} connections wait to be accepted at {}, {} may", l.queue, l.address, l.backlog),
+            "sock_diag",
+        );
+    }
+    let (processes, _) = machine::processes::holding(&[l.inode].into());
+    for p in processes.iter().take(4) {
+        finding = finding.seen(
+            format!("{}, process {}, state {}, {} threads stopped", p.name, p.pid, p.state, p.stopped_threads),
+            "/proc/PID/stat",
+        );
+        if p.state == 'T' || p.stopped_threads > 0 {
+            finding = finding.cure(format!("kill -CONT {}: it is stopped", p.pid));
+        }
+    }
+    match Pressure::read().filter(|p| p.cpu_some >= 40.0) {
+        Some(p) => finding.seen(format!("tasks waited for a CPU {:.0} % of the last 10 s", p.cpu_some), "/proc/pressure/cpu").cure("it is load: more CPUs, or fewer requests for it"),
+        None => finding.cure(format!("it is not this machine's CPUs: look at what {address} itself waits for (its database, its upstreams, its locks)")),
+    }
+}

@@ -1,0 +1,190 @@
+//! `ironweir lab NAME`: a fault of the field, made in a network namespace of its own, found by the doctor's rules, cured. What happens here
+//! touches no port, setting or counter of the machine's: all of it ends with the thread that it runs on.
+
+mod backlog;
+mod idle;
+mod php;
+mod ports;
+
+use crate::command::{finish, print};
+use crate::configuration::Configuration;
+use crate::facts::Facts;
+use crate::finding::Finding;
+use crate::options::LAB;
+use crate::rules;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// A lab takes no longer than this for one of its steps.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A fault.
+pub struct Lab {
+    /// What it is called.
+    pub name: &'static str,
+    /// What goes wrong.
+    pub what: &'static str,
+    run: fn(&mut Bench) -> Outcome,
+}
+
+/// What a lab comes to; an error is a sentence.
+type Outcome = Result<(), Stop>;
+
+/// Why a lab ended early.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// What it needs is not here: rights, a program.
+    LeftOut(String),
+    /// It was not reproduced, not found, or not cured.
+    Failed(String),
+}
+
+/// All of them.
+pub const LABS: &[Lab] = &[
+    Lab { name: "accept-queue", what: "a listener with a backlog of 16 that does not keep up", run: backlog::run },
+    Lab { name: "local-ports", what: "100 local ports, and a client that closes its connections", run: ports::used_up },
+    Lab { name: "port-thief", what: "a client that has taken the port of a service", run: ports::thief },
+    Lab { name: "idle-reset", what: "a NAT that forgets connections after 2 s of silence", run: idle::run },
+    Lab { name: "php-fpm", what: "php-fpm with a backlog of 8 and one child (needs php-fpm)", run: php::run },
+];
+
+/// Runs the command. `arguments` are those behind `lab`.
+pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode {
+    finish(
+        "lab",
+        LAB.parse(arguments).and_then(|o| {
+            if let Some(text) = LAB.about(&o, version) {
+                print(&text);
+                return Ok(0);
+            }
+            let Some(name) = o.words.first() else {
+                LABS.iter().for_each(|l| print(&format!("{:<14} {}\n", l.name, l.what)));
+                return Ok(0);
+            };
+            match run(name, &|line| print(&format!("{line}\n"))) {
+                Ok(()) => Ok(0),
+                Err(Stop::LeftOut(text) | Stop::Failed(text)) => Err(text),
+            }
+        }),
+    )
+}
+
+/// Runs a lab; `say` gets what happens, line by line.
+///
+/// # Errors
+/// If it is left out, or does not come out as it should.
+pub fn run(name: &str, say: &(dyn Fn(&str) + Sync)) -> Result<(), Stop> {
+    let lab = LABS
+        .iter()
+        .find(|l| l.name == name)
+        .ok_or_else(|| Stop::Failed(format!("{name}: no such lab (ironweir lab lists them)")))?;
+    say(&format!("{}: {}", lab.name, lab.what));
+    let inside = || (lab.run)(&mut Bench { say });
+    machine::namespace::inside(inside)
+        .unwrap_or_else(|| Err(Stop::LeftOut("a lab needs root, for a network namespace of its own".into())))
+}
+
+/// What labs are made with.
+struct Bench<'a> {
+    say: &'a (dyn Fn(&str) + Sync),
+}
+
+impl Bench<'_> {
+    fn say(&self, text: &str) {
+        (self.say)(text);
+    }
+
+    /// Sets a kernel setting of this namespace.
+    fn set(&self, name: &str, value: &str) -> Outcome {
+        self.say(&format!("  sysctl -w {name}=\"{value}\""));
+        let path = format!("/proc/sys/{}", name.replace('.', "/"));
+        std::fs::write(&path, value).map_err(|e| Stop::LeftOut(format!("{path}: {e}")))
+    }
+
+    /// What the doctor finds here now, under a name.
+    fn look(&self, id: &str, configurations: &[Configuration]) -> Result<Option<Finding>, Stop> {
+        let takers = Facts::takers(configurations);
+        let machine = machine::Facts::read(Duration::from_millis(20));
+        let facts = Facts { machine, configurations: configurations.to_vec(), takers };
+        Ok(rules::judge(&facts).into_iter().find(|f| f.id == id))
+    }
+
+    /// The doctor finds it.
+    fn found(&self, id: &str, configurations: &[Configuration]) -> Result<Finding, Stop> {
+        let finding =
+            self.look(id, configurations)?.ok_or_else(|| Stop::Failed(format!("the doctor does not find {id}")))?;
+        self.say(&format!("  doctor: {}: {}", finding.weight.name(), finding.what));
+        finding.evidence.iter().for_each(|e| self.say(&format!("    seen: {} ({})", e.what, e.from)));
+        finding.cure.iter().for_each(|c| self.say(&format!("    cure: {c}")));
+        Ok(finding)
+    }
+
+    /// The doctor no longer finds it.
+    fn gone(&self, id: &str, configurations: &[Configuration]) -> Outcome {
+        self.wait(&format!("{id} is still found"), || !matches!(self.look(id, configurations), Ok(Some(_))))?;
+        self.say(&format!("  doctor: {id} is gone"));
+        Ok(())
+    }
+
+    /// Waits for a condition.
+    fn wait(&self, otherwise: &str, mut condition: impl FnMut() -> bool) -> Outcome {
+        let began = Instant::now();
+        while !condition() {
+            if began.elapsed() > PATIENCE {
+                return Err(Stop::Failed(format!("{otherwise} after {} s", PATIENCE.as_secs())));
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+/// What the system refused.
+fn failed(what: &str) -> impl Fn(std::io::Error) -> Stop + '_ {
+    move |e| Stop::Failed(format!("{what}: {e}"))
+}
+
+/// A program, if it is installed.
+fn program(names: &[&str]) -> Option<String> {
+    let folders = ["/usr/sbin", "/usr/bin", "/sbin", "/usr/local/sbin"];
+    names.iter().flat_map(|n| folders.map(|f| format!("{f}/{n}"))).find(|p| Path::new(p).exists())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each lab is its own assertion: it fails if its fault is not made, not found, or not cured.
+    fn comes_out(name: &str) {
+        match run(name, &|line| println!("{line}")) {
+            Err(Stop::LeftOut(text)) => println!("{name}: {text}: left out"),
+            other => assert_eq!(other, Ok(())),
+        }
+    }
+
+    #[test]
+    fn accept_queue() {
+        comes_out("accept-queue");
+    }
+
+    #[test]
+    fn local_ports() {
+        comes_out("local-ports");
+    }
+
+    #[test]
+    fn port_thief() {
+        comes_out("port-thief");
+    }
+
+    #[test]
+    fn idle_reset() {
+        comes_out("idle-reset");
+    }
+
+    #[test]
+    fn php_fpm() {
+        comes_out("php-fpm");
+    }
+}
