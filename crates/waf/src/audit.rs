@@ -22,7 +22,11 @@ impl Transaction {
             AuditEngine::RelevantOnly => {
                 let status = self.answered().to_string();
                 self.matches().iter().any(|m| m.audit)
-                    || self.settings().audit_status.as_ref().is_some_and(|rx: &std::sync::Arc<Rx>| rx.is_match(status.as_bytes()))
+                    || self
+                        .settings()
+                        .audit_status
+                        .as_ref()
+                        .is_some_and(|rx: &std::sync::Arc<Rx>| rx.is_match(status.as_bytes()))
             }
         }
     }
@@ -72,8 +76,7 @@ impl Transaction {
             });
             transaction["messages"] = Value::Array(self.messages());
             if let Some(refused) = self.intervention() {
-                transaction["intervention"] =
-                    json!({ "status": refused.status, "rule": refused.rule, "drop": refused.drop, "redirect": refused.redirect });
+                transaction["intervention"] = json!({ "status": refused.status, "rule": refused.rule, "drop": refused.drop, "redirect": refused.redirect });
             }
             if let Some(fault) = self.fault() {
                 transaction["fault"] = json!(format!("{fault:?}"));
@@ -124,7 +127,8 @@ impl Transaction {
         let mut map = Map::new();
         for item in self.items(of) {
             let name = String::from_utf8_lossy(self.texts().get(item.name)).into_owned();
-            let value = if hidden(item) { HIDDEN.into() } else { String::from_utf8_lossy(self.texts().get(item.value)) };
+            let value =
+                if hidden(item) { HIDDEN.into() } else { String::from_utf8_lossy(self.texts().get(item.value)) };
             // A header that came twice is shown with both values.
             match map.entry(name).or_insert(Value::Null) {
                 Value::String(known) => {

@@ -11,6 +11,7 @@ use crate::seclang::actions::{Actions, Wanted, WantedEffect, Which};
 use crate::seclang::files::Files;
 use crate::seclang::load::{Draft, Item, Loader, Update};
 use crate::seclang::targets::Targets;
+use crate::select::Select;
 use crate::settings::Settings;
 use crate::transform::Transform;
 use crate::variable::{Collection, Source as SourceOf};
@@ -89,6 +90,13 @@ impl Rules {
         (all.clone().filter(with).count(), all.count())
     }
 
+    /// The same rules, each of which looks at every value: what the prefilter leaves out must not differ.
+    #[must_use]
+    pub fn without_prefilter(mut self) -> Rules {
+        self.needs.iter_mut().flatten().for_each(|need| *need = Need::default());
+        self
+    }
+
     pub(crate) fn scratch(&self) -> Scratch {
         self.widest.scratch()
     }
@@ -118,6 +126,8 @@ impl Builder {
             let rule = self.rule(draft, &drafts, skip_to, &mut loader.names);
             rules.extend(rule);
         }
+        // All names are known now: which of them a selector of `TX` means is found out once.
+        rules.iter_mut().flat_map(|r| r.targets.iter_mut()).for_each(|t| settle_slots(t, &loader.names));
         if !self.problems.is_empty() {
             self.problems.truncate(MAX_PROBLEMS);
             return Err(self.problems);
@@ -127,9 +137,8 @@ impl Builder {
             Literals::build(&lists)
         });
         let [request, response] = literals;
-        let own = |message: String| {
-            vec![Problem { place: crate::problem::Place { file: "rules".into(), line: 0 }, message }]
-        };
+        let own =
+            |message: String| vec![Problem { place: crate::problem::Place { file: "rules".into(), line: 0 }, message }];
         let literals = [request.map_err(own)?, response.map_err(own)?];
         let files = SourceOf::Values(&[Collection::FilesTmpContent]);
         let reads_files = rules.iter().flat_map(|r| &r.targets).any(|t| t.source == files);
@@ -216,7 +225,8 @@ impl Builder {
         drafts: &[Draft],
     ) -> Option<u32> {
         let wanted = draft.actions.skip_after.as_ref()?;
-        let marker = markers.iter().find(|(name, behind)| name == wanted && *behind as usize > at).map(|(_, behind)| *behind);
+        let marker =
+            markers.iter().find(|(name, behind)| name == wanted && *behind as usize > at).map(|(_, behind)| *behind);
         let by_id = || {
             let id: u64 = wanted.parse().ok()?;
             let found = drafts.iter().enumerate().skip(at).find(|(_, d)| d.actions.id == Some(id))?.0;
@@ -362,11 +372,19 @@ fn effect_of(effect: &WantedEffect, drafts: &[Draft], names: &mut Names) -> Resu
         WantedEffect::RemoveTarget(which, targets) => {
             let rules = numbers(which);
             let targets = Targets::parse(targets.as_bytes(), names)?;
-            let wanted = targets.wanted.into_iter().map(|t| crate::select::Exclusion { label: t.label, select: t.select });
+            let wanted =
+                targets.wanted.into_iter().map(|t| crate::select::Exclusion { label: t.label, select: t.select });
             let all = wanted.chain(targets.excluded);
             return Ok(all.map(|exclusion| Effect::RemoveTarget(rules.clone(), exclusion)).collect());
         }
     }])
+}
+
+fn settle_slots(target: &mut crate::select::Target, names: &Names) {
+    if let (SourceOf::Tx, Select::Pattern(rx)) = (target.source, &target.select) {
+        let slots = (0..names.count() as u32).filter(|slot| rx.is_match(names.name(*slot)));
+        target.select = Select::Slots(rx.clone(), slots.collect());
+    }
 }
 
 /// The expression with most groups.

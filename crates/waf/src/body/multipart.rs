@@ -95,7 +95,8 @@ fn boundary<'a>(content_type: &'a [u8], flags: &mut Flags) -> Result<&'a [u8], S
     let rest = &content_type[at + b"boundary".len()..];
     let rest = match rest.trim_ascii_start().strip_prefix(b"=") {
         Some(value) => {
-            flags.boundary_whitespace |= rest.first() != Some(&b'=') || value.first().is_some_and(u8::is_ascii_whitespace);
+            flags.boundary_whitespace |=
+                rest.first() != Some(&b'=') || value.first().is_some_and(u8::is_ascii_whitespace);
             value.trim_ascii_start()
         }
         None => return Err("the boundary has no value".to_owned()),
@@ -325,7 +326,10 @@ mod tests {
         assert!(flags(b"--XX\nContent-Disposition: form-data; name=a\n\n1\n--XX--\n", TYPE).lf_line);
         assert!(flags(b"--XX\r\nContent-Disposition: form-data;\r\n name=a\r\n\r\n1\r\n--XX--", TYPE).header_folding);
         assert!(flags(b"--XX\r\nContent-Disposition: form-data; name='a'\r\n\r\n1\r\n--XX--", TYPE).invalid_quoting);
-        assert!(flags(b"--XX\r\nContent-Disposition: form-data; name=\"a\" filename=b\r\n\r\n1\r\n--XX--", TYPE).missing_semicolon);
+        assert!(
+            flags(b"--XX\r\nContent-Disposition: form-data; name=\"a\" filename=b\r\n\r\n1\r\n--XX--", TYPE)
+                .missing_semicolon
+        );
     }
 
     #[test]
@@ -338,7 +342,9 @@ mod tests {
         assert!(error(b"--XX\r\nContent-Disposition: form-data; name=a\r\n\r\n1", TYPE).contains("last boundary"));
         assert!(error(b"--XX\r\nX: y\r\n\r\n1\r\n--XX--", TYPE).contains("Content-Disposition"));
         assert!(error(b"--XX\r\nContent-Disposition: form-data\r\n\r\n1\r\n--XX--", TYPE).contains("no name"));
-        assert!(error(b"--XX\r\nContent-Disposition: form-data; name=a; name=b\r\n\r\n1\r\n--XX--", TYPE).contains("twice"));
+        assert!(
+            error(b"--XX\r\nContent-Disposition: form-data; name=a; name=b\r\n\r\n1\r\n--XX--", TYPE).contains("twice")
+        );
         assert!(error(b"--XX\r\n--XX--", TYPE).contains("do not end"));
     }
 }

@@ -24,7 +24,8 @@ pub(super) fn has_invalid_url_encoding(text: &[u8]) -> bool {
 /// Luhn's sum, for the numbers of cards: between 12 and 19 digits that check.
 pub(super) fn is_card(text: &[u8]) -> bool {
     let digits: Vec<u32> = digits(text);
-    let sum: u32 = digits.iter().rev().enumerate().map(|(at, d)| if at % 2 == 1 { d * 2 / 10 + d * 2 % 10 } else { *d }).sum();
+    let sum: u32 =
+        digits.iter().rev().enumerate().map(|(at, d)| if at % 2 == 1 { d * 2 / 10 + d * 2 % 10 } else { *d }).sum();
     (12..=19).contains(&digits.len()) && sum % 10 == 0
 }
 
@@ -88,6 +89,8 @@ mod tests {
         let set = byte_ranges("32-126, 9,10").unwrap();
         assert!(set.contains(b'a') && set.contains(9) && !set.contains(13));
         assert!(byte_ranges("1-300").is_none() && byte_ranges("9-3").is_none());
-        assert!(has_invalid_url_encoding(b"a%zz") && has_invalid_url_encoding(b"%4") && !has_invalid_url_encoding(b"%41"));
+        assert!(
+            has_invalid_url_encoding(b"a%zz") && has_invalid_url_encoding(b"%4") && !has_invalid_url_encoding(b"%41")
+        );
     }
 }

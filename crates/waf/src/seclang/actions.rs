@@ -115,7 +115,8 @@ pub(crate) fn split(text: &[u8]) -> Result<Vec<Written>, String> {
             rest = &rest[(end + 1).min(rest.len())..];
             continue;
         }
-        let (value, behind) = value(rest[end + 1..].trim_ascii_start()).ok_or_else(|| format!("\"{name}\" has an open quote"))?;
+        let (value, behind) =
+            value(rest[end + 1..].trim_ascii_start()).ok_or_else(|| format!("\"{name}\" has an open quote"))?;
         all.push(Written { name, value: Some(value) });
         rest = behind;
     }
@@ -291,7 +292,8 @@ fn phase(text: &str) -> Option<u8> {
 }
 
 /// The names of severities, from 0.
-pub(crate) const SEVERITIES: [&str; 8] = ["EMERGENCY", "ALERT", "CRITICAL", "ERROR", "WARNING", "NOTICE", "INFO", "DEBUG"];
+pub(crate) const SEVERITIES: [&str; 8] =
+    ["EMERGENCY", "ALERT", "CRITICAL", "ERROR", "WARNING", "NOTICE", "INFO", "DEBUG"];
 
 fn severity(text: &str) -> Option<u8> {
     let named = SEVERITIES.iter().position(|s| s.eq_ignore_ascii_case(text)).map(|at| at as u8);
@@ -382,9 +384,13 @@ mod tests {
 
     #[test]
     fn actions_add_up() {
-        let text = "id:7,phase:request,t:lowercase,t:none,t:trim,nolog,auditlog,severity:CRITICAL,setvar:tx.a=+5,allow:phase";
+        let text =
+            "id:7,phase:request,t:lowercase,t:none,t:trim,nolog,auditlog,severity:CRITICAL,setvar:tx.a=+5,allow:phase";
         let actions = Actions::parse(text.as_bytes(), &mut Names::default()).unwrap();
-        assert_eq!((actions.id, actions.phase, actions.log, actions.audit), (Some(7), Some(2), Some(false), Some(true)));
+        assert_eq!(
+            (actions.id, actions.phase, actions.log, actions.audit),
+            (Some(7), Some(2), Some(false), Some(true))
+        );
         assert_eq!(actions.transforms, [Transform::Trim]);
         assert!(actions.none && actions.meta.severity == Some(2));
         assert!(matches!(actions.sets[0].change, Change::Add(_)));

@@ -1,6 +1,6 @@
 //! `ctl`: what a rule changes of the engine for the rest of its transaction.
 
-use super::actions::{Which, WantedEffect};
+use super::actions::{WantedEffect, Which};
 use crate::limits::MAX_BODY_BYTES;
 use crate::rule::{Processor, Sign};
 use crate::settings::{AuditEngine, Engine};

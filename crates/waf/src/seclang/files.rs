@@ -48,9 +48,8 @@ impl Files for Bundle {
     fn matching(&self, pattern: &Path) -> io::Result<Vec<PathBuf>> {
         let name = pattern.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let same_folder = |p: &&PathBuf| p.parent() == pattern.parent();
-        let named = |p: &&PathBuf| {
-            matches(name.as_bytes(), p.file_name().unwrap_or_default().to_string_lossy().as_bytes())
-        };
+        let named =
+            |p: &&PathBuf| matches(name.as_bytes(), p.file_name().unwrap_or_default().to_string_lossy().as_bytes());
         Ok(self.0.keys().filter(same_folder).filter(named).cloned().collect())
     }
 }
@@ -86,9 +85,13 @@ mod tests {
 
     #[test]
     fn patterns_mean_names() {
-        for (pattern, name, is) in
-            [("*.conf", "a.conf", true), ("*.conf", "a.conf~", false), ("a?*", "ab", true), ("a", "b", false), ("*a*b", "xaxab", true)]
-        {
+        for (pattern, name, is) in [
+            ("*.conf", "a.conf", true),
+            ("*.conf", "a.conf~", false),
+            ("a?*", "ab", true),
+            ("a", "b", false),
+            ("*a*b", "xaxab", true),
+        ] {
             assert_eq!(matches(pattern.as_bytes(), name.as_bytes()), is, "{pattern} {name}");
         }
     }

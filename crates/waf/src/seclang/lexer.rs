@@ -92,7 +92,8 @@ fn words_of(text: &[u8], line: u32) -> Result<Statement, Broken> {
             at += 1;
             continue;
         }
-        let (word, next) = word(text, at).ok_or_else(|| Broken { line, message: "a quote is not closed".to_owned() })?;
+        let (word, next) =
+            word(text, at).ok_or_else(|| Broken { line, message: "a quote is not closed".to_owned() })?;
         words.push(word);
         at = next;
     }

@@ -11,7 +11,8 @@ use crate::variable::{Collection, Single};
 impl Transaction {
     /// Step 1: who talks to whom.
     pub fn connection(&mut self, connection: &Connection) {
-        let text = |address: Option<std::net::IpAddr>| address.map(|a| a.to_canonical().to_string()).unwrap_or_default();
+        let text =
+            |address: Option<std::net::IpAddr>| address.map(|a| a.to_canonical().to_string()).unwrap_or_default();
         let client = text(connection.client);
         self.set_text(Single::RemoteAddr, client.as_bytes());
         self.set_text(Single::RemoteHost, client.as_bytes());
@@ -136,7 +137,11 @@ impl Transaction {
             return None;
         }
         self.set_text(Single::InboundDataError, b"1");
-        self.refuse(413, self.rules.settings.request_body_action, "the request body is longer than SecRequestBodyLimit");
+        self.refuse(
+            413,
+            self.rules.settings.request_body_action,
+            "the request body is longer than SecRequestBodyLimit",
+        );
         self.intervention.clone()
     }
 

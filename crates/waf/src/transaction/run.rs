@@ -171,15 +171,7 @@ impl Transaction {
     }
 
     #[inline]
-    fn ask(
-        &mut self,
-        rules: &Rules,
-        at: usize,
-        target: &Target,
-        name: TextId,
-        text: TextId,
-        parameter: &[u8],
-    ) -> bool {
+    fn ask(&mut self, rules: &Rules, at: usize, target: &Target, name: TextId, text: TextId, parameter: &[u8]) -> bool {
         let rule = &rules.rules[at];
         let side = side(rule.phase);
         let need = &rules.needs[side][rule.slot as usize];
@@ -254,7 +246,8 @@ impl Transaction {
             return true;
         }
         self.targets_removed.iter().any(|(rule, effect)| {
-            let Effect::RemoveTarget(rules, exclusion) = &self.rules.rules[*rule as usize].effects[*effect as usize] else {
+            let Effect::RemoveTarget(rules, exclusion) = &self.rules.rules[*rule as usize].effects[*effect as usize]
+            else {
                 return false;
             };
             exclusion.label == target.label
@@ -271,7 +264,13 @@ impl Transaction {
         at
     }
 
+    /// What happens for every value that matches. Records are opened first, so that the same rule can set their variables.
     fn set_vars(&mut self, rule: &Rule) {
+        for effect in &rule.effects {
+            if let Effect::Open(stored, key) = effect {
+                self.open(rule, *stored, key);
+            }
+        }
         for set in &rule.sets {
             self.set_var(rule, set);
         }
