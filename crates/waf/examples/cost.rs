@@ -1,4 +1,4 @@
-//! What the Core Rule Set costs: `cargo run --release -p waf --example cost [RULES_FOLDER [REQUEST]]`. Prints the time to load, and
+//! What the Core Rule Set costs: `cargo run --release -p waf --example cost [RULES_FOLDER [REQUEST [ROUNDS]]]`. Prints the time to load, and
 //! microseconds of a processor for each request at paranoia 1, for usual requests that match nothing. The folder is that of the Go module's
 //! `rules`; without one it is looked for in Go's cache.
 
@@ -93,9 +93,10 @@ fn measure(rules: &Arc<Rules>, name: &str, method: &str, uri: &str, more: Header
     };
     let (matches, work) = run();
     // The median of several rounds: what else runs on the machine shows in some of them only.
-    let mut rounds: Vec<f64> = (0..15)
+    let count = std::env::args().nth(3).and_then(|n| n.parse().ok()).unwrap_or(15);
+    let mut rounds: Vec<f64> = (0..count)
         .map(|_| {
-            const TIMES: u32 = 400;
+            const TIMES: u32 = 200;
             let began = cpu_ns();
             for _ in 0..TIMES {
                 run();
