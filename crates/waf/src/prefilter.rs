@@ -34,6 +34,13 @@ impl ByteSet {
         self.0[usize::from(byte >> 6)] >> (byte & 63) & 1 == 1
     }
 
+    /// All bytes but letters, digits and the underscore.
+    pub(crate) fn beyond_words() -> ByteSet {
+        let mut set = ByteSet::default();
+        (0..=255_u8).filter(|b| !b.is_ascii_alphanumeric() && *b != b'_').for_each(|b| set.insert(b));
+        set
+    }
+
     /// The bytes of a text.
     pub fn of(text: &[u8]) -> ByteSet {
         let mut set = ByteSet::default();

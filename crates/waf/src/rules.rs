@@ -11,6 +11,7 @@ use crate::seclang::actions::{Actions, Wanted, WantedEffect, Which};
 use crate::seclang::files::Files;
 use crate::seclang::load::{Draft, Item, Loader, Update};
 use crate::seclang::targets::Targets;
+use crate::select::Select;
 use crate::settings::Settings;
 use crate::transform::Transform;
 use crate::variable::{Collection, Source as SourceOf};
@@ -89,6 +90,13 @@ impl Rules {
         (all.clone().filter(with).count(), all.count())
     }
 
+    /// The same rules, each of which looks at every value: what the prefilter leaves out must not differ.
+    #[must_use]
+    pub fn without_prefilter(mut self) -> Rules {
+        self.needs.iter_mut().flatten().for_each(|need| *need = Need::default());
+        self
+    }
+
     pub(crate) fn scratch(&self) -> Scratch {
         self.widest.scratch()
     }
@@ -118,6 +126,8 @@ impl Builder {
             let rule = self.rule(draft, &drafts, skip_to, &mut loader.names);
             rules.extend(rule);
         }
+        // All names are known now: which of them a selector of `TX` means is found out once.
+        rules.iter_mut().flat_map(|r| r.targets.iter_mut()).for_each(|t| settle_slots(t, &loader.names));
         if !self.problems.is_empty() {
             self.problems.truncate(MAX_PROBLEMS);
             return Err(self.problems);
@@ -368,6 +378,13 @@ fn effect_of(effect: &WantedEffect, drafts: &[Draft], names: &mut Names) -> Resu
             return Ok(all.map(|exclusion| Effect::RemoveTarget(rules.clone(), exclusion)).collect());
         }
     }])
+}
+
+fn settle_slots(target: &mut crate::select::Target, names: &Names) {
+    if let (SourceOf::Tx, Select::Pattern(rx)) = (target.source, &target.select) {
+        let slots = (0..names.count() as u32).filter(|slot| rx.is_match(names.name(*slot)));
+        target.select = Select::Slots(rx.clone(), slots.collect());
+    }
 }
 
 /// The expression with most groups.

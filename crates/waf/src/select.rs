@@ -30,6 +30,8 @@ pub(crate) enum Select {
     Slot(u32),
     /// Those whose name matches.
     Pattern(Arc<Rx>),
+    /// The same for `TX`, with the slots whose names match.
+    Slots(Arc<Rx>, Arc<[u32]>),
 }
 
 /// An exclusion that names a whole variable or some of its values.

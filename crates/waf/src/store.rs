@@ -47,7 +47,10 @@ struct Record {
 
 /// Records in memory, at most [`MAX_RECORDS`] of them.
 #[derive(Debug, Default)]
-pub struct Memory(Mutex<HashMap<(Stored, Box<[u8]>), Record>>);
+pub struct Memory(Mutex<HashMap<Key, Record>>);
+
+/// Which record.
+type Key = (Stored, Box<[u8]>);
 
 impl Store for Memory {
     fn open(&self, collection: Stored, key: &[u8], timeout_s: u64, now_s: u64) -> Variables {

@@ -49,11 +49,18 @@ pub(crate) struct Texts {
 impl Texts {
     /// Forgets all texts and keeps the memory.
     pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
-        self.entries.clear();
         self.cells.clear();
         self.bits.clear();
         (self.work, self.overflow) = (0, false);
+        let fixed = 1 + SMALL_NUMBERS as usize;
+        if self.entries.len() >= fixed {
+            // The empty text and the small numbers stay.
+            self.entries.truncate(fixed);
+            self.entries.iter_mut().for_each(|e| (e.row, e.bits) = (UNKNOWN, [UNKNOWN; 2]));
+            let last = &self.entries[fixed - 1];
+            self.bytes.truncate((last.start + last.len) as usize);
+            return;
+        }
         self.add(b"");
         for number in 0..SMALL_NUMBERS {
             self.add(number.to_string().as_bytes());

@@ -3,22 +3,22 @@
 
 /// Declares an enum of which a transaction keeps one entry for each value.
 macro_rules! entries {
-    ($(#[$doc:meta])* $name:ident { $($(#[$inner:meta])* $entry:ident),* $(,)? }) => {
+    ($(#[$doc:meta])* $vis:vis $name:ident { $($(#[$inner:meta])* $entry:ident),* $(,)? }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u8)]
         #[allow(missing_docs, reason = "the names are SecLang's own")]
-        pub enum $name { $($(#[$inner])* $entry),* }
+        $vis enum $name { $($(#[$inner])* $entry),* }
         impl $name {
             /// How many there are.
-            pub const COUNT: usize = [$($name::$entry),*].len();
+            pub(crate) const COUNT: usize = [$($name::$entry),*].len();
         }
     };
 }
 
 entries! {
     /// Variables with one value, which a step of the transaction sets.
-    Single {
+    pub(crate) Single {
         AuthType, InboundDataError, MscPcreError, MscPcreLimitsExceeded,
         MultipartBoundaryQuoted, MultipartBoundaryWhitespace, MultipartCrlfLfLines, MultipartDataAfter, MultipartDataBefore,
         MultipartFileLimitExceeded, MultipartHeaderFolding, MultipartInvalidHeaderFolding, MultipartInvalidPart,
@@ -33,7 +33,7 @@ entries! {
 
 entries! {
     /// Lists of names and values, which steps of the transaction fill.
-    Collection {
+    pub(crate) Collection {
         ArgsGet, ArgsPost, RequestHeaders, RequestCookies, ResponseHeaders, Files, FilesSizes, FilesTmpContent,
         MultipartFilename, MultipartName, MultipartPartHeaders, XmlText, XmlAttributes, Env,
     }
@@ -41,7 +41,7 @@ entries! {
 
 entries! {
     /// Collections that outlive a transaction once `initcol`, `setsid`, `setuid` or `setrsc` has named their record.
-    Stored { Ip, Global, Session, User, Resource }
+    pub Stored { Ip, Global, Session, User, Resource }
 }
 
 /// Values that are made when a rule asks for them.

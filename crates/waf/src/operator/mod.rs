@@ -134,6 +134,10 @@ impl Operator {
             _ if self.negated => Need::default(),
             Kind::Rx(rx, _) => rx.need(),
             Kind::Pm(pm) => pm.need(),
+            // libinjection finds markup by its tags and by attributes with values.
+            Kind::Xss => Need { length: 2, sets: vec![ByteSet::of(b"<=")], literals: Vec::new() },
+            // One word, or one number, is one token, and no form of an injection has only one.
+            Kind::Sqli => Need { length: 2, sets: vec![ByteSet::beyond_words()], literals: Vec::new() },
             _ => Need::default(),
         }
     }

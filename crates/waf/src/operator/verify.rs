@@ -26,7 +26,7 @@ pub(super) fn is_card(text: &[u8]) -> bool {
     let digits: Vec<u32> = digits(text);
     let sum: u32 =
         digits.iter().rev().enumerate().map(|(at, d)| if at % 2 == 1 { d * 2 / 10 + d * 2 % 10 } else { *d }).sum();
-    (12..=19).contains(&digits.len()) && sum % 10 == 0
+    (12..=19).contains(&digits.len()) && sum.is_multiple_of(10)
 }
 
 /// Social security numbers of the United States: areas, groups and serials that are given out.

@@ -179,7 +179,8 @@ impl Transaction {
                     self.targets_removed.push(place);
                 }
             }
-            Effect::Open(stored, key) => self.open(rule, *stored, key),
+            // Opened when the rule matched.
+            Effect::Open(..) => {}
             Effect::Expire(stored, name, seconds) => {
                 let name = self.expand(name, Some(rule)).to_ascii_lowercase();
                 let seconds = self.amount(rule, seconds).max(0) as u64;
@@ -190,7 +191,7 @@ impl Transaction {
         }
     }
 
-    fn open(&mut self, rule: &Rule, stored: Stored, key: &crate::expand::Text) {
+    pub(super) fn open(&mut self, rule: &Rule, stored: Stored, key: &crate::expand::Text) {
         let key = self.expand(key, Some(rule));
         if key.is_empty() {
             return;

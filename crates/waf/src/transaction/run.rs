@@ -264,7 +264,13 @@ impl Transaction {
         at
     }
 
+    /// What happens for every value that matches. Records are opened first, so that the same rule can set their variables.
     fn set_vars(&mut self, rule: &Rule) {
+        for effect in &rule.effects {
+            if let Effect::Open(stored, key) = effect {
+                self.open(rule, *stored, key);
+            }
+        }
         for set in &rule.sets {
             self.set_var(rule, set);
         }

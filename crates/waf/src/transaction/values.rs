@@ -19,7 +19,7 @@ impl Transaction {
             Select::All => true,
             Select::Name(wanted) => self.texts.get(name).eq_ignore_ascii_case(wanted),
             Select::Slot(slot) => self.texts.get(name).eq_ignore_ascii_case(self.rules.names.name(*slot)),
-            Select::Pattern(rx) => rx.is_match(self.texts.get(name)),
+            Select::Pattern(rx) | Select::Slots(rx, _) => rx.is_match(self.texts.get(name)),
         }
     }
 
@@ -103,19 +103,19 @@ impl Transaction {
             }
             return;
         }
-        for slot in 0..self.tx.len() {
-            if self.tx[slot] == NONE {
-                continue;
+        let rules = self.rules.clone();
+        let mut give = |t: &mut Transaction, slot: u32| {
+            let value = t.tx[slot as usize];
+            if value != NONE {
+                out.push((t.texts.add(rules.names.name(slot)), value));
             }
-            let rules = self.rules.clone();
-            let name = rules.names.name(slot as u32);
-            if !matches!(select, Select::Pattern(rx) if !rx.is_match(name)) {
-                let name = self.texts.add(name);
-                out.push((name, self.tx[slot]));
-            }
+        };
+        match select {
+            Select::Slots(_, slots) => slots.iter().for_each(|slot| give(self, *slot)),
+            _ => (0..self.tx.len() as u32).for_each(|slot| give(self, slot)),
         }
         for (name, value) in &self.tx_more {
-            if !matches!(select, Select::Pattern(rx) if !rx.is_match(name)) {
+            if !matches!(select, Select::Slots(rx, _) if !rx.is_match(name)) {
                 out.push((self.texts.add(name), *value));
             }
         }

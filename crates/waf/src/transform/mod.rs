@@ -17,11 +17,11 @@ macro_rules! transformations {
         /// One transformation.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[allow(missing_docs, reason = "the names are SecLang's own")]
-        pub enum Transform { $($kind),* }
+        pub(crate) enum Transform { $($kind),* }
 
         impl Transform {
             /// Finds a transformation by its name; case does not matter.
-            pub fn find(name: &str) -> Option<Transform> {
+            pub(crate) fn find(name: &str) -> Option<Transform> {
                 const NAMES: &[(&str, Transform)] = &[$($(($name, Transform::$kind)),+),*];
                 NAMES.iter().find(|(known, _)| known.eq_ignore_ascii_case(name)).map(|(_, kind)| *kind)
             }

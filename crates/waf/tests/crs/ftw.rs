@@ -5,21 +5,21 @@ use yaml_rust2::{Yaml, YamlLoader};
 
 /// One request and what is expected of it.
 #[derive(Debug)]
-pub struct Stage {
+pub(crate) struct Stage {
     /// `921110-3`
-    pub name: String,
+    pub(crate) name: String,
     /// The bytes on the wire.
-    pub request: Vec<u8>,
-    pub expect_ids: Vec<u64>,
-    pub no_expect_ids: Vec<u64>,
-    pub match_regex: Option<String>,
-    pub no_match_regex: Option<String>,
-    pub status: Option<u16>,
-    pub expect_error: bool,
+    pub(crate) request: Vec<u8>,
+    pub(crate) expect_ids: Vec<u64>,
+    pub(crate) no_expect_ids: Vec<u64>,
+    pub(crate) match_regex: Option<String>,
+    pub(crate) no_match_regex: Option<String>,
+    pub(crate) status: Option<u16>,
+    pub(crate) expect_error: bool,
 }
 
 /// All stages of a file.
-pub fn stages(text: &str) -> Vec<Stage> {
+pub(crate) fn stages(text: &str) -> Vec<Stage> {
     let documents = YamlLoader::load_from_str(text).expect("YAML");
     // A file may hold nothing but comments.
     let Some(document) = documents.first() else { return Vec::new() };

@@ -9,6 +9,7 @@ mod request;
 
 use ftw::Stage;
 use request::{Seen, judge};
+use std::sync::Arc;
 
 /// What the suite's authors ask of an engine: `tests/regression/README.md` of the Core Rule Set.
 const SETUP: &str = r#"
@@ -57,7 +58,8 @@ fn complaint(stage: &Stage, seen: &Seen) -> Option<String> {
 #[test]
 fn the_core_rule_set_passes_its_own_tests() {
     let Some(folder) = module::folder() else { return };
-    let rules = module::rules(&folder, SETUP);
+    let rules = Arc::new(module::rules(&folder, SETUP));
+    let bare = Arc::new(module::rules(&folder, SETUP).without_prefilter());
     let mut files: Vec<_> = Vec::new();
     for group in std::fs::read_dir(folder.join("tests")).expect("the tests").flatten() {
         if group.path().is_dir() {
@@ -75,6 +77,7 @@ fn the_core_rule_set_passes_its_own_tests() {
                 continue;
             }
             let seen = judge(&rules, &stage.request);
+            assert_eq!(seen.ids, judge(&bare, &stage.request).ids, "{}: with and without the prefilter", stage.name);
             let complaint = complaint(&stage, &seen);
             if only.is_some() {
                 println!("{}\n{}\n{}\n", stage.name, String::from_utf8_lossy(&stage.request), seen.log);

@@ -2,14 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use waf::{Disk, Rules, Source};
 
 /// The version that is asked for; `.ci/setup` names the same.
-pub const VERSION: &str = "v4.25.0";
+pub(crate) const VERSION: &str = "v4.25.0";
 
 /// Where the module is. None: it is not there, and a line says so.
-pub fn folder() -> Option<PathBuf> {
+pub(crate) fn folder() -> Option<PathBuf> {
     let cache = std::env::var_os("GOMODCACHE").map(PathBuf::from).or_else(|| {
         let output = Command::new("go").args(["env", "GOMODCACHE"]).output().ok()?;
         Some(PathBuf::from(String::from_utf8(output.stdout).ok()?.trim()))
@@ -27,14 +26,14 @@ pub fn folder() -> Option<PathBuf> {
 }
 
 /// The rules with what a test sets between the setup and them.
-pub fn rules(folder: &Path, between: &str) -> Arc<Rules> {
+pub(crate) fn rules(folder: &Path, between: &str) -> Rules {
     let text = format!(
         "Include @coraza.conf-recommended\nInclude @crs-setup.conf.example\n{between}\nInclude @owasp_crs/*.conf\n"
     );
     let name = folder.join("rules/main.conf");
     let source = Source { name: &name.to_string_lossy(), text: text.as_bytes() };
     match Rules::load(&[source], &Disk) {
-        Ok(rules) => Arc::new(rules),
+        Ok(rules) => rules,
         Err(problems) => panic!("{}", problems.iter().map(|p| format!("{p}\n")).collect::<String>()),
     }
 }

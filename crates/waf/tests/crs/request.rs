@@ -8,15 +8,15 @@ use wire::http1::request::{RequestHead, RequestParser};
 use wire::http1::values::validate_host;
 
 /// What a request came to.
-pub struct Seen {
+pub(crate) struct Seen {
     /// The ids of rules that were logged.
-    pub ids: Vec<u64>,
+    pub(crate) ids: Vec<u64>,
     /// The error log's lines.
-    pub log: String,
+    pub(crate) log: String,
     /// The answer's status.
-    pub status: u16,
+    pub(crate) status: u16,
     /// The server would have refused it before any rule has its say.
-    pub refused: bool,
+    pub(crate) refused: bool,
 }
 
 struct Head<'a> {
@@ -69,7 +69,7 @@ fn unchunked(mut body: &[u8]) -> Vec<u8> {
 }
 
 /// Runs a request and its answer through a transaction.
-pub fn judge(rules: &Arc<Rules>, bytes: &[u8]) -> Seen {
+pub(crate) fn judge(rules: &Arc<Rules>, bytes: &[u8]) -> Seen {
     let parsed = RequestParser::default().parse(bytes, &Default::default(), &mut RequestHead::default());
     let head = cut(bytes);
     let header =

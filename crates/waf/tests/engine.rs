@@ -1,0 +1,362 @@
+//! Rules as operators write them, requests as they come: what a transaction says.
+
+#![allow(missing_docs, reason = "tests")]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use waf::{
+    Bundle, Connection, Fault, Intervention, Memory, Now, Rules, Source, Store, Stored, Transaction, Update, Variables,
+};
+
+fn rules(text: &str) -> Arc<Rules> {
+    let text = format!("SecRuleEngine On\nSecRequestBodyAccess On\n{text}");
+    match Rules::load(&[Source { name: "test.conf", text: text.as_bytes() }], &Bundle::default()) {
+        Ok(rules) => Arc::new(rules),
+        Err(problems) => panic!("{problems:#?}"),
+    }
+}
+
+#[derive(Default)]
+struct Ask<'a> {
+    uri: &'a str,
+    headers: &'a [(&'a str, &'a str)],
+    body: &'a [u8],
+    store: Option<Arc<dyn Store>>,
+    now_s: u64,
+}
+
+impl Ask<'_> {
+    fn run(&self, rules: &Arc<Rules>) -> Transaction {
+        let now = Now { epoch_ms: self.now_s * 1000, utc_offset_s: 0 };
+        let mut t = Transaction::new(rules.clone(), self.store.clone(), now);
+        t.unique_id(b"id-1");
+        t.connection(&Connection { client: "192.0.2.1".parse().ok(), ..Connection::default() });
+        t.uri(if self.body.is_empty() { b"GET" } else { b"POST" }, self.uri.as_bytes(), b"HTTP/1.1");
+        t.request_headers(self.headers.iter().map(|(n, v)| (n.as_bytes(), v.as_bytes())));
+        for piece in self.body.chunks(7) {
+            t.request_body(piece);
+        }
+        t.request_body_end();
+        t
+    }
+}
+
+fn get(rules: &Arc<Rules>, uri: &str) -> Transaction {
+    Ask { uri, headers: &[("Host", "example.org")], ..Ask::default() }.run(rules)
+}
+
+fn refused(t: &Transaction) -> Option<(u16, u64)> {
+    t.intervention().map(|i: &Intervention| (i.status, i.rule))
+}
+
+fn ids(t: &Transaction) -> Vec<u64> {
+    t.matches().iter().map(|m| m.id).collect()
+}
+
+#[test]
+fn disruptive_actions_say_what_the_server_does() {
+    let rules = rules(
+        "SecRule ARGS:a \"@streq deny\" \"id:1,phase:1,deny,status:404,msg:'no %{ARGS.a}'\"
+         SecRule ARGS:a \"@streq away\" \"id:2,phase:1,redirect:'https://example.org/%{ARGS.a}'\"
+         SecRule ARGS:a \"@streq drop\" \"id:3,phase:1,drop\"
+         SecRule ARGS:a \"@streq allow\" \"id:4,phase:1,allow\"
+         SecRule ARGS:a \"@rx .\" \"id:5,phase:2,deny\"",
+    );
+    let t = get(&rules, "/?a=deny");
+    assert_eq!(refused(&t), Some((404, 1)));
+    assert_eq!(t.matches()[0].msg, "no deny");
+    let line = &t.intervention().unwrap().log;
+    assert!(line.starts_with("ModSecurity: Access denied with code 404 (phase 1)."), "{line}");
+    assert!(
+        line.contains("[file \"test.conf\"] [line \"3\"] [id \"1\"]") && line.contains("[unique_id \"id-1\"]"),
+        "{line}"
+    );
+    let away = get(&rules, "/?a=away");
+    assert_eq!(away.intervention().unwrap().redirect.as_deref(), Some("https://example.org/away"));
+    assert_eq!(refused(&away), Some((302, 2)));
+    assert!(get(&rules, "/?a=drop").intervention().unwrap().drop);
+    assert_eq!(refused(&get(&rules, "/?a=allow")), None);
+    assert_eq!(refused(&get(&rules, "/?a=x")), Some((403, 5)));
+    assert_eq!(refused(&get(&rules, "/")), None);
+}
+
+#[test]
+fn detection_only_logs_and_refuses_nothing() {
+    let rules = rules("SecRuleEngine DetectionOnly\nSecRule ARGS \"@rx x\" \"id:1,phase:1,deny\"");
+    let mut t = get(&rules, "/?a=x%0d%0aforged");
+    assert_eq!((refused(&t), ids(&t)), (None, vec![1]));
+    let lines = t.log_lines();
+    assert!(lines[0].contains("x\\x0d\\x0aforged"), "nobody writes lines of his own: {}", lines[0]);
+    assert!(t.log_lines().is_empty(), "lines are given once");
+}
+
+#[test]
+fn scores_add_up_over_chains_and_skips() {
+    let rules = rules(
+        "SecAction \"id:1,phase:1,pass,nolog,setvar:tx.score=0,setvar:tx.step=5\"
+         SecRule ARGS \"@contains evil\" \"id:2,phase:1,pass,chain,capture,setvar:tx.seen=+1\"
+         SecRule MATCHED_VARS \"@rx (ev)il(\\d)\" \"capture,setvar:tx.score=+%{tx.step},setvar:'tx.name_%{tx.2}=%{MATCHED_VAR_NAME}'\"
+         SecRule TX:score \"@eq 0\" \"id:3,phase:1,pass,nolog,skipAfter:END\"
+         SecRule TX:score \"@ge 10\" \"id:4,phase:1,deny,skip:1\"
+         SecMarker END
+         SecRule &ARGS \"@gt 2\" \"id:5,phase:1,deny,status:400\"",
+    );
+    let t = get(&rules, "/?a=evil1&b=evil2");
+    assert_eq!(refused(&t), Some((403, 4)));
+    assert_eq!(t.tx("score"), Some(&b"10"[..]));
+    assert_eq!(t.tx("name_2"), Some(&b"MATCHED_VARS:ARGS:b"[..]));
+    assert_eq!(t.tx("SEEN"), Some(&b"2"[..]));
+    let half = get(&rules, "/?a=evil&b=evil3");
+    assert_eq!((refused(&half), half.tx("score")), (None, Some(&b"5"[..])));
+    let other = get(&rules, "/?a=1&b=2&c=3");
+    assert_eq!((refused(&other), other.tx("name_2")), (Some((400, 5)), None));
+}
+
+#[test]
+fn transformations_apply_in_order_and_stages_one_by_one() {
+    let rules = rules(
+        "SecDefaultAction \"phase:1,pass,log,t:lowercase\"
+         SecRule ARGS:a \"@streq <b>\" \"id:1,phase:1,deny,t:urlDecode,t:htmlEntityDecode\"
+         SecRule ARGS:a \"@streq X\" \"id:2,phase:1,deny,t:none\"
+         SecRule ARGS:m \"@streq %41\" \"id:3,phase:1,deny,t:none,t:urlDecode,multiMatch\"
+         SecRule ARGS:n \"@streq a\" \"id:4,phase:1,deny,t:none,t:urlDecode,t:lowercase,multiMatch\"",
+    );
+    assert_eq!(refused(&get(&rules, "/?a=%2526LT%3BB%253E")), Some((403, 1)));
+    assert_eq!(refused(&get(&rules, "/?a=X")), Some((403, 2)));
+    assert_eq!(refused(&get(&rules, "/?m=%2541")), Some((403, 3)));
+    assert_eq!(refused(&get(&rules, "/?n=%2541")), Some((403, 4)));
+}
+
+#[test]
+fn rules_can_be_changed_while_loading_and_while_running() {
+    let rules = rules(
+        "SecRule REQUEST_URI \"@beginsWith /a\" \"id:1,phase:1,pass,nolog,ctl:ruleRemoveById=10-11\"
+         SecRule REQUEST_URI \"@beginsWith /b\" \"id:2,phase:1,pass,nolog,ctl:ruleRemoveTargetByTag=T;ARGS:pass\"
+         SecRule REQUEST_URI \"@beginsWith /c\" \"id:3,phase:1,pass,nolog,ctl:ruleEngine=DetectionOnly\"
+         SecRule ARGS|!ARGS:ok \"@rx evil\" \"id:10,phase:2,deny,tag:'T'\"
+         SecRule ARGS \"@rx never\" \"id:20,phase:2,deny\"
+         SecRule ARGS \"@rx odd\" \"id:30,phase:2,deny\"
+         SecRuleRemoveById 20
+         SecRuleUpdateTargetById 30 \"!ARGS:/^x_/|REQUEST_HEADERS:Odd\"
+         SecRuleUpdateActionById 30 \"status:418,msg:'changed'\"",
+    );
+    assert_eq!(refused(&get(&rules, "/?p=evil")), Some((403, 10)));
+    assert_eq!(refused(&get(&rules, "/?OK=evil")), None);
+    assert_eq!(refused(&get(&rules, "/a?p=evil")), None);
+    assert_eq!(refused(&get(&rules, "/b?pass=evil")), None);
+    assert_eq!(refused(&get(&rules, "/b?p=evil")), Some((403, 10)));
+    assert_eq!((refused(&get(&rules, "/c?p=evil")), ids(&get(&rules, "/c?p=evil"))), (None, vec![10]));
+    assert_eq!(refused(&get(&rules, "/?p=never")), None);
+    assert_eq!(refused(&get(&rules, "/?X_1=odd")), None);
+    assert_eq!(refused(&get(&rules, "/?p=odd")), Some((418, 30)));
+    let by_header = Ask { uri: "/", headers: &[("odd", "odd")], ..Ask::default() }.run(&rules);
+    assert_eq!((refused(&by_header), by_header.matches()[0].msg.as_str()), (Some((418, 30)), "changed"));
+}
+
+#[test]
+fn bodies_of_all_kinds_become_variables() {
+    let rules = rules(
+        "SecRule REQUEST_HEADERS:Content-Type \"@beginsWith application/json\" \"id:1,phase:1,pass,nolog,ctl:requestBodyProcessor=JSON\"
+         SecRule REQUEST_HEADERS:Content-Type \"@beginsWith text/xml\" \"id:2,phase:1,pass,nolog,ctl:requestBodyProcessor=XML\"
+         SecRule REQBODY_ERROR \"!@eq 0\" \"id:3,phase:2,deny,status:400,msg:'%{REQBODY_ERROR_MSG}'\"
+         SecRule ARGS_POST:a|ARGS:json.a.array_1|XML:/*|XML://@* \"@contains evil\" \"id:10,phase:2,deny\"
+         SecRule FILES \"@endsWith .php\" \"id:11,phase:2,deny\"
+         SecRule FILES_COMBINED_SIZE \"@gt 10\" \"id:12,phase:2,deny\"
+         SecRule REQUEST_BODY \"@contains raw\" \"id:13,phase:2,deny\"",
+    );
+    let post = |kind: &str, body: &str| {
+        let t =
+            Ask { uri: "/", headers: &[("Content-Type", kind)], body: body.as_bytes(), ..Ask::default() }.run(&rules);
+        refused(&t)
+    };
+    assert_eq!(post("application/x-www-form-urlencoded", "b=1&a=%65vil"), Some((403, 10)));
+    assert_eq!(post("application/x-www-form-urlencoded", "b=raw"), Some((403, 13)));
+    assert_eq!(post("application/json", "{\"a\": [1, \"evil\"]}"), Some((403, 10)));
+    assert_eq!(post("application/json", "{\"b\": \"evil\"}"), None);
+    assert_eq!(post("application/json", "{\"b\": "), Some((400, 3)));
+    assert_eq!(post("text/xml", "<a><b>evil</b></a>"), Some((403, 10)));
+    assert_eq!(post("text/xml", "<a b='evil'/>"), Some((403, 10)));
+    assert_eq!(post("text/xml", "<a><b></a>"), Some((400, 3)));
+    let part = |disposition: &str, content: &str| {
+        let body = format!("--X\r\nContent-Disposition: form-data; {disposition}\r\n\r\n{content}\r\n--X--\r\n");
+        post("multipart/form-data; boundary=X", &body)
+    };
+    assert_eq!(part("name=a", "evil"), Some((403, 10)));
+    assert_eq!(part("name=f; filename=x.php", "1"), Some((403, 11)));
+    assert_eq!(part("name=f; filename=x.txt", "evil evil evil"), Some((403, 12)));
+    assert_eq!(part("name=f; filename=x.txt", "evil"), None);
+    assert_eq!(part("filename=x.txt", "evil"), Some((400, 3)));
+}
+
+#[test]
+fn bodies_have_limits() {
+    let text = "SecRequestBodyLimit 20\nSecRule ARGS \"@contains evil\" \"id:1,phase:2,deny\"\n";
+    let headers = &[("Content-Type", "application/x-www-form-urlencoded")];
+    let long = |rules: &Arc<Rules>, body: &[u8]| refused(&Ask { uri: "/", headers, body, ..Ask::default() }.run(rules));
+    let reject = rules(text);
+    assert_eq!(long(&reject, b"a=0123456789012345678"), Some((413, 0)));
+    assert_eq!(long(&reject, b"a=012345678901234567"), None);
+    let partial = rules(&format!("{text}SecRequestBodyLimitAction ProcessPartial"));
+    assert_eq!(long(&partial, b"a=evil&b=012345678901234567"), Some((403, 1)));
+    assert_eq!(long(&partial, b"a=0123456789012345678evil"), None);
+    let few = rules("SecArgumentsLimit 2\nSecRule REQBODY_ERROR \"@eq 1\" \"id:1,phase:2,deny,status:400\"");
+    assert_eq!(refused(&get(&few, "/?a&b&c")), Some((400, 1)));
+    assert_eq!(refused(&get(&few, "/?a&b")), None);
+}
+
+#[test]
+fn answers_are_judged_by_head_and_body() {
+    let rules = rules(
+        "SecResponseBodyAccess On\nSecResponseBodyLimit 30\nSecResponseBodyMimeType text/html
+         SecRule RESPONSE_STATUS \"@rx ^5\" \"id:1,phase:3,deny,status:502\"
+         SecRule RESPONSE_HEADERS:X-Powered-By \"@rx .\" \"id:2,phase:3,pass\"
+         SecRule RESPONSE_BODY \"@contains ORA-\" \"id:3,phase:4,deny,status:500\"
+         SecAction \"id:4,phase:5,pass,log\"",
+    );
+    let answer = |status: u16, kind: &str, body: &[u8]| {
+        let mut t = get(&rules, "/");
+        t.response_headers(status, b"HTTP/1.1", [(&b"Content-Type"[..], kind.as_bytes()), (b"X-Powered-By", b"x")]);
+        for piece in body.chunks(5) {
+            t.response_body(piece);
+        }
+        t.response_body_end();
+        t.logging(status);
+        (refused(&t), ids(&t))
+    };
+    assert_eq!(answer(200, "text/html; charset=utf-8", b"error ORA-1"), (Some((500, 3)), vec![2, 3, 4]));
+    assert_eq!(answer(200, "image/png", b"error ORA-1"), (None, vec![2, 4]));
+    assert_eq!(answer(503, "text/html", b""), (Some((502, 1)), vec![1, 4]));
+    let long = [&b"0123456789012345678901234567890"[..], b"ORA-"].concat();
+    assert_eq!(answer(200, "text/html", &long), (None, vec![2, 4]), "only what fits is looked at");
+}
+
+#[test]
+fn stored_collections_outlive_requests() {
+    let rules = rules(
+        "SecAction \"id:1,phase:1,pass,nolog,initcol:ip=%{REMOTE_ADDR},setvar:ip.hits=+1\"
+         SecRule IP:hits \"@eq 2\" \"id:2,phase:2,pass,nolog,setvar:ip.twice=1,expirevar:ip.twice=10\"
+         SecRule IP:hits \"@gt 3\" \"id:3,phase:2,deny,status:429,chain\"
+         SecRule IP:twice \"@eq 1\" \"setvar:tx.blocked=1\"",
+    );
+    let store: Arc<dyn Store> = Arc::new(Memory::default());
+    let ask = |now_s: u64| refused(&Ask { uri: "/", store: Some(store.clone()), now_s, ..Ask::default() }.run(&rules));
+    assert_eq!([ask(100), ask(101), ask(102), ask(103)], [None, None, None, Some((429, 3))]);
+    assert_eq!(ask(112), None, "ip.twice has ended");
+    assert_eq!(refused(&get(&rules, "/")), None, "without a store a record lasts as long as its transaction");
+}
+
+#[test]
+fn what_is_wrong_is_named_with_file_and_line() {
+    let mut files = Bundle::default();
+    files
+        .0
+        .insert(PathBuf::from("/etc/waf/rules/a.conf"), b"# a comment\nSecRule NOTHING x id:7\nSecMarker\n".to_vec());
+    files.0.insert(
+        PathBuf::from("/etc/waf/rules/b.conf"),
+        b"SecRule ARGS \"@rx (\" \\\n  \"id:8\"\nInclude b.conf\n".to_vec(),
+    );
+    let text = b"SecRuleEngine Perhaps\nSecSparkle On\nSecRule ARGS x \"id:1,t:sparkle\"\nInclude rules/*.conf\n\
+        SecRule ARGS x \"phase:1\"\nSecAction id:5\nSecAction id:5\nSecRule ARGS x \"id:6,skipAfter:NOWHERE\"\n\
+        Include missing.conf\nSecRule ARGS \"@pmFromFile no.data\" id:9\nSecRule ARGS x \"id:10,chain\"\n";
+    let problems = Rules::load(&[Source { name: "/etc/waf/main.conf", text }], &files).unwrap_err();
+    let shown: Vec<String> = problems.iter().map(ToString::to_string).collect();
+    for (message, place) in [
+        ("invalid value \"Perhaps\" of \"SecRuleEngine\"", "main.conf:1"),
+        ("unknown directive \"SecSparkle\"", "main.conf:2"),
+        ("unknown transformation \"sparkle\"", "main.conf:3"),
+        ("unknown variable \"NOTHING\"", "rules/a.conf:2"),
+        ("\"SecMarker\" takes one argument", "rules/a.conf:3"),
+        ("cannot be compiled", "rules/b.conf:1"),
+        ("included too deep", "rules/b.conf:3"),
+        ("a rule needs an id", "main.conf:5"),
+        ("rule id 5 is already used", "main.conf:7"),
+        ("no SecMarker \"NOWHERE\"", "main.conf:8"),
+        ("missing.conf\" cannot be read", "main.conf:9"),
+        ("no.data\" cannot be read", "main.conf:10"),
+        ("a chain has no last rule", "main.conf:11"),
+    ] {
+        let found = shown.iter().any(|s| s.contains(message) && s.ends_with(&format!(" in /etc/waf/{place}")));
+        assert!(found, "{message} in {place}: {shown:#?}");
+    }
+}
+
+#[test]
+fn what_has_no_effect_is_noted() {
+    let rules = rules("SecTmpDir /tmp");
+    assert_eq!(rules.notes()[0].to_string(), "\"SecTmpDir\" has no effect: nothing is written to disk in test.conf:3");
+}
+
+#[test]
+fn expressions_that_run_out_count_as_matches_and_end_in_a_refusal() {
+    // The look-ahead keeps the linear engine from judging instead.
+    let text = "SecRule ARGS:a \"@rx ^(a+)+(?!x)$\" \"id:1,phase:1,pass,msg:'%{MSC_PCRE_LIMITS_EXCEEDED}'\"\n";
+    let uri = format!("/?a={}!", "a".repeat(64));
+    let t = get(&rules(text), &uri);
+    assert_eq!((ids(&t), t.matches()[0].msg.as_str(), t.fault()), (vec![1], "1", None));
+    let many: String = (1..9).map(|id| text.replace("id:1", &format!("id:{id}"))).collect();
+    let t = get(&rules(&many), &uri);
+    assert_eq!((refused(&t), t.fault()), (Some((500, 0)), Some(Fault::TooExpensive)));
+    let t = get(&rules(&format!("{many}SecRuleEngine DetectionOnly")), &uri);
+    assert_eq!((refused(&t), t.fault()), (None, Some(Fault::TooExpensive)));
+}
+
+#[derive(Debug)]
+struct Broken;
+
+impl Store for Broken {
+    fn open(&self, _: Stored, _: &[u8], _: u64, _: u64) -> Variables {
+        panic!("a store that is broken")
+    }
+
+    fn change(&self, _: Stored, _: &[u8], _: &[u8], _: Update<'_>, _: u64) -> Option<Box<[u8]>> {
+        None
+    }
+}
+
+#[test]
+fn a_panic_costs_the_request_and_nothing_else() {
+    let rules = rules("SecRule ARGS:a \"@rx .\" \"id:1,phase:1,pass,nolog,initcol:ip=x\"");
+    let ask = |uri| Ask { uri, store: Some(Arc::new(Broken)), ..Ask::default() }.run(&rules);
+    let mut t = ask("/?a=1");
+    assert_eq!((refused(&t), t.fault()), (Some((500, 0)), Some(Fault::Panic)));
+    t.logging(500);
+    let now = Now::default();
+    t.recycle(rules.clone(), None, now);
+    assert_eq!(t.uri(b"GET", b"/?a=1", b"HTTP/1.1"), None);
+    assert_eq!((t.request_headers([]), t.fault()), (None, None), "the memory serves the next one");
+    assert_eq!(refused(&ask("/")), None);
+}
+
+#[test]
+fn the_audit_log_is_a_line_of_json() {
+    let rules = rules(
+        "SecAuditEngine RelevantOnly\nSecAuditLogParts ABCFHZ\nSecAuditLogRelevantStatus ^5\nSecComponentSignature test/1
+         SecRule ARGS:q \"@contains evil\" \"id:1,phase:2,deny,log,auditlog,msg:'m',severity:CRITICAL,tag:'t/%{ARGS.n}',ver:'v'\"
+         SecAction \"id:2,phase:1,pass,nolog,sanitiseArg:password,sanitiseRequestHeader:Authorization\"",
+    );
+    let headers =
+        &[("Host", "h"), ("Authorization", "Basic secret"), ("Content-Type", "application/x-www-form-urlencoded")];
+    let mut t =
+        Ask { uri: "/x?password=secret&n=1", headers, body: b"q=evil&password=secret", ..Ask::default() }.run(&rules);
+    t.logging(403);
+    assert!(t.is_audited());
+    let line = t.audit_line("Ironweir");
+    assert!(!line.contains('\n') && !line.contains("secret"), "{line}");
+    let json: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let t = &json["transaction"];
+    assert_eq!(t["request"]["uri"], "/x?password=****&n=1");
+    assert_eq!(t["request"]["body"], "q=evil&password=****");
+    assert_eq!(t["request"]["headers"]["Authorization"], "****");
+    assert_eq!((t["response"]["http_code"].as_u64(), t["unique_id"].as_str()), (Some(403), Some("id-1")));
+    assert_eq!((t["client_ip"].as_str(), t["intervention"]["rule"].as_u64()), (Some("192.0.2.1"), Some(1)));
+    let details = &t["messages"][0]["details"];
+    assert_eq!((details["ruleId"].as_str(), details["severity"].as_str()), (Some("1"), Some("CRITICAL")));
+    assert_eq!((details["tags"][0].as_str(), t["producer"]["components"][0].as_str()), (Some("t/1"), Some("test/1")));
+
+    let mut plain = get(&rules, "/");
+    plain.logging(200);
+    assert!(!plain.is_audited());
+    let mut failed = get(&rules, "/");
+    failed.logging(503);
+    assert!(failed.is_audited(), "its status is relevant");
+}

@@ -1,0 +1,8 @@
+//! JSON of any bytes.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|data: &[u8]| {
+    waf::fuzz::json(data);
+});
