@@ -161,6 +161,11 @@ impl Lab {
         self.batch("router", &both("addr add @0.254/N dev front nodad\naddr add @1.254/N dev back nodad\n"));
         self.batch("router", "link set front up\nlink set back up\n");
         self.batch("client", &both("route add default via @2.254\n"));
+        // What a program sends back by the link that it came by (XDP_TX) waits in the other end's ring until something else
+        // comes, unless that end of the veth pair has a program, too.
+        for balancer in ["lb1", "lb2"] {
+            self.table("router", &["pass", &format!("{balancer}-front")]);
+        }
         self.route_to(11);
     }
 
