@@ -122,6 +122,8 @@ impl Snapshot {
         let stream = build.stream.take().map(|mut stream| {
             stream.process = build.process.clone();
             stream.error_logs.clone_from(&build.error_logs);
+            // Names of zones are the whole configuration's.
+            stream.main.zones.clone_from(&build.main.zones);
             Snapshot::plane(*stream, generation)
         });
         let (whole, mut problems) = Snapshot::plane(build, generation);

@@ -12,12 +12,12 @@ use store::Store;
 const MIN_SIZE: u64 = 8 * store::PAGE as u64;
 
 /// Names of zones while a configuration is read: one name is one zone, whoever uses it.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Names {
     known: Vec<Name>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Name {
     name: Box<[u8]>,
     owner: &'static str,
