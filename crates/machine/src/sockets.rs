@@ -184,6 +184,16 @@ impl Sockets {
     }
 }
 
+/// Counts one message of each kind from the same bytes. For fuzzing.
+pub fn count(message: &[u8]) -> Sockets {
+    let mut count = Count { is_listened: vec![false; 1 << 16], ..Count::default() };
+    count.connection(message);
+    count.datagrams(message);
+    count.unix(message);
+    count.listener(message);
+    count.finish()
+}
+
 /// A TCP connection whose local port somebody else may need.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct User {

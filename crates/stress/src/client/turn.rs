@@ -8,7 +8,7 @@ use super::{Client, now_ns};
 use crate::options::Closing;
 use crate::plan::Http;
 use crate::sample::Failure;
-use crate::system::{self, HUNG_UP, READABLE, WRITABLE};
+use crate::system::{HUNG_UP, READABLE, WRITABLE};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, recv, sockopt};
 use std::io;
