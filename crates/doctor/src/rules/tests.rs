@@ -71,6 +71,8 @@ fn each_fault_alone_is_found_and_nothing_else() {
     use Weight::{Critical, Note, Warning};
     assert_eq!(only(after(|m| m.sockets.listeners[0].queue = 512)), ("accept-queue-full", Critical));
     assert_eq!(only(after(|m| m.sockets.listeners[0].queue = 450)), ("accept-queue-full", Warning));
+    let small = |m: &mut machine::Facts| (m.sockets.listeners[0].queue, m.sockets.listeners[0].backlog) = (1, 1);
+    assert_eq!(after(small), [], "one connection that waits is no queue");
     let overflows = |m: &mut machine::Facts| count(m, "TcpExt.ListenOverflows", 9);
     assert_eq!(only(after(overflows)), ("accept-queue-overflowed", Critical));
     let long_ago = |m: &mut machine::Facts| {
