@@ -17,6 +17,7 @@ mod compression;
 mod configuration;
 mod dashboard;
 mod demo;
+mod doctor;
 mod error_log;
 mod error_pages;
 mod fastcgi;

@@ -292,3 +292,53 @@ fn local_state(mut finding: Finding, address: SocketAddr, listeners: &[Listener]
         None => finding.cure(format!("it is not this machine's CPUs: look at what {address} itself waits for (its database, its upstreams, its locks)")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use machine::namespace::{Namespace, address, inside};
+    use std::process::{Command, Stdio};
+
+    /// Port 82 is dropped, 83 rejected as by an administrator, on the other host.
+    const RULES: &str = "table inet lab { chain in { type filter hook input priority 0; tcp dport 82 drop; \
+                         tcp dport 83 reject with icmpx type admin-prohibited; }; }";
+
+    /// Two hosts and a wire: what a closed port, a firewall that drops, one that rejects and an absent host look like from outside.
+    #[test]
+    fn another_host() {
+        let nft = |rules: &str| {
+            let mut child = Command::new("/usr/sbin/nft").args(["-f", "-"]).stdin(Stdio::piped()).spawn().ok()?;
+            child.stdin.take()?.write_all(rules.as_bytes()).ok()?;
+            child.wait().ok()?.success().then_some(())
+        };
+        let ran = inside(|| {
+            let here = Namespace::current().unwrap();
+            let there = Namespace::enter_new().unwrap();
+            let has_rules = nft(RULES).is_some();
+            here.enter().unwrap();
+            Namespace::pair("v0", "v1", &there).unwrap();
+            address("v0", [10, 9, 0, 1], 24).unwrap();
+            there.enter().unwrap();
+            address("v1", [10, 9, 0, 2], 24).unwrap();
+            here.enter().unwrap();
+            let look = |host: u8, port: u16| {
+                let address = SocketAddr::from(([10, 9, 0, host], port));
+                examine(address, &address.to_string(), true).remove(0)
+            };
+            let closed = look(2, 81);
+            assert!(closed.id == "refused" && closed.cure[0].starts_with("on that host"), "{closed:?}");
+            if has_rules {
+                let dropped = look(2, 82);
+                assert!(dropped.id == "silent" && dropped.why.contains("a firewall drops this port"), "{dropped:?}");
+                assert_eq!(look(2, 83).id, "unreachable");
+            } else {
+                println!("no nft here: firewalls are left out");
+            }
+            let absent = look(3, 80);
+            assert!(absent.id == "unreachable" || absent.why.contains("The host is down"), "{absent:?}");
+        });
+        if ran.is_none() {
+            println!("no network namespace can be made here (root?): left out");
+        }
+    }
+}

@@ -15,7 +15,7 @@ mod options;
 pub mod plan;
 mod ports;
 pub mod rules;
-mod sysctl;
+pub mod sysctl;
 pub mod text;
 
 /// Runs one of this crate's commands: `doctor`, `nic`, `lab`. `arguments` are those behind its name.

@@ -176,6 +176,7 @@ pub(crate) const DOCTOR: Command = Command {
         row("interval", Some("T"), "Between the two looks at what moves. Default: 1s."),
         row("record", Some("FILE"), "Writes what was seen; - is the standard output, and nothing else is printed."),
         row("facts", Some("FILE"), "Judges what --record wrote, instead of this machine."),
+        row("rate", Some("N"), "plan: requests a second that are wanted."),
         row(
             "write",
             Some("FILE"),

@@ -4,10 +4,9 @@ use crate::netlink::{Netlink, put_attribute};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// `RTM_NEWLINK`, `RTM_NEWADDR`, `RTM_NEWROUTE` of `linux/rtnetlink.h`.
+/// `RTM_NEWLINK` and `RTM_NEWADDR` of `linux/rtnetlink.h`.
 const NEW_LINK: u16 = 16;
 const NEW_ADDRESS: u16 = 20;
-const NEW_ROUTE: u16 = 24;
 const CREATE: u16 = 0x400;
 const EXCLUSIVE: u16 = 0x200;
 const UP: u32 = 1;
@@ -125,16 +124,4 @@ pub fn address(interface: &str, address: [u8; 4], bits: u8) -> io::Result<()> {
     put_attribute(&mut message, 1, &address);
     Netlink::route()?.order(NEW_ADDRESS, CREATE | EXCLUSIVE, &message)?;
     link_up(index)
-}
-
-/// Everything that has no nearer way goes by a gateway (IPv4).
-///
-/// # Errors
-/// What the kernel says.
-pub fn default_route(gateway: [u8; 4]) -> io::Result<()> {
-    // struct rtmsg: family, lengths, tos, table main, protocol static, scope universe, type unicast, flags.
-    let mut message = vec![2, 0, 0, 0, 254, 4, 0, 1, 0, 0, 0, 0];
-    // RTA_GATEWAY
-    put_attribute(&mut message, 5, &gateway);
-    Netlink::route()?.order(NEW_ROUTE, CREATE, &message)
 }

@@ -4,6 +4,7 @@ use super::{part, percent};
 use crate::facts::{Facts, Taker};
 use crate::finding::{Finding, Sure, Weight};
 use crate::text::number;
+use std::net::IpAddr;
 
 /// So much of the ports to one destination in use is near the end: the kernel's search slows down, then fails.
 const NEAR: f64 = 0.8;
@@ -81,8 +82,10 @@ pub(super) fn thieves(facts: &Facts) -> Vec<Finding> {
     let mut found = clients(facts);
     for conf in &facts.configurations {
         for listen in conf.listens.iter().filter(|l| l.port != 0) {
-            let Some(l) = m.sockets.listeners.iter().find(|l| l.port == listen.port) else { continue };
-            let Some(holder) = m.holder(l.inode).filter(|p| !conf.is_own(&p.name)) else { continue };
+            let held =
+                m.sockets.listeners.iter().filter(|l| l.port == listen.port && collides(&listen.address, &l.address));
+            let mut others = held.filter_map(|l| Some((l, m.holder(l.inode).filter(|p| !conf.is_own(&p.name))?)));
+            let Some((l, holder)) = others.next() else { continue };
             let what = format!("Port {} is held by {} (process {}).", l.port, holder.name, holder.pid);
             found.push(
                 Finding::new("port-taken", Weight::Critical, what)
@@ -95,6 +98,18 @@ pub(super) fn thieves(facts: &Facts) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Whether a `listen` cannot have its port while somebody listens on an address with the same port: one of them is for all addresses, or both are
+/// for the same.
+fn collides(listen: &str, held: &str) -> bool {
+    let host = |address: &str| -> Option<IpAddr> {
+        let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+        host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().ok().map(|ip| ip.to_canonical())
+    };
+    let is_same = |a: IpAddr, b: IpAddr| a == b || a.is_unspecified() || b.is_unspecified();
+    // A port alone, or *:80, is for all addresses; a name may be any.
+    host(listen).zip(host(held)).is_none_or(|(a, b)| is_same(a, b))
 }
 
 /// An outgoing connection has taken the port of a service that is down.
@@ -149,4 +164,23 @@ pub(super) fn unreserved(facts: &Facts) -> Vec<Finding> {
         .because("While the service is down, the kernel may give its port to an outgoing connection; the service then fails to start.")
         .cure(format!("sysctl -w net.ipv4.ip_local_reserved_ports={}", all.join(",")));
     vec![finding]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::collides;
+
+    #[test]
+    fn addresses_that_collide() {
+        for (listen, held) in [
+            ("80", "127.0.0.1:80"),
+            ("*:80", "10.0.0.1:80"),
+            ("127.0.0.1:80", "0.0.0.0:80"),
+            ("[::]:80", "0.0.0.0:80"),
+            ("10.0.0.1:80", "10.0.0.1:80"),
+        ] {
+            assert!(collides(listen, held), "{listen} {held}");
+        }
+        assert!(!collides("127.0.0.1:80", "127.0.0.2:80") && !collides("[::1]:80", "127.0.0.1:80"));
+    }
 }

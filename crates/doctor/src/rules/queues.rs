@@ -4,9 +4,12 @@ use super::part;
 use crate::facts::Facts;
 use crate::finding::{Finding, Sure, Weight};
 use crate::text::number;
+use machine::sockets::Listener;
 
 /// A queue this full is about to overflow.
 const FULL: f64 = 0.8;
+/// Fewer connections than this wait in any queue now and then.
+const FEW: u32 = 8;
 /// A queue with fewer places than this fills in one burst, and its listener is the first to suspect when something overflowed.
 const SHORT: u32 = 128;
 /// What a backlog should be where nothing speaks against it: nginx's 511 is often too short, and memory is used only when it fills.
@@ -19,7 +22,9 @@ pub(super) fn accept_queues(facts: &Facts) -> Vec<Finding> {
     let since_start = m.now.count("TcpExt.ListenOverflows");
     let tcp = || m.sockets.listeners.iter().filter(|l| l.port != 0);
     let mut found = Vec::new();
-    for l in tcp().filter(|l| l.backlog > 0 && part(l.queue.into(), l.backlog.into()) >= FULL) {
+    let is_full =
+        |l: &&Listener| l.queue > l.backlog || (l.queue >= FEW && part(l.queue.into(), l.backlog.into()) >= FULL);
+    for l in tcp().filter(|l| l.backlog > 0).filter(is_full) {
         // The kernel lets one more in than the backlog says.
         let is_over = l.queue > l.backlog || overflows > 0;
         let weight = if is_over { Weight::Critical } else { Weight::Warning };

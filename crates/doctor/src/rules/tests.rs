@@ -4,6 +4,7 @@ use crate::finding::{Finding, Weight};
 use machine::cgroup::{Cgroup, Pressure};
 use machine::counters::{Conntrack, Softnet};
 use machine::kernel_log::Line;
+use machine::links::{Link, LinkCounts};
 use machine::processes::Process;
 use machine::sockets::{Destination, Listener};
 
@@ -71,6 +72,8 @@ fn each_fault_alone_is_found_and_nothing_else() {
     use Weight::{Critical, Note, Warning};
     assert_eq!(only(after(|m| m.sockets.listeners[0].queue = 512)), ("accept-queue-full", Critical));
     assert_eq!(only(after(|m| m.sockets.listeners[0].queue = 450)), ("accept-queue-full", Warning));
+    let small = |m: &mut machine::Facts| (m.sockets.listeners[0].queue, m.sockets.listeners[0].backlog) = (1, 1);
+    assert_eq!(after(small), [], "one connection that waits is no queue");
     let overflows = |m: &mut machine::Facts| count(m, "TcpExt.ListenOverflows", 9);
     assert_eq!(only(after(overflows)), ("accept-queue-overflowed", Critical));
     let long_ago = |m: &mut machine::Facts| {
@@ -133,6 +136,40 @@ fn each_fault_alone_is_found_and_nothing_else() {
         said("request_sock_TCP: Possible SYN flooding on port 80. Sending cookies."),
         ("kernel-syn-flood", Warning)
     );
+}
+
+#[test]
+fn interfaces_and_cpus() {
+    use Weight::{Critical, Note, Warning};
+    let link = |counts| {
+        only(after(|m| {
+            let link = Link { name: "eth0".into(), speed: Some(1_000_000_000), is_up: true, ..Link::default() };
+            m.before.links = vec![link.clone()];
+            m.now.links = vec![Link { counts, ..link }];
+        }))
+    };
+    assert_eq!(link(LinkCounts { rx_missed: 4, ..LinkCounts::default() }), ("interface-drops", Warning));
+    assert_eq!(link(LinkCounts { tx_dropped: 4, ..LinkCounts::default() }), ("interface-drops", Warning));
+    assert_eq!(link(LinkCounts { rx_errors: 1, ..LinkCounts::default() }), ("interface-errors", Warning));
+    assert_eq!(link(LinkCounts { tx_bytes: 120_000_000, ..LinkCounts::default() }), ("interface-full", Critical));
+    let packets = |processed, squeezed| Softnet { processed, squeezed, dropped: 0 };
+    let cpus = |all: Vec<Softnet>| {
+        after(|m| {
+            m.before.softnet = vec![Softnet::default(); all.len()];
+            m.now.softnet = all;
+        })
+    };
+    assert_eq!(only(cpus(vec![packets(80_000, 0), packets(100, 0)])), ("one-cpu", Warning));
+    assert_eq!(cpus(vec![packets(80_000, 0), packets(70_000, 0)]), []);
+    assert_eq!(cpus(vec![packets(8_000, 0), packets(100, 0)]), [], "few packets may be one CPU's");
+    assert_eq!(only(cpus(vec![packets(80_000, 500), packets(80_000, 0)])), ("budget", Note));
+    let pressed = |p: Pressure| only(after(|m| m.pressure = Some(p)));
+    assert_eq!(pressed(Pressure { cpu_some: 90.0, ..Pressure::default() }), ("cpu", Warning));
+    assert_eq!(pressed(Pressure { memory_some: 20.0, ..Pressure::default() }), ("memory-pressure", Warning));
+    let group = Cgroup { threads: Some((95, 100)), ..Cgroup::default() };
+    assert_eq!(only(after(|m| m.cgroup = Some(group))), ("threads-limit", Warning));
+    let full = Cgroup { memory: Some((99, 100)), ..Cgroup::default() };
+    assert_eq!(only(after(|m| m.cgroup = Some(full))), ("memory-limit", Note), "a page cache fills every limit");
 }
 
 #[test]

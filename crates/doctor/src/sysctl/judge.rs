@@ -293,8 +293,9 @@ fn special(name: &str, n: &[u64], machine: &Machine) -> Option<Said> {
         ),
         "net.ipv4.tcp_max_orphans" => Some((Applies, format!("connections that no process has any more ({} if each holds its 64 kB)", bytes(first * ORPHAN)), own)),
         "net.ipv4.tcp_fin_timeout" if first < 5 => dangerous("clients that are slow to close are reset".into(), Some("15")),
-        "fs.file-max" if now.is_some_and(|now| now >= first) => {
-            Some((NoOp, format!("would lower it: it is {} now", number(now.unwrap_or(0))), None))
+        "fs.file-max" if now.or(default_files(machine)).is_some_and(|now| now >= first) => {
+            let (is, now) = now.map_or(("the kernel's own choice here", default_files(machine)), |n| ("now", Some(n)));
+            Some((NoOp, format!("would lower it: it is {} ({is})", number(now.unwrap_or(0))), None))
         }
         "fs.nr_open" if first > 2_147_483_584 => Some((Garbled, "is more than the kernel takes (2147483584)".into(), None)),
         "net.ipv4.ip_local_port_range" => Some(port_range(n, own)),
@@ -311,6 +312,11 @@ fn special(name: &str, n: &[u64], machine: &Machine) -> Option<Said> {
         _ if name.contains(".conf.default.") => Some((Applies, format!("only for interfaces that are made later: {}", table::find(name)?.does), own)),
         _ => None,
     }
+}
+
+/// What the kernel chooses for `fs.file-max`: a tenth of memory, if an open file takes a kilobyte (`files_maxfiles_init`).
+fn default_files(machine: &Machine) -> Option<u64> {
+    (machine.memory > 0).then_some(machine.memory / 1024 / 10)
 }
 
 /// For which interfaces a setting is.

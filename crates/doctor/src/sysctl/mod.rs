@@ -17,6 +17,15 @@ use std::path::{Path, PathBuf};
 /// The first line of a profile that was written here, by which one may be written over.
 const HEAD: &str = "# Corrected by ironweir doctor sysctl";
 
+/// Reads any text, judges it for a kernel and some memory, and gives the profile that it makes, whose settings are `name = value` lines. For fuzzing.
+pub fn corrected(text: &str, release: &str, memory: u64) -> String {
+    let kernel = table::version(release).unwrap_or((u32::MAX, 0));
+    let machine = Machine { kernel, memory, ..Machine::default() };
+    let judged = judge::judge(&read::read(text), &machine);
+    let _ = report(&judged);
+    profile("any", &judged, &machine)
+}
+
 /// Runs it.
 pub(crate) fn run(o: &Options, file: &str) -> Result<u8, String> {
     let bytes = std::fs::read(file).map_err(|e| format!("{file}: {e}"))?;
@@ -117,10 +126,65 @@ fn profile(file: &str, judged: &[Judged], machine: &Machine) -> String {
         let was = if set == j.value { String::new() } else { format!(" (was {})", j.value) };
         let _ = writeln!(out, "\n# {}{was}\n{} = {set}", j.reason, j.name);
     }
-    out.push_str("\n# Left out:\n");
-    for j in judged.iter().filter(|j| j.set.is_none()) {
+    let left_out = || judged.iter().filter(|j| j.set.is_none());
+    out.push_str(if left_out().next().is_some() { "\n# Left out:\n" } else { "" });
+    for j in left_out() {
         let name = if j.name.is_empty() { "(no name)" } else { &j.name };
         let _ = writeln!(out, "# {name} = {}: {}: {}", j.value, j.verdict.name(), j.reason);
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::corrected;
+
+    /// Pieces of lists as they are published, in any order: what is written of them is a profile, and stays as it is.
+    #[test]
+    fn a_corrected_profile_stays_as_it_is() {
+        const PIECES: &[&str] = &[
+            "net.core.somaxconn",
+            "Net.",
+            "ipv4.tcp_mem",
+            "kernel.sem",
+            "vm.swappiness",
+            "NE T.ipv4.tcp_tw_reuse",
+            "kernel.core_pattern",
+            "=",
+            " = ",
+            "=",
+            " = ",
+            "0",
+            "1",
+            "4096 8192 16384",
+            "204 8 64500",
+            "33554432",
+            "18446744073709551615",
+            "\n",
+            "\n",
+            " ",
+            "#",
+            ";",
+            "-",
+            "/",
+            ".",
+            "|/bin/x %p",
+        ];
+        let settings = |profile: &str| -> Vec<String> {
+            profile.lines().filter(|l| !l.is_empty() && !l.starts_with('#')).map(str::to_owned).collect()
+        };
+        let mut seed = 0x2545_f491_4f6c_dd1d_u64;
+        for _ in 0..1_000 {
+            let mut text = String::new();
+            for _ in 0..24 {
+                seed ^= seed << 13;
+                seed ^= seed >> 7;
+                seed ^= seed << 17;
+                text.push_str(PIECES[(seed >> 33) as usize % PIECES.len()]);
+            }
+            let first = settings(&corrected(&text, "6.1.0", 24 << 30));
+            let again = settings(&corrected(&(first.join("\n") + "\n"), "6.1.0", 24 << 30));
+            assert_eq!(first, again, "{text:?}");
+        }
+    }
 }

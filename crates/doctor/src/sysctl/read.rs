@@ -4,7 +4,7 @@
 use super::table;
 
 /// A longer file holds no settings. Bounds the time: repairs look at every name of the table.
-pub(crate) const MOST_BYTES: usize = 1 << 20;
+pub(crate) const MOST_BYTES: usize = 128 << 10;
 /// A name has no more bytes than this.
 const LONGEST: usize = 128;
 /// Blanks that can be left out of one name.

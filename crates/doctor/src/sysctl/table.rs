@@ -59,7 +59,10 @@ fn matches(pattern: &str, name: &str) -> bool {
 /// The known name nearest to one that is not known, at most two letters away.
 pub(crate) fn nearest(name: &str) -> Option<String> {
     const FAR: usize = 2;
-    let candidates = SETTINGS.iter().map(|s| (distance(&concrete(s.name, name), name), concrete(s.name, name)));
+    // A name that is longer or shorter by more is farther away: most are not looked at.
+    let near = |s: &&Setting| s.name.contains('*') || s.name.len().abs_diff(name.len()) <= FAR;
+    let candidates = SETTINGS.iter().filter(near).map(|s| concrete(s.name, name));
+    let candidates = candidates.filter(|c| c.len().abs_diff(name.len()) <= FAR).map(|c| (distance(&c, name), c));
     candidates.filter(|(d, _)| *d <= FAR).min().map(|(_, name)| name)
 }
 
