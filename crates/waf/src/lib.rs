@@ -21,6 +21,7 @@ mod audit;
 mod body;
 mod expand;
 pub mod limits;
+mod memo;
 mod names;
 mod operator;
 mod prefilter;

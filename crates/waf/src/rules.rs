@@ -194,6 +194,7 @@ impl Builder {
             chain,
             stages: (actions.multi_match && stages.len() > 1).then(|| stages.into()),
             chained: actions.chain,
+            is_plain: draft.operator.parameter().is_none_or(|p| p.constant().is_some()),
             capture: actions.capture,
             sets: actions.sets.clone().into(),
             effects: effects.into(),

@@ -24,7 +24,8 @@ impl Transaction {
         if allowed {
             return;
         }
-        self.switches.allow = self.switches.allow.filter(|a| *a != Allow::Phase);
+        // What was allowed ends here: the phase, or all of the request.
+        self.switches.allow = None;
         let rules = self.rules.clone();
         let list = &rules.phases[phase];
         let mut at = 0;
@@ -155,6 +156,36 @@ impl Transaction {
         parameter: &[u8],
     ) -> bool {
         let rule = &rules.rules[at];
+        let from_outside = matches!(target.source, Source::Values(_) | Source::Names(_) | Source::Single(_));
+        if !rule.is_plain || !from_outside || target.count {
+            return self.value_anew(rules, at, target, name, value, parameter);
+        }
+        let memo = self.texts.memo(value, &mut self.memo);
+        if memo.is_some_and(|id| self.memo.is_clear(id, at)) {
+            return false;
+        }
+        self.was_excluded = false;
+        let matches = self.value_anew(rules, at, target, name, value, parameter);
+        if let Some(id) = memo
+            && !matches
+            && !self.was_excluded
+            && self.fault.is_none()
+        {
+            self.memo.clear(id, at);
+        }
+        matches
+    }
+
+    fn value_anew(
+        &mut self,
+        rules: &Rules,
+        at: usize,
+        target: &Target,
+        name: TextId,
+        value: TextId,
+        parameter: &[u8],
+    ) -> bool {
+        let rule = &rules.rules[at];
         let Some(stages) = &rule.stages else {
             let text = self.texts.transformed(rules, value, rule.chain);
             return self.ask(rules, at, target, name, text, parameter);
@@ -204,7 +235,11 @@ impl Transaction {
         }
         // A value that cannot be judged counts as what the rule looks for, whichever way it asks: only an attack is made so.
         let matches = found == Found::Exhausted || (found == Found::Yes) != rule.operator.negated;
-        if !matches || self.excluded(at, target, name) {
+        if !matches {
+            return false;
+        }
+        if self.excluded(at, target, name) {
+            self.was_excluded = true;
             return false;
         }
         if rule.capture && found == Found::Yes {
