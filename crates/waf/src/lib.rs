@@ -20,6 +20,7 @@
 mod audit;
 mod body;
 mod expand;
+mod gate;
 pub mod limits;
 mod memo;
 mod names;
