@@ -1,8 +1,9 @@
 //! The audit log: one JSON object a line, for each transaction that is worth one. Field names are those of libmodsecurity's JSON
 //! format, so that what reads one reads the other.
 
+use crate::limits::MAX_AUDITED_BYTES;
 use crate::operator::rx::Rx;
-use crate::rule::Sanitise;
+use crate::rule::{Processor, Sanitise};
 use crate::settings::AuditEngine;
 use crate::texts::TextId;
 use crate::transaction::{Item, Transaction};
@@ -40,12 +41,13 @@ impl Transaction {
         let text = |single| Value::String(String::from_utf8_lossy(self.text_of(single)).into_owned());
         request.insert("method".to_owned(), text(Single::RequestMethod));
         request.insert("http_version".to_owned(), text(Single::RequestProtocol));
-        request.insert("uri".to_owned(), Value::String(self.hidden(Single::RequestUriRaw)));
+        request.insert("uri".to_owned(), Value::String(self.hidden(self.text_of(Single::RequestUriRaw))));
         if has(b'B') {
             request.insert("headers".to_owned(), self.headers(Collection::RequestHeaders));
         }
-        if has(b'C') || has(b'I') {
-            request.insert("body".to_owned(), Value::String(self.hidden(Single::RequestBody)));
+        // `I` is `C` without files: of such a body nothing is shown.
+        if has(b'C') || has(b'I') && !self.has_processor(Processor::Multipart) {
+            request.insert("body".to_owned(), Value::String(self.body()));
         }
         if has(b'J') {
             request.insert("files".to_owned(), self.headers(Collection::Files));
@@ -56,7 +58,9 @@ impl Transaction {
             response.insert("headers".to_owned(), self.headers(Collection::ResponseHeaders));
         }
         if has(b'E') {
-            response.insert("body".to_owned(), text(Single::ResponseBody));
+            let body = self.text_of(Single::ResponseBody);
+            let body = String::from_utf8_lossy(&body[..body.len().min(MAX_AUDITED_BYTES)]);
+            response.insert("body".to_owned(), Value::String(body.into_owned()));
         }
         let mut transaction = json!({
             "client_ip": text(Single::RemoteAddr),
@@ -141,9 +145,20 @@ impl Transaction {
         Value::Object(map)
     }
 
-    /// A text with the values of sanitised arguments hidden, as they stand in URIs and bodies.
-    fn hidden(&self, single: Single) -> String {
-        let text = self.text_of(single);
+    /// The request's body. What a sanitised argument holds in JSON or in a part is not found by its name: nothing of such a body
+    /// is shown.
+    fn body(&self) -> String {
+        let body = self.raw_body();
+        let body = &body[..body.len().min(MAX_AUDITED_BYTES)];
+        let hides = self.sanitised().iter().any(|s| matches!(s, Sanitise::Arg(_)));
+        if hides && !body.is_empty() && !self.has_processor(Processor::Urlencoded) {
+            return HIDDEN.to_owned();
+        }
+        self.hidden(body)
+    }
+
+    /// A text with the values of sanitised arguments hidden, as they stand in URIs and forms.
+    fn hidden(&self, text: &[u8]) -> String {
         let names: Vec<&[u8]> = self
             .sanitised()
             .iter()
@@ -167,10 +182,6 @@ impl Transaction {
                 None => out.extend_from_slice(pair),
             }
             rest = behind;
-        }
-        // What a sanitised argument holds in JSON or a part is not found by its name: nothing of such a body is shown.
-        if single == Single::RequestBody && !self.is_urlencoded() && !text.is_empty() {
-            return HIDDEN.to_owned();
         }
         String::from_utf8_lossy(&out).into_owned()
     }

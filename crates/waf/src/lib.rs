@@ -20,7 +20,9 @@
 mod audit;
 mod body;
 mod expand;
+mod gate;
 pub mod limits;
+mod memo;
 mod names;
 mod operator;
 mod prefilter;

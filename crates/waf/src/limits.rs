@@ -41,6 +41,8 @@ pub const MAX_MATCHES: usize = 1_000;
 pub const MAX_MATCHED_VARS: usize = 1_000;
 /// Bytes of one text after its macros are expanded: what `msg`, `logdata`, `setvar` make.
 pub const MAX_EXPANDED_BYTES: usize = 1 << 16;
+/// Bytes of a body that the audit log shows.
+pub const MAX_AUDITED_BYTES: usize = 1 << 16;
 /// Bytes of a value that a log line shows.
 pub const MAX_LOGGED_BYTES: usize = 512;
 
@@ -64,6 +66,11 @@ pub const MAX_PARTS: usize = 1_000;
 pub const MAX_PART_HEADER_BYTES: usize = 16_384;
 /// Bytes of a multipart boundary: RFC 2046 section 5.1.1.
 pub const MAX_BOUNDARY_BYTES: usize = 70;
+
+/// Values that a transaction remembers from one request to the next, and how long each may be: half a megabyte together.
+pub const MAX_MEMO_VALUES: usize = 1_024;
+/// Bytes of a remembered value.
+pub const MAX_MEMO_VALUE_BYTES: usize = 384;
 
 /// Records that the store in memory keeps for all collections together.
 pub const MAX_RECORDS: usize = 100_000;

@@ -16,6 +16,8 @@ const MAX_LITERAL: usize = 24;
 const MAX_LITERALS: usize = 600;
 /// Byte sets of one expression.
 const MAX_SETS: usize = 3;
+/// From how many bytes on a text's set of bytes is made by a table.
+const LONG: usize = 256;
 /// How likely a literal may be to stand in an honest value for it to be worth looking for.
 const WORTH: f64 = 0.6;
 
@@ -44,7 +46,16 @@ impl ByteSet {
     /// The bytes of a text.
     pub fn of(text: &[u8]) -> ByteSet {
         let mut set = ByteSet::default();
-        text.iter().for_each(|b| set.insert(*b));
+        if text.len() < LONG {
+            text.iter().for_each(|b| set.insert(*b));
+            return set;
+        }
+        // Stores that do not wait for one another; the bits are gathered at the end.
+        let mut seen = [0_u8; 256];
+        text.iter().for_each(|b| seen[usize::from(*b)] = 1);
+        for (word, bytes) in set.0.iter_mut().zip(seen.chunks_exact(64)) {
+            *word = bytes.iter().rev().fold(0, |bits, seen| bits << 1 | u64::from(*seen));
+        }
         set
     }
 
@@ -449,6 +460,14 @@ mod tests {
         assert_eq!(portable(r"[[a&&b]\<\v[]x]").as_deref(), Some(r"[\[a\&\&b]<[\n-\r\x85][\]x]"));
         assert_eq!(portable(r"[[:alpha:]-]").as_deref(), Some(r"[[:alpha:]-]"));
         assert_eq!(portable(r"a\Z"), None);
+    }
+
+    #[test]
+    fn long_texts_have_the_same_sets_as_short_ones() {
+        let text: Vec<u8> = (0..600_u32).map(|n| (n * n % 251) as u8 | 1).collect();
+        let mut set = ByteSet::default();
+        text.iter().for_each(|b| set.insert(*b));
+        assert_eq!(ByteSet::of(&text), set);
     }
 
     #[test]

@@ -35,8 +35,10 @@ pub(crate) struct Rule {
     pub stages: Option<Box<[ChainId]>>,
     /// The next rule belongs to the same chain.
     pub chained: bool,
+    /// Its answer depends on the value alone: no macros in its operator.
+    pub(crate) is_plain: bool,
     /// `capture`
-    pub capture: bool,
+    pub(crate) capture: bool,
     /// What happens for every match.
     pub sets: Box<[SetVar]>,
     /// What happens once for a rule that matches with its chain.

@@ -1,5 +1,6 @@
 //! A rule set as it runs: made once while a configuration is read, immutable then, shared by all transactions.
 
+use crate::gate::Gate;
 use crate::limits::MAX_PROBLEMS;
 use crate::names::Names;
 use crate::operator::Kind;
@@ -41,6 +42,8 @@ pub struct Rules {
     pub(crate) needs: [Vec<Need>; 2],
     pub(crate) literals: [Literals; 2],
     pub(crate) names: Names,
+    /// What decides beforehand that a rule does not match, by its number.
+    pub(crate) gates: Vec<Gate>,
     notes: Vec<Problem>,
     /// A rule looks into uploaded files.
     pub(crate) reads_files: bool,
@@ -94,6 +97,7 @@ impl Rules {
     #[must_use]
     pub fn without_prefilter(mut self) -> Rules {
         self.needs.iter_mut().flatten().for_each(|need| *need = Need::default());
+        self.gates.fill(Gate::Open);
         self
     }
 
@@ -145,6 +149,7 @@ impl Builder {
         let widest = widest(&rules).map_err(own)?;
         Ok(Rules {
             settings: loader.settings,
+            gates: rules.iter().map(Gate::of).collect(),
             rules,
             phases,
             chains: self.chains,
@@ -194,6 +199,7 @@ impl Builder {
             chain,
             stages: (actions.multi_match && stages.len() > 1).then(|| stages.into()),
             chained: actions.chain,
+            is_plain: draft.operator.parameter().is_none_or(|p| p.constant().is_some()),
             capture: actions.capture,
             sets: actions.sets.clone().into(),
             effects: effects.into(),

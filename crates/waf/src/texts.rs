@@ -2,6 +2,7 @@
 //! may match it. Everything is found out once, when it is first asked for.
 
 use crate::limits::MAX_TEXT_BYTES;
+use crate::memo::{Memo, MemoId};
 use crate::prefilter::{ByteSet, Need};
 use crate::rule::ChainId;
 use crate::rules::Rules;
@@ -29,6 +30,8 @@ struct Entry {
     bits: [u32; 2],
     set: ByteSet,
     has_set: bool,
+    /// What rules have said of it before: asked for, and its number.
+    memo: Option<Option<MemoId>>,
 }
 
 /// The texts.
@@ -56,7 +59,7 @@ impl Texts {
         if self.entries.len() >= fixed {
             // The empty text and the small numbers stay.
             self.entries.truncate(fixed);
-            self.entries.iter_mut().for_each(|e| (e.row, e.bits) = (UNKNOWN, [UNKNOWN; 2]));
+            self.entries.iter_mut().for_each(|e| (e.row, e.bits, e.memo) = (UNKNOWN, [UNKNOWN; 2], None));
             let last = &self.entries[fixed - 1];
             self.bytes.truncate((last.start + last.len) as usize);
             return;
@@ -108,6 +111,7 @@ impl Texts {
             bits: [UNKNOWN; 2],
             set: ByteSet::default(),
             has_set: false,
+            memo: None,
         };
         self.entries.push(entry);
         TextId(self.entries.len() as u32 - 1)
@@ -160,6 +164,16 @@ impl Texts {
         };
         self.cells[cell] = result.0 + 1;
         result
+    }
+
+    /// A text's number in a memo, if it has one.
+    #[inline]
+    pub(crate) fn memo(&mut self, id: TextId, memo: &mut Memo) -> Option<MemoId> {
+        let entry = self.entries.get_mut(id.0 as usize)?;
+        if entry.memo.is_none() {
+            entry.memo = Some(memo.of(&self.bytes[entry.start as usize..(entry.start + entry.len) as usize]));
+        }
+        entry.memo.flatten()
     }
 
     /// Whether an operator with these needs may match a text. `side` says which prefilter, `slot` which of its bits.

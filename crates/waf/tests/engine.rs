@@ -81,6 +81,31 @@ fn disruptive_actions_say_what_the_server_does() {
 }
 
 #[test]
+fn what_is_allowed_ends_where_it_says() {
+    let rules = rules(
+        "SecRule ARGS:a \"@streq all\" \"id:1,phase:1,allow,nolog\"
+         SecRule ARGS:a \"@streq request\" \"id:2,phase:1,allow:request,nolog\"
+         SecRule ARGS:a \"@streq phase\" \"id:3,phase:1,allow:phase,nolog\"
+         SecAction \"id:10,phase:1,pass,log\"
+         SecAction \"id:20,phase:2,pass,log\"
+         SecAction \"id:30,phase:3,pass,log\"
+         SecAction \"id:31,phase:3,pass,log\"
+         SecAction \"id:50,phase:5,pass,log\"",
+    );
+    let ask = |what: &str| {
+        let mut t = get(&rules, &format!("/?a={what}"));
+        t.response_headers(200, b"HTTP/1.1", []);
+        t.response_body_end();
+        t.logging(200);
+        ids(&t)
+    };
+    assert_eq!(ask("all"), [50]);
+    assert_eq!(ask("request"), [30, 31, 50]);
+    assert_eq!(ask("phase"), [20, 30, 31, 50]);
+    assert_eq!(ask("nothing"), [10, 20, 30, 31, 50]);
+}
+
+#[test]
 fn detection_only_logs_and_refuses_nothing() {
     let rules = rules("SecRuleEngine DetectionOnly\nSecRule ARGS \"@rx x\" \"id:1,phase:1,deny\"");
     let mut t = get(&rules, "/?a=x%0d%0aforged");
@@ -352,6 +377,10 @@ fn the_audit_log_is_a_line_of_json() {
     let details = &t["messages"][0]["details"];
     assert_eq!((details["ruleId"].as_str(), details["severity"].as_str()), (Some("1"), Some("CRITICAL")));
     assert_eq!((details["tags"][0].as_str(), t["producer"]["components"][0].as_str()), (Some("t/1"), Some("test/1")));
+
+    let json = &[("Content-Type", "application/json")];
+    let other = Ask { uri: "/", headers: json, body: b"{\"password\": \"secret\"}", ..Ask::default() }.run(&rules);
+    assert!(!other.audit_line("Ironweir").contains("secret"), "a body that cannot be searched is hidden");
 
     let mut plain = get(&rules, "/");
     plain.logging(200);

@@ -74,3 +74,39 @@ fn urlencoded_and_transformations() {
         (0..=40).for_each(|which| waf::fuzz::transform(which, text));
     });
 }
+
+#[test]
+fn operators_and_transformations_of_a_whole_transaction() {
+    let text = b"SecRuleEngine On\n\
+        SecRule ARGS \"@detectSQLi\" \"id:1,phase:1,pass,t:none,t:urlDecodeUni,multiMatch,capture\"\n\
+        SecRule ARGS \"@detectXSS\" \"id:2,phase:1,pass,t:none,t:htmlEntityDecode,t:jsDecode,t:cssDecode,multiMatch\"\n\
+        SecRule ARGS \"@rx (a|b|%)*(\\d+)$\" \"id:3,phase:1,pass,capture,t:replaceComments,t:cmdLine,t:normalizePathWin\"\n\
+        SecRule ARGS \"@verifyCC \\d{13,16}\" \"id:4,phase:1,pass,t:sqlHexDecode,t:base64DecodeExt,t:escapeSeqDecode\"\n";
+    let rules = waf::Rules::load(&[waf::Source { name: "test.conf", text }], &waf::Bundle::default()).expect("rules");
+    let rules = std::sync::Arc::new(rules);
+    let mut state = 0x1234_5678_9abc_def1;
+    let mut transaction = waf::Transaction::new(rules.clone(), None, waf::Now::default());
+    let mut ask = |value: &[u8]| {
+        transaction.recycle(rules.clone(), None, waf::Now::default());
+        transaction.uri(b"GET", &[b"/?a=", value].concat(), b"HTTP/1.1");
+        transaction.request_headers([]);
+        assert_eq!(transaction.fault(), None, "{}", String::from_utf8_lossy(value));
+    };
+    let seeds: [&[u8]; 4] = [
+        b"1' or '1'='1' union select /*!50000 a*/ from b -- x",
+        b"\"><svg/onload=alert(1) style=x><!--[if<a href='java&#115;cript:x'>",
+        b"%2527%u0041&#x41;\\u0041\\41 0x414243 4111111111111111",
+        b"e'\\'' $$a$$ q'(x)' @@v `n` 1e5.2 {d x} /*/*!*/",
+    ];
+    for seed in seeds {
+        let mut current = seed.to_vec();
+        for round in 0..3_000 {
+            current = mutated(if round % 8 == 0 { seed } else { &current }, &mut state);
+            ask(&current);
+        }
+    }
+    // Long ones of one kind take linear time: a quadratic one would not end here.
+    for unit in ["'", "\"", "/*", "<", "<a ", "--", "(", "1,", "a ", "\\", "`", "x=", "%", "$$", "&#"] {
+        ask(unit.repeat(60_000 / unit.len()).as_bytes());
+    }
+}

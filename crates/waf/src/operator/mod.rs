@@ -197,7 +197,7 @@ impl Operator {
 }
 
 impl Order {
-    fn holds(self, value: i64, parameter: i64) -> bool {
+    pub(crate) fn holds(self, value: i64, parameter: i64) -> bool {
         match self {
             Order::Eq => value == parameter,
             Order::Ge => value >= parameter,

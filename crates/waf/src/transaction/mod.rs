@@ -14,6 +14,7 @@ mod response;
 mod run;
 mod values;
 
+use crate::memo::Memo;
 use crate::names::CAPTURES;
 use crate::operator::rx::Scratch;
 use crate::rule::{Allow, PHASES, Processor, Sanitise};
@@ -165,6 +166,9 @@ pub struct Transaction {
     matching: Vec<Matched>,
     last: Option<Matched>,
     scratch: Option<Scratch>,
+    memo: Memo,
+    /// A value that matched was one that the rule leaves out.
+    was_excluded: bool,
     /// The operator's parameter with its macros filled in.
     parameter: Vec<u8>,
     request_body: Vec<u8>,
@@ -202,6 +206,8 @@ impl Transaction {
             matching: Vec::new(),
             last: None,
             scratch: None,
+            memo: Memo::default(),
+            was_excluded: false,
             parameter: Vec::new(),
             request_body: Vec::new(),
             response_body: Vec::new(),
@@ -215,6 +221,7 @@ impl Transaction {
             fault: None,
             status: 0,
         };
+        transaction.memo.reset(transaction.rules.rules.len());
         transaction.begin();
         transaction
     }
@@ -223,7 +230,9 @@ impl Transaction {
     pub fn recycle(&mut self, rules: Arc<Rules>, store: Option<Arc<dyn Store>>, now: Now) {
         if !Arc::ptr_eq(&rules, &self.rules) {
             self.scratch = None;
+            self.memo.reset(rules.rules.len());
         }
+        self.memo.make_room();
         self.tx.clear();
         self.tx.resize(rules.names.count(), NONE);
         self.switches = Switches::of(&rules);
@@ -409,7 +418,11 @@ impl Transaction {
         self.now.epoch_ms
     }
 
-    pub(crate) fn is_urlencoded(&self) -> bool {
-        self.switches.processor == Some(Processor::Urlencoded)
+    pub(crate) fn has_processor(&self, processor: Processor) -> bool {
+        self.switches.processor == Some(processor)
+    }
+
+    pub(crate) fn raw_body(&self) -> &[u8] {
+        &self.request_body
     }
 }

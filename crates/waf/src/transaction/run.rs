@@ -1,14 +1,15 @@
 //! Runs the rules of a phase. This is where the time goes: nothing here allocates for a rule that does not match.
 
 use super::{Fault, Item, Matched, Transaction};
+use crate::gate::Gate;
 use crate::limits::{MAX_EXHAUSTED, MAX_MATCHED_VARS, MAX_WORK};
 use crate::operator::rx::Found;
-use crate::operator::{Kind, NO_SPANS};
+use crate::operator::{Kind, NO_SPANS, number};
 use crate::rule::{Allow, Effect, Rule};
 use crate::rules::{Rules, side};
 use crate::select::{Select, Target};
 use crate::texts::{EMPTY, NONE, TextId};
-use crate::variable::{Single, Source};
+use crate::variable::{Collection, Single, Source};
 
 impl Transaction {
     /// Runs the rules of a phase, once.
@@ -24,19 +25,39 @@ impl Transaction {
         if allowed {
             return;
         }
-        self.switches.allow = self.switches.allow.filter(|a| *a != Allow::Phase);
+        // What was allowed ends here: the phase, or all of the request.
+        self.switches.allow = None;
         let rules = self.rules.clone();
         let list = &rules.phases[phase];
+        // Rules set no values of collections but of `ENV`, which counts as filled.
+        let filled = self.lists.iter().enumerate().filter(|(_, list)| !list.is_empty());
+        let filled = filled.fold(1_u16 << Collection::Env as u16, |bits, (at, _)| bits | 1 << at);
         let mut at = 0;
         while let Some(first) = list.get(at) {
             at += 1;
-            if self.is_removed(*first) || !self.chain(&rules, *first as usize) {
+            if self.is_shut(rules.gates[*first as usize], filled)
+                || self.is_removed(*first)
+                || !self.chain(&rules, *first as usize)
+            {
                 continue;
             }
             let rule = &rules.rules[*first as usize];
             at = rule.skip_to.map_or(at + rule.skip as usize, |to| to as usize);
             if self.is_over() || self.switches.allow.is_some() {
                 return;
+            }
+        }
+    }
+
+    /// Whether a rule cannot match, from what is known without looking at it.
+    #[inline]
+    fn is_shut(&self, gate: Gate, filled: u16) -> bool {
+        match gate {
+            Gate::Open => false,
+            Gate::Values(collections) => collections & filled == 0,
+            Gate::Number { slot, than, order, negated } => {
+                let value = self.tx[slot as usize];
+                value == NONE || order.holds(number(self.texts.get(value)), i64::from(than)) == negated
             }
         }
     }
@@ -155,6 +176,36 @@ impl Transaction {
         parameter: &[u8],
     ) -> bool {
         let rule = &rules.rules[at];
+        let from_outside = matches!(target.source, Source::Values(_) | Source::Names(_) | Source::Single(_));
+        if !rule.is_plain || !from_outside || target.count {
+            return self.value_anew(rules, at, target, name, value, parameter);
+        }
+        let memo = self.texts.memo(value, &mut self.memo);
+        if memo.is_some_and(|id| self.memo.is_clear(id, at)) {
+            return false;
+        }
+        self.was_excluded = false;
+        let matches = self.value_anew(rules, at, target, name, value, parameter);
+        if let Some(id) = memo
+            && !matches
+            && !self.was_excluded
+            && self.fault.is_none()
+        {
+            self.memo.clear(id, at);
+        }
+        matches
+    }
+
+    fn value_anew(
+        &mut self,
+        rules: &Rules,
+        at: usize,
+        target: &Target,
+        name: TextId,
+        value: TextId,
+        parameter: &[u8],
+    ) -> bool {
+        let rule = &rules.rules[at];
         let Some(stages) = &rule.stages else {
             let text = self.texts.transformed(rules, value, rule.chain);
             return self.ask(rules, at, target, name, text, parameter);
@@ -204,7 +255,11 @@ impl Transaction {
         }
         // A value that cannot be judged counts as what the rule looks for, whichever way it asks: only an attack is made so.
         let matches = found == Found::Exhausted || (found == Found::Yes) != rule.operator.negated;
-        if !matches || self.excluded(at, target, name) {
+        if !matches {
+            return false;
+        }
+        if self.excluded(at, target, name) {
+            self.was_excluded = true;
             return false;
         }
         if rule.capture && found == Found::Yes {

@@ -148,15 +148,22 @@ pub(super) fn remove_comments(input: &[u8], out: &mut Vec<u8>) -> bool {
 
 /// Drops the marks of comments and keeps what they hold.
 pub(super) fn remove_comment_marks(input: &[u8], out: &mut Vec<u8>) -> bool {
-    const MARKS: [&[u8]; 6] = [b"/*", b"*/", b"<!--", b"-->", b"--", b"#"];
     let mut rest = input;
-    while let Some(first) = rest.first() {
-        if let Some(mark) = MARKS.iter().find(|mark| rest.starts_with(mark)) {
-            rest = &rest[mark.len()..];
-        } else {
-            out.push(*first);
-            rest = &rest[1..];
+    while let Some(at) = rest.iter().position(|b| matches!(b, b'/' | b'*' | b'<' | b'-' | b'#')) {
+        out.extend_from_slice(&rest[..at]);
+        rest = &rest[at..];
+        let mark = match rest {
+            [b'<', b'!', b'-', b'-', ..] => 4,
+            [b'-', b'-', b'>', ..] => 3,
+            [b'/', b'*', ..] | [b'*', b'/', ..] | [b'-', b'-', ..] => 2,
+            [b'#', ..] => 1,
+            _ => 0,
+        };
+        if mark == 0 {
+            out.push(rest[0]);
         }
+        rest = &rest[mark.max(1)..];
     }
+    out.extend_from_slice(rest);
     out.len() != input.len()
 }

@@ -10,6 +10,7 @@ mod request;
 use ftw::Stage;
 use request::{Seen, judge};
 use std::sync::Arc;
+use waf::{Now, Transaction};
 
 /// What the suite's authors ask of an engine: `tests/regression/README.md` of the Core Rule Set.
 const SETUP: &str = r#"
@@ -60,6 +61,8 @@ fn the_core_rule_set_passes_its_own_tests() {
     let Some(folder) = module::folder() else { return };
     let rules = Arc::new(module::rules(&folder, SETUP));
     let bare = Arc::new(module::rules(&folder, SETUP).without_prefilter());
+    let mut transaction = Transaction::new(rules.clone(), None, Now::default());
+    let mut other = Transaction::new(bare.clone(), None, Now::default());
     let mut files: Vec<_> = Vec::new();
     for group in std::fs::read_dir(folder.join("tests")).expect("the tests").flatten() {
         if group.path().is_dir() {
@@ -76,8 +79,13 @@ fn the_core_rule_set_passes_its_own_tests() {
             if only.as_ref().is_some_and(|o| !stage.name.starts_with(o.as_str())) {
                 continue;
             }
-            let seen = judge(&rules, &stage.request);
-            assert_eq!(seen.ids, judge(&bare, &stage.request).ids, "{}: with and without the prefilter", stage.name);
+            let seen = judge(&mut transaction, &rules, &stage.request);
+            assert_eq!(
+                seen.ids,
+                judge(&mut other, &bare, &stage.request).ids,
+                "{}: with and without the prefilter",
+                stage.name
+            );
             let complaint = complaint(&stage, &seen);
             if only.is_some() {
                 println!("{}\n{}\n{}\n", stage.name, String::from_utf8_lossy(&stage.request), seen.log);

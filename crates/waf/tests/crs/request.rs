@@ -68,8 +68,8 @@ fn unchunked(mut body: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Runs a request and its answer through a transaction.
-pub(crate) fn judge(rules: &Arc<Rules>, bytes: &[u8]) -> Seen {
+/// Runs a request and its answer through a transaction that was used before: what it remembers of values must not matter.
+pub(crate) fn judge(transaction: &mut Transaction, rules: &Arc<Rules>, bytes: &[u8]) -> Seen {
     let parsed = RequestParser::default().parse(bytes, &Default::default(), &mut RequestHead::default());
     let head = cut(bytes);
     let header =
@@ -90,7 +90,7 @@ pub(crate) fn judge(rules: &Arc<Rules>, bytes: &[u8]) -> Seen {
         || hosts().count() != 1 && head.line[2] == b"HTTP/1.1";
 
     let now = Now { epoch_ms: 1_700_000_000_000, utc_offset_s: 0 };
-    let mut transaction = Transaction::new(rules.clone(), None, now);
+    transaction.recycle(rules.clone(), None, now);
     transaction.unique_id(b"f0e1d2c3b4a59687");
     transaction.connection(&Connection {
         client: "127.0.0.1".parse().ok(),
