@@ -54,11 +54,18 @@ fn carries(v6: bool, mode: &str, more: &str, gateway: Gateway) {
     until_it_works(&mut client, host);
     let opened = client.names(&format!("open 40 {host} 80"));
     let count = spread(&opened);
-    assert_eq!(count.keys().map(String::as_str).collect::<BTreeSet<_>>(), BTreeSet::from(["r1", "r2", "r3", "r4"]), "{count:?}");
+    assert_eq!(
+        count.keys().map(String::as_str).collect::<BTreeSet<_>>(),
+        BTreeSet::from(["r1", "r2", "r3", "r4"]),
+        "{count:?}"
+    );
     assert_eq!(client.names("talk"), opened, "every connection is with the server it began with");
     assert_eq!(client.ask("big 2000000"), 2_000_000);
     let list = lab.table("lb1", &[]);
-    assert!(list.contains(&format!("TCP  {} mh", if v6 { format!("[{host}]:80") } else { format!("{host}:80") })), "{list}");
+    assert!(
+        list.contains(&format!("TCP  {} mh", if v6 { format!("[{host}]:80") } else { format!("{host}:80") })),
+        "{list}"
+    );
     assert_eq!(list.matches("  -> ").count(), 5, "four real servers under their heading\n{list}");
     let stats = lab.table("lb1", &["--stats"]);
     assert!(stats.contains("<75"), "{stats}");
@@ -173,7 +180,9 @@ fn a_connection_that_was_idle_for_too_long_is_reset_at_both_ends() {
     let name = client.names(&format!("open 1 {SERVICE4} 80"))[0].clone();
     let idle_for_too_long = wait(|| {
         let table = lab.table("lb1", &["--connections"]);
-        let idle = |line: &str| line.contains("ESTABLISHED") && line.split_whitespace().nth(1).is_some_and(|idle| idle >= "00:03");
+        let idle = |line: &str| {
+            line.contains("ESTABLISHED") && line.split_whitespace().nth(1).is_some_and(|idle| idle >= "00:03")
+        };
         table.lines().any(idle)
     });
     assert!(idle_for_too_long);

@@ -133,11 +133,16 @@ impl Lab {
             let done = Command::new("ip").args(["netns", "add", &self.name(host)]).status().unwrap();
             assert!(done.success());
             self.on(host, "ip link set lo up");
-            for (file, value) in [("ipv4/ip_forward", 1), ("ipv6/conf/all/forwarding", 1), ("ipv6/conf/default/accept_dad", 0)] {
+            for (file, value) in
+                [("ipv4/ip_forward", 1), ("ipv6/conf/all/forwarding", 1), ("ipv6/conf/default/accept_dad", 0)]
+            {
                 self.on(host, &format!("sysctl -q -w net.{}={value}", file.replace('/', ".")));
             }
         }
-        self.batch("router", "link add front type bridge mcast_snooping 0\nlink add back type bridge mcast_snooping 0\n");
+        self.batch(
+            "router",
+            "link add front type bridge mcast_snooping 0\nlink add back type bridge mcast_snooping 0\n",
+        );
         self.join("client", "eth0", 2, 2, None);
         for (n, host) in [(11, "lb1"), (12, "lb2")] {
             self.join(host, "front", 0, n, Some("front"));
@@ -199,7 +204,9 @@ impl Lab {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let (send, lines) = channel();
         let output = child.stdout.take().unwrap();
-        std::thread::spawn(move || BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
+        std::thread::spawn(move || {
+            BufReader::new(output).lines().map_while(Result::ok).try_for_each(|line| send.send(line))
+        });
         let inside = Inside { id: child.id(), lines, input: child.stdin.take() };
         self.children.push(child);
         inside

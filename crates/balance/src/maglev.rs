@@ -36,7 +36,8 @@ impl Maglev {
         let mut named: Vec<(&[u8], u32, u32)> =
             (0u32..).zip(peers).map(|(peer, (name, weight))| (name, peer, weight)).filter(|p| p.2 > 0).collect();
         named.sort_unstable();
-        let mut lists: Vec<List> = named.iter().map(|(name, peer, weight)| List::new(name, *peer, *weight, slots)).collect();
+        let mut lists: Vec<List> =
+            named.iter().map(|(name, peer, weight)| List::new(name, *peer, *weight, slots)).collect();
         Maglev { slots: fill(&mut lists, slots) }
     }
 

@@ -105,7 +105,7 @@ struct flow {
 	struct addr src, dst;
 	__u16 sport, dport;
 	__u32 real;
-	__u64 last; /* CLOCK_MONOTONIC, ns */
+	__u64 last; /* CLOCK_MONOTONIC_COARSE, ns */
 	__u16 service;
 	__u8 mode;
 	__u8 kind;

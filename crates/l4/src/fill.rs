@@ -5,7 +5,9 @@ use crate::kernel::{Maps, chain};
 use crate::layout::{
     Addr, Back, BackKey, Field, Port, QuicKey, RING_SLOTS, Real, Service, ServiceKey, choice, real_flag, service_flag,
 };
-use crate::plan::{Choice, Mode, Plan, Protocol, REALS_MAX, RealServer, RealState, SERVICES_MAX, SOURCES_MAX, VirtualServer};
+use crate::plan::{
+    Choice, Mode, Plan, Protocol, REALS_MAX, RealServer, RealState, SERVICES_MAX, SOURCES_MAX, VirtualServer,
+};
 use crate::ring::{self, Member};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -144,7 +146,8 @@ impl State {
 
     /// The service's real servers, and those that left it without new flows. Answers who gets new ones.
     fn put_reals(&mut self, maps: &mut Maps, service: &VirtualServer, id: u32) -> Result<Vec<Member>, String> {
-        let wanted: HashSet<(Addr, Port)> = service.reals.iter().map(|r| (r.address.ip().into(), Port(r.address.port()))).collect();
+        let wanted: HashSet<(Addr, Port)> =
+            service.reals.iter().map(|r| (r.address.ip().into(), Port(r.address.port()))).collect();
         for index in 0..self.reals.len() {
             let mut real = self.reals[index];
             if !is_free(&real) && real.service == id && !wanted.contains(&(real.addr, real.port)) {
@@ -157,7 +160,11 @@ impl State {
             let index = match self.find_real(id, server) {
                 Some(index) => index,
                 None => {
-                    let index = self.reals.iter().position(is_free).ok_or_else(|| format!("more than {REALS_MAX} real servers"))?;
+                    let index = self
+                        .reals
+                        .iter()
+                        .position(is_free)
+                        .ok_or_else(|| format!("more than {REALS_MAX} real servers"))?;
                     maps.active.set(index as u32, 0, 0).map_err(|e| chain(&e))?;
                     clear_counters(maps, index as u32)?;
                     index
@@ -262,7 +269,8 @@ fn same_entries<K: aya::Pod + Eq + std::hash::Hash, V: aya::Pod + PartialEq>(
 /// A real server that gets a number begins at zero.
 pub(crate) fn clear_counters(maps: &mut Maps, index: u32) -> Result<(), String> {
     let count = maps.counters.get(&index, 0).map_err(|e| chain(&e))?.len();
-    let zero = aya::maps::PerCpuValues::try_from(vec![[0; crate::layout::Counters::SIZE]; count]).map_err(|e| e.to_string())?;
+    let zero = aya::maps::PerCpuValues::try_from(vec![[0; crate::layout::Counters::SIZE]; count])
+        .map_err(|e| e.to_string())?;
     maps.counters.set(index, zero, 0).map_err(|e| chain(&e))
 }
 

@@ -112,8 +112,12 @@ impl Keeper {
 
     /// Counts flows anew, since the program does not see all ends, and takes out what has ended.
     fn sweep(&mut self, maps: &mut Maps) -> Result<(), String> {
-        let services: Vec<Service> =
-            maps.services.iter().map(|s| s.map(|s| Service::decode(&s))).collect::<Result<_, _>>().map_err(|e| chain(&e))?;
+        let services: Vec<Service> = maps
+            .services
+            .iter()
+            .map(|s| s.map(|s| Service::decode(&s)))
+            .collect::<Result<_, _>>()
+            .map_err(|e| chain(&e))?;
         let now = now_ns();
         let (mut live, mut there) = (HashMap::<u32, u64>::new(), HashMap::<u32, u64>::new());
         let mut over = Vec::new();
@@ -125,7 +129,13 @@ impl Keeper {
             let limit = services.get(usize::from(flow.service)).filter(|s| s.used == 1).map_or(0, |s| s.idle_ns);
             let limit = if limit == 0 { Duration::MAX } else { Duration::from_nanos(limit) };
             let ended = flow.state & flow_state::CLOSED != 0 && flow.state & flow_state::DEAD == 0;
-            let keep = if ended { ENDED } else if proto == 17 { limit } else { limit.saturating_add(TOMBSTONE) };
+            let keep = if ended {
+                ENDED
+            } else if proto == 17 {
+                limit
+            } else {
+                limit.saturating_add(TOMBSTONE)
+            };
             if idle > keep {
                 over.push(key);
                 continue;
@@ -230,7 +240,14 @@ mod tests {
     fn a_reset_has_right_checksums() {
         for (src, dst, head) in [("10.9.0.1", "10.9.1.2", 20), ("fd00::1", "fd00::2", 40)] {
             let (src, dst): (IpAddr, IpAddr) = (src.parse().unwrap(), dst.parse().unwrap());
-            let event = ResetEvent { src: src.into(), dst: dst.into(), sport: Port(80), dport: Port(40000), seq: [1, 2, 3, 4], ack: [5; 4] };
+            let event = ResetEvent {
+                src: src.into(),
+                dst: dst.into(),
+                sport: Port(80),
+                dport: Port(40000),
+                seq: [1, 2, 3, 4],
+                ack: [5; 4],
+            };
             let packet = reset_packet(&event, src, dst);
             assert_eq!(packet.len(), head + 20);
             let addresses = if head == 20 { &packet[12..20] } else { &packet[8..40] };

@@ -2,8 +2,8 @@
 //! the process: packets go on while nobody runs, and the next process finds flows as they are.
 
 use crate::layout::{
-    Back, BackKey, Counters, Flow, FlowKey, FragmentKey, Addr, Field, QuicKey, RING_SLOTS, Real, Service, ServiceKey, AffinityKey,
-    Affinity,
+    Addr, Affinity, AffinityKey, Back, BackKey, Counters, Field, Flow, FlowKey, FragmentKey, QuicKey, RING_SLOTS, Real,
+    Service, ServiceKey,
 };
 use crate::plan::{Plan, REALS_MAX, SERVICES_MAX, SOURCES_MAX};
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
@@ -164,7 +164,7 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, String> {
     program.try_into().map_err(|e| chain(&e))
 }
 
-/// The programs for the other ends, not yet loaded: `ironweir_decap`, `ironweir_pass`, `ironweir_drop`.
+/// The programs for the other ends, not yet loaded: `ironweir_decap` and `ironweir_pass`.
 pub fn others() -> Result<Ebpf, String> {
     Ebpf::load(OTHERS).map_err(|e| chain(&e))
 }
@@ -174,7 +174,8 @@ pub fn memory(maps: &Maps) -> Option<u64> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fdinfo") else { return None };
     let wanted = format!("max_entries:\t{}", maps.flow_room);
     let text = |e: std::fs::DirEntry| std::fs::read_to_string(e.path()).ok();
-    let found = folder.flatten().filter_map(text).find(|text| text.contains("map_type:\t9\n") && text.contains(&wanted))?;
+    let found =
+        folder.flatten().filter_map(text).find(|text| text.contains("map_type:\t9\n") && text.contains(&wanted))?;
     found.lines().find_map(|line| line.strip_prefix("memlock:")?.trim().parse().ok())
 }
 
@@ -248,7 +249,8 @@ fn make_folder(folder: &Path) -> Result<(), String> {
     let kind = rustix::fs::statfs(&existing).map_err(|e| problem(&existing, e.into()))?.f_type;
     if kind as i64 != BPF_FS_MAGIC {
         std::fs::create_dir_all(top).map_err(|e| problem(top, e))?;
-        rustix::mount::mount(c"bpf", top, c"bpf", rustix::mount::MountFlags::empty(), None).map_err(|e| problem(top, e.into()))?;
+        rustix::mount::mount(c"bpf", top, c"bpf", rustix::mount::MountFlags::empty(), None)
+            .map_err(|e| problem(top, e.into()))?;
     }
     std::fs::create_dir_all(folder).map_err(|e| problem(folder, e))
 }

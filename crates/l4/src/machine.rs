@@ -12,14 +12,19 @@ pub fn problems(plan: &Plan) -> Vec<String> {
         }
     }
     for (v6, file) in [(false, "/proc/sys/net/ipv4/ip_forward"), (true, "/proc/sys/net/ipv6/conf/all/forwarding")] {
-        let wanted = plan.services.iter().any(|s| s.address.is_ipv6() == v6 || s.reals.iter().any(|r| r.address.is_ipv6() == v6));
+        let wanted = plan
+            .services
+            .iter()
+            .any(|s| s.address.is_ipv6() == v6 || s.reals.iter().any(|r| r.address.is_ipv6() == v6));
         if wanted && std::fs::read_to_string(file).is_ok_and(|text| text.trim() == "0") {
             found.push(format!("the kernel's routes are asked only while it forwards: echo 1 > {file}"));
         }
     }
     for service in plan.services.iter().filter(|s| s.mode == Mode::FullNat) {
         let foreign = service.sources.iter().filter(|a| !is_ours(**a));
-        found.extend(foreign.map(|a| format!("{}: source {a} is no address of this machine (see: ip addr)", service.address)));
+        found.extend(
+            foreign.map(|a| format!("{}: source {a} is no address of this machine (see: ip addr)", service.address)),
+        );
     }
     let foreign = plan.tunnel_sources.iter().filter(|a| !is_ours(**a));
     found.extend(foreign.map(|a| format!("tunnel source {a} is no address of this machine (see: ip addr)")));

@@ -265,7 +265,8 @@ impl VirtualServer {
                 found.push(format!("real server {at} needs an address and a port"));
             }
             if !self.mode.rewrites() && at.port() != self.address.port() {
-                found.push(format!("real server {at}: this mode keeps the port, so it must be {}", self.address.port()));
+                found
+                    .push(format!("real server {at}: this mode keeps the port, so it must be {}", self.address.port()));
             }
             if matches!(self.mode, Mode::Ipip | Mode::Gue) && plan.tunnel_source(at.is_ipv6()).is_none() {
                 found.push(format!("real server {at}: \"tunnel_sources\" has no address of its family"));
@@ -282,7 +283,6 @@ impl VirtualServer {
         Duration::from_secs(self.idle_s)
     }
 }
-
 
 #[cfg(test)]
 mod tests {

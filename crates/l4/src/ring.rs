@@ -64,7 +64,11 @@ mod tests {
     use super::*;
 
     fn members(weights: &[u32]) -> Vec<Member> {
-        let member = |(i, weight): (usize, &u32)| Member { index: 10 + i as u32, name: format!("10.0.0.{i}:80"), weight: *weight };
+        let member = |(i, weight): (usize, &u32)| Member {
+            index: 10 + i as u32,
+            name: format!("10.0.0.{i}:80"),
+            weight: *weight,
+        };
         weights.iter().enumerate().map(member).collect()
     }
 

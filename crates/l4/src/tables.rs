@@ -2,7 +2,10 @@
 //! works whoever runs the balancer, and after its death.
 
 use crate::kernel::{Maps, chain};
-use crate::layout::{Addr, Counters, EVENTS, Flow, FlowKey, Port, Real, SIZE_BOUNDS, Service, choice, flow_kind, flow_state, service_flag};
+use crate::layout::{
+    Addr, Counters, EVENTS, Flow, FlowKey, Port, Real, SIZE_BOUNDS, Service, choice, flow_kind, flow_state,
+    service_flag,
+};
 use crate::plan::Mode;
 use std::collections::HashMap;
 use std::fmt::Write;
@@ -61,7 +64,8 @@ impl Look {
         }
         for (index, bytes) in (0u32..).zip(maps.reals.iter()) {
             let value = Real::decode(&bytes.map_err(|e| chain(&e))?);
-            let Some(service) = services.iter_mut().find(|s| s.id == value.service && value.addr != Addr::default()) else {
+            let Some(service) = services.iter_mut().find(|s| s.id == value.service && value.addr != Addr::default())
+            else {
                 continue;
             };
             let active = maps.active.get(&index, 0).map_err(|e| chain(&e))?;
@@ -128,7 +132,9 @@ pub fn stats(look: &Look) -> String {
     let mut text = format!(
         "{HEAD}Prot LocalAddress:Port               Conns   InPkts  OutPkts  InBytes OutBytes\n  -> RemoteAddress:Port\n"
     );
-    let row = |c: &Counters| format!("{:>8} {:>8} {:>8} {:>8} {:>8}", c.flows, c.in_packets, c.out_packets, c.in_bytes, c.out_bytes);
+    let row = |c: &Counters| {
+        format!("{:>8} {:>8} {:>8} {:>8} {:>8}", c.flows, c.in_packets, c.out_packets, c.in_bytes, c.out_bytes)
+    };
     for service in &look.services {
         let v = &service.value;
         let _ = writeln!(text, "{}  {:<28} {}", protocol(v.proto), socket(v.addr, v.port), row(&service.counters()));
@@ -160,8 +166,9 @@ pub fn stats(look: &Look) -> String {
 
 /// As `ipvsadm -Ln --rate`: what came between two looks, for a second.
 pub fn rate(before: &Look, after: &Look, between: Duration) -> String {
-    let mut text =
-        format!("{HEAD}Prot LocalAddress:Port                 CPS    InPPS   OutPPS    InBPS   OutBPS\n  -> RemoteAddress:Port\n");
+    let mut text = format!(
+        "{HEAD}Prot LocalAddress:Port                 CPS    InPPS   OutPPS    InBPS   OutBPS\n  -> RemoteAddress:Port\n"
+    );
     let seconds = between.as_secs_f64().max(0.001);
     let row = |new: &Counters, old: &Counters| {
         let of = |a: u64, b: u64| (a.saturating_sub(b) as f64 / seconds).round();
@@ -178,9 +185,11 @@ pub fn rate(before: &Look, after: &Look, between: Duration) -> String {
         let v = &service.value;
         let old = before.services.iter().find(|s| s.id == service.id);
         let sum = old.map(ServiceLook::counters).unwrap_or_default();
-        let _ = writeln!(text, "{}  {:<28} {}", protocol(v.proto), socket(v.addr, v.port), row(&service.counters(), &sum));
+        let _ =
+            writeln!(text, "{}  {:<28} {}", protocol(v.proto), socket(v.addr, v.port), row(&service.counters(), &sum));
         for r in &service.reals {
-            let was = old.and_then(|s| s.reals.iter().find(|o| o.index == r.index)).map(|o| o.counters).unwrap_or_default();
+            let was =
+                old.and_then(|s| s.reals.iter().find(|o| o.index == r.index)).map(|o| o.counters).unwrap_or_default();
             let _ = writeln!(text, "  -> {:<28} {}", socket(r.value.addr, r.value.port), row(&r.counters, &was));
         }
     }
@@ -192,7 +201,9 @@ pub fn connections(maps: &Maps) -> Result<String, String> {
     let reals: Vec<Real> =
         maps.reals.iter().map(|r| r.map(|r| Real::decode(&r))).collect::<Result<_, _>>().map_err(|e| chain(&e))?;
     let now = now_ns();
-    let mut text = "IPVS connection entries\npro idle   state       source                 virtual                destination\n".to_owned();
+    let mut text =
+        "IPVS connection entries\npro idle   state       source                 virtual                destination\n"
+            .to_owned();
     for entry in maps.flows.iter().take(CONNECTIONS_MAX) {
         // One that goes while we look is none.
         let Ok((key, flow)) = entry else { continue };
@@ -208,7 +219,13 @@ pub fn connections(maps: &Maps) -> Result<String, String> {
         };
         let (from, to) = (socket(key.src, key.sport), socket(key.dst, key.dport));
         let at = socket(real.addr, real.port);
-        let _ = writeln!(text, "{} {:02}:{:02}  {state:<11} {from:<22} {to:<22} {at}", protocol(key.proto), idle / 60, idle % 60);
+        let _ = writeln!(
+            text,
+            "{} {:02}:{:02}  {state:<11} {from:<22} {to:<22} {at}",
+            protocol(key.proto),
+            idle / 60,
+            idle % 60
+        );
     }
     Ok(text)
 }

@@ -88,7 +88,9 @@ impl Generator {
             let at = self.random.below(self.known.len());
             let tuple = self.known[at];
             match model.flows.get(&tuple) {
-                Some(entry) if self.random.one_in(2) && entry.kind != Kind::Stranger => return Some(turned(&entry.becomes)),
+                Some(entry) if self.random.one_in(2) && entry.kind != Kind::Stranger => {
+                    return Some(turned(&entry.becomes));
+                }
                 Some(_) => return Some(tuple),
                 None => drop(self.known.swap_remove(at)),
             }
@@ -218,7 +220,9 @@ impl Generator {
     /// About a packet that we, or the stack, have sent; or about none.
     fn error(&mut self, model: &Model) -> Vec<u8> {
         let about = match self.some_flow(model) {
-            Some(t) if !self.random.one_in(6) => model.flows.get(&t).map_or(t, |e| if self.random.one_in(2) { e.becomes } else { turned(&t) }),
+            Some(t) if !self.random.one_in(6) => {
+                model.flows.get(&t).map_or(t, |e| if self.random.one_in(2) { e.becomes } else { turned(&t) })
+            }
             _ => turned(&self.client(model)),
         };
         let v6 = about.src.is_ipv6();
@@ -233,14 +237,24 @@ impl Generator {
                 dst: real.ip(),
                 sport: 0xc001,
                 dport: 6080,
-                proto: if gue { 17 } else if v6 { 41 } else { 4 },
+                proto: if gue {
+                    17
+                } else if v6 {
+                    41
+                } else {
+                    4
+                },
             };
             let body = if gue { [&[0xc0, 1, 0x17, 0xc0, 0, 0, 0, 0][..], &quoted].concat() } else { quoted };
             quoted = frame(self.own, GATEWAY, &outer, 60, &body).split_off(14);
         }
         let v6 = quoted[0] >> 4 == 6;
         quoted.truncate(self.random.of(if v6 { &[548, 548, 88, 48, 40] } else { &[548, 548, 68, 28, 20] }));
-        let kind: [u8; 2] = if v6 { self.random.of(&[[2, 0], [2, 0], [1, 4], [3, 0], [128, 0]]) } else { self.random.of(&[[3, 4], [3, 4], [3, 1], [11, 0], [8, 0]]) };
+        let kind: [u8; 2] = if v6 {
+            self.random.of(&[[2, 0], [2, 0], [1, 4], [3, 0], [128, 0]])
+        } else {
+            self.random.of(&[[3, 4], [3, 4], [3, 1], [11, 0], [8, 0]])
+        };
         let mtu = self.random.of(&[1400u16, 1300, 1280, 1000, 100]);
         let body = [&kind[..], &[0, 0, 0, 0], &mtu.to_be_bytes(), &quoted].concat();
         let dst = if v6 { ip(&quoted[8..24]) } else { ip(&quoted[12..16]) };
@@ -267,7 +281,11 @@ impl Generator {
                     // Headers are where it matters.
                     let reach = frame.len().min(120);
                     let at = self.random.below(reach);
-                    frame[at] = if self.random.one_in(2) { self.random.next() as u8 } else { frame[at] ^ (1 << self.random.below(8)) };
+                    frame[at] = if self.random.one_in(2) {
+                        self.random.next() as u8
+                    } else {
+                        frame[at] ^ (1 << self.random.below(8))
+                    };
                 }
             }
         }

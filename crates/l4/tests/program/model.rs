@@ -151,7 +151,17 @@ fn parse(b: &[u8]) -> Option<Packet> {
     let room = b.len() - ETH;
     let nobody = Tuple { src: [0; 4].into(), dst: [0; 4].into(), sport: 0, dport: 0, proto: 0 };
     let mut p = Packet {
-        tuple: nobody, v6: false, l4: 0, length: 0, flags: 0, ttl: 0, tos: 0, dont: false, id: [0; 4], first: false, later: false,
+        tuple: nobody,
+        v6: false,
+        l4: 0,
+        length: 0,
+        flags: 0,
+        ttl: 0,
+        tos: 0,
+        dont: false,
+        id: [0; 4],
+        first: false,
+        later: false,
     };
     match be16(b, 12) {
         0x0800 => {
@@ -397,7 +407,8 @@ impl Model {
         match self.plan.services[service].choice {
             Choice::LeastConn => {
                 let load = |r: &&u32| {
-                    let (real, n) = (&reals[**r as usize], self.active.get(&(service, **r as usize)).copied().unwrap_or(0));
+                    let (real, n) =
+                        (&reals[**r as usize], self.active.get(&(service, **r as usize)).copied().unwrap_or(0));
                     (real.full, (n + 1) as f64 / f64::from(real.weight))
                 };
                 ring.iter().min_by(|a, b| load(a).partial_cmp(&load(b)).unwrap()).map(|r| *r as usize)
@@ -441,7 +452,8 @@ impl Model {
             let own = self.take_source(service, &p.tuple, &becomes).ok_or(Verdict::Drop)?;
             (becomes.src, becomes.sport) = own;
         }
-        let entry = Entry { kind: Kind::Forward, becomes, service, real, fin: false, closed: false, dead: false, idle: false };
+        let entry =
+            Entry { kind: Kind::Forward, becomes, service, real, fin: false, closed: false, dead: false, idle: false };
         self.insert_back(&entry, &p.tuple);
         self.flows.insert(p.tuple, entry);
         *self.active.entry((service, real)).or_default() += 1;
@@ -487,7 +499,9 @@ impl Model {
     }
 
     fn adopt_return(&mut self, p: &Packet) -> bool {
-        let is = |s: &VirtualServer, at| s.mode == Mode::Nat && s.protocol.number() == p.tuple.proto && s.reals.iter().any(|r| r.address == at);
+        let is = |s: &VirtualServer, at| {
+            s.mode == Mode::Nat && s.protocol.number() == p.tuple.proto && s.reals.iter().any(|r| r.address == at)
+        };
         let at = (p.tuple.src, p.tuple.sport).into();
         let services: Vec<usize> = (0..self.plan.services.len()).filter(|i| is(&self.plan.services[*i], at)).collect();
         let [service] = services[..] else { return false };
@@ -496,9 +510,16 @@ impl Model {
             return false;
         }
         let real = s.reals.iter().position(|r| r.address == at).unwrap();
-        let key = Tuple { src: p.tuple.dst, dst: s.address.ip(), sport: p.tuple.dport, dport: s.address.port(), proto: p.tuple.proto };
+        let key = Tuple {
+            src: p.tuple.dst,
+            dst: s.address.ip(),
+            sport: p.tuple.dport,
+            dport: s.address.port(),
+            proto: p.tuple.proto,
+        };
         let becomes = turned(&p.tuple);
-        let mut entry = Entry { kind: Kind::Forward, becomes, service, real, fin: false, closed: false, dead: false, idle: false };
+        let mut entry =
+            Entry { kind: Kind::Forward, becomes, service, real, fin: false, closed: false, dead: false, idle: false };
         if p.tuple.proto == TCP && p.flags & SYN != 0 {
             if p.flags & ACK != 0 {
                 entry.kind = Kind::Stranger;
@@ -508,7 +529,9 @@ impl Model {
             return false;
         }
         match self.flows.get(&key) {
-            Some(there) if there.real != real || there.service != service || there.kind != Kind::Forward => return false,
+            Some(there) if there.real != real || there.service != service || there.kind != Kind::Forward => {
+                return false;
+            }
             Some(_) => {}
             None => {
                 self.flows.insert(key, entry.clone());
@@ -572,7 +595,13 @@ impl Model {
             let inner = out.split_off(ETH);
             out[12..14].copy_from_slice(if real.is_ipv6() { &[0x86, 0xdd] } else { &[8, 0] });
             let source = self.plan.tunnel_source(real.is_ipv6()).unwrap();
-            let next = if s.mode == Mode::Gue { UDP } else if p.v6 { 41 } else { 4 };
+            let next = if s.mode == Mode::Gue {
+                UDP
+            } else if p.v6 {
+                41
+            } else {
+                4
+            };
             let carried = p.length + if s.mode == Mode::Gue { 8 } else { 0 };
             out.extend(ip_header(source, real, next, carried, p.tos));
             if s.mode == Mode::Gue {
@@ -647,7 +676,16 @@ impl Model {
                 if s.mode.rewrites() {
                     (becomes.dst, becomes.dport) = (s.reals[real].address.ip(), s.reals[real].address.port());
                 }
-                Entry { kind: Kind::Forward, becomes, service, real, fin: false, closed: false, dead: false, idle: false }
+                Entry {
+                    kind: Kind::Forward,
+                    becomes,
+                    service,
+                    real,
+                    fin: false,
+                    closed: false,
+                    dead: false,
+                    idle: false,
+                }
             }
         };
         if p.ttl <= 1 {
