@@ -2,6 +2,8 @@
 //! where another clang, or none, is installed: the code that another version generates differs, and the program that is shipped
 //! is the one that was tested.
 
+#![allow(clippy::unwrap_used)]
+
 use std::path::Path;
 use std::process::Command;
 
