@@ -1,7 +1,8 @@
 """The ends of connections in the tests of layer 4: `serve NAME FAMILY PORT` greets and echoes, `ask` does what standard input says.
 
 Commands, each answered by a line of JSON: `open N HOST PORT` opens connections and keeps them; `talk` says a word on each and
-reports who answered, or how it failed; `big BYTES` has the first connection bring so much; `udp N HOST PORT`; `close`.
+reports who answered, or how it failed; `big BYTES` has the first connection bring so much, `put BYTES` take so much;
+`udp N HOST PORT`; `close`.
 """
 import json
 import socket
@@ -39,6 +40,8 @@ def converse(name, connection):
         stream.flush()
         for line in stream:
             words = line.split()
+            if words[0] == b"put":
+                stream.read(int(words[1]))
             stream.write(b"x" * int(words[1]) if words[0] == b"big" else name.encode() + b" " + line)
             stream.flush()
     except OSError as problem:
@@ -57,6 +60,8 @@ def ask():
             answer = [attempt(lambda: talk(stream)) for stream, _ in kept]
         elif words[0] == "big":
             answer = attempt(lambda: big(kept[0][0], int(words[1])))
+        elif words[0] == "put":
+            answer = attempt(lambda: put(kept[0][0], int(words[1])))
         elif words[0] == "udp":
             answer = [attempt(lambda: udp(words[2], int(words[3]))) for _ in range(int(words[1]))]
         else:
@@ -92,6 +97,12 @@ def big(stream, size):
     stream.write(b"big %d\n" % size)
     stream.flush()
     return len(stream.read(size))
+
+
+def put(stream, size):
+    stream.write(b"put %d\n" % size + b"x" * size)
+    stream.flush()
+    return stream.readline().decode().split(" ")[0]
 
 
 def udp(host, port):

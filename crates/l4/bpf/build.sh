@@ -4,7 +4,7 @@
 set -eu
 cd "$(dirname "$0")"
 to=${1:-.}
-for program in l4 decap; do
+for program in l4 decap measure; do
     clang -target bpf -mcpu=v3 -O2 -g -Wall -Wextra -Werror -Wno-unused-parameter -fdebug-prefix-map="$PWD"=. \
         -fdebug-compilation-dir=. -I"/usr/include/$(uname -m)-linux-gnu" -c "$program.bpf.c" -o "$to/$program.o"
     # Maps are described by .BTF; lines and symbols for debuggers are not shipped.

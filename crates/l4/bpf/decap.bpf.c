@@ -85,10 +85,3 @@ int ironweir_pass(struct xdp_md *ctx)
 {
 	return XDP_PASS;
 }
-
-/* For measurements: what arrives costs nothing more. */
-SEC("xdp")
-int ironweir_drop(struct xdp_md *ctx)
-{
-	return XDP_DROP;
-}

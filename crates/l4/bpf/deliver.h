@@ -38,7 +38,7 @@ static __always_inline int gone(enum event why)
 static __always_inline int deliver_nat(struct xdp_md *ctx, const struct packet *p, const struct flow *f)
 {
 	struct hop hop = {};
-	int way = find_hop(ctx, &f->src, &f->dst, p->length, &hop);
+	int way = known_hop(ctx, p, &f->src, &f->dst, p->length, &hop);
 	int stack = f->kind == FLOW_FORWARD && f->mode == MODE_NAT;
 
 	if (way == WAY_NONE)
@@ -78,7 +78,7 @@ static __noinline int deliver_whole(struct xdp_md *ctx, const struct packet *p, 
 	more = overhead(s, r);
 	if (r->mtu && p->length + more > r->mtu)
 		return answer_too_big(ctx, p, r->mtu - more);
-	way = find_hop(ctx, src, &r->addr, p->length + more, &hop);
+	way = known_hop(ctx, p, src, &r->addr, p->length + more, &hop);
 	if (way == WAY_BIG)
 		return answer_too_big(ctx, p, hop.mtu - more);
 	if (way == WAY_STACK)

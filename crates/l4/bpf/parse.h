@@ -46,6 +46,7 @@ struct fragment_header {
 
 struct packet {
 	struct flow_key key;
+	__u64 now;
 	__u32 frame;    /* bytes of the frame */
 	__u32 fragment_id;
 	__u16 length;   /* bytes of the IP packet */

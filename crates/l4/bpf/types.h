@@ -100,12 +100,31 @@ enum flow_state {
 /* A stranger's packets are not ours although a real server's port sends them. */
 enum flow_kind { FLOW_FORWARD = 0, FLOW_RETURN = 1, FLOW_STRANGER = 2 };
 
+/* The way a packet leaves. */
+struct hop {
+	__u32 ifindex;
+	__u16 mtu;
+	__u8 to[6], from[6];
+	__u16 zero;
+};
+
+/* The kernel's routes are asked again after this many ticks of 2^20 ns. */
+#define HOP_TICKS 100
+/* Destinations whose hop each CPU remembers: a power of two. */
+#define HOPS 1024
+
+struct known_hop {
+	struct addr dst;
+	__u32 tick; /* when it was asked for; 0: never */
+	struct hop hop;
+};
+
 /* What a packet with the key becomes. */
 struct flow {
 	struct addr src, dst;
 	__u16 sport, dport;
 	__u32 real;
-	__u64 last; /* CLOCK_MONOTONIC, ns */
+	__u64 last; /* CLOCK_MONOTONIC_COARSE, ns */
 	__u16 service;
 	__u8 mode;
 	__u8 kind;

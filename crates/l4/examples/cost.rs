@@ -5,7 +5,9 @@
 //! One run for each packet, since the program changes the frame and a second run would see another; what a run costs that
 //! does nothing (`ironweir_pass`) is taken off. Medians: what else the machine does is in none of them.
 
-use aya::programs::{TestRun, TestRunAttrs, TestRunOptions, Xdp};
+use aya::Ebpf;
+use aya::maps::Array;
+use aya::programs::{TestRun, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
 use l4::Plan;
 use l4::kernel::Kernel;
 use serde_json::json;
@@ -111,38 +113,89 @@ fn measure(mode: &str, v6: bool, flows: u32, size: usize, idle: u64) {
     println!("{line}");
 }
 
-/// The CPU this process has used, in seconds: the kernel sends from it.
+/// The sending program, of `bpf/measure.bpf.c`.
+static MEASURE: &[u8] = aya::include_bytes_aligned!("../bpf/measure.o");
+
+/// The CPU this process has used, in seconds: the kernel sends from it, and receives in its softirq.
 fn cpu() -> f64 {
     let used = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     used.tv_sec as f64 + used.tv_nsec as f64 / 1e9
 }
 
-/// Frames that really leave by a veth pair, whose other end drops them at once.
-fn live(mode: &str, size: usize) {
-    let plan = plan(mode, false, 1000);
-    let mut kernel = Kernel::load(&plan, None).expect("the program loads");
-    l4::apply(&mut kernel.maps, &plan).expect("the plan is good");
-    let program = kernel.program().expect("it is loaded");
-    run(program, &frame(1, 2, false, size), &mut vec![0; 4096]);
-    let frame = frame(1, 0x10, false, size);
+/// Seconds of CPU that frames of as many flows take, from a veth pair whose other end has some program.
+fn send(flows: u32, size: usize) -> f64 {
+    let mut ebpf = Ebpf::load(MEASURE).expect("the programs load");
+    let mut order = frame(0, 0x10, false, 64)[..54].to_vec();
+    order.extend([0, 0]);
+    let text = std::fs::read_to_string("/sys/class/net/gen/ifindex").expect("the veth is there");
+    order.extend(text.trim().parse::<u32>().expect("a number").to_ne_bytes());
+    order.extend(flows.to_ne_bytes());
+    order.extend([0; 4]);
+    let mut orders: Array<_, [u8; 68]> = ebpf.map_mut("orders").expect("it is there").try_into().expect("an array");
+    orders.set(0, <[u8; 68]>::try_from(order).expect("68 bytes"), 0).expect("it has one place");
+    let program: &mut Xdp = ebpf.program_mut("ironweir_send").expect("it is there").try_into().expect("it is XDP");
+    program.load().expect("the verifier takes it");
+    let frame = frame(0, 0x10, false, size);
     let mut options = TestRunOptions::new();
     options.data_in = Some(&frame);
     options.repeat = LIVE;
     options.attrs = TestRunAttrs::new().xdp_live_frames(LIVE_BATCH);
-    let before = (cpu(), received());
+    let before = cpu();
     program.test_run(options).expect("the kernel sends the frames");
-    let (seconds, packets) = (cpu() - before.0, received() - before.1);
-    println!(
-        "{}",
-        json!({"live": mode, "bytes": size, "sent": LIVE, "arrived": packets, "packets_per_cpu_s": (packets as f64 / seconds).round()})
-    );
+    cpu() - before
 }
 
-/// Frames that came to the far end.
+/// Frames that came to the far end behind the balancer.
 fn received() -> u64 {
     let text = Command::new("ip").args(["-s", "-j", "link", "show", "far"]).output().expect("ip runs").stdout;
     let links: serde_json::Value = serde_json::from_slice(&text).expect("ip prints JSON");
     links[0]["stats64"]["rx"]["packets"].as_u64().expect("a count")
+}
+
+fn dropping(interface: &str) -> Ebpf {
+    let mut ebpf = Ebpf::load(MEASURE).expect("the programs load");
+    let program: &mut Xdp = ebpf.program_mut("ironweir_drop").expect("it is there").try_into().expect("it is XDP");
+    program.load().expect("the verifier takes it");
+    program.attach(interface, XdpMode::Driver).expect("veth has XDP");
+    ebpf
+}
+
+/// The whole way: frames come by a veth pair, are looked up, changed and sent on by another one. What it takes to send them and
+/// to drop them at the first one's other end is taken off.
+fn live(mode: &str, flows: u32, size: usize, sending: f64) {
+    let plan = plan(mode, false, flows.max(1000));
+    let mut kernel = Kernel::load(&plan, None).expect("the program loads");
+    l4::apply(&mut kernel.maps, &plan).expect("the plan is good");
+    let program = kernel.program().expect("it is loaded");
+    let mut out = vec![0; 4096];
+    (0..flows).for_each(|n| assert_eq!(run(program, &frame(n, 2, false, size), &mut out).0, 4));
+    program.attach("wan", XdpMode::Driver).expect("veth has XDP");
+    let counted = || -> (u64, u64) {
+        let info = kernel_stats();
+        (info.0, info.1)
+    };
+    let (before, stats) = (received(), counted());
+    let seconds = send(flows, size) - sending;
+    let (packets, (ns, runs)) = (received() - before, counted());
+    println!(
+        "{}",
+        json!({"live": mode, "flows": flows, "bytes": size, "sent": LIVE, "arrived": packets,
+        "packets_per_cpu_s": (packets as f64 / seconds.max(0.001)).round(),
+        "program_ns": (ns - stats.0) as f64 / (runs - stats.1).max(1) as f64})
+    );
+}
+
+/// ns and runs of all programs of the balancer's name, as the kernel counts while `kernel.bpf_stats_enabled` is set.
+fn kernel_stats() -> (u64, u64) {
+    let text = Command::new("bpftool")
+        .args(["-j", "prog", "show", "name", "ironweir_l4"])
+        .output()
+        .expect("bpftool runs")
+        .stdout;
+    let programs: serde_json::Value = serde_json::from_slice(&text).unwrap_or_default();
+    let all = programs.as_array().cloned().unwrap_or_else(|| vec![programs]);
+    let sum = |key: &str| all.iter().filter_map(|p| p[key].as_u64()).sum();
+    (sum("run_time_ns"), sum("run_cnt"))
 }
 
 fn main() {
@@ -155,12 +208,17 @@ fn main() {
     measure("nat", false, 1000, 1400, idle);
     measure("nat", false, 100_000, 64, idle);
     measure("nat", false, 1_000_000, 64, idle);
-    let mut others = l4::kernel::others().expect("the other programs load");
-    let program: &mut Xdp = others.program_mut("ironweir_drop").expect("it is there").try_into().expect("it is XDP");
-    program.load().expect("the verifier takes it");
-    program.attach("far", aya::programs::XdpMode::Driver).expect("veth has XDP");
-    for mode in ["nat", "direct", "ipip"] {
-        live(mode, 64);
-        live(mode, 1400);
+    let _far = dropping("far");
+    for size in [64, 1400] {
+        let sending = {
+            let _wan = dropping("wan");
+            send(1000, size)
+        };
+        println!("{}", json!({"sending": size, "packets_per_cpu_s": (f64::from(LIVE) / sending).round()}));
+        for mode in MODES {
+            live(mode, 1000, size, sending);
+        }
+        live("nat", 100_000, size, sending);
+        live("nat", 1_000_000, size, sending);
     }
 }

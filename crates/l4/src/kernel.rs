@@ -17,6 +17,8 @@ use std::path::{Path, PathBuf};
 static PROGRAM: &[u8] = aya::include_bytes_aligned!("../bpf/l4.o");
 /// The programs for the other ends, of `bpf/decap.bpf.c`.
 static OTHERS: &[u8] = aya::include_bytes_aligned!("../bpf/decap.o");
+/// Destinations whose next hop each CPU remembers (`HOPS`): the program's, and not to be changed here.
+const HOPS: u32 = 1024;
 const PROGRAM_NAME: &str = "ironweir_l4";
 /// Changes with `types.h`, so that no process reads maps of another version's layout.
 const LAYOUT: &str = "v1";
@@ -78,6 +80,7 @@ fn sizes(plan: &Plan) -> Vec<(&'static str, u32)> {
         ("fragments", (flows / 16).max(1024)),
         ("affinities", (flows / 4).max(1024)),
         ("events", crate::layout::EVENTS.len() as u32),
+        ("hops", HOPS),
         ("resets", 65536),
     ]
 }
@@ -164,7 +167,7 @@ fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp, String> {
     program.try_into().map_err(|e| chain(&e))
 }
 
-/// The programs for the other ends, not yet loaded: `ironweir_decap`, `ironweir_pass`, `ironweir_drop`.
+/// The programs for the other ends, not yet loaded: `ironweir_decap` and `ironweir_pass`.
 pub fn others() -> Result<Ebpf, String> {
     Ebpf::load(OTHERS).map_err(|e| chain(&e))
 }

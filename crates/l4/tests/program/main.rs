@@ -3,6 +3,8 @@
 //!
 //! `L4_PACKETS=1000000 L4_SEED=7 cargo test -p l4 --test program` for more, or others.
 
+#![allow(clippy::unwrap_used)]
+
 mod generate;
 mod model;
 mod namespace;
@@ -105,10 +107,9 @@ fn the_program_sends_what_the_model_says_and_nothing_else() {
             let keys: Vec<_> = kernel.maps.fragments.keys().map(|k| k.unwrap()).collect();
             keys.iter().for_each(|k| kernel.maps.fragments.remove(k).unwrap());
         }
-        if generator.random.one_in(200) {
-            if let Some(tuple) = generator.some_flow(&model).filter(|t| model.flows.contains_key(t)) {
-                forget(&mut kernel, &mut model, &tuple);
-            }
+        let idle = if generator.random.one_in(200) { generator.some_flow(&model) } else { None };
+        if let Some(tuple) = idle.filter(|t| model.flows.contains_key(t)) {
+            forget(&mut kernel, &mut model, &tuple);
         }
         let mut frame = generator.frame(&model);
         frame.truncate(FRAME_MAX);

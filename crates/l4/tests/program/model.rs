@@ -385,10 +385,8 @@ impl Model {
 
     fn choose(&mut self, service: usize, p: &Tuple) -> Option<usize> {
         let s = &self.plan.services[service];
-        if s.affinity_s > 0 {
-            if let Some(real) = self.affinities.get(&(service, p.src)) {
-                return Some(*real);
-            }
+        if let Some(real) = self.affinities.get(&(service, p.src)).filter(|_| s.affinity_s > 0) {
+            return Some(*real);
         }
         let real = self.choose_slot(service, p)?;
         if self.plan.services[service].affinity_s > 0 {
