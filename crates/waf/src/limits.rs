@@ -14,18 +14,21 @@ pub const MAX_CHAIN: usize = 64;
 /// Problems that are collected before reading gives up.
 pub const MAX_PROBLEMS: usize = 100;
 
-/// Steps that PCRE2 may try for one value. Honest values need less than one step a byte; the limit costs about a millisecond.
-pub const PCRE_MATCH_LIMIT: u32 = 100_000;
+/// Steps that PCRE2 may try from one place of a value. It counts anew at every place, so that a long value may cost many times
+/// this; ModSecurity recommends 1,000.
+pub const PCRE_MATCH_LIMIT: u32 = 2_000;
+/// Expressions that the linear engine may judge instead in one transaction before it is refused.
+pub const MAX_SLOW: u32 = 64;
 /// Memory that PCRE2's compiled code may use as its stack, in bytes, for each transaction that is worked on.
 pub const PCRE_STACK_BYTES: usize = 1 << 20;
 /// Bytes that the automaton of the second, linear engine may have for one pattern.
-pub const LINEAR_SIZE_BYTES: usize = 8 << 20;
+pub const LINEAR_SIZE_BYTES: usize = 1 << 20;
 /// Work that one transaction may cost: bytes that operators and transformations looked at, one for each. A request that needs
 /// more cannot be judged and is refused.
 pub const MAX_WORK: u64 = 1 << 28;
 /// Transformations of one rule.
 pub const MAX_TRANSFORMS: usize = 64;
-/// Patterns that may run out of steps in one transaction before it is refused: each has cost about a millisecond.
+/// Expressions that may run out of steps in one transaction, and that nothing else can judge, before it is refused.
 pub const MAX_EXHAUSTED: u32 = 4;
 
 /// Values of one collection (arguments, headers, parts). More are counted as an error of the body, or dropped with

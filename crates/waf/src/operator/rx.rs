@@ -34,7 +34,14 @@ pub struct Rx {
 }
 
 /// Room for PCRE2's results, and its stack: one for each transaction, made from the expression with most groups.
-pub(crate) type Scratch = CaptureLocations;
+#[derive(Debug)]
+pub struct Scratch {
+    locations: CaptureLocations,
+    /// How often an expression ran out of steps.
+    pub slow: u32,
+    /// How often nothing else could judge then.
+    pub exhausted: u32,
+}
 
 impl Rx {
     /// Compiles an expression. `.` matches line ends and `^` and `$` match at each, as in libmodsecurity.
@@ -65,7 +72,7 @@ impl Rx {
 
     /// Room for the results of any expression with at most as many groups.
     pub fn scratch(&self) -> Scratch {
-        self.regex.capture_locations()
+        Scratch { locations: self.regex.capture_locations(), slow: 0, exhausted: 0 }
     }
 
     /// Whether a short text matches: names that selectors choose.
@@ -75,16 +82,19 @@ impl Rx {
 
     /// Looks for a match from a place on; `spans` gets its groups.
     pub fn search(&self, text: &[u8], from: usize, scratch: &mut Scratch, spans: &mut Spans) -> Found {
-        match self.regex.captures_read_at(scratch, text, from) {
+        match self.regex.captures_read_at(&mut scratch.locations, text, from) {
             Ok(None) => Found::No,
             Ok(Some(_)) => {
                 for (group, span) in spans.iter_mut().enumerate() {
-                    let found = if group < self.groups { scratch.get(group) } else { None };
+                    let found = if group < self.groups { scratch.locations.get(group) } else { None };
                     *span = found.map(|(from, to)| (from as u32, to as u32));
                 }
                 Found::Yes
             }
-            Err(_) => self.search_linear(text, from, spans),
+            Err(_) => {
+                scratch.slow += 1;
+                self.search_linear(text, from, spans)
+            }
         }
     }
 
@@ -121,10 +131,10 @@ impl Rx {
                 .ok()
         });
         let Some(linear) = linear else { return Found::Exhausted };
-        let Some(found) = linear.captures_at(text, from) else { return Found::No };
-        for (group, span) in spans.iter_mut().enumerate() {
-            *span = found.get(group).map(|m| (m.start() as u32, m.end() as u32));
-        }
+        // Only the whole match: groups would need an engine that is slower by far.
+        let Some(found) = linear.find_at(text, from) else { return Found::No };
+        *spans = Spans::default();
+        spans[0] = Some((found.start() as u32, found.end() as u32));
         Found::Yes
     }
 }

@@ -178,7 +178,6 @@ pub struct Transaction {
     logged: usize,
     sanitise: Vec<Sanitise>,
     highest_severity: Option<u8>,
-    exhausted: u32,
     phases_done: [bool; PHASES + 1],
     intervention: Option<Intervention>,
     fault: Option<Fault>,
@@ -215,7 +214,6 @@ impl Transaction {
             logged: 0,
             sanitise: Vec::new(),
             highest_severity: None,
-            exhausted: 0,
             phases_done: [false; PHASES + 1],
             intervention: None,
             fault: None,
@@ -252,7 +250,9 @@ impl Transaction {
         self.logged = 0;
         self.sanitise.clear();
         self.highest_severity = None;
-        self.exhausted = 0;
+        if let Some(scratch) = &mut self.scratch {
+            (scratch.slow, scratch.exhausted) = (0, 0);
+        }
         self.phases_done = [false; PHASES + 1];
         (self.intervention, self.fault, self.status) = (None, None, 0);
         self.begin();

@@ -2,7 +2,7 @@
 
 use super::{Fault, Item, Matched, Transaction};
 use crate::gate::Gate;
-use crate::limits::{MAX_EXHAUSTED, MAX_MATCHED_VARS, MAX_WORK};
+use crate::limits::{MAX_EXHAUSTED, MAX_MATCHED_VARS, MAX_SLOW, MAX_WORK};
 use crate::operator::rx::Found;
 use crate::operator::{Kind, NO_SPANS, number};
 use crate::rule::{Allow, Effect, Rule};
@@ -250,6 +250,11 @@ impl Transaction {
         let mut spans = NO_SPANS;
         let scratch = self.scratch.get_or_insert_with(|| rules.scratch());
         let found = rule.operator.test(self.texts.get(text), parameter, scratch, &mut spans);
+        scratch.exhausted += u32::from(found == Found::Exhausted);
+        if scratch.slow > MAX_SLOW || scratch.exhausted > MAX_EXHAUSTED {
+            self.fault = Some(Fault::TooExpensive);
+            return false;
+        }
         if found == Found::Exhausted {
             self.ran_out();
         }
@@ -285,13 +290,9 @@ impl Transaction {
     }
 
     fn ran_out(&mut self) {
-        self.exhausted += 1;
         let one = self.texts.add_number(1);
         self.set(Single::MscPcreLimitsExceeded, one);
         self.set_tx(b"msc_pcre_limits_exceeded", one);
-        if self.exhausted > MAX_EXHAUSTED {
-            self.fault = Some(Fault::TooExpensive);
-        }
     }
 
     /// Whether a value is one that the rule, or a `ctl` before it, leaves out. Asked only of values that match.
