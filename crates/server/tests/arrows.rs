@@ -215,7 +215,7 @@ fn documents_name_files_that_are_there() {
                 && is_file
                 && !word.starts_with("../")
                 && !word.contains("FEATURE")
-                && !places.iter().any(|p| exists(&p))
+                && !places.iter().any(exists)
             {
                 missing.push(format!("{document}: `{word}`"));
             }
