@@ -131,10 +131,17 @@ impl Rx {
                 .ok()
         });
         let Some(linear) = linear else { return Found::Exhausted };
-        // Only the whole match: groups would need an engine that is slower by far.
-        let Some(found) = linear.find_at(text, from) else { return Found::No };
-        *spans = Spans::default();
-        spans[0] = Some((found.start() as u32, found.end() as u32));
+        let Some(whole) = linear.find_at(text, from) else { return Found::No };
+        // Groups need an engine that is slower by far: it gets the match and nothing else.
+        let Some(found) = linear.captures_at(&text[..whole.end()], whole.start()) else {
+            // Cut there, an assertion at the end may see something else.
+            *spans = Spans::default();
+            spans[0] = Some((whole.start() as u32, whole.end() as u32));
+            return Found::Yes;
+        };
+        for (group, span) in spans.iter_mut().enumerate() {
+            *span = found.get(group).map(|m| (m.start() as u32, m.end() as u32));
+        }
         Found::Yes
     }
 }
