@@ -211,11 +211,7 @@ fn documents_name_files_that_are_there() {
             let is_file = [".rs", ".md", ".tsv", ".py", ".sh", ".toml", "/"].iter().any(|end| word.ends_with(end));
             let places = ["", "crates/", "crates/server/src/", "crates/conf/src/"];
             let exists = |p: &&str| root().join(p).join(word).exists();
-            if is_path
-                && is_file
-                && !word.starts_with("../")
-                && !word.contains("FEATURE")
-                && !places.iter().any(exists)
+            if is_path && is_file && !word.starts_with("../") && !word.contains("FEATURE") && !places.iter().any(exists)
             {
                 missing.push(format!("{document}: `{word}`"));
             }
