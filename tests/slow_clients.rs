@@ -219,7 +219,7 @@ impl Stage {
 
     /// What the worker holds now, kB, beyond what it held.
     fn growth(&self, before: usize) -> usize {
-        self.server.memory_kb().saturating_sub(before)
+        self.server.own_memory_kb().saturating_sub(before)
     }
 
     /// Clients that ask and read nothing. Then one of them reads all of it.
@@ -231,7 +231,7 @@ impl Stage {
 
     /// The same; gives what the worker held before.
     fn read_late(&self, target: &str, expected: &[u8]) -> usize {
-        let before = self.server.memory_kb();
+        let before = self.server.own_memory_kb();
         let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::connect(self.plain)).collect();
         for (n, client) in clients.iter_mut().enumerate() {
             let mark = if target.contains('?') { '&' } else { '?' };
@@ -293,7 +293,7 @@ fn the_same_over_tls_http2_and_http3() {
     let stage = stage();
     let targets = ["/plain", "/kept/plain", "/kept/plain", "/sub/plain", "/unpacked/packed"];
     for target in targets {
-        let before = stage.server.memory_kb();
+        let before = stage.server.own_memory_kb();
         let clients: Vec<_> = (0..CLIENTS)
             .map(|n| {
                 let mut client = Setup::new().connect(stage.server.port, "localhost");
@@ -308,7 +308,7 @@ fn the_same_over_tls_http2_and_http3() {
         drop(clients);
     }
     for target in targets.into_iter().chain(["/grpc"]) {
-        let before = stage.server.memory_kb();
+        let before = stage.server.own_memory_kb();
         with_http2_at(stage.plain, async |requests| {
             let mut answers = Vec::new();
             for n in 0..CLIENTS {
@@ -324,7 +324,7 @@ fn the_same_over_tls_http2_and_http3() {
     }
     run(async {
         for target in targets {
-            let before = stage.server.memory_kb();
+            let before = stage.server.own_memory_kb();
             let (_endpoint, mut requests) = quic_client(stage.server.port).await;
             let mut answers = Vec::new();
             for n in 0..CLIENTS {
@@ -350,7 +350,7 @@ fn a_temp_path_that_cannot_be_written_holds_the_peer_and_is_said_once() {
     let _ = std::fs::remove_dir_all(server.dir().join("spool"));
     std::fs::write(server.dir().join("spool"), "").unwrap();
     let stage = Stage { plain: server.port, server, sent };
-    let before = stage.server.memory_kb();
+    let before = stage.server.own_memory_kb();
     let mut client = Client::connect(stage.plain);
     client.send("GET /plain HTTP/1.1\r\nHost: h\r\n\r\n");
     begun(&client);

@@ -196,11 +196,21 @@ impl Server {
 
     /// Resident memory of its worker processes, kB.
     pub fn memory_kb(&self) -> usize {
+        self.of_workers("VmRSS:")
+    }
+
+    /// The same without pages of files: code that runs for the first time is no growth.
+    pub fn own_memory_kb(&self) -> usize {
+        self.of_workers("RssAnon:")
+    }
+
+    /// The sum of a line of `/proc/PID/status`, kB.
+    fn of_workers(&self, name: &str) -> usize {
         let master = self.read("logs/nginx.pid").trim().to_owned();
         let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default();
         let of = |pid: &str| {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
+            let line = status.lines().find_map(|l| l.strip_prefix(name))?;
             line.trim().trim_end_matches(" kB").parse::<usize>().ok()
         };
         children.split_whitespace().filter_map(of).sum()

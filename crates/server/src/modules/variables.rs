@@ -396,8 +396,19 @@ fn argument(r: &mut Request, name: &str) -> Option<Text> {
     if name.is_empty() {
         return None;
     }
-    let value = wire::http1::target::argument(r.get(r.args), name.as_bytes())?.to_vec();
-    Some(r.text(&value))
+    let args = r.get(r.args);
+    let value = wire::http1::target::argument(args, name.as_bytes())?;
+    // A piece of what is there already: nothing is copied, however often it is asked for.
+    let start = value.as_ptr().addr() - args.as_ptr().addr();
+    let end = start + value.len();
+    Some(match r.args {
+        Text::Fixed(bytes) => Text::Fixed(&bytes[start..end]),
+        Text::Own(mut span) => {
+            span.end = span.start + end as u32;
+            span.start += start as u32;
+            span.into()
+        }
+    })
 }
 
 /// The client's IP address, if it has one.
