@@ -144,6 +144,8 @@ fn a_stopped_worker_and_its_full_queue() {
     let site = "worker_processes 1;\nevents {}\nhttp { server { listen 127.0.0.1:@PORT@ backlog=16; return 200 ok; } }";
     let server = Site::whole(site).start();
     server.wait_for("logs/nginx.pid", "\n");
+    // An answer: the worker process is there.
+    assert_eq!(server.get("/").text(), "ok");
     let master = server.read("logs/nginx.pid").trim().to_owned();
     let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap();
     let worker: i32 = children.split_whitespace().next().unwrap().parse().unwrap();
