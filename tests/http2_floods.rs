@@ -207,7 +207,7 @@ fn heads_of_empty_fields() {
 fn readers_that_do_not_read() {
     let server = site();
     within_limits(&server, || {
-        let mut clients: Vec<_> = (0..5).map(|_| open(&server)).collect();
+        let mut clients: Vec<_> = (0..4).map(|_| open(&server)).collect();
         for client in &mut clients {
             client.send(frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0, 0, 0]));
             client.send(frame(kind::SETTINGS, 0, 0, &[0, 4, 0x7f, 0, 0, 0]));
