@@ -5,7 +5,6 @@ pub mod api;
 pub mod cache;
 pub mod config;
 pub mod connection;
-pub mod engine;
 pub mod fetch;
 pub mod files;
 pub mod health;
@@ -29,6 +28,8 @@ pub mod tls;
 pub mod upstream;
 pub mod worker;
 pub mod zone;
+
+use runtime as engine;
 
 /// The version of nginx whose configuration and behaviour this is.
 pub const NGINX_VERSION: &str = "1.31.5";

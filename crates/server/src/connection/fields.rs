@@ -253,7 +253,7 @@ pub fn head_fields(r: &Request, server_token: &[u8], mut field: impl FnMut(&[u8]
         field(b"server", server_token);
     }
     if !h.has(K::Date) {
-        field(b"date", &clock::http_date());
+        field(b"date", &crate::worker::date::http_date());
     }
     if let Some(kind) = h.content_type.filter(|t| !r.arena.get(*t).is_empty()) {
         match h.charset {

@@ -115,7 +115,7 @@ impl Link {
     /// The connection broke.
     pub async fn receive(&mut self, into: &mut Vec<u8>) -> Result<usize, Cause> {
         if std::mem::take(&mut self.asked) {
-            engine::beat().await;
+            engine::next_tick().await;
         }
         into.reserve(PIECE);
         self.socket.read(into).await.map_err(|e| of_break(&e))
@@ -196,7 +196,7 @@ async fn join(mut socket: Socket, to: &Address, first: &[u8]) -> io::Result<(Soc
     // On this host a connection stands when the first call returns, though that does not say so.
     for number in 0..2 {
         if number > 0 {
-            engine::beat().await;
+            engine::next_tick().await;
         }
         if let Some(sent) = stands(&mut socket, to, first)? {
             return Ok((socket, sent));

@@ -1,7 +1,7 @@
 //! Who checks peers: one thread for all worker threads, with a task for each peer and check. When a configuration is taken the
 //! tasks of the one before end and new ones take up its rhythm, so that reloads neither delay checks nor double them.
 //!
-//! The thread works in beats (`engine::set_beat`): what begins, goes on or ends within one shares a wake-up, which costs more than
+//! The thread works in beats (`engine::set_tick`): what begins, goes on or ends within one shares a wake-up, which costs more than
 //! a check (docs/decisions/0014).
 
 use super::check::Check;
@@ -90,7 +90,7 @@ fn tell(work: Work) {
         }
     };
     let started = std::thread::Builder::new().name("prober".into()).spawn(move || {
-        if let Err(e) = engine::run(listen) {
+        if let Err(e) = engine::run(crate::worker::thread::HOOKS, listen) {
             complain(&e);
         }
     });
@@ -134,7 +134,7 @@ pub fn configure(snapshot: &Arc<Snapshot>) {
     }
     let for_variables = checks.iter().any(Check::requires_variables).then(|| snapshot.clone());
     tell(Box::new(move || {
-        engine::set_beat(beat_ms(&checks));
+        engine::set_tick(beat_ms(&checks));
         link::close_spare();
         require::evaluate_under(for_variables);
         let outliers = watched.into_iter().map(|(group, rules)| start(outlier::watch(group, rules)));

@@ -9,6 +9,7 @@ use super::opened::Opened;
 use crate::connection::socket::Socket;
 use crate::snapshot::{Shot, Snapshot};
 use crate::worker::{clock, timer};
+use runtime::Pending;
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
@@ -195,17 +196,6 @@ fn compress(bytes: &[u8], level: u32) -> std::io::Result<Vec<u8>> {
     let mut encoder = flate2::write::GzEncoder::new(room, flate2::Compression::new(level));
     encoder.write_all(bytes)?;
     encoder.finish()
-}
-
-/// What waits to be written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pending {
-    /// No line.
-    Nothing,
-    /// Lines that may wait for more of them.
-    CanWait,
-    /// Lines that have waited, or that a connection waits for.
-    Due,
 }
 
 /// What the thread has gathered.

@@ -237,7 +237,9 @@ fn set_expires(r: &mut Request, expires: &Expires) {
     let (date, cache) = match kind {
         Kind::Epoch => (Text::from(EPOCH), Text::from("no-cache")),
         Kind::Max => (Text::from(LATEST), Text::from("max-age=315360000")),
-        _ if seconds == 0 && kind != Kind::Daily => (r.text(&clock::http_date()), Text::from("max-age=0")),
+        _ if seconds == 0 && kind != Kind::Daily => {
+            (r.text(&crate::worker::date::http_date()), Text::from("max-age=0"))
+        }
         _ => {
             let at = match (kind, r.headers_out.last_modified) {
                 (Kind::Daily, _) => crate::log::next_at(seconds),

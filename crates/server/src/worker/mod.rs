@@ -1,12 +1,13 @@
 //! A worker thread: its snapshot, its listeners, its loop. Around everything that serves. Shares nothing with its
 //! siblings on the way of a request.
 
-pub mod clock;
 pub mod counters;
+pub mod date;
 pub mod handover;
 pub mod process;
 pub mod thread;
-pub mod timer;
+
+pub use runtime::{clock, timer};
 
 use crate::connection::{Address, Client};
 use crate::snapshot::Shot;

@@ -56,6 +56,17 @@ pub struct Handle {
     pub join: std::thread::JoinHandle<()>,
 }
 
+/// What a thread that serves or asks does around its loop's turns: log lines leave together, turns are timed, a panic has its line.
+pub const HOOKS: engine::Hooks = engine::Hooks {
+    pending: crate::log::lines::pending,
+    before_sleep: crate::log::lines::write_pending,
+    turn_began: crate::status::turns::begin,
+    turn_ended: crate::status::turns::end,
+    panicked: || {
+        crate::log::process_line(crate::log::error::Level::Alert, format_args!("a task was given up after a panic"))
+    },
+};
+
 struct Ears {
     listeners: Vec<Rc<Listener>>,
 }
@@ -84,7 +95,7 @@ fn pin(cpus: &crate::settings::CpuSet) {
 }
 
 fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedReceiver<Order>, open: Arc<AtomicUsize>) {
-    let ended = engine::run(async move {
+    let ended = engine::run(HOOKS, async move {
         connection::OPEN.set(Some(open.clone()));
         let mut mine = Ears { listeners: Vec::new() };
         configure(&mut mine, snapshot, ears);

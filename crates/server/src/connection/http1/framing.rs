@@ -42,7 +42,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
             line(out, b"Server", server_token);
         }
         if !h.has(K::Date) {
-            line(out, b"Date", &clock::http_date());
+            line(out, b"Date", &crate::worker::date::http_date());
         }
     }
     if h.content_type.is_some_and(|t| !r.arena.get(t).is_empty()) {
@@ -100,7 +100,7 @@ fn usual_start(server_token: &'static [u8], out: &mut Vec<u8>) {
             bytes.clear();
             bytes.extend_from_slice(b"HTTP/1.1 200 OK\r\n");
             line(bytes, b"Server", server_token);
-            line(bytes, b"Date", &clock::http_date());
+            line(bytes, b"Date", &crate::worker::date::http_date());
             (*second, *token) = (now, server_token);
         }
         out.extend_from_slice(bytes);

@@ -1,20 +1,19 @@
-//! The loop of a worker thread: its tasks, and what wakes them: descriptors (`io`), deadlines (`worker::timer`), other
-//! threads. Around everything that serves. One thread without locks; only a wake from elsewhere takes one.
+//! The loop of one thread: its tasks, and what wakes them: descriptors ([`io`]), deadlines ([`timer`]), other threads.
+//! One thread without locks; only a wake from elsewhere takes one. It knows nothing of what is served: what is to happen around a
+//! turn are [`Hooks`] of whoever runs it.
 //!
 //! ```text
-//!   turn:  tasks that were woken -> lines of the turn -> passed deadlines -> epoll_wait -> marks readiness, wakes tasks
+//!   turn:  tasks that were woken -> what is to leave before a sleep -> epoll_wait -> marks readiness, wakes tasks -> passed deadlines
 //! ```
 //! What is under way is finished before more is begun: tasks that a peer has answered run first. Under load requests then
 //! wait in the kernel, where they cost nothing, and few are in memory at once (measured: docs/decisions/0004).
 //! A descriptor or a deadline wakes the task that asked last, whatever waker it asked with: combinators that poll parts of
 //! a task under wakers of their own (`FuturesUnordered`) do not work here. Why not tokio: docs/decisions/0004.
 
+pub mod clock;
 pub mod io;
+pub mod timer;
 
-use crate::log::error::Level;
-use crate::log::lines::{self, Pending};
-use crate::status::turns;
-use crate::worker::{clock, timer};
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::VecDeque;
@@ -50,17 +49,54 @@ impl TaskId {
     pub const NOBODY: TaskId = TaskId(NOBODY);
 }
 
+/// Whether something of a thread's is to leave before it sleeps: gathered log lines, for instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// Nothing is.
+    Nothing,
+    /// Something is, which may wait for more of it while the thread is busy.
+    CanWait,
+    /// Something has waited long enough, or somebody waits for it.
+    Due,
+}
+
+/// What whoever runs a loop wants to be called for. Each is called at most once a turn and must not wait.
+#[derive(Clone, Copy, Debug)]
+pub struct Hooks {
+    /// Whether something is to leave before the thread sleeps.
+    pub pending: fn() -> Pending,
+    /// Lets it leave.
+    pub before_sleep: fn(),
+    /// A turn begins; gives the time if this one is to be timed.
+    pub turn_began: fn() -> Option<Instant>,
+    /// The turn is over, what the kernel is asked for next excluded.
+    pub turn_ended: fn(Option<Instant>),
+    /// A task has panicked and was given up; the others go on.
+    pub panicked: fn(),
+}
+
+impl Hooks {
+    /// Nobody wants to know.
+    pub const NONE: Hooks = Hooks {
+        pending: || Pending::Nothing,
+        before_sleep: || (),
+        turn_began: || None,
+        turn_ended: |_| (),
+        panicked: || (),
+    };
+}
+
 /// What a waker refers to.
-struct Name {
+struct TaskWaker {
     task: u32,
-    home: Arc<Home>,
+    thread: Arc<Remote>,
 }
 
 /// A thread as other threads see it.
-struct Home {
-    called: Mutex<Vec<u32>>,
-    /// Readable when `called` is not empty.
-    bell: OwnedFd,
+struct Remote {
+    woken: Mutex<Vec<u32>>,
+    /// An eventfd, readable when `woken` is not empty.
+    notifier: OwnedFd,
 }
 
 struct Task {
@@ -82,8 +118,9 @@ struct Engine {
     budget: Cell<u32>,
     /// What it did took so long that it is not to begin anything more in this go.
     spent: Cell<bool>,
-    beat_ms: Cell<u64>,
-    home: OnceCell<Arc<Home>>,
+    tick_ms: Cell<u64>,
+    remote: OnceCell<Arc<Remote>>,
+    hooks: Cell<Hooks>,
 }
 
 thread_local! {
@@ -96,8 +133,9 @@ thread_local! {
             current: Cell::new(NOBODY),
             budget: Cell::new(0),
             spent: Cell::new(false),
-            beat_ms: Cell::new(0),
-            home: OnceCell::new(),
+            tick_ms: Cell::new(0),
+            remote: OnceCell::new(),
+            hooks: Cell::new(Hooks::NONE),
         }
     };
 }
@@ -106,11 +144,16 @@ thread_local! {
 ///
 /// # Errors
 /// No descriptors for the loop itself.
-pub fn run(main: impl Future<Output = ()> + 'static) -> std::io::Result<()> {
-    let home = Home { called: Mutex::default(), bell: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)? };
-    io::start(&home.bell)?;
+///
+/// # Panics
+/// The thread has run a loop before.
+pub fn run(hooks: Hooks, main: impl Future<Output = ()> + 'static) -> std::io::Result<()> {
+    let notifier = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+    let remote = Remote { woken: Mutex::default(), notifier };
+    io::start(&remote.notifier)?;
     ENGINE.with(|e| {
-        assert!(e.home.set(Arc::new(home)).is_ok(), "a thread has one engine");
+        assert!(e.remote.set(Arc::new(remote)).is_ok(), "a thread has one loop");
+        e.hooks.set(hooks);
         let done = Rc::new(Cell::new(false));
         let over = done.clone();
         e.spawn(Box::pin(async move {
@@ -151,13 +194,13 @@ pub fn spawn_now(future: impl Future<Output = ()> + 'static) -> TaskId {
 
 /// From now on this thread, when it has worked, sleeps until the next multiple of `ms` whatever comes: for work that is not
 /// urgent and much of which shares a wake-up then. 0: it takes news as they come.
-pub fn set_beat(ms: u64) {
-    ENGINE.with(|e| e.beat_ms.set(ms));
+pub fn set_tick(ms: u64) {
+    ENGINE.with(|e| e.tick_ms.set(ms));
 }
 
-/// Waits for the thread's next beat; without one, not at all.
-pub async fn beat() {
-    if ENGINE.with(|e| e.beat_ms.get()) > 0 {
+/// Waits for the thread's next tick; without one, not at all.
+pub async fn next_tick() {
+    if ENGINE.with(|e| e.tick_ms.get()) > 0 {
         timer::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -213,7 +256,7 @@ pub fn turn_is_spent() -> bool {
 
 /// Whether the task may do one more read or write; if not, it is woken again after the others.
 #[inline]
-pub(crate) fn may_go_on() -> bool {
+pub fn may_go_on() -> bool {
     ENGINE.with(|e| {
         let left = e.budget.get();
         if left == 0 && e.current.get() != NOBODY {
@@ -237,8 +280,8 @@ impl Engine {
         let mut tasks = self.tasks.borrow_mut();
         let id = self.free.borrow_mut().pop().unwrap_or_else(|| {
             let id = tasks.len() as u32;
-            let home = self.home.get().expect("tasks are started inside of `run`").clone();
-            let waker = Some(Waker::from(Arc::new(Name { task: id, home })));
+            let thread = self.remote.get().expect("tasks are started inside of `run`").clone();
+            let waker = Some(Waker::from(Arc::new(TaskWaker { task: id, thread })));
             tasks.push(Task { future: None, waker, queued: false, free: true });
             id
         });
@@ -264,7 +307,8 @@ impl Engine {
     }
 
     fn turn(&self, done: &Cell<bool>) {
-        let began = turns::begin();
+        let hooks = self.hooks.get();
+        let began = (hooks.turn_began)();
         let finished = self.run(&self.urgent, TASKS_A_TURN, done);
         let most = if finished > 0 { BEGUN_A_TURN } else { TASKS_A_TURN };
         // What those have handed on is finished before the kernel is asked for news again.
@@ -272,38 +316,38 @@ impl Engine {
         if done.get() {
             return;
         }
-        let called = self.wait(finished + begun, began);
+        let woken = self.wait(&hooks, finished + begun, began);
         clock::refresh();
         timer::fire_passed();
-        if called {
-            self.answer_calls();
+        if woken {
+            self.wake_from_elsewhere();
         }
     }
 
-    /// Sees what is new, and waits for it if there is nothing else to do. True when another thread has called. `ran`: how many
+    /// Sees what is new, and waits for it if there is nothing else to do. True when another thread has woken a task. `ran`: how many
     /// tasks did; after several there may be news without waiting. `began`: when the turn did, if it is timed.
-    fn wait(&self, ran: usize, began: Option<Instant>) -> bool {
+    fn wait(&self, hooks: &Hooks, ran: usize, began: Option<Instant>) -> bool {
         let idle = self.ready.borrow().is_empty() && self.urgent.borrow().is_empty();
-        let lines = lines::pending();
-        // Lines leave before the thread sleeps. As long as it does not, they gather for fewer and larger writes.
-        if lines == Pending::CanWait && (ran > 1 || !idle) {
+        let pending = (hooks.pending)();
+        // What is pending leaves before the thread sleeps. As long as it does not, it gathers for fewer and larger writes.
+        if pending == Pending::CanWait && (ran > 1 || !idle) {
             let news = io::wait(Some(0));
             if news.count > 0 || !idle {
-                turns::end(began);
-                return news.called;
+                (hooks.turn_ended)(began);
+                return news.notified;
             }
         }
-        if lines != Pending::Nothing {
-            lines::write_pending();
+        if pending != Pending::Nothing {
+            (hooks.before_sleep)();
         }
-        turns::end(began);
-        let beat_ms = self.beat_ms.get();
-        if idle && ran > 0 && beat_ms > 0 {
-            let rest_ms = beat_ms - clock::monotonic_ms() % beat_ms;
+        (hooks.turn_ended)(began);
+        let tick_ms = self.tick_ms.get();
+        if idle && ran > 0 && tick_ms > 0 {
+            let rest_ms = tick_ms - clock::monotonic_ms() % tick_ms;
             std::thread::sleep(Duration::from_millis(rest_ms + CLOCK_STEP_MS));
-            return io::wait(Some(0)).called;
+            return io::wait(Some(0)).notified;
         }
-        io::wait(if idle { timer::until_next() } else { Some(0) }).called
+        io::wait(if idle { timer::until_next() } else { Some(0) }).notified
     }
 
     /// Runs tasks of a queue, those that are in it now and at most so many. How many it were.
@@ -341,7 +385,7 @@ impl Engine {
             (task.future, task.waker) = (Some(future), Some(waker));
         } else {
             if polled.is_err() {
-                crate::log::process_line(Level::Alert, format_args!("a task was given up after a panic"));
+                (self.hooks.get().panicked)();
             }
             // What the task owned may wake others when it is dropped.
             let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
@@ -352,47 +396,47 @@ impl Engine {
         self.current.set(NOBODY);
     }
 
-    /// Wakes the tasks that other threads have named.
-    fn answer_calls(&self) {
-        let Some(home) = self.home.get() else { return };
+    /// Wakes the tasks that other threads have asked for.
+    fn wake_from_elsewhere(&self) {
+        let Some(remote) = self.remote.get() else { return };
         let mut count = [0; 8];
-        let _ = rustix::io::read(&home.bell, &mut count);
-        let called = std::mem::take(&mut *home.called.lock().expect("nothing panics while it is locked"));
-        called.into_iter().for_each(|id| self.wake(id));
+        let _ = rustix::io::read(&remote.notifier, &mut count);
+        let woken = std::mem::take(&mut *remote.woken.lock().expect("nothing panics while it is locked"));
+        woken.into_iter().for_each(|id| self.wake(id));
     }
 }
 
-impl Wake for Name {
+impl Wake for TaskWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        let here = ENGINE.try_with(|e| match e.home.get() {
-            Some(home) if Arc::ptr_eq(home, &self.home) => {
+        let here = ENGINE.try_with(|e| match e.remote.get() {
+            Some(remote) if Arc::ptr_eq(remote, &self.thread) => {
                 e.wake(self.task);
                 true
             }
             _ => false,
         });
         if here != Ok(true) {
-            self.home.call(self.task);
+            self.thread.wake(self.task);
         }
     }
 }
 
-impl Home {
-    /// Names a task from another thread.
-    fn call(&self, task: u32) {
-        let mut called = self.called.lock().expect("nothing panics while it is locked");
-        let silent = called.is_empty();
-        if !called.contains(&task) {
-            called.push(task);
+impl Remote {
+    /// Wakes a task from another thread.
+    fn wake(&self, task: u32) {
+        let mut woken = self.woken.lock().expect("nothing panics while it is locked");
+        let first = woken.is_empty();
+        if !woken.contains(&task) {
+            woken.push(task);
         }
-        drop(called);
-        if silent {
+        drop(woken);
+        if first {
             // Only a counter near 2^64 could refuse.
-            let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
+            let _ = rustix::io::write(&self.notifier, &1u64.to_ne_bytes());
         }
     }
 }
@@ -405,7 +449,7 @@ mod tests {
     fn on_engine<T: Send + 'static>(work: impl AsyncFnOnce() -> T + Send + 'static) -> T {
         let (tx, rx) = std::sync::mpsc::channel();
         let thread = std::thread::spawn(move || {
-            run(async move {
+            run(Hooks::NONE, async move {
                 let _ = tx.send(work().await);
             })
             .expect("two descriptors");
@@ -467,15 +511,49 @@ mod tests {
     #[test]
     fn another_thread_wakes_a_task() {
         let slept = on_engine(async || {
-            let (tx, rx) = tokio::sync::oneshot::channel();
-            let began = Instant::now();
-            std::thread::spawn(move || {
-                std::thread::sleep(Duration::from_millis(30));
-                let _ = tx.send(began.elapsed());
-            });
-            rx.await.expect("the thread sends")
+            let arrived = Arc::new(Mutex::new(None));
+            let (began, mine) = (Instant::now(), arrived.clone());
+            let mut thread = None;
+            std::future::poll_fn(|cx| {
+                if arrived.lock().expect("nobody panics").is_some() {
+                    return Poll::Ready(());
+                }
+                thread.get_or_insert_with(|| {
+                    let (waker, mine) = (cx.waker().clone(), mine.clone());
+                    std::thread::spawn(move || {
+                        std::thread::sleep(Duration::from_millis(30));
+                        *mine.lock().expect("nobody panics") = Some(());
+                        waker.wake();
+                    })
+                });
+                Poll::Pending
+            })
+            .await;
+            began.elapsed()
         });
         assert!(slept >= Duration::from_millis(30));
+    }
+
+    #[test]
+    fn hooks_are_called_before_a_sleep_and_after_a_panic() {
+        thread_local! {
+            static CALLED: RefCell<Vec<&'static str>> = const { RefCell::new(Vec::new()) };
+        }
+        let hooks = Hooks {
+            pending: || if CALLED.with_borrow(Vec::is_empty) { Pending::Due } else { Pending::Nothing },
+            before_sleep: || CALLED.with_borrow_mut(|c| c.push("before_sleep")),
+            panicked: || CALLED.with_borrow_mut(|c| c.push("panicked")),
+            ..Hooks::NONE
+        };
+        let thread = std::thread::spawn(move || {
+            run(hooks, async {
+                timer::sleep(Duration::from_millis(1)).await;
+                spawn_now(async { panic!("for the test") });
+            })
+            .expect("two descriptors");
+            CALLED.take()
+        });
+        assert_eq!(thread.join().expect("the thread ends"), ["before_sleep", "panicked"]);
     }
 
     #[test]
@@ -501,19 +579,29 @@ mod tests {
     #[test]
     fn readiness_is_reported_until_it_is_cleared() {
         let got = on_engine(async || {
-            use std::io::Write;
-            let (here, mut there) = std::os::unix::net::UnixStream::pair().expect("a pair");
+            use std::io::{Read, Write};
+            use std::os::fd::AsFd;
+            let (mut here, mut there) = std::os::unix::net::UnixStream::pair().expect("a pair");
             here.set_nonblocking(true).expect("a socket");
-            let mut socket = crate::connection::socket::Socket::new(here.into());
+            let registration =
+                io::Registration::new(here.as_fd(), io::Interest::Both).expect("a descriptor is watched");
             std::thread::spawn(move || {
                 for piece in [b"one", b"two"] {
                     std::thread::sleep(Duration::from_millis(20));
                     there.write_all(piece).expect("the reader is there");
                 }
             });
-            let mut all = Vec::with_capacity(64);
-            while socket.read(&mut all).await.expect("a stream") > 0 {}
-            all
+            let mut all = Vec::new();
+            loop {
+                std::future::poll_fn(|_| registration.poll_readable()).await;
+                let mut piece = [0; 16];
+                match here.read(&mut piece) {
+                    Ok(0) => break all,
+                    Ok(n) => all.extend_from_slice(&piece[..n]),
+                    Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => registration.clear_readable(),
+                    Err(e) => panic!("{e}"),
+                }
+            }
         });
         assert_eq!(got, b"onetwo");
     }

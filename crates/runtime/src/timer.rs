@@ -1,8 +1,8 @@
-//! Timeouts of one worker thread: a heap that is touched when a deadline passes, not when one is set.
+//! Timeouts of one thread: a heap that is touched when a deadline passes, not when one is set.
 //! A kept connection moves its deadline with every request; that is one store here. Never crosses threads.
 
-use super::clock::monotonic_ms;
-use crate::engine::{self, TaskId};
+use crate::TaskId;
+use crate::clock::monotonic_ms;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -125,7 +125,7 @@ impl Timer {
             if e.deadline <= monotonic_ms() {
                 return Poll::Ready(());
             }
-            e.task = engine::current();
+            e.task = crate::current();
             Poll::Pending
         })
     }
@@ -195,7 +195,7 @@ pub fn fire_passed() {
                 e.queued = e.deadline;
                 w.heap.push(Reverse((e.deadline, key, generation)));
             } else {
-                engine::wake(e.task);
+                crate::wake(e.task);
             }
         }
     });

@@ -1,8 +1,7 @@
-//! The time as a worker thread sees it: the clocks as they were when its turn began, a `Date` text kept for a second.
-//! Used by every stage. Never sleeps.
+//! The time as a thread sees it: the clocks as they were when its turn began. Never sleeps.
 
 use rustix::time::{ClockId, clock_gettime};
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 
 /// The time as the thread knows it.
 #[derive(Clone, Copy)]
@@ -63,19 +62,4 @@ pub fn wall_ms() -> u64 {
 /// Wall clock in whole seconds since 1970.
 pub fn wall_seconds() -> i64 {
     (known().wall_ms / 1000) as i64
-}
-
-thread_local! {
-    static DATE_SECOND: Cell<i64> = const { Cell::new(i64::MIN) };
-    static DATE: RefCell<[u8; 29]> = const { RefCell::new([0; 29]) };
-}
-
-/// The current time as an HTTP date (RFC 9110 section 5.6.7), formatted once a second and thread.
-pub fn http_date() -> [u8; 29] {
-    let now = wall_seconds();
-    if DATE_SECOND.get() != now {
-        DATE.set(wire::date::format_http(now));
-        DATE_SECOND.set(now);
-    }
-    DATE.with_borrow(|d| *d)
 }

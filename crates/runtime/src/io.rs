@@ -12,8 +12,8 @@ use std::task::Poll;
 /// Events taken from the kernel at once.
 const EVENTS: usize = 1024;
 const HAS_LOOP: &str = "sockets are registered on a thread with a loop";
-/// The token of the thread's bell.
-const BELL: u64 = u64::MAX;
+/// The token of the thread's notifier.
+const NOTIFIER: u64 = u64::MAX;
 
 const READ: u8 = 1;
 const WRITE: u8 = 2;
@@ -80,10 +80,10 @@ pub struct Registration {
     source: Rc<Source>,
 }
 
-/// Makes the thread's set, with the bell that other threads ring.
-pub(super) fn start(bell: &OwnedFd) -> io::Result<()> {
+/// Makes the thread's set, with the notifier that other threads ring.
+pub(super) fn start(notifier: &OwnedFd) -> io::Result<()> {
     let set = epoll::create(CreateFlags::CLOEXEC)?;
-    epoll::add(&set, bell, EventData::new_u64(BELL), EventFlags::IN)?;
+    epoll::add(&set, notifier, EventData::new_u64(NOTIFIER), EventFlags::IN)?;
     EPOLL.with(|e| {
         let _ = e.set(set);
     });
@@ -95,7 +95,7 @@ pub(super) struct News {
     /// So many events.
     pub(super) count: usize,
     /// Another thread has rung.
-    pub(super) called: bool,
+    pub(super) notified: bool,
 }
 
 /// Waits for news, `None`: as long as it takes. Marks what has happened and wakes who asked for it.
@@ -109,12 +109,12 @@ pub(super) fn wait(ms: Option<u64>) -> News {
         let set = e.get().expect("the loop has its set");
         epoll::wait(set, rustix::buffer::spare_capacity(&mut batch), timeout.as_ref())
     });
-    let mut called = false;
+    let mut notified = false;
     SOURCES.with_borrow_mut(|sources| {
         for event in &batch {
             let data = event.data.u64();
-            if data == BELL {
-                called = true;
+            if data == NOTIFIER {
+                notified = true;
             } else {
                 sources.mark(data, event.flags);
             }
@@ -122,7 +122,7 @@ pub(super) fn wait(ms: Option<u64>) -> News {
     });
     let count = batch.len();
     BATCH.set(batch);
-    News { count, called }
+    News { count, notified }
 }
 
 impl Sources {
