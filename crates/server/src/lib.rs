@@ -29,7 +29,5 @@ pub mod upstream;
 pub mod worker;
 pub mod zone;
 
-use runtime as engine;
-
 /// The version of nginx whose configuration and behaviour this is.
 pub const NGINX_VERSION: &str = "1.31.5";

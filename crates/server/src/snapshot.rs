@@ -157,7 +157,7 @@ impl Snapshot {
         }
         let snapshot = Snapshot {
             generation,
-            loaded_ms: crate::worker::clock::wall_ms(),
+            loaded_ms: runtime::clock::wall_ms(),
             end: None,
             process: build.process,
             main: build.main,

@@ -4,10 +4,10 @@
 use super::jws::{self, AccountKey};
 use super::settings::{Issuer, Profile};
 use crate::fetch::{Answer, Fetch};
-use crate::worker::clock;
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, header};
 use http_body_util::Full;
+use runtime::clock;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};

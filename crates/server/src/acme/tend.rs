@@ -14,7 +14,7 @@ use crate::tls::client::{unverified, verified};
 use crate::tls::der::{Der, tag};
 use crate::tls::names;
 use crate::tls::x509::Certificate;
-use crate::worker::clock;
+use runtime::clock;
 use rustls::ClientConfig;
 use rustls::crypto::aws_lc_rs::default_provider;
 use serde::Deserialize;

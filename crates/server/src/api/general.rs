@@ -10,7 +10,8 @@ use crate::status::requests;
 use crate::status::ssl::Totals;
 use crate::status::{self, processes, slot};
 use crate::upstream::names;
-use crate::worker::{clock, counters};
+use crate::worker::counters;
+use runtime::clock;
 use serde_json::{Value, json};
 
 /// `/nginx`

@@ -11,7 +11,8 @@ use crate::snapshot::Snapshot;
 use crate::status::latency::{self, Histogram};
 use crate::status::{listeners, requests, slot, turns};
 use crate::tls::expiry::{self, Held};
-use crate::worker::{clock, counters};
+use crate::worker::counters;
+use runtime::clock;
 use serde_json::{Map, Value, json};
 
 /// `/ironweir/access`

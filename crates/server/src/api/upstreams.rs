@@ -14,7 +14,7 @@ use crate::status::{skew, ssl};
 use crate::upstream::group::{Group, key_of};
 use crate::upstream::peer::{self, Peer};
 use crate::upstream::pool;
-use crate::worker::clock;
+use runtime::clock;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

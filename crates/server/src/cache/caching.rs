@@ -15,7 +15,7 @@ use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
 use crate::upstream::settings::{UpstreamSettings, next};
-use crate::worker::clock;
+use runtime::clock;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 

@@ -25,8 +25,8 @@ use crate::request::subrequest::{self, Mode, SubSession};
 use crate::request::{Request, Text};
 use crate::upstream::exchange::poll_client_gone;
 use crate::upstream::settings::{UpstreamSettings, next};
-use crate::worker::clock;
-use crate::worker::timer::Timer;
+use runtime::clock;
+use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::sync::atomic::Ordering::Acquire;
 use std::task::Poll;
@@ -437,7 +437,7 @@ impl Caching {
         child.ctx.cache = Some(self);
         let (done, update) = oneshot::channel();
         r.ctx.cache_update = Some(update);
-        crate::engine::spawn(async move {
+        runtime::spawn(async move {
             let verdict = match child.content_handler {
                 Some(Content::Later(handler)) => handler(&mut child).await,
                 Some(Content::Proxy) => crate::modules::proxy::run(&mut child).await,

@@ -130,7 +130,7 @@ impl Pattern {
 
     fn gave_up(&self, error: &pcre2::Error, subject: &[u8]) -> GaveUp {
         // As long as this took, others could have been served many times.
-        crate::engine::spend_turn();
+        runtime::spend_turn();
         let more = if subject.len() > SHOWN_SUBJECT { "..." } else { "" };
         let subject = String::from_utf8_lossy(&subject[..subject.len().min(SHOWN_SUBJECT)]);
         let (code, pattern) = (error.code(), self.regex.as_str());

@@ -10,7 +10,7 @@ use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::status::write_decimal;
 use crate::request::{Method, Request, Text, Version, head};
 use crate::snapshot::Shot;
-use crate::worker::clock;
+use runtime::clock;
 use std::rc::Rc;
 use wire::http1::target;
 use wire::http2::hpack::HeaderBlock;

@@ -18,7 +18,7 @@ use crate::status::ssl;
 use crate::tls::notes::{self, Notes};
 use crate::tls::server::Context;
 use crate::tls::verify::Purpose;
-use crate::worker::clock;
+use runtime::clock;
 use rustix::net::RecvFlags;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
@@ -299,7 +299,7 @@ async fn shake(
     notes::take(&mut notes);
     if spent >= TURN {
         SPENT.set(Duration::ZERO);
-        crate::engine::yield_now().await;
+        runtime::yield_now().await;
     }
     drop(turn);
     if shaken.is_pending() {

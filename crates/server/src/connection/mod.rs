@@ -190,7 +190,7 @@ impl Client {
             remote: RefCell::new(remote),
             local: RefCell::new(None),
             listener,
-            started_ms: crate::worker::clock::wall_ms(),
+            started_ms: runtime::clock::wall_ms(),
             requests: Cell::new(0),
             proxy_protocol: OnceCell::new(),
             tls: OnceCell::new(),
@@ -210,7 +210,7 @@ impl Client {
             remote: self.remote.clone(),
             local: RefCell::new(Some(local)),
             listener,
-            started_ms: crate::worker::clock::wall_ms(),
+            started_ms: runtime::clock::wall_ms(),
             requests: Cell::new(0),
             proxy_protocol: self.proxy_protocol.clone(),
             tls: OnceCell::new(),
@@ -235,9 +235,9 @@ pub fn start(fd: OwnedFd, remote: Address, listener: usize, now: bool) {
     look_closely(&client);
     let work = guarded(Seat::take(&client), move || run(Http1::new(socket), client));
     if now {
-        crate::engine::spawn_now(work)
+        runtime::spawn_now(work)
     } else {
-        crate::engine::spawn(work)
+        runtime::spawn(work)
     };
 }
 
@@ -249,7 +249,7 @@ pub fn adopt(parcel: Parcel) {
     let (client, socket, wait) = parcel.open();
     look_closely(&client);
     let seat = Seat::take_over(&client);
-    crate::engine::spawn(guarded(seat, move || http1::resume(Http1::new(socket), client, wait)));
+    runtime::spawn(guarded(seat, move || http1::resume(Http1::new(socket), client, wait)));
 }
 
 /// Begins a session of datagrams; false: there is no room for one.
@@ -260,7 +260,7 @@ pub fn start_flow(flow: Rc<Flow>, remote: Address, local: Address, listener: usi
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, Weak::new());
     client.local.replace(Some(local));
     look_closely(&client);
-    crate::engine::spawn(guarded(Seat::take(&client), move || crate::stream::udp::serve(flow, client)));
+    runtime::spawn(guarded(Seat::take(&client), move || crate::stream::udp::serve(flow, client)));
     true
 }
 
@@ -277,7 +277,7 @@ pub fn new_quic(remote: Address, local: Address, listener: usize) -> Option<Rc<C
 
 /// Begins to serve a QUIC connection.
 pub fn start_quic(link: Rc<quic::Link>, connection: quinn_proto::Connection, client: Rc<Client>) {
-    crate::engine::spawn(guarded(Seat::take(&client), move || http3::serve(link, connection, client)));
+    runtime::spawn(guarded(Seat::take(&client), move || http3::serve(link, connection, client)));
 }
 
 /// `debug_connection`

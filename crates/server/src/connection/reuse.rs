@@ -12,8 +12,9 @@
 
 use super::{Client, OPEN};
 use crate::log::error::Level;
-use crate::worker::{clock, counters};
-use crate::{engine, engine::TaskId};
+use crate::worker::counters;
+use runtime::TaskId;
+use runtime::clock;
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -236,7 +237,7 @@ impl Client {
             room.leave(place, before);
             room.enter(place, state);
             let p = &mut room.places[place as usize];
-            p.task = engine::current();
+            p.task = runtime::current();
             (p.since_ms, p.from) = (clock::monotonic_ms(), from);
         });
     }
@@ -359,7 +360,7 @@ pub fn take_one() -> Option<State> {
     })?;
     taken?.standing.state.set(State::Taken);
     OPEN.with_borrow(|o| o.as_ref().map(|n| n.store(n.load(Relaxed) - 1, Relaxed)));
-    engine::wake_first(task);
+    runtime::wake_first(task);
     Some(state)
 }
 

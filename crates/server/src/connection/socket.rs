@@ -3,8 +3,7 @@
 //! With TLS it stands for the plain bytes above it (`tls`): whoever reads and writes sees no difference.
 
 use super::tls::{Moving, Tls};
-use crate::engine;
-use crate::engine::io::{Interest, Registration};
+use runtime::io::{Interest, Registration};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use std::future::poll_fn;
@@ -147,7 +146,7 @@ impl Socket {
             State::Plain(_) if self.drained => ready!(self.registered()?.poll_readable()),
             State::Plain(_) | State::Gone => {}
         }
-        if !engine::may_go_on() {
+        if !runtime::may_go_on() {
             return Poll::Pending;
         }
         let room = buf.capacity() - buf.len();
@@ -184,7 +183,7 @@ impl Socket {
         if let State::Registered(_, registration) = &self.state {
             ready!(registration.poll_readable());
         }
-        if !engine::may_go_on() {
+        if !runtime::may_go_on() {
             return Poll::Pending;
         }
         match step(self) {
@@ -315,7 +314,7 @@ impl Socket {
         _: &mut Context<'_>,
         mut step: impl FnMut(&mut Socket) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
-        if !engine::may_go_on() {
+        if !runtime::may_go_on() {
             return Poll::Pending;
         }
         match step(self) {

@@ -7,7 +7,7 @@ use super::symlinks::Rule;
 use super::{Data, Facts, Failure, Found, Kind};
 use crate::modules::open_file_cache::{Conf, Spec};
 use crate::snapshot::Shot;
-use crate::worker::clock;
+use runtime::clock;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 

@@ -230,7 +230,7 @@ fn remember(r: &Request, path: &[u8], facts: Facts) {
         p.path.extend_from_slice(path);
         p.facts = Some(facts);
         p.request = identity_of(r);
-        p.at_ms = crate::worker::clock::monotonic_ms();
+        p.at_ms = runtime::clock::monotonic_ms();
     });
 }
 
@@ -239,7 +239,7 @@ fn probed(r: &Request, path: &[u8]) -> Option<Facts> {
     PROBE.with_borrow_mut(|p| {
         let facts = p.facts.take()?;
         let same = p.path == path && p.request == identity_of(r);
-        (same && p.at_ms == crate::worker::clock::monotonic_ms()).then_some(facts)
+        (same && p.at_ms == runtime::clock::monotonic_ms()).then_some(facts)
     })
 }
 

@@ -9,10 +9,9 @@ use super::cause::Cause;
 use crate::connection::Address;
 use crate::connection::socket::Socket;
 use crate::connection::tls::Tls;
-use crate::engine;
 use crate::tls::client::Secure;
 use crate::upstream::connect;
-use crate::worker::clock;
+use runtime::clock;
 use rustix::io::Errno;
 use rustix::net::{SocketType, sockopt};
 use std::cell::RefCell;
@@ -115,7 +114,7 @@ impl Link {
     /// The connection broke.
     pub async fn receive(&mut self, into: &mut Vec<u8>) -> Result<usize, Cause> {
         if std::mem::take(&mut self.asked) {
-            engine::next_tick().await;
+            runtime::next_tick().await;
         }
         into.reserve(PIECE);
         self.socket.read(into).await.map_err(|e| of_break(&e))
@@ -196,7 +195,7 @@ async fn join(mut socket: Socket, to: &Address, first: &[u8]) -> io::Result<(Soc
     // On this host a connection stands when the first call returns, though that does not say so.
     for number in 0..2 {
         if number > 0 {
-            engine::next_tick().await;
+            runtime::next_tick().await;
         }
         if let Some(sent) = stands(&mut socket, to, first)? {
             return Ok((socket, sent));

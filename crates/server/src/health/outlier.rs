@@ -7,7 +7,7 @@ use crate::log::process_line;
 use crate::upstream::group::Group;
 use crate::upstream::peer::Peer;
 use crate::upstream::standing::Role;
-use crate::worker::{clock, timer};
+use runtime::{clock, timer};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;

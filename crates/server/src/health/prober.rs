@@ -1,7 +1,7 @@
 //! Who checks peers: one thread for all worker threads, with a task for each peer and check. When a configuration is taken the
 //! tasks of the one before end and new ones take up its rhythm, so that reloads neither delay checks nor double them.
 //!
-//! The thread works in beats (`engine::set_tick`): what begins, goes on or ends within one shares a wake-up, which costs more than
+//! The thread works in beats (`runtime::set_tick`): what begins, goes on or ends within one shares a wake-up, which costs more than
 //! a check (docs/decisions/0014).
 
 use super::check::Check;
@@ -10,15 +10,15 @@ use super::outlier;
 use super::probe::probe;
 use super::require;
 use super::verdict::{note, pause};
-use crate::engine::{self, TaskId};
 use crate::log::error::Level;
 use crate::log::process_line;
 use crate::snapshot::Snapshot;
 use crate::upstream::group::Tiers;
 use crate::upstream::peer::Peer;
 use crate::upstream::standing::Role;
-use crate::worker::clock;
-use crate::worker::timer::{self, Timer};
+use runtime::TaskId;
+use runtime::clock;
+use runtime::timer::{self, Timer};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -61,14 +61,14 @@ struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         self.over.set(true);
-        engine::wake(self.task);
+        runtime::wake(self.task);
     }
 }
 
 fn start(task: impl Future<Output = ()> + 'static) -> Guard {
     let over = Rc::new(Cell::new(false));
     let ended = over.clone();
-    let task = engine::spawn(async move {
+    let task = runtime::spawn(async move {
         let mut task = pin!(task);
         poll_fn(|cx| if ended.get() { Poll::Ready(()) } else { task.as_mut().poll(cx) }).await;
     });
@@ -90,7 +90,7 @@ fn tell(work: Work) {
         }
     };
     let started = std::thread::Builder::new().name("prober".into()).spawn(move || {
-        if let Err(e) = engine::run(crate::worker::thread::HOOKS, listen) {
+        if let Err(e) = runtime::run(crate::worker::thread::HOOKS, listen) {
             complain(&e);
         }
     });
@@ -134,7 +134,7 @@ pub fn configure(snapshot: &Arc<Snapshot>) {
     }
     let for_variables = checks.iter().any(Check::requires_variables).then(|| snapshot.clone());
     tell(Box::new(move || {
-        engine::set_tick(beat_ms(&checks));
+        runtime::set_tick(beat_ms(&checks));
         link::close_spare();
         require::evaluate_under(for_variables);
         let outliers = watched.into_iter().map(|(group, rules)| start(outlier::watch(group, rules)));

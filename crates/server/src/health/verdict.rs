@@ -7,7 +7,7 @@ use super::record::Track;
 use crate::log::error::Level;
 use crate::log::process_line;
 use crate::upstream::peer::Peer;
-use crate::worker::clock;
+use runtime::clock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 

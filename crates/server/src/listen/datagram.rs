@@ -2,8 +2,8 @@
 
 use super::{BATCH, Listener, pktinfo};
 use crate::connection::{self, Address};
-use crate::engine::{self, TaskId};
 use crate::settings::ListenAddress;
+use runtime::TaskId;
 use socket2::SockAddr;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
@@ -44,7 +44,7 @@ thread_local! {
 
 /// Takes what comes until the listener is closed.
 pub async fn receive_loop(listener: Rc<Listener>) {
-    listener.task.set(Some(engine::current()));
+    listener.task.set(Some(runtime::current()));
     let table = Rc::new(Table::default());
     loop {
         poll_fn(|_| if listener.closed.get() { Poll::Ready(()) } else { listener.registration.poll_readable() }).await;
@@ -56,7 +56,7 @@ pub async fn receive_loop(listener: Rc<Listener>) {
         if receive_some(&listener, &table, BATCH) {
             listener.registration.clear_readable();
         } else {
-            engine::yield_now().await;
+            runtime::yield_now().await;
         }
     }
 }
@@ -96,7 +96,7 @@ fn take(listener: &Rc<Listener>, table: &Rc<Table>, bytes: &[u8], from: SockAddr
         if waiting.len() < WAITING {
             waiting.push_back(bytes.into());
         }
-        engine::wake(flow.task.get());
+        runtime::wake(flow.task.get());
         return;
     }
     let flow = Rc::new(Flow {
@@ -121,7 +121,7 @@ fn take(listener: &Rc<Listener>, table: &Rc<Table>, bytes: &[u8], from: SockAddr
 impl Flow {
     /// The running task is the session: it is woken by the client's next datagrams.
     pub fn adopt(&self) {
-        self.task.set(engine::current());
+        self.task.set(runtime::current());
     }
 
     /// The next datagram.

@@ -9,14 +9,14 @@ pub mod socket;
 pub mod steer;
 
 use crate::connection::{self, Address};
-use crate::engine::io::{Interest, Registration};
-use crate::engine::{self, TaskId};
 use crate::settings::{ListenAddress, ListenSpec, SocketKind};
 use crate::status::listeners;
 use crate::upstream;
-use crate::worker::clock;
 use crate::worker::thread::Ear;
-use crate::worker::timer::Timer;
+use runtime::TaskId;
+use runtime::clock;
+use runtime::io::{Interest, Registration};
+use runtime::timer::Timer;
 use rustix::net::{SocketAddrAny, SocketFlags};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
@@ -44,17 +44,17 @@ thread_local! {
 /// A connection of the thread was closed: whoever ran out of descriptors tries again at once.
 pub fn descriptor_is_free() {
     // The thread's storage may be gone already when a thread ends.
-    let _ = WITHOUT.try_with(|waiting| waiting.borrow_mut().drain(..).for_each(engine::wake));
+    let _ = WITHOUT.try_with(|waiting| waiting.borrow_mut().drain(..).for_each(runtime::wake));
 }
 
 /// Waits for a descriptor to be closed. What is open and not in use makes room.
 async fn out_of_descriptors() {
     upstream::pool::drop_idle();
     connection::reuse::take_one();
-    WITHOUT.with_borrow_mut(|waiting| waiting.push(engine::current()));
+    WITHOUT.with_borrow_mut(|waiting| waiting.push(runtime::current()));
     let timer = Timer::new();
     timer.set(OUT_OF_DESCRIPTORS);
-    let mine = engine::current();
+    let mine = runtime::current();
     let is_free = || WITHOUT.with_borrow(|waiting| !waiting.contains(&mine));
     poll_fn(|cx| if is_free() { Poll::Ready(()) } else { timer.poll_expired(cx) }).await;
     WITHOUT.with_borrow_mut(|waiting| waiting.retain(|task| *task != mine));
@@ -111,9 +111,9 @@ impl Listener {
     pub fn start(self: &Rc<Self>) {
         if !self.started.replace(true) {
             let _ = match self.kind {
-                SocketKind::Stream => engine::spawn(accept_loop(self.clone())),
-                SocketKind::Datagram if self.quic => engine::spawn(quic::serve(self.clone())),
-                SocketKind::Datagram => engine::spawn(datagram::receive_loop(self.clone())),
+                SocketKind::Stream => runtime::spawn(accept_loop(self.clone())),
+                SocketKind::Datagram if self.quic => runtime::spawn(quic::serve(self.clone())),
+                SocketKind::Datagram => runtime::spawn(datagram::receive_loop(self.clone())),
             };
         }
     }
@@ -122,13 +122,13 @@ impl Listener {
     pub fn close(&self) {
         self.closed.set(true);
         if let Some(task) = self.task.get() {
-            engine::wake(task);
+            runtime::wake(task);
         }
     }
 }
 
 async fn accept_loop(listener: Rc<Listener>) {
-    listener.task.set(Some(engine::current()));
+    listener.task.set(Some(runtime::current()));
     loop {
         poll_fn(|_| if listener.closed.get() { Poll::Ready(()) } else { listener.registration.poll_readable() }).await;
         if listener.closed.get() {
@@ -138,7 +138,7 @@ async fn accept_loop(listener: Rc<Listener>) {
         }
         match accept_some(&listener, BATCH) {
             Accepted::All => listener.registration.clear_readable(),
-            Accepted::More => engine::yield_now().await,
+            Accepted::More => runtime::yield_now().await,
             Accepted::Exhausted => out_of_descriptors().await,
         }
     }

@@ -8,8 +8,8 @@ use super::file::LogFile;
 use super::opened::Opened;
 use crate::connection::socket::Socket;
 use crate::snapshot::{Shot, Snapshot};
-use crate::worker::{clock, timer};
 use runtime::Pending;
+use runtime::{clock, timer};
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
@@ -126,7 +126,7 @@ fn hold(shot: &Rc<Shot>, slot: &mut Slot, spec: &LineFile, buffering: &Buffering
         if let Some(flush) = buffering.flush {
             slot.deadline = clock::monotonic_ms() + flush.as_millis() as u64;
             if !std::mem::replace(&mut slot.watched, true) {
-                crate::engine::spawn(watch(Rc::downgrade(shot), index, flush));
+                runtime::spawn(watch(Rc::downgrade(shot), index, flush));
             }
         }
     }

@@ -9,8 +9,8 @@ pub mod opened;
 pub mod syslog;
 
 use crate::master::sys::local_time as local;
-use crate::worker::clock;
 use error::{Errno, Level};
+use runtime::clock;
 use std::cell::Cell;
 use std::io;
 

@@ -157,7 +157,7 @@ fn may_be_proxied(r: &Request, proxied: Proxied) -> bool {
     if let Some(expires) = out.find(K::Expires) {
         let date = match out.find(K::Date) {
             Some(date) => wire::date::parse_http(r.get(date)),
-            None => Some(crate::worker::clock::wall_seconds()),
+            None => Some(runtime::clock::wall_seconds()),
         };
         let expires = wire::date::parse_http(r.get(expires));
         return proxied.expired && matches!((expires, date), (Some(e), Some(d)) if e < d);

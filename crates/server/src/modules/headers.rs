@@ -9,8 +9,8 @@ use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
 use crate::text;
-use crate::worker::clock;
 use conf::{Node, Problem, value};
+use runtime::clock;
 use std::sync::Arc;
 
 /// What the module understands.

@@ -2,7 +2,7 @@
 //! a lock held for one look-up, changed by the API alone. Bounded by the zone's size. A state file has the same as JSON.
 
 use super::keyval_state;
-use crate::worker::clock;
+use runtime::clock;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::io;

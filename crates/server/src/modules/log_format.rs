@@ -7,7 +7,7 @@ use crate::modules::variables;
 use crate::request::status::write_decimal;
 use crate::request::{Request, Text};
 use crate::snapshot::VariableId;
-use crate::worker::clock;
+use runtime::clock;
 
 /// A compiled `log_format`.
 #[derive(Debug)]

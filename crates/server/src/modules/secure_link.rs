@@ -8,9 +8,9 @@ use crate::config::variables::Builtin;
 use crate::config::{Build, Directive, Level, Scope, http};
 use crate::request::arena::Span;
 use crate::request::{Request, Text};
-use crate::worker::clock;
 use conf::{Node, Problem};
 use md5::{Digest, Md5};
+use runtime::clock;
 use std::sync::Arc;
 use wire::encoding::{Alphabet, base64_decode, hex_decode};
 

@@ -343,7 +343,7 @@ fn matches(r: &mut Request, pattern: &[u8], subject: &[u8]) -> Result<bool, Fail
         Ok(Some(groups)) => groups,
         Ok(None) => return Ok(false),
         Err(e) => {
-            crate::engine::spend_turn();
+            runtime::spend_turn();
             log_error!(r, Alert, "pcre2_match() failed: {e} on \"{}\" using \"{shown}\"", show(subject));
             return Err(Failed);
         }

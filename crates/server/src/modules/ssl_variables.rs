@@ -93,7 +93,7 @@ pub const VARIABLES: &[Builtin] = &[
     client!("ssl_client_v_start", |c| Some(names::time(c.not_before))),
     client!("ssl_client_v_end", |c| Some(names::time(c.not_after))),
     client!("ssl_client_v_remain", |c| {
-        let left = c.not_after - crate::worker::clock::wall_seconds();
+        let left = c.not_after - runtime::clock::wall_seconds();
         Some((left.max(0) / DAY).to_string())
     }),
     done!("ssl_client_sigalg", |_, d| d.notes.client_signed_by.map(ciphers::signature_name)),

@@ -9,11 +9,11 @@ use crate::config::{Build, Directive, Scope, upstream};
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
 use crate::snapshot::VariableId;
-use crate::worker::clock;
 use crate::zone::store::{Policy, Store};
 use crate::zone::{Registry, store};
 use conf::{Node, Problem, Word, value};
 use md5::{Digest, Md5};
+use runtime::clock;
 use std::sync::Arc;
 
 /// The directives.

@@ -5,7 +5,7 @@ use super::upstream_variables::{list, seconds};
 use crate::config::variables::Builtin;
 use crate::request::{Request, Text};
 use crate::text;
-use crate::worker::clock;
+use runtime::clock;
 
 /// Variables of `http` that mean the same in `stream`.
 pub const SHARED: &[&str] = &[

@@ -225,7 +225,7 @@ pub async fn settle(r: &mut Request) -> Result<(), Verdict> {
             flow::flush_now(r).await?;
         }
         resume_stuffed(r).map_err(|e| r.broken(&e))?;
-        crate::engine::yield_now().await;
+        runtime::yield_now().await;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use super::{Request, filter};
 use crate::connection::stream::Stream;
 use crate::connection::{Session, http1};
 use crate::modules;
-use crate::worker::clock;
+use runtime::clock;
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
@@ -70,7 +70,7 @@ pub struct Flow {
     rate: u64,
     after: u64,
     timeout: Duration,
-    rest: Option<crate::worker::timer::Timer>,
+    rest: Option<runtime::timer::Timer>,
     armed: bool,
     /// What was written when the clock began to run.
     seen: u64,
@@ -181,7 +181,7 @@ impl Flow {
     }
 
     fn pause(&mut self, ms: u64) {
-        let timer = crate::worker::timer::Timer::new();
+        let timer = runtime::timer::Timer::new();
         timer.set(Duration::from_millis(ms));
         self.rest = Some(timer);
     }

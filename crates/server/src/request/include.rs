@@ -115,7 +115,7 @@ pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
                 None => return Ok(()),
                 Some(at) => {
                     let done = super::filter::resume(r, at);
-                    crate::engine::yield_now().await;
+                    runtime::yield_now().await;
                     done
                 }
             },

@@ -282,7 +282,7 @@ pub fn enter_location(r: &mut Request) {
     }
     let conf = &shot.location(r.location).conf.core;
     if r.keepalive && r.is_main() {
-        let now = crate::worker::clock::wall_ms();
+        let now = runtime::clock::wall_ms();
         if conf.keepalive_timeout.is_zero()
             || r.client.requests.get() >= *conf.keepalive_requests
             || now.saturating_sub(r.client.started_ms) > conf.keepalive_time.as_millis() as u64

@@ -10,7 +10,7 @@ use crate::config::complex::Complex;
 use crate::connection::{Session, http1, http2, http3};
 use crate::modules;
 use crate::modules::core::ServerTokens;
-use crate::worker::clock;
+use runtime::clock;
 use std::io;
 
 /// What a header filter says.

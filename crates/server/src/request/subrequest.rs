@@ -84,7 +84,7 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
     child.copy_shared(r);
     prepare(&mut child, r, uri, args, &options);
     child.ctx.limit_conn = r.ctx.limit_conn.without_places();
-    crate::engine::spawn(async move {
+    runtime::spawn(async move {
         phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)).await;
         end(&mut child);
     });
@@ -129,7 +129,7 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
     child.headers_in.chunked = r.headers_in.chunked;
     (child.headers_in.msie, child.headers_in.msie6) = (r.headers_in.msie, r.headers_in.msie6);
     child.request_port = r.request_port;
-    child.started_ms = crate::worker::clock::wall_ms();
+    child.started_ms = runtime::clock::wall_ms();
     child.parent_uri = Some(r.uri);
     child.main_charset = if r.is_main() { r.headers_out.charset } else { r.main_charset };
     child.ctx.realip.clone_from(&r.ctx.realip);

@@ -7,7 +7,7 @@ use super::tally::{Mine, Tally};
 use crate::modules::variables;
 use crate::request::Request;
 use crate::snapshot::{ServerId, Shot};
-use crate::worker::clock;
+use runtime::clock;
 use std::rc::Rc;
 
 const PROCESSING: usize = 0;

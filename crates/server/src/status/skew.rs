@@ -3,7 +3,7 @@
 //! thread.
 
 use crate::upstream::group::Group;
-use crate::worker::clock;
+use runtime::clock;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 

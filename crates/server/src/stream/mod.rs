@@ -23,7 +23,7 @@ use crate::request::Request;
 use crate::request::end;
 use crate::request::phases::Verdict;
 use crate::status::requests;
-use crate::worker::timer::Timer;
+use runtime::timer::Timer;
 use rustix::net::sockopt;
 use std::fmt;
 use std::future::poll_fn;

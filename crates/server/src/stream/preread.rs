@@ -4,7 +4,7 @@
 use super::{Session, facts};
 use crate::log_error;
 use crate::request::Request;
-use crate::worker::timer::Timer;
+use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::task::Poll;
 use wire::preread::{Hello, Preread, parse};

@@ -4,8 +4,8 @@
 use super::pipe::{CAPACITY, Pipe};
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;
-use crate::worker::clock;
-use crate::worker::timer::Timer;
+use runtime::clock;
+use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;

@@ -4,7 +4,6 @@
 use super::relay::Pace;
 use super::{Totals, begin, checks, close, content_handler, facts, note, proxy};
 use crate::connection::Client;
-use crate::engine::io::{Interest, Registration};
 use crate::listen::datagram::Flow;
 use crate::log::error::Level;
 use crate::log_error;
@@ -13,8 +12,9 @@ use crate::modules::stream_core::Handler;
 use crate::modules::stream_proxy::Conf;
 use crate::request::Request;
 use crate::upstream::choose;
-use crate::worker::clock;
-use crate::worker::timer::Timer;
+use runtime::clock;
+use runtime::io::{Interest, Registration};
+use runtime::timer::Timer;
 use rustix::net::{RecvFlags, SendFlags};
 use std::future::poll_fn;
 use std::io;
@@ -203,7 +203,7 @@ impl Exchange<'_> {
         }
         while self.peer.registration.poll_readable().is_ready()
             && is_open(&mut self.download, cx)
-            && crate::engine::may_go_on()
+            && runtime::may_go_on()
         {
             moved |= self.answer()?;
         }

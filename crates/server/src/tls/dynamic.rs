@@ -6,7 +6,7 @@ use super::certificate::{self, Source};
 use crate::acme::store::Slot;
 use crate::config::complex::Complex;
 use crate::request::Request;
-use crate::worker::clock;
+use runtime::clock;
 use rustls::ServerConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::sign::CertifiedKey;

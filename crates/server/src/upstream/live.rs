@@ -10,7 +10,7 @@ use super::standing::Standing;
 use crate::log::error::Level;
 use crate::log::{os_error, process_line};
 use crate::resolve::{NOT_FOUND, Resolver, ResolverConfig, Service, ServiceError};
-use crate::worker::{clock, timer};
+use runtime::{clock, timer};
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;

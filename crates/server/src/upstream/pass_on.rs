@@ -90,7 +90,7 @@ pub async fn pass_on(r: &mut Request, conf: &UpstreamConf, job: &Job, answer: An
 fn done_early(r: &mut Request, job: &Job, answer: Answer, keep: bool, length: Option<u64>) {
     let empty = exchange::is_bodiless(&r.attempts.head, job.is_head)
         || (length == Some(0) && r.attempts.head.header(K::TransferEncoding).is_none());
-    let ms = crate::worker::clock::monotonic_ms() - answer.started_ms;
+    let ms = runtime::clock::monotonic_ms() - answer.started_ms;
     r.attempts.current().response_ms = Some(ms);
     super::ended_well(r, &job.group, &answer.chosen);
     let clean = answer.at == answer.input.len() && answer.request_sent;

@@ -7,9 +7,9 @@ use super::peer::Peer;
 use crate::connection::socket::Socket;
 use crate::snapshot::Shot;
 use crate::status::Tally;
-use crate::worker::timer::Timer;
-use crate::worker::{clock, timer};
 use hashbrown::HashMap;
+use runtime::timer::Timer;
+use runtime::{clock, timer};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -213,7 +213,7 @@ pub fn give(group: &Arc<Group>, peer: &Peer, mut connection: Connection) {
         }
     });
     if !SWEEPING.replace(true) {
-        crate::engine::spawn(sweep());
+        runtime::spawn(sweep());
     }
 }
 

@@ -6,7 +6,6 @@ use super::job::Job;
 use super::settings::{UpstreamSettings, next};
 use super::spool::Spool;
 use crate::connection::{doing, pool as buffers};
-use crate::engine;
 use crate::log_error;
 use crate::request::filter::{self, Chunk};
 use crate::request::flow::{self, Flow};
@@ -14,8 +13,8 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::pending::Pending;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, include};
-use crate::worker::clock;
-use crate::worker::timer::Timer;
+use runtime::clock;
+use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -169,7 +168,7 @@ impl Relay<'_> {
             }
             if busy || self.turn >= TURN {
                 self.turn = 0;
-                engine::yield_now().await;
+                runtime::yield_now().await;
             }
             if busy {
                 continue;

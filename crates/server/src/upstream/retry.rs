@@ -11,7 +11,7 @@ use crate::health::passive;
 use crate::log_error;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
-use crate::worker::clock;
+use runtime::clock;
 
 /// How often an idle connection may turn out to be dead before a fresh one is opened.
 const STALE_TRIES: usize = 1;

@@ -7,8 +7,6 @@ pub mod handover;
 pub mod process;
 pub mod thread;
 
-pub use runtime::{clock, timer};
-
 use crate::connection::{Address, Client};
 use crate::snapshot::Shot;
 use std::cell::{Cell, RefCell};

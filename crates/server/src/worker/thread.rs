@@ -1,11 +1,11 @@
 //! The loop of one worker thread: listeners, connections, orders from the control thread, logs at the end of a turn.
 
 use super::handover::{self, Parcel};
-use super::{DRAINING, PORTS, SHOT, timer};
+use super::{DRAINING, PORTS, SHOT};
 use crate::connection;
-use crate::engine;
 use crate::listen::Listener;
 use crate::snapshot::{Shot, Snapshot};
+use runtime::timer;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ pub struct Handle {
 }
 
 /// What a thread that serves or asks does around its loop's turns: log lines leave together, turns are timed, a panic has its line.
-pub const HOOKS: engine::Hooks = engine::Hooks {
+pub const HOOKS: runtime::Hooks = runtime::Hooks {
     pending: crate::log::lines::pending,
     before_sleep: crate::log::lines::write_pending,
     turn_began: crate::status::turns::begin,
@@ -95,7 +95,7 @@ fn pin(cpus: &crate::settings::CpuSet) {
 }
 
 fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedReceiver<Order>, open: Arc<AtomicUsize>) {
-    let ended = engine::run(HOOKS, async move {
+    let ended = runtime::run(HOOKS, async move {
         connection::OPEN.set(Some(open.clone()));
         let mut mine = Ears { listeners: Vec::new() };
         configure(&mut mine, snapshot, ears);
@@ -114,7 +114,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                     }
                     DRAINING.set(true);
                     // Connections between two requests close.
-                    engine::wake_all();
+                    runtime::wake_all();
                     while open.load(Ordering::Relaxed) > 0 {
                         timer::sleep(std::time::Duration::from_millis(10)).await;
                     }

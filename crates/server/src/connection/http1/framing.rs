@@ -5,7 +5,7 @@ use crate::connection::output::Output;
 use crate::connection::{Session, pool};
 use crate::request::filter::Chunk;
 use crate::request::{Request, Version};
-use crate::worker::clock;
+use runtime::clock;
 use std::cell::RefCell;
 use std::io;
 

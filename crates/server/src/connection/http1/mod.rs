@@ -16,11 +16,12 @@ use super::{Client, Session, pool};
 use crate::modules::core::Lingering;
 use crate::request::{Request, end, phases};
 use crate::status::requests;
+use crate::worker::counters;
 use crate::worker::handover;
-use crate::worker::timer::Timer;
-use crate::worker::{clock, counters};
 use desk::{Done, Then};
 use head::{HeadRead, read_head};
+use runtime::clock;
+use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
@@ -192,8 +193,8 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
                 return None;
             }
         };
-        if crate::engine::turn_is_spent() {
-            crate::engine::yield_now().await;
+        if runtime::turn_is_spent() {
+            runtime::yield_now().await;
         }
         if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
             continue;

@@ -5,7 +5,7 @@ use crate::connection::Session as Way;
 use crate::connection::fields::head_fields;
 use crate::request::Request;
 use crate::request::filter::Chunk;
-use crate::worker::clock;
+use runtime::clock;
 use std::io;
 use wire::http2::frame::HEADER;
 

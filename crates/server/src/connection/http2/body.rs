@@ -1,7 +1,7 @@
 //! Bodies as they come: kept for their requests, or passed over until the client has to be told to stop.
 
 use super::{State, StreamState};
-use crate::worker::clock;
+use runtime::clock;
 use wire::http2::ErrorCode;
 
 impl StreamState {

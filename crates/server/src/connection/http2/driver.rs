@@ -9,13 +9,14 @@ use crate::connection::fields::{self, Arrived};
 use crate::connection::http1::Http1;
 use crate::connection::socket::Socket;
 use crate::connection::{Client, Session as Way, pool, stream};
-use crate::engine::{self, TaskId};
 use crate::log::error::Level;
 use crate::modules::core::Conf;
 use crate::request::Version;
 use crate::snapshot::{LocationId, ServerId, Shot};
-use crate::worker::timer::Timer;
-use crate::worker::{clock, counters};
+use crate::worker::counters;
+use runtime::TaskId;
+use runtime::clock;
+use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -119,7 +120,7 @@ impl Driver {
         self.session.driving.set(true);
         {
             let mut state = self.session.state.borrow_mut();
-            state.task = engine::current();
+            state.task = runtime::current();
             state.wire.begin_turn();
         }
         let end = self.work(cx);
@@ -150,11 +151,11 @@ impl Driver {
             };
             steps += 1;
             let more = !blocked && (self.full || self.held || !self.session.state.borrow().ready.is_empty());
-            if more && steps < STEPS && !engine::turn_is_spent() {
+            if more && steps < STEPS && !runtime::turn_is_spent() {
                 continue;
             }
             if more {
-                engine::wake(engine::current());
+                runtime::wake(runtime::current());
             }
             match self.rest(cx, blocked) {
                 Some(end) => return end,
@@ -178,7 +179,7 @@ impl Driver {
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         for _ in 0..STEPS {
             self.full = self.session.state.borrow().wire.output().len() >= OUTPUT_LIMIT;
-            if self.failed || self.full || (self.held && engine::turn_is_spent()) {
+            if self.failed || self.full || (self.held && runtime::turn_is_spent()) {
                 return Poll::Pending;
             }
             if std::mem::take(&mut self.held) {
@@ -197,7 +198,7 @@ impl Driver {
                 }
             }
         }
-        engine::wake(engine::current());
+        runtime::wake(runtime::current());
         Poll::Pending
     }
 
@@ -225,7 +226,7 @@ impl Driver {
         let input = std::mem::take(&mut self.link.input);
         loop {
             let mut state = self.session.state.borrow_mut();
-            if state.wire.output().len() >= OUTPUT_LIMIT || engine::turn_is_spent() {
+            if state.wire.output().len() >= OUTPUT_LIMIT || runtime::turn_is_spent() {
                 // What comes out of the next request would only wait, and be copied once more; or the others are to run first.
                 self.held = true;
                 break;
@@ -305,7 +306,7 @@ impl Driver {
         self.limit_requests(&shot);
         let mut work = Box::pin(stream::answer(r, accepted));
         if work.as_mut().poll(cx).is_pending() {
-            engine::spawn(work);
+            runtime::spawn(work);
         }
     }
 

@@ -25,8 +25,8 @@ pub use driver::serve;
 pub use stream::Http2Stream;
 
 use crate::connection::output::Output;
-use crate::engine::{self, TaskId};
-use crate::worker::timer::Timer;
+use runtime::TaskId;
+use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use wire::http2::connection::Connection;
@@ -100,7 +100,7 @@ struct StreamState {
 impl StreamState {
     fn wake(&mut self) {
         if let Some(task) = self.task.take() {
-            engine::wake(task);
+            runtime::wake(task);
         }
     }
 
@@ -134,7 +134,7 @@ impl Session {
     /// Something is to be written or read: the driver has to look.
     fn changed(&self, state: &State) {
         if !self.driving.get() {
-            engine::wake(state.task);
+            runtime::wake(state.task);
         }
     }
 }

@@ -2,8 +2,7 @@
 
 use super::{Session, StreamState, UNREAD_PATIENCE_MS};
 use crate::connection::stream::{self, Arrived};
-use crate::engine;
-use crate::worker::clock;
+use runtime::clock;
 use std::cell::RefMut;
 use std::io;
 use std::rc::Rc;
@@ -41,7 +40,7 @@ impl stream::Stream for Http2Stream {
         if self.is_gone() {
             return Poll::Ready(());
         }
-        self.with(|s| s.data.task = Some(engine::current()));
+        self.with(|s| s.data.task = Some(runtime::current()));
         Poll::Pending
     }
 
@@ -79,7 +78,7 @@ impl stream::Stream for Http2Stream {
             return Poll::Ready(Ok(()));
         }
         let allowed = s.data.output.written.saturating_add(limit);
-        s.data.task = Some(engine::current());
+        s.data.task = Some(runtime::current());
         if std::mem::replace(&mut s.data.allowed, allowed) != allowed {
             state.make_ready(self.id);
             self.session.changed(&state);
@@ -113,7 +112,7 @@ impl stream::Stream for Http2Stream {
     }
 
     fn watch(&self) {
-        self.with(|s| s.data.task = Some(engine::current()));
+        self.with(|s| s.data.task = Some(runtime::current()));
     }
 
     fn skip_body(&self) {

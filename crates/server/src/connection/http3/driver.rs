@@ -9,11 +9,11 @@ use crate::log::error::Level;
 use crate::modules::core::Conf;
 use crate::snapshot::Shot;
 use crate::tls::quic::with_client;
-use crate::worker::clock;
-use crate::worker::timer::Timer;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use quinn_proto::{Connection, Dir, Event, StreamEvent, StreamId, Transmit};
+use runtime::clock;
+use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -84,7 +84,7 @@ impl Driver {
             blocked: Vec::new(),
             goaway: None,
             next: 0,
-            task: crate::engine::current(),
+            task: runtime::current(),
             dead: false,
             flood: Default::default(),
         };
@@ -119,7 +119,7 @@ impl Driver {
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.link.adopt();
         self.session.driving.set(true);
-        self.session.state.borrow_mut().task = crate::engine::current();
+        self.session.state.borrow_mut().task = runtime::current();
         let over = self.work(cx);
         self.session.driving.set(false);
         over
@@ -144,7 +144,7 @@ impl Driver {
         }
         self.set_timer(cx, now);
         if more {
-            crate::engine::wake(crate::engine::current());
+            runtime::wake(runtime::current());
         }
         Poll::Pending
     }
@@ -175,8 +175,8 @@ impl Driver {
             self.fail(&e);
         }
         loop {
-            if crate::engine::turn_is_spent() {
-                crate::engine::wake(crate::engine::current());
+            if runtime::turn_is_spent() {
+                runtime::wake(runtime::current());
                 break;
             }
             let Some(event) = self.session.state.borrow_mut().quic.poll() else { break };
@@ -348,7 +348,7 @@ impl Driver {
             self.drained |= event.is_drained();
             if let Some(answer) = self.link.tell(event) {
                 self.session.state.borrow_mut().quic.handle_event(answer);
-                crate::engine::wake(crate::engine::current());
+                runtime::wake(runtime::current());
             }
         }
     }

@@ -25,12 +25,12 @@ pub use stream::Http3Stream;
 
 use crate::connection::Client;
 use crate::connection::output::Output;
-use crate::engine::{self, TaskId};
 use crate::log::error::Level;
-use crate::worker::timer::Timer;
 use bytes::Bytes;
 use hashbrown::HashMap;
 use quinn_proto::{Connection, StreamId, VarInt};
+use runtime::TaskId;
+use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -144,7 +144,7 @@ struct StreamState {
 impl StreamState {
     fn wake(&mut self) {
         if let Some(task) = self.task.take() {
-            engine::wake(task);
+            runtime::wake(task);
         }
     }
 
@@ -232,7 +232,7 @@ impl Session {
     /// Something is to be written or read: the driver has to look.
     fn changed(&self, state: &State) {
         if !self.driving.get() {
-            engine::wake(state.task);
+            runtime::wake(state.task);
         }
     }
 }

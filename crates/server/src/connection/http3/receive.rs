@@ -5,7 +5,6 @@ use super::{Http3Stream, MAX_BLOCKED, Session, State, code};
 use crate::connection::Session as Way;
 use crate::connection::fields::{self, Arrived, Refused};
 use crate::connection::stream;
-use crate::engine;
 use crate::request::Version;
 use crate::worker::counters;
 use bytes::Bytes;
@@ -72,7 +71,7 @@ impl Driver {
     /// Streams that the client has opened.
     pub(super) fn accept_streams(&mut self, cx: &mut Context<'_>, dir: Dir) -> Result<(), ConnectionError> {
         loop {
-            if dir == Dir::Bi && crate::engine::turn_is_spent() {
+            if dir == Dir::Bi && runtime::turn_is_spent() {
                 self.held = true;
                 return Ok(());
             }
@@ -222,7 +221,7 @@ impl Driver {
         self.client.works();
         let mut work = Box::pin(stream::answer(r, accepted));
         if work.as_mut().poll(cx).is_pending() {
-            engine::spawn(work);
+            runtime::spawn(work);
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use super::{Session, State, StreamState, code};
 use crate::connection::stream::{self, Arrived};
-use crate::engine;
 use quinn_proto::StreamId;
 use std::cell::RefMut;
 use std::io;
@@ -49,7 +48,7 @@ impl stream::Stream for Http3Stream {
         if self.is_gone() {
             return Poll::Ready(());
         }
-        self.with(|s| s.task = Some(engine::current()));
+        self.with(|s| s.task = Some(runtime::current()));
         Poll::Pending
     }
 
@@ -87,7 +86,7 @@ impl stream::Stream for Http3Stream {
             return Poll::Ready(Ok(()));
         }
         let allowed = s.taken().saturating_add(limit);
-        s.task = Some(engine::current());
+        s.task = Some(runtime::current());
         if std::mem::replace(&mut s.allowed, allowed) != allowed {
             state.make_ready(self.id);
             self.session.changed(&state);
@@ -116,7 +115,7 @@ impl stream::Stream for Http3Stream {
     }
 
     fn watch(&self) {
-        self.with(|s| s.task = Some(engine::current()));
+        self.with(|s| s.task = Some(runtime::current()));
     }
 
     fn skip_body(&self) {

@@ -59,7 +59,7 @@ impl Driver {
         if wait == Wait::Acknowledgements && self.has_progress() {
             // The time begins anew with the next turn.
             self.wait = Wait::Streams;
-            return crate::engine::wake(crate::engine::current());
+            return runtime::wake(runtime::current());
         }
         match wait {
             Wait::Handshake if self.shaking => self.lost(&Lost::TimedOut),
@@ -71,7 +71,7 @@ impl Driver {
         if self.session.state.borrow_mut().abandon_heads() {
             // What is waited for next is found in the next turn.
             self.wait = Wait::Streams;
-            return crate::engine::wake(crate::engine::current());
+            return runtime::wake(runtime::current());
         }
         self.close(ErrorCode::NO_ERROR, "");
         self.wait = Wait::Farewell;

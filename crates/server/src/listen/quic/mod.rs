@@ -20,8 +20,6 @@ mod transport;
 
 use super::Listener;
 use crate::connection::{self, Address};
-use crate::engine::io::Interest;
-use crate::engine::{self, TaskId};
 use crate::log::error::Level;
 use crate::modules::http3::Conf;
 use crate::settings::ListenAddress;
@@ -36,6 +34,8 @@ use quinn_proto::{
     ServerConfig, Transmit,
 };
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
+use runtime::TaskId;
+use runtime::io::Interest;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -98,7 +98,7 @@ thread_local! {
 
 /// Serves a socket until its listener is closed and the last connection is over.
 pub async fn serve(listener: Rc<Listener>) {
-    listener.task.set(Some(engine::current()));
+    listener.task.set(Some(runtime::current()));
     let endpoint = match Endpoint::new(listener) {
         Ok(endpoint) => Rc::new(endpoint),
         Err(e) => {
@@ -143,7 +143,7 @@ impl Endpoint {
     }
 
     fn turn(self: &Rc<Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.task.set(engine::current());
+        self.task.set(runtime::current());
         self.adopt();
         for letter in self.mailbox.take(cx.waker()) {
             self.handle(Instant::now(), letter);
@@ -152,13 +152,13 @@ impl Endpoint {
         let all_admitted = self.admit();
         if !self.blocked.borrow().is_empty() && self.listener.registration.poll_writable().is_ready() {
             self.watch(Interest::Read);
-            self.blocked.take().into_iter().for_each(engine::wake);
+            self.blocked.take().into_iter().for_each(runtime::wake);
         }
         if self.listener.closed.get() && self.is_idle() {
             return Poll::Ready(());
         }
         if !(all_read && all_admitted) {
-            engine::wake(engine::current());
+            runtime::wake(runtime::current());
         }
         Poll::Pending
     }
@@ -254,7 +254,7 @@ impl Endpoint {
             Some(DatagramEvent::ConnectionEvent(handle, event)) => {
                 if let Some(Some(link)) = self.links.borrow().get(handle.0) {
                     link.inbox.borrow_mut().push(event);
-                    engine::wake_first(link.task.get());
+                    runtime::wake_first(link.task.get());
                 }
             }
             Some(DatagramEvent::NewConnection(incoming)) => self.incoming.borrow_mut().push_back(incoming),
@@ -371,8 +371,8 @@ impl Endpoint {
 
     /// Wakes the running task when there is room to send.
     pub fn wait_for_room(&self) {
-        self.blocked.borrow_mut().push(engine::current());
-        engine::wake(self.task.get());
+        self.blocked.borrow_mut().push(runtime::current());
+        runtime::wake(self.task.get());
     }
 
     /// How many datagrams of so many bytes one call may send.
@@ -393,7 +393,7 @@ impl Drop for Endpoint {
 impl Link {
     /// The running task is the connection: it is woken by its datagrams.
     pub fn adopt(&self) {
-        self.task.set(engine::current());
+        self.task.set(runtime::current());
     }
 
     /// What has come for the connection.
@@ -413,7 +413,7 @@ impl Link {
         }
         self.endpoint.links.borrow_mut()[self.handle.0] = None;
         if self.endpoint.listener.closed.get() {
-            engine::wake(self.endpoint.task.get());
+            runtime::wake(self.endpoint.task.get());
         }
     }
 }

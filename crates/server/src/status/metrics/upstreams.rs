@@ -6,7 +6,7 @@ use crate::status::peers::{self, BOUNDS_MS};
 use crate::status::{skew, ssl};
 use crate::upstream::group::Group;
 use crate::upstream::peer::{Peer, State};
-use crate::worker::clock;
+use runtime::clock;
 use std::sync::atomic::Ordering::Relaxed;
 
 struct PeerFacts<'g> {

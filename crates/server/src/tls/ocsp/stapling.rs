@@ -7,7 +7,7 @@ use crate::log::error::Level;
 use crate::log::process_line;
 use crate::snapshot::Snapshot;
 use crate::tls::x509::Certificate;
-use crate::worker::clock;
+use runtime::clock;
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use std::fmt;

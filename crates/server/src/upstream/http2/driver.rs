@@ -5,10 +5,9 @@ use super::{OUTPUT_LIMIT, Session, State, Trouble, head};
 use crate::connection::http2::link::Link;
 use crate::connection::pool;
 use crate::connection::socket::Socket;
-use crate::engine;
 use crate::log::error::Level;
-use crate::worker::clock;
-use crate::worker::timer::Timer;
+use runtime::clock;
+use runtime::timer::Timer;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -53,7 +52,7 @@ impl Drop for Driver {
 impl Driver {
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.session.driving.set(true);
-        self.session.state.borrow_mut().task = engine::current();
+        self.session.state.borrow_mut().task = runtime::current();
         if crate::worker::draining() {
             self.session.retire();
         }
@@ -86,7 +85,7 @@ impl Driver {
                 }
             }
         }
-        engine::wake(engine::current());
+        runtime::wake(runtime::current());
         Poll::Pending
     }
 

@@ -24,8 +24,8 @@ pub use open::open;
 pub use stream::Stream;
 
 use super::group::Keepalive;
-use crate::engine::{self, TaskId};
-use crate::worker::clock;
+use runtime::TaskId;
+use runtime::clock;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use wire::http2::ErrorCode;
@@ -110,7 +110,7 @@ enum Trouble {
 impl StreamState {
     fn wake(&mut self) {
         if let Some(task) = self.task.take() {
-            engine::wake_first(task);
+            runtime::wake_first(task);
         }
     }
 
@@ -124,7 +124,7 @@ impl Session {
     /// Something is to be written, or nobody is left: the driver has to look.
     fn changed(&self, state: &State) {
         if !self.driving.get() {
-            engine::wake(state.task);
+            runtime::wake(state.task);
         }
     }
 

@@ -5,7 +5,6 @@ use super::upload::Upload;
 use super::{HEADERS, STREAM_WINDOW, Session, State, Stream, StreamState, driver, fields};
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;
-use crate::engine::{self, TaskId};
 use crate::request::Request;
 use crate::upstream::choose::Chosen;
 use crate::upstream::exchange::{self, Failure, poll_client_gone};
@@ -13,8 +12,9 @@ use crate::upstream::job::Job;
 use crate::upstream::layer::Layer;
 use crate::upstream::pool::Connection;
 use crate::upstream::settings::{UpstreamSettings, next};
-use crate::worker::clock;
-use crate::worker::timer::Timer;
+use runtime::TaskId;
+use runtime::clock;
+use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -126,7 +126,7 @@ impl Session {
             began_ms: now,
             keepalive: job.group.keepalive.clone(),
         });
-        engine::spawn(driver::run(session.clone(), socket));
+        runtime::spawn(driver::run(session.clone(), socket));
         session
     }
 }

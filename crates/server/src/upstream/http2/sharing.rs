@@ -2,12 +2,12 @@
 //! thread; by group, peer and what TLS was agreed on.
 
 use super::{STREAMS_AT_ONCE, Session};
-use crate::engine::{self, TaskId};
 use crate::snapshot::Shot;
 use crate::upstream::choose::Chosen;
 use crate::upstream::group::{Group, Tiers};
 use crate::upstream::job::Job;
 use hashbrown::HashMap;
+use runtime::TaskId;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ impl Opening {
     /// Whether it stands, or has failed; otherwise the running task is woken then.
     pub fn is_done(&self) -> bool {
         if !self.done.get() {
-            let (mut waiters, task) = (self.waiters.borrow_mut(), engine::current());
+            let (mut waiters, task) = (self.waiters.borrow_mut(), runtime::current());
             if !waiters.contains(&task) {
                 waiters.push(task);
             }
@@ -126,7 +126,7 @@ impl Drop for Slot {
     fn drop(&mut self) {
         self.replace(None);
         self.opening.done.set(true);
-        self.opening.waiters.take().into_iter().for_each(engine::wake);
+        self.opening.waiters.take().into_iter().for_each(runtime::wake);
     }
 }
 

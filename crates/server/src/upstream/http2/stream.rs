@@ -3,12 +3,11 @@
 use super::upload::Upload;
 use super::{OUTPUT_LIMIT, STREAM_WINDOW, Session, Trouble};
 use crate::connection::pool as buffers;
-use crate::engine;
 use crate::log_error;
 use crate::request::Request;
 use crate::upstream::exchange::Failure;
 use crate::upstream::settings::{UpstreamSettings, next};
-use crate::worker::clock;
+use runtime::clock;
 use std::convert::Infallible;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -46,7 +45,7 @@ impl Stream {
             return Poll::Ready(0);
         }
         if n == 0 {
-            s.data.task = Some(engine::current());
+            s.data.task = Some(runtime::current());
             return Poll::Pending;
         }
         if buf.is_empty() {
@@ -69,7 +68,7 @@ impl Stream {
         if s.data.complete || s.data.trouble.is_some() || !s.data.input.is_empty() {
             return Poll::Ready(());
         }
-        s.data.task = Some(engine::current());
+        s.data.task = Some(runtime::current());
         Poll::Pending
     }
 
@@ -192,7 +191,7 @@ impl Session {
         if done < piece.len() {
             state.crowded |= state.wire.output().len() >= OUTPUT_LIMIT;
             if let Some(s) = state.wire.stream(id) {
-                s.data.task = Some(engine::current());
+                s.data.task = Some(runtime::current());
             }
         }
         done

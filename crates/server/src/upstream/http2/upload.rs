@@ -10,7 +10,7 @@ use crate::upstream::exchange::Failure;
 use crate::upstream::job::JobBody;
 use crate::upstream::send::keep_for_variable;
 use crate::upstream::settings::{UpstreamSettings, next};
-use crate::worker::timer::Timer;
+use runtime::timer::Timer;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
