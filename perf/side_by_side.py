@@ -23,7 +23,7 @@ def main():
     """Runs the chosen cases and writes the report. Exit status 1 if a cell is invalid."""
     options = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    rig = servers.Rig(options.ironweir, options.floor, options.server_cpu, options.load_cpu)
+    rig = servers.Rig(options.ironweir, options.floor, options.server_cpu, options.load_cpu, options.before)
     chosen = [name for name in options.servers if rig.available(name)]
     for name in set(options.servers) - set(chosen):
         print(f"{name}: not found ({rig.programs[name]}), left out", file=sys.stderr)
@@ -109,12 +109,16 @@ def parse():
     parser.add_argument("--warm-up", type=int, default=1, help="seconds before the first round")
     parser.add_argument("--patience", type=int, default=2, help="times to repeat a round that others disturbed")
     parser.add_argument("--ironweir", type=pathlib.Path, default=TARGET / "release/ironweir")
+    parser.add_argument("--before", type=pathlib.Path, metavar="PATH",
+                        help="another binary of Ironweir that takes its turns too: what a change costs")
     parser.add_argument("--floor", type=pathlib.Path, default=TARGET / "release/floor")
     parser.add_argument("--server-cpu", type=int, default=0)
     parser.add_argument("--load-cpu", type=int, default=1)
     parser.add_argument("--output", type=pathlib.Path, default=ROOT / "perf/runs")
     parser.add_argument("--no-write", dest="write", action="store_false", help="only print")
     options = parser.parse_args()
+    if options.before:
+        options.servers = [*options.servers, "before"]
     if not options.floor.exists():
         parser.error(f"{options.floor} is missing: cargo build --release -p floor")
     return options

@@ -76,7 +76,7 @@ def cell(rounds, trouble=None):
         "utilisation": median(lambda one: one.precise / one.seconds),
         "foreign": max(one.foreign / one.seconds for one in rounds),
         "p50_us": median(lambda one: one.p50_us), "p99_us": median(lambda one: one.p99_us),
-        "rounds": [vars(one) for one in rounds],
+        "rounds": [vars(one) | {"cpu_us": one.cpu_us} for one in rounds],
     }
     return figures
 
@@ -112,6 +112,13 @@ def markdown(run):
         others = [("haproxy", "ironweir"), ("ironweir", "floor"), ("nginx", "floor"), ("haproxy", "floor")]
         texts = [_ratio_text(ratio(cells, *pair)) for pair in others]
         lines.append(f"| {name} | {_ratio_text(ours)}{verdict} | {required} | " + " | ".join(texts) + " |")
+    if "before" in run["servers"]:
+        lines += ["", "What the change costs (ironweir/before above 1: it needs more than before).", "",
+                  "| case | ironweir/before | by the rounds | nginx/before |", "|---|---|---|---|"]
+        for name, cells in run["cases"].items():
+            texts = [_ratio_text(ratio(cells, "ironweir", "before")), _by_rounds(cells),
+                     _ratio_text(ratio(cells, "nginx", "before"))]
+            lines.append(f"| {name} | " + " | ".join(texts) + " |")
     lines += ["", "Requests per second (share of one CPU the server used), latency at 50 % and 99 % in ms.", "",
               "| case | " + " | ".join(run["servers"]) + " |", "|---|" + "---|" * len(run["servers"])]
     for name, cells in run["cases"].items():
@@ -143,6 +150,13 @@ def _warnings(run):
             elif figures.get("foreign", 0) > FOREIGN_SHARE:
                 lines.append(f"- {name}, {server}: others used up to {figures['foreign']:.0%} of the server's CPU")
     return lines
+
+
+def _by_rounds(cells):
+    """The median of the rounds' own ratios, and the least and most: the machine's speed changes between rounds."""
+    ours, before = (cells.get(name, {}).get("rounds", []) for name in ("ironweir", "before"))
+    ratios = [one["cpu_us"] / other["cpu_us"] for one, other in zip(ours, before) if one.get("cpu_us") and other.get("cpu_us")]
+    return f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})" if ratios else "-"
 
 
 def _cpu_text(figures):

@@ -13,8 +13,10 @@ MEMORY = pathlib.Path("/dev/shm")
 class Rig:
     """The programs' paths, the CPUs and a temporary folder, removed by `close`."""
 
-    def __init__(self, ironweir, floor, server_cpu, load_cpu):
+    def __init__(self, ironweir, floor, server_cpu, load_cpu, before=None):
         self.programs = {"nginx": "nginx", "haproxy": "haproxy", "floor": str(floor), "ironweir": str(ironweir)}
+        if before:
+            self.programs["before"] = str(before)
         self.server_cpu = server_cpu
         self.load_cpu = load_cpu
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="side-by-side-", dir=MEMORY))
