@@ -70,3 +70,4 @@ mod tls_refused;
 mod tls_upstream;
 mod upstream_names;
 mod variables_bounds;
+mod why;

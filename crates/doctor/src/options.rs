@@ -1,4 +1,4 @@
-//! One table of all options of `doctor`, `nic` and `lab`: parsing, `--help` and the man page come from its rows.
+//! One table of all options of `doctor`, `why`, `nic` and `lab`: parsing, `--help` and the man page come from its rows.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -192,6 +192,24 @@ pub(crate) const DOCTOR: Command = Command {
         ),
     ],
     statuses: "0 nothing is wrong (notes do not count), 1 could not look, 3 a warning, 4 something critical.",
+};
+
+/// `ironweir why`
+pub(crate) const WHY: Command = Command {
+    name: "why",
+    usages: &[("ironweir why [--api URL]", "what is in the way now, and how much more it could carry")],
+    what: "Asks a running Ironweir and this machine twice, and says in one sentence what is in the way now, with evidence; how much more the server \
+           could carry and what ends first; and what a request waits for.",
+    options: &[
+        row("api", Some("URL"), "Where a location with \"api\" is. Default: http://127.0.0.1:8080/api."),
+        row("interval", Some("T"), "Between the two looks. Default: 1s."),
+        row("json", None, "The same as JSON."),
+    ],
+    examples: &[
+        ("ironweir why", "the server on this machine, with its API on port 8080"),
+        ("ironweir why --api http://127.0.0.1:9000/api --interval 5s", "over five seconds"),
+    ],
+    statuses: "0 nothing is in the way, 1 could not look, 3 a warning, 4 something critical.",
 };
 
 /// `ironweir nic`

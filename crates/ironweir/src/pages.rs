@@ -72,6 +72,12 @@ pub(crate) const COMMANDS: &[Command] = &[
         options: &[],
     },
     Command {
+        name: "why",
+        usage: "ironweir why [--api URL]",
+        what: "what is in the way of a running server now, and how much more it could carry",
+        options: &[],
+    },
+    Command {
         name: "nic",
         usage: "ironweir nic [options]",
         what: "rates, packets, drops and sizes of packets of each interface",

@@ -1,6 +1,6 @@
 //! What the API says at one moment, and what that is a second between two.
 
-use crate::client::Client;
+use api_client::Client;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;

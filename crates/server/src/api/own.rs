@@ -9,7 +9,7 @@ use crate::config::Plane;
 use crate::settings::SocketKind;
 use crate::snapshot::Snapshot;
 use crate::status::latency::{self, Histogram};
-use crate::status::{listeners, requests, slot, turns};
+use crate::status::{listeners, requests, slot, spent, turns};
 use crate::tls::expiry::{self, Held};
 use crate::worker::counters;
 use runtime::clock;
@@ -187,4 +187,18 @@ pub fn threads(_: &Context) -> Result<Value, Failure> {
     };
     let all: Vec<_> = slot::workers().into_iter().map(show).collect();
     Ok(json!({"threads": all, "time": render::time(clock::wall_ms())}))
+}
+
+const WRITES: Schema = Schema::Object(&[number("timed"), number("us")]);
+/// `/ironweir/time`
+pub static TIME: Schema =
+    Schema::Object(&[number("requests"), field("parts_us", Schema::Map(&Schema::Number)), field("log_writes", WRITES)]);
+
+/// `/ironweir/time`: what requests that are done waited for, microseconds of all of them together; and how long writes to
+/// access logs take (one of sixteen is timed).
+pub fn time(_: &Context) -> Result<Value, Failure> {
+    let (requests, sums) = spent::sums();
+    let (timed, us) = spent::log_writes();
+    let parts: Map<_, _> = spent::NAMES.iter().zip(sums).map(|(name, us)| ((*name).to_owned(), json!(us))).collect();
+    Ok(json!({"requests": requests, "parts_us": parts, "log_writes": {"timed": timed, "us": us}}))
 }

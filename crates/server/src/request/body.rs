@@ -6,6 +6,7 @@ use super::phases::Verdict;
 use crate::connection::http1::{Filled, Http1};
 use crate::connection::{Session, http2, http3};
 use crate::log_error;
+use crate::status::spent::Part;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -204,7 +205,10 @@ pub fn confirm_expectation(r: &mut Request) {
 pub async fn read_some(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
     let timeout = *r.conf().core.client_body_timeout;
     arm(r, timeout);
-    poll_fn(|cx| poll_some(r, cx, out)).await
+    let before = r.spent.enter(Part::Body);
+    let read = poll_fn(|cx| poll_some(r, cx, out)).await;
+    r.spent.enter(before);
+    read
 }
 
 /// Takes the body bytes that came with the head, without waiting. `Ok(true)`: the body is complete.

@@ -6,6 +6,7 @@ use super::{Request, filter};
 use crate::connection::stream::Stream;
 use crate::connection::{Session, http1};
 use crate::modules;
+use crate::status::spent::Part;
 use runtime::clock;
 use std::future::poll_fn;
 use std::io;
@@ -191,7 +192,8 @@ impl Flow {
 /// closed while it was waited for (nginx's `ngx_http_test_reading`); `QuotaExceeded`, another connection has its seat.
 pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
     let mut flow = Flow::new(r);
-    poll_fn(|cx| match flow.poll(r, cx) {
+    let before = r.spent.enter(Part::Client);
+    let flushed = poll_fn(|cx| match flow.poll(r, cx) {
         Poll::Pending if is_client_gone(r, cx) => {
             crate::log_error!(r, Info, "client prematurely closed connection{}", crate::upstream::client_error(r));
             Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
@@ -202,7 +204,9 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
         }
         other => other,
     })
-    .await
+    .await;
+    r.spent.enter(before);
+    flushed
 }
 
 fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
