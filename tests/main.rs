@@ -47,6 +47,7 @@ mod patterns;
 mod processes;
 mod proxy;
 mod recorded_requests;
+mod redline;
 mod reload;
 mod rewrite;
 mod slow_clients;

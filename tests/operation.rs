@@ -290,7 +290,9 @@ fn commands_say_what_they_are() {
         "{said}"
     );
     assert!(
-        ironweir(&["stress", "--completion", "bash"]).1.contains("demo stress agent top doctor why nic lab l4 help")
+        ironweir(&["stress", "--completion", "bash"])
+            .1
+            .contains("demo stress agent top doctor why redline nic lab l4 help")
     );
 }
 

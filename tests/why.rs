@@ -160,6 +160,14 @@ fn why_names_what_is_in_the_way() {
     assert!(matches!(status, Some(3 | 4)), "{status:?}");
     let whole: f64 = answer["parts_us"].as_array().unwrap().iter().map(|p| p[1].as_f64().unwrap()).sum();
     assert!(whole >= 120_000.0, "{answer:#}");
+    let own = || -> Value { serde_json::from_str(&server.get("/api/9/ironweir/why").text()).unwrap() };
+    assert_eq!(own()["seconds"], 0, "there is nothing to compare the first look with");
+    let itself = under_load(&server, "/", 8, || {
+        thread::sleep(Duration::from_millis(1_100));
+        own()
+    });
+    assert!(itself["finding"]["id"].is_string() && ids(&itself).contains(&"upstream-slow".to_owned()), "{itself:#}");
+    assert_eq!(own()["sentence"], itself["sentence"], "who asks more often than once a second hears the same");
     let (answer, _) = under_load(&server, "/narrow", 4, || why(&server));
     assert!(ids(&answer).contains(&"upstream-queue".to_owned()), "{answer:#}");
     let (answer, _) = under_load(&server, "/ok", 2, || why(&server));

@@ -67,7 +67,7 @@ fn resources(facts: &Facts) -> Vec<Resource> {
         found.push(Resource {
             name: "all CPUs of the machine".to_owned(),
             used,
-            evidence: format!("{:.0} % busy", used * 100.0),
+            evidence: format!("{:.0} %", used * 100.0),
         });
     }
     for now in &m.now.links {

@@ -5,14 +5,16 @@ use crate::facts::Facts;
 use crate::finding::{Finding, Weight};
 use crate::headroom::{Headroom, headroom};
 use crate::options::{Options, WHY};
-use crate::serving::{Look, Serving};
+use crate::serving::{Ask, Look, Serving};
 use crate::text::{self, microseconds, number};
 use crate::{command, rules};
 use api_client::{Client, URL};
+use machine::counters::Moving;
+use machine::processes::Process;
 use serde::Serialize;
 use std::fmt::Write;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What is in the way.
 #[derive(Clone, Debug, Serialize)]
@@ -112,6 +114,39 @@ fn rank(id: &str) -> usize {
         &["errors", "cpu", "clients-take-slowly", "clients-send-slowly"],
     ];
     CAUSES.iter().position(|ids| ids.contains(&id)).unwrap_or(CAUSES.len())
+}
+
+/// Asked again and again from within a server, of itself: each answer is about the time since the one before.
+#[derive(Default)]
+pub struct Watch {
+    last: Option<(Instant, Moving, Look)>,
+    answer: Option<(Answer, f64)>,
+}
+
+/// Who asks more often than this gets the last answer again.
+const LEAST_BETWEEN: Duration = Duration::from_secs(1);
+
+impl Watch {
+    /// The answer and how many seconds it is about; none for the first time.
+    ///
+    /// # Errors
+    /// As [`Look::take`].
+    pub fn ask(&mut self, ask: &Ask) -> Result<Option<(Answer, f64)>, String> {
+        if self.last.as_ref().is_some_and(|(at, ..)| at.elapsed() < LEAST_BETWEEN) {
+            return Ok(self.answer.clone());
+        }
+        let look = Look::take(ask)?;
+        if let Some((began, moving, before)) = self.last.take() {
+            let serving = Serving::between(&before, &look);
+            let mut machine = machine::Facts::since(moving, began);
+            machine.processes.extend(Process::read(serving.pid, Vec::new()));
+            let seconds = machine.seconds;
+            let facts = Facts { machine, serving: Some(serving), ..Facts::default() };
+            self.answer = Some((judge(&facts), seconds));
+        }
+        self.last = Some((Instant::now(), Moving::read(), look));
+        Ok(self.answer.clone())
+    }
 }
 
 /// Runs the command. `arguments` are those behind `why`.

@@ -78,6 +78,12 @@ pub(crate) const COMMANDS: &[Command] = &[
         options: &[],
     },
     Command {
+        name: "redline",
+        usage: "ironweir redline --upstream NAME [--server HOST:PORT]",
+        what: "how much one server of an upstream carries, found with live traffic",
+        options: &[],
+    },
+    Command {
         name: "nic",
         usage: "ironweir nic [options]",
         what: "rates, packets, drops and sizes of packets of each interface",
