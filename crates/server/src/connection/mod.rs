@@ -1,4 +1,4 @@
-//! One client connection, from accept to close. Before: `listen`. After: `request`.
+//! One client connection, from accept to close. From: `listen`. To: `request`.
 //! An idle connection is this small task and nothing else: buffers and requests are taken when bytes arrive.
 
 pub mod fields;

@@ -1,5 +1,5 @@
 //! What a client sends after the head: read into memory or a file, streamed to a handler, or thrown away.
-//! Before: `phases`. Around: a content handler that wants it. Nobody reads a body that is not asked for.
+//! From: `phases`. Around: a content handler that wants it. Nobody reads a body that is not asked for.
 
 use super::Request;
 use super::phases::Verdict;

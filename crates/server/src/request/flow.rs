@@ -1,5 +1,5 @@
 //! What is queued of an answer on its way to the client: as fast as the client takes it, within `limit_rate` and
-//! `send_timeout`. Before: `respond`.
+//! `send_timeout`. From: `respond`.
 
 use super::phases::Verdict;
 use super::{Request, filter};

@@ -1,4 +1,4 @@
-//! Requests: all of them, and those of a `status_zone`. Before: `connection` (a head is there). After: the log.
+//! Requests: all of them, and those of a `status_zone`. From: `connection` (a head is there). To: the log.
 
 use super::caches;
 use super::codes::{self, Responses};

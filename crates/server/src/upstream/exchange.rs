@@ -1,4 +1,4 @@
-//! One try at one peer: a connection, the request out (`send`), the answer's head in (`head`). After: `relay`, or `retry` with
+//! One try at one peer: a connection, the request out (`send`), the answer's head in (`head`). To: `relay`, or `retry` with
 //! another peer.
 
 use super::choose::Chosen;
