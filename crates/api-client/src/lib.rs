@@ -2,7 +2,7 @@
 //! outside (`top`, `doctor`); knows nothing of what is said.
 
 use serde_json::Value;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 use wire::terminal::plain;
@@ -17,9 +17,36 @@ const LONGEST: usize = 16 << 20;
 /// Where the API is unless it is said.
 pub const URL: &str = "http://127.0.0.1:8080/api";
 
+/// So often a question is asked that nobody answers in time: another connection may come to another thread.
+const TRIES: u32 = 4;
+
+/// Why there is no answer: a sentence for the user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Somebody listens and does not answer in time.
+    Silent(String),
+    /// Anything else.
+    Other(String),
+}
+
+impl From<Failure> for String {
+    fn from(failure: Failure) -> String {
+        let (Failure::Silent(text) | Failure::Other(text)) = failure;
+        text
+    }
+}
+
+impl From<String> for Failure {
+    fn from(text: String) -> Failure {
+        Failure::Other(text)
+    }
+}
+
 /// A server's API.
 #[derive(Debug)]
 pub struct Client {
+    /// How long a question may take.
+    patience: Duration,
     url: String,
     /// `host:port`
     authority: String,
@@ -45,7 +72,14 @@ impl Client {
         let has_port = authority.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
         let authority = if has_port { authority.to_owned() } else { format!("{authority}:80") };
         let path = if path.is_empty() { "/api" } else { path };
-        Ok(Client { url: url.to_owned(), authority, path: path.trim_end_matches('/').to_owned() })
+        Ok(Client { patience: PATIENCE, url: url.to_owned(), authority, path: path.trim_end_matches('/').to_owned() })
+    }
+
+    /// The same with another time that a question may take.
+    #[must_use]
+    pub fn with_patience(mut self, patience: Duration) -> Client {
+        self.patience = patience;
+        self
     }
 
     /// As it was given.
@@ -57,11 +91,20 @@ impl Client {
     ///
     /// # Errors
     /// A sentence for the user: nobody answers, or not as an API does.
-    pub fn ask(&self, endpoint: &str) -> Result<Option<Value>, String> {
-        match self.call("GET", endpoint, "")? {
+    pub fn ask(&self, endpoint: &str) -> Result<Option<Value>, Failure> {
+        let mut tries = (0..TRIES).map(|_| self.call("GET", endpoint, ""));
+        let mut last = None;
+        let answered = tries.find_map(|tried| match tried {
+            Err(Failure::Silent(text)) => {
+                last = Some(Failure::Silent(text));
+                None
+            }
+            other => Some(other),
+        });
+        match answered.unwrap_or_else(|| Err(last.unwrap_or(Failure::Silent(String::new()))))? {
             (200, value) => Ok(Some(value)),
             (404, _) => Ok(None),
-            (status, value) => Err(said(status, &value)),
+            (status, value) => Err(Failure::Other(said(status, &value))),
         }
     }
 
@@ -81,18 +124,23 @@ impl Client {
     fn connect(&self) -> Result<std::io::Result<TcpStream>, String> {
         let addresses = self.authority.to_socket_addrs();
         let addresses = addresses.map_err(|e| format!("{} is not known ({e})", self.authority))?;
-        let mut tries = addresses.map(|a| TcpStream::connect_timeout(&a, PATIENCE));
+        let mut tries = addresses.map(|a| TcpStream::connect_timeout(&a, self.patience));
         let none = || format!("{} has no address", self.authority);
         let first = tries.next().ok_or_else(none)?;
         Ok(if first.is_ok() { first } else { tries.find(Result::is_ok).unwrap_or(first) })
     }
 
-    fn call(&self, method: &str, endpoint: &str, body: &str) -> Result<(u16, Value), String> {
-        let failed = |e: std::io::Error| format!("{} does not answer ({e})", self.authority);
+    fn call(&self, method: &str, endpoint: &str, body: &str) -> Result<(u16, Value), Failure> {
+        let failed = |e: std::io::Error| match e.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => {
+                Failure::Silent(format!("{} does not answer within {:?}", self.authority, self.patience))
+            }
+            _ => Failure::Other(format!("{} does not answer ({e})", self.authority)),
+        };
         let mut stream = self.connect()?.map_err(failed)?;
         stream
-            .set_read_timeout(Some(PATIENCE))
-            .and_then(|()| stream.set_write_timeout(Some(PATIENCE)))
+            .set_read_timeout(Some(self.patience))
+            .and_then(|()| stream.set_write_timeout(Some(self.patience)))
             .map_err(failed)?;
         let head = format!(
             "{method} {}/9/{endpoint} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nContent-Type: application/json\r\n\
@@ -102,22 +150,28 @@ impl Client {
             body.len()
         );
         stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).map_err(failed)?;
-        let answer = read(&mut stream).map_err(failed)?;
+        let answer = read(&mut stream, self.patience).map_err(failed)?;
+        if answer.is_empty() {
+            return Err(failed(ErrorKind::UnexpectedEof.into()));
+        }
         parse(&answer).ok_or_else(|| {
-            format!("{} answers, but not as the API does: is there \"api;\" at {}/?", self.authority, self.path)
+            Failure::Other(format!(
+                "{} answers, but not as the API does: is there \"api;\" at {}/?",
+                self.authority, self.path
+            ))
         })
     }
 }
 
 /// Reads up to the end of the connection, but neither more nor longer than an API answers.
-fn read(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+fn read(stream: &mut TcpStream, patience: Duration) -> std::io::Result<Vec<u8>> {
     let (began, mut answer, mut piece) = (Instant::now(), Vec::new(), vec![0; 64 * 1024]);
     loop {
         let left = WHOLE.saturating_sub(began.elapsed());
         if left.is_zero() {
             return Err(std::io::Error::other(format!("its answer takes longer than {WHOLE:?}")));
         }
-        stream.set_read_timeout(Some(left.min(PATIENCE)))?;
+        stream.set_read_timeout(Some(left.min(patience)))?;
         let count = stream.read(&mut piece)?;
         if count == 0 {
             return Ok(answer);
