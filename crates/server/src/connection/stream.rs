@@ -20,6 +20,9 @@ pub trait Stream {
     /// Whether the client has given the stream up, or is gone.
     fn is_gone(&self) -> bool;
 
+    /// Whether the client has said all that it will say.
+    fn has_ended(&self) -> bool;
+
     /// Whether the TLS handshake of the connection is not complete yet.
     fn is_handshaking(&self) -> bool;
 

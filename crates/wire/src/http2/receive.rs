@@ -571,7 +571,6 @@ fn hpack_error<V>(error: HpackError) -> Result<V, ConnectionError> {
         HpackError::BadIndex => (ErrorCode::COMPRESSION_ERROR, "client sent invalid hpack table index"),
         HpackError::BadHuffman => (ErrorCode::COMPRESSION_ERROR, "client sent invalid encoded header field"),
         HpackError::BadTableSize => (ErrorCode::COMPRESSION_ERROR, "client sent invalid table size update"),
-        HpackError::EmptyName => (ErrorCode::PROTOCOL_ERROR, "client sent zero header name length"),
         HpackError::FieldTooLarge => (ErrorCode::ENHANCE_YOUR_CALM, "client sent too large header field"),
         HpackError::BlockTooLarge => (ErrorCode::ENHANCE_YOUR_CALM, "client sent too large header"),
     };

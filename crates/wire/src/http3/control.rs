@@ -34,6 +34,8 @@ pub struct Reader {
     pub kind: Kind,
     /// What the last GOAWAY said: a server names the first stream it does not work on (RFC 9114 section 5.2).
     pub goaway: Option<u64>,
+    /// What the last MAX_PUSH_ID said.
+    max_push: Option<u64>,
     numbers: Numbers,
     /// The frame under way: its type and what is still to come of it.
     frame: Option<(u64, u64)>,
@@ -106,8 +108,22 @@ impl Reader {
             let kind = *kind;
             self.frame = None;
             let body = std::mem::take(&mut self.body);
-            self.goaway = read(kind, &body)?.or(self.goaway);
+            if let Some(number) = read(kind, &body)? {
+                self.take_number(kind, number)?;
+            }
         }
+    }
+
+    /// GOAWAY only goes back, MAX_PUSH_ID only forward (RFC 9114 sections 5.2 and 7.2.7).
+    fn take_number(&mut self, kind: u64, number: u64) -> Result<(), ConnectionError> {
+        if kind == kind::MAX_PUSH_ID {
+            if self.max_push.replace(number).is_some_and(|before| number < before) {
+                return error(ErrorCode::ID_ERROR, "client sent MAX_PUSH_ID with a smaller number than before");
+            }
+        } else if self.goaway.replace(number).is_some_and(|before| number > before) {
+            return error(ErrorCode::ID_ERROR, "client sent GOAWAY with a larger number than before");
+        }
+        Ok(())
     }
 
     /// Decoder instructions: only streams that are cancelled can be told of a table that nobody uses (RFC 9204 section 4.4).
@@ -153,7 +169,7 @@ fn is_read(kind: u64) -> bool {
     matches!(kind, kind::SETTINGS | kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID)
 }
 
-/// A whole frame: is it well formed? Gives the number in a GOAWAY; there is nothing else in it that an answer depends on.
+/// A whole frame: is it well formed? Gives the number in a GOAWAY or MAX_PUSH_ID.
 fn read(kind: u64, body: &[u8]) -> Result<Option<u64>, ConnectionError> {
     let mut at = 0;
     match kind {
@@ -174,7 +190,7 @@ fn read(kind: u64, body: &[u8]) -> Result<Option<u64>, ConnectionError> {
         }
         kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID => match varint::read(body, &mut at) {
             Some(_) if kind == kind::CANCEL_PUSH => error(ErrorCode::ID_ERROR, "client cancelled a push that is none"),
-            Some(number) if at == body.len() => Ok((kind == kind::GOAWAY).then_some(number)),
+            Some(number) if at == body.len() => Ok(Some(number)),
             _ => error(ErrorCode::FRAME_ERROR, "client sent a control frame of a wrong size"),
         },
         _ => Ok(None),

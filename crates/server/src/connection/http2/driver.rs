@@ -248,11 +248,11 @@ impl Driver {
                     state.take_data(stream, span.of(&input), end);
                 }
                 Ok(Event::Trailers { stream }) => {
-                    let pseudo = fields.iter().any(|(name, _)| name.starts_with(b":"));
-                    if pseudo {
-                        self.log(Level::Info, "client sent pseudo-header in trailers");
+                    let fault = fields::trailers_fault(&fields);
+                    if let Some(text) = fault {
+                        self.log(Level::Info, text);
                     }
-                    state.end_body(stream, pseudo);
+                    state.end_body(stream, fault.is_some());
                 }
                 Ok(Event::Reset { stream, code, ours }) => {
                     if !ours {

@@ -32,6 +32,10 @@ impl stream::Stream for Http2Stream {
         state.dead || state.wire.stream(self.id).is_none_or(|s| s.reset)
     }
 
+    fn has_ended(&self) -> bool {
+        self.with(|s| s.remote_closed).unwrap_or(true)
+    }
+
     fn is_handshaking(&self) -> bool {
         self.session.handshaking.get()
     }

@@ -50,6 +50,8 @@ pub struct Session {
     limits: Limits,
     /// What the client has done wrong while a request looked at its stream.
     error: RefCell<Option<ConnectionError>>,
+    /// The same, where it costs a stream only: a line for the log.
+    note: Cell<Option<&'static str>>,
 }
 
 struct State {
@@ -109,6 +111,8 @@ struct StreamState {
     ended: bool,
     /// Nothing more is wanted of it.
     stopped: bool,
+    /// The client's encoder was told so.
+    unread: bool,
     /// The client wants no answer, or has given up.
     reset: bool,
     /// A request works on it.
@@ -184,12 +188,16 @@ impl State {
         }
     }
 
-    /// Nothing more is read of a stream: what it refers to in the table need not be kept for it.
+    /// Nothing more is read of a stream: what it refers to in the table need not be kept for it. Said of every such stream, once: its
+    /// references may be on their way (RFC 9204 section 2.2.2.2).
     fn unread(&mut self, id: StreamId) {
         self.blocked.retain(|blocked| *blocked != id);
-        if self.table.inserted() > 0 {
-            qpack::cancel(u64::from(id), &mut self.decoder.output);
+        if let Some(s) = self.streams.get_mut(&id)
+            && std::mem::replace(&mut s.unread, true)
+        {
+            return;
         }
+        qpack::cancel(u64::from(id), &mut self.decoder.output);
     }
 
     /// The client has given up a request that is being answered. Those who do nothing else are attackers (rapid reset).

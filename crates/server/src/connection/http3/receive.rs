@@ -83,6 +83,7 @@ impl Driver {
                     if state.goaway.is_some_and(|end| id.index() * 4 >= end) {
                         let _ = state.quic.recv_stream(id).stop(code(ErrorCode::REQUEST_REJECTED));
                         let _ = state.quic.send_stream(id).reset(code(ErrorCode::REQUEST_REJECTED));
+                        state.unread(id);
                         continue;
                     }
                     state.next = state.next.max(id.index() * 4 + 4);
@@ -141,6 +142,7 @@ impl Driver {
             if let Some(s) = state.streams.get_mut(&id) {
                 s.stopped = true;
             }
+            state.unread(id);
             return state.cancel(id);
         }
         Ok(())
@@ -287,7 +289,10 @@ impl State {
             s.rest = bytes.slice(at..);
             match self.noted(id, event)? {
                 Event::Head { len, .. } => return Ok(Head::Whole(len)),
-                Event::HeadTooLarge => return Ok(Head::TooLarge),
+                Event::HeadTooLarge => {
+                    self.unread(id);
+                    return Ok(Head::TooLarge);
+                }
                 Event::Blocked => return Ok(Head::Pending),
                 Event::More | Event::Data(_) | Event::Trailers { .. } => {}
             }
@@ -306,8 +311,8 @@ impl State {
 
     /// Forgets a stream that no request works on.
     fn drop_stream(&mut self, id: StreamId, why: ErrorCode) {
-        self.streams.remove(&id);
         self.unread(id);
+        self.streams.remove(&id);
         let _ = self.quic.send_stream(id).reset(code(why));
     }
 
@@ -366,6 +371,7 @@ impl State {
                     }
                     Got::Reset => {
                         s.stopped = true;
+                        self.unread(id);
                         broken = self.cancel(id).err();
                         break;
                     }
@@ -382,9 +388,17 @@ impl State {
                     s.input.extend_from_slice(span.of(&rest));
                     self.flood.payload(span.of(&rest).len());
                 }
-                // Nobody has a use for trailers.
+                // Nobody has a use for trailers, but they have to be some.
                 other => match self.noted(id, other) {
                     Ok(Event::Blocked) => break,
+                    Ok(Event::Trailers { .. }) => {
+                        if let Some(text) = fields::trailers_fault(&fields) {
+                            session.note.set(Some(text));
+                            broken = self.refuse_trailers(id).err();
+                            break;
+                        }
+                    }
+                    Ok(Event::HeadTooLarge) => self.unread(id),
                     Ok(_) => {}
                     Err(e) => {
                         broken = Some(e);
@@ -401,6 +415,20 @@ impl State {
             }
         }
         read
+    }
+}
+
+impl State {
+    /// A request whose trailers are malformed ends (RFC 9114 section 4.1.2).
+    fn refuse_trailers(&mut self, id: StreamId) -> Result<(), ConnectionError> {
+        let _ = self.quic.recv_stream(id).stop(code(ErrorCode::MESSAGE_ERROR));
+        let _ = self.quic.send_stream(id).reset(code(ErrorCode::MESSAGE_ERROR));
+        if let Some(s) = self.streams.get_mut(&id) {
+            s.stopped = true;
+            s.failed = Some(ErrorCode::MESSAGE_ERROR);
+        }
+        self.unread(id);
+        self.cancel(id)
     }
 }
 

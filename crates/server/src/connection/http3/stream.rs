@@ -40,6 +40,10 @@ impl stream::Stream for Http3Stream {
         state.dead || state.streams.get(&self.id).is_none_or(|s| s.reset)
     }
 
+    fn has_ended(&self) -> bool {
+        self.with(|s| s.ended).unwrap_or(true)
+    }
+
     fn is_handshaking(&self) -> bool {
         self.state().quic.is_handshaking()
     }
@@ -134,12 +138,14 @@ impl stream::Stream for Http3Stream {
 impl Drop for Http3Stream {
     fn drop(&mut self) {
         let mut state = self.state();
-        let Some(s) = state.streams.remove(&self.id) else { return };
+        let Some(s) = state.streams.get(&self.id) else { return };
         if !s.ended && !s.stopped {
             // RFC 9114 section 4.1: the answer is complete without the rest of the request.
-            let _ = state.quic.recv_stream(self.id).stop(code(s.failed.unwrap_or(ErrorCode::NO_ERROR)));
+            let why = code(s.failed.unwrap_or(ErrorCode::NO_ERROR));
+            let _ = state.quic.recv_stream(self.id).stop(why);
             state.unread(self.id);
         }
+        let Some(s) = state.streams.remove(&self.id) else { return };
         if s.finished {
             state.flood.finished();
         } else {
