@@ -55,22 +55,39 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
     r.subrequests += 1;
     let session = Session::Sub(SubSession::new(options.mode));
     let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
-    child.swap_shared(r);
-    prepare(&mut child, r, uri, args, &options);
-    std::mem::swap(&mut child.ctx.limit_conn, &mut r.ctx.limit_conn);
-    let verdict = Box::pin(phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)));
-    verdict.await;
-    end(&mut child);
+    let mut lent = Lent { parent: r, child: &mut child };
+    lent.swap();
+    prepare(lent.child, lent.parent, uri, args, &options);
+    Box::pin(phases::conclude(lent.child, Verdict::Restart(From::ServerRewrite))).await;
+    end(lent.child);
+    drop(lent);
     r.subrequests = child.subrequests;
     // nginx has one word for a connection: what a subrequest did last stands in its parent's lines too.
     r.doing = child.doing;
     r.ctx.limit_req = child.ctx.limit_req;
-    std::mem::swap(&mut child.ctx.limit_conn, &mut r.ctx.limit_conn);
-    child.swap_shared(r);
     if child.aborted && child.headers_out.status == 0 {
         child.headers_out.status = 500;
     }
     Ok(child)
+}
+
+/// What a subrequest has of its parent, until this is dropped: at its end, or with a request that is given up.
+struct Lent<'r> {
+    parent: &'r mut Request,
+    child: &'r mut Request,
+}
+
+impl Lent<'_> {
+    fn swap(&mut self) {
+        self.child.swap_shared(self.parent);
+        std::mem::swap(&mut self.child.ctx.limit_conn, &mut self.parent.ctx.limit_conn);
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.swap();
+    }
 }
 
 /// Makes a subrequest that runs on its own, after the parent's answer or beside it. It has copies of everything.
