@@ -18,7 +18,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     out
 }
 
-fn block(path: &str) -> Vec<u8> {
+pub fn block(path: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut e = Encoder::default();
     for (name, value) in [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "localhost")] {
@@ -241,7 +241,7 @@ fn a_head_that_never_ends() {
     let mut client = open(&server);
     client.send(frame(kind::HEADERS, 0, 1, &block("/")));
     let mut reset = Vec::new();
-    while reset.len() < 4 * HEADER + 18 + 4 + 4 {
+    while reset.len() < 4 * HEADER + 24 + 4 + 4 {
         reset.extend(client.take(1));
     }
     // The stream is reset, the connection goes on.

@@ -107,6 +107,12 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
             continue;
         }
         let known = K::find(r.arena.span(name));
+        if known == K::Other
+            && r.arena.span(name) == b"priority"
+            && let (Some(stream), Some(priority)) = (r.session.stream(), wire::priority::parse(r.arena.span(value)))
+        {
+            stream.prioritize(priority);
+        }
         if known == K::Cookie {
             found.cookies.push(value);
             continue;

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use wire::http2::{ErrorCode, connection::Stream};
+use wire::priority::Priority;
 
 /// A request's hold on its stream. When it is dropped the stream ends.
 pub struct Http2Stream {
@@ -92,6 +93,10 @@ impl stream::Stream for Http2Stream {
 
     fn expect(&self, length: Option<u64>) {
         self.with(|s| s.data.length = length);
+    }
+
+    fn prioritize(&self, priority: Priority) {
+        self.with(|s| *s.data.priority.get_or_insert(priority));
     }
 
     fn read(&self, all: bool, window: u32, take: &mut dyn FnMut(Arrived<'_>)) -> bool {

@@ -3,6 +3,7 @@
 use super::handshake::Check;
 use super::wait::Wait;
 use super::{MAX_BLOCKED, OneWay, Session, State, TABLE, code, default_server, log};
+use crate::connection::order::Row;
 use crate::connection::{Address, Client};
 use crate::listen::quic::{self, Link};
 use crate::log::error::Level;
@@ -15,7 +16,6 @@ use quinn_proto::{Connection, Dir, Event, StreamEvent, StreamId, Transmit};
 use runtime::clock;
 use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -104,7 +104,7 @@ impl Driver {
             quic,
             streams: HashMap::new(),
             oneway: Vec::new(),
-            ready: VecDeque::new(),
+            ready: Row::default(),
             control: OneWay::default(),
             decoder: OneWay::default(),
             table: Table::with_longest(TABLE, size),
@@ -267,7 +267,7 @@ impl Driver {
         if self.session.hq.get() || state.control.id.is_some() {
             return;
         }
-        state.control.id = state.quic.streams().open(Dir::Uni);
+        state.control.id = state.open_oneway();
         let settings = [
             (setting::QPACK_MAX_TABLE_CAPACITY, TABLE as u64),
             (setting::MAX_FIELD_SECTION_SIZE, self.session.limits.block as u64),

@@ -8,7 +8,7 @@ use crate::connection::stream;
 use crate::request::Version;
 use crate::worker::counters;
 use bytes::Bytes;
-use quinn_proto::{Dir, ReadError, StreamId};
+use quinn_proto::{Dir, ReadError, Side, StreamId};
 use std::cell::RefCell;
 use std::task::Context;
 use wire::http2::hpack::decoder::Limits;
@@ -17,6 +17,7 @@ use wire::http3::control::{self, Kind};
 use wire::http3::qpack;
 use wire::http3::request::Event;
 use wire::http3::{ConnectionError, ErrorCode};
+use wire::priority::Priority;
 use wire::span::Span;
 
 /// The longest request line of HTTP/0.9.
@@ -67,6 +68,11 @@ fn take_chunk(state: &mut State, id: StreamId) -> Got {
     }
 }
 
+/// A request's stream by its number.
+fn request_stream(number: u64) -> StreamId {
+    StreamId::new(Side::Client, Dir::Bi, number / 4)
+}
+
 impl Driver {
     /// Streams that the client has opened.
     pub(super) fn accept_streams(&mut self, cx: &mut Context<'_>, dir: Dir) -> Result<(), ConnectionError> {
@@ -88,6 +94,12 @@ impl Driver {
                     }
                     state.next = state.next.max(id.index() * 4 + 4);
                     state.streams.insert(id, super::StreamState::default());
+                    // QUIC's numbers are the other way round: what nothing is said of has the rank of what is said to be so.
+                    let early = state.ready.take_early(id).unwrap_or(Priority::UNSAID);
+                    let _ = state.quic.send_stream(id).set_priority(super::rank(id, early));
+                    if early != Priority::UNSAID {
+                        state.prioritize(id, early);
+                    }
                 }
             }
             self.readable(cx, id)?;
@@ -325,7 +337,11 @@ impl State {
                 Got::Nothing => return Ok(()),
                 Got::Bytes(bytes) => {
                     self.idle()?;
-                    if self.oneway[place].1.take(&bytes, &mut self.table)? {
+                    let known = self.oneway[place].1.take(&bytes, &mut self.table)?;
+                    for (id, priority) in std::mem::take(&mut self.oneway[place].1.priorities) {
+                        self.prioritize(request_stream(id), priority);
+                    }
+                    if known {
                         let kind = self.oneway[place].1.kind;
                         let same = self.oneway.iter().filter(|(_, r)| r.kind == kind).count();
                         if same > 1 && kind != Kind::Ignored {

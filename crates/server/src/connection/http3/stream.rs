@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use wire::http3::ErrorCode;
+use wire::priority::Priority;
 
 /// A buffer of body above this is freed once it is empty.
 const KEEP_INPUT: usize = 16 * 1024;
@@ -100,6 +101,13 @@ impl stream::Stream for Http3Stream {
 
     fn expect(&self, length: Option<u64>) {
         self.with(|s| s.length = length);
+    }
+
+    fn prioritize(&self, priority: Priority) {
+        let mut state = self.state();
+        if state.streams.get(&self.id).is_some_and(|s| s.priority.is_none()) {
+            state.prioritize(self.id, priority);
+        }
     }
 
     fn read(&self, _all: bool, window: u32, take: &mut dyn FnMut(Arrived<'_>)) -> bool {
