@@ -26,7 +26,7 @@ pub fn end(r: &mut Request) {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if self.underway.counts() && crate::worker::cutting() {
+        if self.underway.counts() && crate::worker::cutting() && self.has_its_bytes() {
             cut_off(self);
         }
     }

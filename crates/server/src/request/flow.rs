@@ -26,7 +26,8 @@ pub async fn flush(r: &mut Request) -> Result<(), Verdict> {
 /// The same without the answer's includes.
 pub async fn flush_now(r: &mut Request) -> Result<(), Verdict> {
     if let Session::Sub(_) = r.session {
-        return super::subrequest::flush(r).await;
+        poll_fn(|_| super::subrequest::poll_room(r)).await;
+        return Ok(());
     }
     let result = flush_rest(r).await;
     result.map_err(|_| {
@@ -109,6 +110,7 @@ impl Flow {
     pub fn poll(&mut self, r: &mut Request, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
         let http = match &mut r.session {
             Session::Http1(http) => http,
+            Session::Sub(_) => return super::subrequest::poll_room(r).map(Ok),
             other => return other.stream().map_or(Poll::Ready(Ok(())), |stream| self.poll_stream(stream, cx)),
         };
         loop {
@@ -215,7 +217,8 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
     .await
 }
 
-fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
+/// Whether the client has closed the connection or given the stream up; otherwise the task is woken then.
+pub(super) fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
     match &mut r.session {
         Session::Http1(http) => http.socket.poll_closed(cx).is_ready(),
         other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),

@@ -1,12 +1,15 @@
 //! Requests that a request makes for itself: to ask for permission, to copy its traffic, to include other content.
 //! A subrequest works on its parent's bytes and variables, which move over while it runs and back when it is done.
 
+use super::aside::Aside;
 use super::filter::Chunk;
 use super::phases::{self, From, Verdict};
 use super::{Method, Request, Text, end, include};
 use crate::config::complex::Complex;
 use crate::connection::Session;
 use std::io;
+use std::rc::Rc;
+use std::task::Poll;
 
 /// Where a subrequest's answer goes.
 pub struct SubSession {
@@ -18,12 +21,14 @@ pub struct SubSession {
     pub length: u64,
     /// The status was taken from an error without a page (`auth_request` looks at nothing else).
     pub plain_status: bool,
+    /// Where a body is held.
+    pub aside: Option<Rc<Aside>>,
 }
 
 impl SubSession {
     /// For a new subrequest.
     pub fn new(mode: Mode) -> SubSession {
-        SubSession { mode, captured: Vec::new(), length: 0, plain_status: false }
+        SubSession { mode, captured: Vec::new(), length: 0, plain_status: false, aside: None }
     }
 }
 
@@ -34,6 +39,8 @@ pub enum Mode {
     Discard,
     /// It is collected, up to `subrequest_output_buffer_size`.
     Capture,
+    /// Its parent takes it when its turn has come.
+    Hold,
 }
 
 /// What a subrequest is to be.
@@ -174,6 +181,10 @@ pub fn absorbs(r: &mut Request, status: u16) -> bool {
 pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
     let Session::Sub(sub) = &mut r.session else { return Ok(()) };
     sub.length += chunk.len();
+    if let Some(aside) = &sub.aside {
+        aside.hold(chunk);
+        return Ok(());
+    }
     if sub.mode != Mode::Capture {
         return Ok(());
     }
@@ -199,9 +210,12 @@ pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A subrequest waits for nobody: its parent takes what there is.
-pub(crate) async fn flush(_r: &mut Request) -> Result<(), Verdict> {
-    Ok(())
+/// A subrequest waits for nobody, unless it has said as much before its turn as is held.
+pub(crate) fn poll_room(r: &Request) -> Poll<()> {
+    match &r.session {
+        Session::Sub(SubSession { aside: Some(aside), .. }) => aside.poll_room(),
+        _ => Poll::Ready(()),
+    }
 }
 
 /// `post_action`: the finished request goes through the phases once more for another uri; the client sees nothing.
