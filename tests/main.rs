@@ -38,6 +38,7 @@ mod includes;
 mod keepalive;
 mod l4;
 mod limits;
+mod malformed_streams;
 mod metrics;
 mod operation;
 mod otel;

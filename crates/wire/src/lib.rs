@@ -13,6 +13,7 @@ pub mod http3;
 pub mod memcached;
 pub mod mqtt;
 pub mod preread;
+pub mod priority;
 pub mod proxy_protocol;
 pub mod range;
 pub mod scgi;

@@ -6,6 +6,7 @@ pub mod handshake;
 pub mod http1;
 pub mod http2;
 pub mod http3;
+mod order;
 pub mod output;
 pub mod pool;
 pub mod proxy_header;

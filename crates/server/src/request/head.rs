@@ -96,6 +96,7 @@ fn connection_headers(r: &Request) -> Result<(), u16> {
     let named = [
         (K::Connection, "Connection"),
         (K::KeepAlive, "Keep-Alive"),
+        (K::ProxyConnection, "Proxy-Connection"),
         (K::TransferEncoding, "Transfer-Encoding"),
         (K::Upgrade, "Upgrade"),
     ];

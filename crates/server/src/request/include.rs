@@ -1,13 +1,12 @@
 //! Answers that other answers are put into: what a subrequest says goes to the client in its place (nginx's
 //! `ngx_http_postpone_filter`). Body filters do not wait, so from the first include on an answer is queued here; `drive`
-//! runs the includes one after the other and sends what stands between them. Filters before [`Postpone`] see the
+//! begins them all (`aside`) and sends in their order what they say and what stands between them. Filters before [`Postpone`] see the
 //! request's own body, filters after it see the whole.
 
+use super::aside::{self, Child, Next};
 use super::filter::{BodyFilter, Chunk, PIECE, Rest};
-use super::phases::{self, From, Verdict};
-use super::subrequest::{self, Mode, Options, SubSession};
-use super::{MAX_SUBREQUESTS, Request, Text, end, flow};
-use crate::connection::Session;
+use super::phases::Verdict;
+use super::{MAX_SUBREQUESTS, Request, Text, flow};
 use crate::log_error;
 use crate::request::respond::Filtered;
 use std::collections::VecDeque;
@@ -19,6 +18,9 @@ use std::rc::Rc;
 const FLUSH: u64 = 64 * 1024;
 /// Subrequests of one request in all, so that a page cannot ask for endless work (nginx has 65535 less a reserve).
 const MAX_INCLUDES: u16 = 64_000;
+
+/// Includes of one answer that are under way at once.
+const MAX_TOGETHER: usize = 64;
 
 /// A subrequest whose answer has a place in another one.
 pub struct Include {
@@ -46,11 +48,12 @@ enum Piece {
     Bytes(Vec<u8>),
     File { file: Rc<OwnedFd>, offset: u64, len: u64 },
     Include(Include),
+    Child(Child),
     End,
 }
 
 impl Deferred {
-    fn add(&mut self, chunk: Chunk<'_>, last: bool) {
+    pub(super) fn add(&mut self, chunk: Chunk<'_>, last: bool) {
         match chunk {
             _ if chunk.is_empty() => {}
             Chunk::Bytes(bytes) => match self.0.back_mut() {
@@ -106,9 +109,11 @@ pub fn is_allowed(r: &Request, uri: Text) -> bool {
     false
 }
 
-/// Runs the includes of an answer and sends what stands between them, until nothing is left that can be sent now.
+/// Lets the includes of an answer run and sends what they say and what stands between them, until nothing is left that can be sent now.
 pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
-    while let Some(deferred) = &mut r.deferred {
+    while r.deferred.is_some() {
+        begin_waiting(r);
+        let Some(deferred) = &mut r.deferred else { return Ok(()) };
         let done = match deferred.0.pop_front() {
             // The one nearest to the client: what those before it still have would only come on top.
             None => match r.body_filters.iter().rposition(|f| f.is_waiting() || f.is_stuffed()) {
@@ -130,7 +135,13 @@ pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
             }
             Some(Piece::End) => behind(r, Chunk::Bytes(b""), true),
             Some(Piece::Include(include)) => {
-                run(r, include).await?;
+                // There were too many before it.
+                let child = aside::begin(r, include);
+                Box::pin(go_on(r, child)).await?;
+                Ok(())
+            }
+            Some(Piece::Child(child)) => {
+                Box::pin(go_on(r, child)).await?;
                 Ok(())
             }
         };
@@ -143,7 +154,7 @@ pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
 }
 
 /// Whether filters see what is sent behind [`Postpone`].
-fn has_filters_behind(r: &Request) -> bool {
+pub(super) fn has_filters_behind(r: &Request) -> bool {
     !r.tail.is_empty() || r.body_filters.last().is_some_and(|f| !f.is_postpone())
 }
 
@@ -155,62 +166,39 @@ fn behind(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     }
 }
 
-/// Runs one include. While it runs it has the way to the client.
-async fn run(r: &mut Request, include: Include) -> Result<(), Verdict> {
-    r.subrequests += 1;
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::None);
-    let (rate, after) = flow::rate(r);
-    (child.limit_rate, child.limit_rate_after) = (Some(rate), Some(after));
-    child.swap_shared(r);
-    let options = Options { mode: Mode::Capture, with_body: true, get: true };
-    subrequest::prepare(&mut child, r, include.uri, include.args, &options);
-    child.stub = include.stub.map(|text| Box::new(Stub { text, content_type: r.headers_out.content_type }));
-    if include.set.is_some() {
-        child.session = Session::Sub(SubSession::new(Mode::Capture));
-    } else {
-        lend(r, &mut child);
-    }
-    Box::pin(phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite))).await;
-    if child.stub.is_some() && !child.output_begun && !child.aborted {
-        child.response_done = false;
-        let verdict = answer_stub(&mut child);
-        Box::pin(phases::conclude(&mut child, verdict)).await;
-    }
-    end(&mut child);
-    r.subrequests = child.subrequests;
-    child.swap_shared(r);
-    match include.set {
-        None => take_back(r, &mut child),
-        Some(name) => {
-            if let Session::Sub(sub) = std::mem::take(&mut child.session)
-                && child.headers_out.status < 300
-                && child.output_begun
-            {
-                r.ssi.get_or_insert_default().set(&name, sub.captured);
+/// Begins the includes that wait, as many as may be under way at once, in their order.
+fn begin_waiting(r: &mut Request) {
+    let Some(deferred) = &r.deferred else { return };
+    let under_way = deferred.0.iter().filter(|piece| matches!(piece, Piece::Child(_))).count();
+    let waits = |(at, piece): (usize, &Piece)| matches!(piece, Piece::Include(_)).then_some(at);
+    let waiting: Vec<usize> = deferred.0.iter().enumerate().filter_map(waits).collect();
+    for at in waiting.into_iter().take(MAX_TOGETHER.saturating_sub(under_way)) {
+        let Some(slot) = r.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at)) else { return };
+        if let Piece::Include(include) = std::mem::replace(slot, Piece::End) {
+            let child = aside::begin(r, include);
+            if let Some(slot) = r.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at)) {
+                *slot = Piece::Child(child);
             }
         }
     }
-    if child.aborted { Err(Verdict::Broken) } else { Ok(()) }
 }
 
-fn lend(r: &mut Request, child: &mut Request) {
-    child.session = std::mem::take(&mut r.session);
-    child.tail = if r.is_main() {
-        let at = r.body_filters.iter().position(|f| f.is_postpone()).map_or(r.body_filters.len(), |at| at + 1);
-        r.body_filters.split_off(at)
-    } else {
-        std::mem::take(&mut r.tail)
-    };
-}
-
-fn take_back(r: &mut Request, child: &mut Request) {
-    r.session = std::mem::take(&mut child.session);
-    let tail = std::mem::take(&mut child.tail);
-    if r.is_main() {
-        r.body_filters.extend(tail);
-    } else {
-        r.tail = tail;
+/// Sends what the include whose turn it is has said; then it has its turn again, until it is over.
+async fn go_on(r: &mut Request, mut child: Child) -> Result<(), Verdict> {
+    match aside::next(r, &child).await? {
+        Next::Pieces(pieces) => {
+            let queue = &mut r.deferred.get_or_insert_default().0;
+            queue.push_front(Piece::Child(child));
+            pieces.0.into_iter().rev().for_each(|piece| queue.push_front(piece));
+            Ok(())
+        }
+        Next::Done(done) => aside::end_child(r, &mut child, done),
     }
+}
+
+/// What stands in for an answer.
+pub(super) fn stub(text: Rc<Vec<u8>>, content_type: Option<Text>) -> Box<Stub> {
+    Box::new(Stub { text, content_type })
 }
 
 /// Answers a subrequest that has failed with its stub, if it has one.

@@ -3,6 +3,7 @@
 //! Knows no socket: what it writes goes to its `session`.
 
 pub mod arena;
+pub mod aside;
 pub mod body;
 pub mod end;
 pub mod evaluate;
@@ -31,6 +32,7 @@ use body::Body;
 pub use end::end;
 use filter::BodyFilter;
 use headers::{HeadersIn, HeadersOut};
+use std::cell::RefCell;
 use std::rc::Rc;
 pub use wire::http1::Version;
 pub use wire::http1::request::Method;
@@ -47,6 +49,23 @@ enum Value {
     Unknown,
     Known(Option<Text>),
 }
+
+impl Value {
+    /// Whether nothing was put in the other's place.
+    fn is_same(&self, other: &Value) -> bool {
+        match (self, other) {
+            (Value::Unknown, Value::Unknown) | (Value::Known(None), Value::Known(None)) => true,
+            (Value::Known(Some(Text::Own(a))), Value::Known(Some(Text::Own(b)))) => {
+                (a.start, a.end) == (b.start, b.end)
+            }
+            (Value::Known(Some(Text::Fixed(a))), Value::Known(Some(Text::Fixed(b)))) => std::ptr::eq(*a, *b),
+            _ => false,
+        }
+    }
+}
+
+/// A request's variables at some time.
+pub(crate) struct Values(Vec<Value>);
 
 /// A request. Boxed, pooled by thread, emptied between uses.
 pub struct Request {
@@ -115,7 +134,7 @@ pub struct Request {
     /// Some of the body has been sent.
     pub output_begun: bool,
     /// Variables and blocks of SSI, shared by all requests for one page.
-    pub ssi: Option<Box<crate::modules::ssi::Shared>>,
+    pub ssi: Option<Rc<RefCell<crate::modules::ssi::Shared>>>,
     /// Each piece of the answer is to leave at once: filters keep nothing back.
     pub unbuffered: bool,
     /// The answer has a known length, and parts of it may be asked for.
@@ -494,10 +513,37 @@ impl Request {
         std::mem::swap(&mut self.ssi, &mut other.ssi);
     }
 
-    /// Copies what is shared, for a subrequest that outlives this request.
+    /// Copies what is shared, for a subrequest that runs beside this request or outlives it.
     pub(crate) fn copy_shared(&mut self, other: &Request) {
         self.arena = other.arena.clone();
         self.values.clone_from(&other.values);
+        self.ssi.clone_from(&other.ssi);
+    }
+
+    /// The variables as they are known now.
+    pub(crate) fn known_values(&self) -> Values {
+        Values(self.values.clone())
+    }
+
+    /// Takes over what a subrequest on copies has come to know: what is another value than `before`. Its bytes are the same as this
+    /// request's up to `base`.
+    pub(crate) fn take_values(&mut self, other: &Request, before: &Values, base: usize) {
+        for (i, (now, then)) in other.values.iter().zip(&before.0).enumerate() {
+            let Value::Known(text) = *now else { continue };
+            if now.is_same(then) {
+                continue;
+            }
+            let text = text.map(|text| match text {
+                Text::Own(span) if span.end as usize > base => Text::Own(self.arena.push(other.arena.span(span))),
+                text => text,
+            });
+            self.values[i] = Value::Known(text);
+        }
+    }
+
+    /// Whether its own bytes are with it, and not with a subrequest.
+    pub(crate) fn has_its_bytes(&self) -> bool {
+        !matches!(self.line, Text::Own(span) if span.end as usize > self.arena.mark())
     }
 }
 

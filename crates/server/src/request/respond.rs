@@ -320,6 +320,7 @@ impl Request {
     pub fn unsent_bytes(&self) -> u64 {
         match &self.session {
             Session::Http1(http) => http.output.waiting(),
+            Session::Sub(sub) => sub.aside.as_ref().map_or(0, |aside| aside.waiting()),
             other => other.stream().map_or(0, |stream| stream.waiting()),
         }
     }

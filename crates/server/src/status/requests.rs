@@ -80,6 +80,13 @@ struct Place {
     is_request: bool,
 }
 
+impl Underway {
+    /// Whether it has begun and not ended.
+    pub fn counts(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 impl Drop for Underway {
     fn drop(&mut self) {
         let Some(place) = self.0.take() else { return };
