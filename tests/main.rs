@@ -39,6 +39,7 @@ mod keepalive;
 mod l4;
 mod limits;
 mod metrics;
+mod modsecurity;
 mod operation;
 mod otel;
 mod parity;
