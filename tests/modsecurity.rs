@@ -49,7 +49,7 @@ fn rules_refuse_in_each_phase() {
     let mut client = server.connect();
     let ask = |target: &str| client_answer(&mut client, target, "");
     let mut ask = ask;
-    let passed = ask("/?q=none");
+    let passed = ask("/?q=fine");
     assert_eq!((passed.status, passed.text(), passed.header("X-Own")), (200, "leak".into(), Some("1")));
     let phase_1 = ask("/?q=one");
     assert_eq!(phase_1.status, 401);
@@ -335,17 +335,19 @@ fn requests_inside_are_not_judged_and_redirects_once() {
          SecAction \"id:2,phase:1,pass,log,msg:seen\"",
         "location / { try_files /none /inside/page; }
          location /inside/ { return 200 inside; }
-         location /ssi { ssi on; alias @DIR@/html/page; }
-         location /asked { auth_request /inside/auth; return 200 asked; }
-         location /mixed { add_before_body /inside/before; alias @DIR@/html/page; }",
+         location /ssi { ssi on; ssi_types *; alias @DIR@/html/page; }
+         location /asked { auth_request /inside/auth; alias @DIR@/html/page; }
+         location /mixed { addition_types *; add_before_body /inside/before; alias @DIR@/html/page; }",
     )
     .file("html/page", "page <!--# include virtual=\"/inside/x\" -->")
     .start();
     assert_eq!(server.get("/a").text(), "inside");
     assert_eq!(server.get("/inside/page").status, 403);
     assert_eq!(server.get("/mixed").text(), "insidepage <!--# include virtual=\"/inside/x\" -->");
-    server.wait_for("logs/error.log", "/mixed");
-    assert_eq!(server.error_log().matches("seen").count(), 3);
+    assert_eq!(server.get("/ssi").text(), "page inside");
+    assert_eq!(server.get("/asked").status, 200);
+    server.wait_for("logs/error.log", "/asked");
+    assert_eq!(server.error_log().matches("[msg \"seen\"]").count(), 4);
 }
 
 // The Core Rule Set.
@@ -376,7 +378,7 @@ const ATTACKS: [&str; 14] = [
     "/?x=<?php+system('id');?>",
     "/.git/config",
     "/?u=O:8:%22stdClass%22:1:{s:1:%22a%22;s:1:%22b%22;}",
-    "/?x=%7B%7Bconstructor.constructor('return+process')()%7D%7D",
+    "/?x=%3Csvg/onload=fetch(%27//198.51.100.1/%27)%3E",
 ];
 
 const BENIGN: [&str; 14] = [

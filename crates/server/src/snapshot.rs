@@ -252,7 +252,7 @@ pub struct Shot {
     /// What `open_file_cache` keeps.
     pub files: RefCell<crate::files::cache::Caches>,
     /// Used transactions of `modsecurity`, to be used again.
-    pub judges: RefCell<Vec<Box<crate::modules::modsecurity::Watch>>>,
+    pub judges: RefCell<Vec<Box<waf::Transaction>>>,
     /// The view of `stream {}`.
     pub stream: Option<Rc<Shot>>,
     /// What `stream {}` is a part of: it is in use as long as a session of its is.

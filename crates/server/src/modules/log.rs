@@ -142,13 +142,8 @@ fn target(build: &mut Build<'_>, node: &Node) -> Result<Target, Problem> {
     Ok(Target::Path(path))
 }
 
-/// The number of a file that lines are written to, whoever writes them.
-pub(super) fn file_number(build: &mut Build<'_>, path: PathBuf) -> usize {
-    let files = &mut build.main.log.files;
-    files.iter().position(|f| f.path == path).unwrap_or_else(|| {
-        files.push(LineFile { path, buffering: None, file: None });
-        files.len() - 1
-    })
+fn file_number(build: &mut Build<'_>, path: PathBuf) -> usize {
+    lines::number_of(&mut build.main.log.files, path)
 }
 
 /// What may follow the format's name.

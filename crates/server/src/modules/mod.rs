@@ -371,7 +371,7 @@ location_confs! {
     /// `auth_request`.
     auth_request,
     /// `modsecurity`.
-    modsecurity,
+    modsecurity shared,
     /// `open_file_cache`.
     open_file_cache,
     /// `disable_symlinks`.
@@ -498,7 +498,7 @@ pub struct RequestContexts {
     /// The trace that the request belongs to.
     pub otel: Option<Box<otel::Context>>,
     /// The rules that the request is judged by, and what they have found.
-    pub modsecurity: Option<Box<modsecurity::Watch>>,
+    pub modsecurity: Option<modsecurity::Watch>,
     /// This is no request but a session of `stream`: what is known of it.
     pub stream: Option<Box<crate::stream::Facts>>,
 }

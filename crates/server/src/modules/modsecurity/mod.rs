@@ -6,10 +6,10 @@
 
 mod steps;
 
-use super::log;
 use crate::config::complex::Complex;
 use crate::config::set;
 use crate::config::{Build, Directive, Level, Scope, http};
+use crate::log::lines;
 use crate::settings;
 use conf::{Node, Problem, Span};
 use std::io;
@@ -66,11 +66,15 @@ pub struct Conf {
     anywhere: bool,
 }
 
+// A level's own rules are part of its set by the time that levels inside are merged with it.
+crate::inherited!(Conf, |conf| conf.own.is_empty());
+
 impl Conf {
     /// A level has the rules around it, to which [`finish_level`] adds its own.
     pub fn merge(&mut self, parent: &Conf) {
         self.settings.merge(&parent.settings);
         self.set.clone_from(&parent.set);
+        self.anywhere |= parent.anywhere;
     }
 
     /// Whether requests that come to this level are judged from here on.
@@ -139,7 +143,9 @@ fn rules_file(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 /// Compiles the rules of a level that adds some. What is wrong with them is noted.
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
     let conf = &mut level.conf.modsecurity;
-    conf.anywhere = build.main.modsecurity.is_used;
+    if build.main.modsecurity.is_used && !conf.anywhere {
+        conf.anywhere = true;
+    }
     if conf.own.is_empty() {
         return;
     }
@@ -213,7 +219,7 @@ fn load(build: &mut Build<'_>, levels: Vec<Vec<Placed>>) -> Option<Arc<RuleSet>>
     let audited = rules.settings().audit != AuditEngine::Off;
     let audit = rules.settings().audit_file.as_deref().filter(|_| audited).map(|path| {
         let path = build.full_path(path.as_bytes());
-        log::file_number(build, path)
+        lines::number_of(&mut build.main.log.files, path)
     });
     let set = Arc::new(RuleSet { rules: Arc::new(rules), levels, audit });
     build.main.modsecurity.sets.push(set.clone());

@@ -38,7 +38,7 @@ static STORE: LazyLock<Arc<Memory>> = LazyLock::new(Arc::default);
 /// One request under a rule set.
 pub struct Watch {
     set: Arc<RuleSet>,
-    transaction: Transaction,
+    transaction: Box<Transaction>,
     /// Phase 2 has been run.
     request_done: bool,
     /// Phase 3 has been run, or it will not be: the answer is the engine's own.
@@ -66,23 +66,19 @@ fn now() -> Now {
 }
 
 /// A transaction for a request: one that has been used before, if there is one.
-fn take(shot: &Shot, set: &Arc<RuleSet>) -> Box<Watch> {
-    let now = now();
-    let store: Arc<dyn Store> = STORE.clone();
+fn take(shot: &Shot, set: &Arc<RuleSet>) -> Watch {
+    let (now, store, rules) = (now(), Some(STORE.clone() as Arc<dyn Store>), set.rules.clone());
     let mut used = shot.judges.borrow_mut();
-    // The last one is likely of the same set, and its memory is in the processor's caches.
-    let at = used.iter().rposition(|w| Arc::ptr_eq(&w.set, set));
-    match at.map(|at| used.swap_remove(at)) {
-        Some(mut watch) => {
-            watch.transaction.recycle(set.rules.clone(), Some(store), now);
-            (watch.request_done, watch.answer_seen) = (false, false);
-            watch
+    // The last one is the likeliest to be in the processor's caches.
+    let at = used.iter().rposition(|t| Arc::ptr_eq(t.rules(), &rules));
+    let transaction = match at.map(|at| used.swap_remove(at)) {
+        Some(mut transaction) => {
+            transaction.recycle(rules, store, now);
+            transaction
         }
-        None => {
-            let transaction = Transaction::new(set.rules.clone(), Some(store), now);
-            Box::new(Watch { set: set.clone(), transaction, request_done: false, answer_seen: false })
-        }
-    }
+        None => Box::new(Transaction::new(rules, store, now)),
+    };
+    Watch { set: set.clone(), transaction, request_done: false, answer_seen: false }
 }
 
 /// The first step, before the rewrites of a location: phase 1.
@@ -123,7 +119,7 @@ fn protocol(r: &Request) -> &[u8] {
 }
 
 /// Gives the request its transaction back and says what becomes of it.
-fn settle(r: &mut Request, mut watch: Box<Watch>, refused: Option<Intervention>) -> Verdict {
+fn settle(r: &mut Request, mut watch: Watch, refused: Option<Intervention>) -> Verdict {
     report(r, &mut watch, refused.as_ref());
     watch.answer_seen |= refused.is_some();
     r.ctx.modsecurity = Some(watch);
@@ -167,7 +163,7 @@ pub const BODY: Handler = Handler::Later(wants_body, read_body);
 
 fn wants_body(r: &Request) -> bool {
     let wants = |w: &Watch| !w.request_done && w.transaction.wants_request_body();
-    r.is_main() && r.body.is_present() && r.ctx.modsecurity.as_deref().is_some_and(wants)
+    r.is_main() && r.body.is_present() && r.ctx.modsecurity.as_ref().is_some_and(wants)
 }
 
 fn read_body(r: &mut Request) -> Waiting<'_> {
@@ -361,6 +357,6 @@ pub fn logger(r: &mut Request) {
     }
     let mut used = shot.judges.borrow_mut();
     if used.len() < KEEP {
-        used.push(watch);
+        used.push(watch.transaction);
     }
 }
