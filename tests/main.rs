@@ -40,6 +40,7 @@ mod l4;
 mod limits;
 mod malformed_streams;
 mod metrics;
+mod modsecurity;
 mod operation;
 mod otel;
 mod parity;

@@ -251,6 +251,8 @@ pub struct Shot {
     pub lines: Lines,
     /// What `open_file_cache` keeps.
     pub files: RefCell<crate::files::cache::Caches>,
+    /// Used transactions of `modsecurity`, to be used again.
+    pub judges: RefCell<Vec<Box<waf::Transaction>>>,
     /// The view of `stream {}`.
     pub stream: Option<Rc<Shot>>,
     /// What `stream {}` is a part of: it is in use as long as a session of its is.
@@ -272,8 +274,8 @@ impl Shot {
     }
 
     fn part(snapshot: Arc<Snapshot>, stream: Option<Rc<Shot>>, whole: Option<Arc<Snapshot>>) -> Shot {
-        let (scratch, lines, files) = Default::default();
-        Shot { snapshot, scratch, lines, files, stream, whole }
+        let (scratch, lines, files, judges) = Default::default();
+        Shot { snapshot, scratch, lines, files, judges, stream, whole }
     }
 
     /// The generation of the configuration that this is a view of.

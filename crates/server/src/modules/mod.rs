@@ -42,6 +42,7 @@ mod log_format;
 pub mod map;
 pub mod memcached;
 pub mod mirror;
+pub mod modsecurity;
 pub mod not_modified;
 pub mod open_file_cache;
 pub mod otel;
@@ -122,6 +123,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     userid::DIRECTIVES,
     secure_link::DIRECTIVES,
     mirror::DIRECTIVES,
+    modsecurity::DIRECTIVES,
     proxy::DIRECTIVES,
     proxy::COMMON_DIRECTIVES,
     proxy::HEADER_DIRECTIVES,
@@ -224,7 +226,10 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     // Server-rewrite.
     &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::server_handler))],
     // Rewrite.
-    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler))],
+    &[
+        (|c| c.modsecurity.is_on(), Handler::Now(modsecurity::begin)),
+        (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)),
+    ],
     // Preaccess.
     &[
         (|c| c.otel.is_of_use(), Handler::Now(otel::handler)),
@@ -232,6 +237,8 @@ const PHASES: [&[Step]; Phase::COUNT] = [
         (|c| !c.limit_req.limits.is_empty(), Handler::Now(limit_req::handler)),
         (|c| !c.limit_req.limits.is_empty(), limit_req::DELAY),
         (|c| !c.limit_conn.limits.is_empty(), Handler::Now(limit_conn::handler)),
+        (|c| c.modsecurity.is_anywhere(), modsecurity::BODY),
+        (|c| c.modsecurity.is_anywhere(), Handler::Now(modsecurity::judge_request)),
     ],
     // Access: `satisfy` says how its verdicts are taken together.
     &[
@@ -279,7 +286,7 @@ impl Busy {
 }
 
 /// Loggers, in the order in which they look at a request that is done.
-pub const LOGGERS: &[Logger] = &[otel::logger, log::logger];
+pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, log::logger];
 
 /// Header filters in the order in which they run.
 pub const HEADER_FILTERS: &[HeaderFilter] = &[
@@ -288,6 +295,7 @@ pub const HEADER_FILTERS: &[HeaderFilter] = &[
     headers::filter,
     userid::filter,
     gunzip::filter,
+    modsecurity::ANSWER_FILTER,
     addition::filter,
     sub::filter,
     charset::filter,
@@ -362,6 +370,8 @@ location_confs! {
     mirror,
     /// `auth_request`.
     auth_request,
+    /// `modsecurity`.
+    modsecurity shared,
     /// `open_file_cache`.
     open_file_cache,
     /// `disable_symlinks`.
@@ -443,6 +453,8 @@ pub struct MainConf {
     pub otel: otel::Main,
     /// `api write=on`.
     pub api: api::Main,
+    /// `modsecurity_rules`.
+    pub modsecurity: modsecurity::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -485,6 +497,8 @@ pub struct RequestContexts {
     pub ssi: ssi::Context,
     /// The trace that the request belongs to.
     pub otel: Option<Box<otel::Context>>,
+    /// The rules that the request is judged by, and what they have found.
+    pub modsecurity: Option<modsecurity::Watch>,
     /// This is no request but a session of `stream`: what is known of it.
     pub stream: Option<Box<crate::stream::Facts>>,
 }
@@ -507,6 +521,7 @@ impl RequestContexts {
             limit_req,
             ssi,
             otel,
+            modsecurity,
             stream,
         } = self;
         *cache = Default::default();
@@ -523,6 +538,7 @@ impl RequestContexts {
         *limit_req = Default::default();
         *ssi = Default::default();
         *otel = None;
+        *modsecurity = None;
         *stream = None;
     }
 
@@ -534,6 +550,7 @@ impl RequestContexts {
             limit_conn: self.limit_conn,
             limit_req: self.limit_req,
             otel: self.otel,
+            modsecurity: self.modsecurity,
             ..RequestContexts::default()
         }
     }
@@ -560,7 +577,10 @@ pub fn find(name: &str, context: Contexts) -> Option<&'static Directive> {
 /// Defaults of the `http` level, before anything inherits them.
 pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
     match build.plane {
-        Plane::Http => core::finish_http(build, level),
+        Plane::Http => {
+            core::finish_http(build, level);
+            modsecurity::finish_level(build, level);
+        }
         Plane::Stream => core::finish_stream(build, level),
     }
 }
@@ -580,6 +600,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     grpc::finish_level(build, level, parent);
     health_check::finish_level(build, level);
     referer::finish_level(build, level, parent);
+    modsecurity::finish_level(build, level);
     let _ = parent;
     log::finish_level(build, level);
     secure_link::finish_level(build, level);

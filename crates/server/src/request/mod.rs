@@ -115,6 +115,10 @@ pub struct Request {
     pub headers_out: HeadersOut,
     /// The answer's head has been handed to the session.
     pub header_sent: bool,
+    /// It has not been written there yet: a body filter may still refuse the answer ([`Request::hold_head`]).
+    pub head_held: bool,
+    /// A body filter did: what is answered instead.
+    pub refused: Option<Box<respond::Refused>>,
     /// The answer has no body: HEAD, 204, 304.
     pub header_only: bool,
     /// The last byte of the answer has been handed over.
@@ -240,6 +244,8 @@ impl Request {
             body: Body::default(),
             headers_out: HeadersOut::default(),
             header_sent: false,
+            head_held: false,
+            refused: None,
             header_only: false,
             response_done: false,
             body_filters: Vec::new(),
@@ -316,6 +322,8 @@ impl Request {
             body,
             headers_out,
             header_sent,
+            head_held,
+            refused,
             header_only,
             response_done,
             body_filters,
@@ -394,6 +402,8 @@ impl Request {
         *request_port = None;
         *body = Body::default();
         *header_sent = false;
+        *head_held = false;
+        *refused = None;
         *header_only = false;
         *response_done = false;
         *in_memory = false;

@@ -157,6 +157,9 @@ pub async fn answer_status(r: &mut Request, status: u16) {
 /// Follows verdicts until there is an answer.
 pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
     loop {
+        if let Some(refused) = r.refused.take() {
+            verdict = r.instead(*refused);
+        }
         // A value could not be made: whatever was made of it does not count, unless it is out already.
         if r.take_fault() && !r.header_sent && !matches!(verdict, Verdict::Answered | Verdict::Broken) {
             verdict = Verdict::Status(500);
@@ -173,7 +176,10 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
                     Err(verdict) => verdict,
                 },
                 None if modules::slice::is_open(r) => Box::pin(modules::slice::drive(r)).await,
-                None => return,
+                None => {
+                    r.release_head();
+                    return;
+                }
             },
             Verdict::Broken => {
                 r.aborted = true;

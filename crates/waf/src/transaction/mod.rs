@@ -264,6 +264,11 @@ impl Transaction {
         self.set(Single::Webappid, web_app);
     }
 
+    /// The rules that it runs.
+    pub fn rules(&self) -> &Arc<Rules> {
+        &self.rules
+    }
+
     /// Names the transaction: what the audit log, `UNIQUE_ID` and a refused request's page show.
     pub fn unique_id(&mut self, id: &[u8]) {
         self.set_text(Single::UniqueId, id);
