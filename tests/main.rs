@@ -46,6 +46,7 @@ mod passed_on;
 mod patterns;
 mod processes;
 mod proxy;
+mod push;
 mod recorded_requests;
 mod reload;
 mod rewrite;

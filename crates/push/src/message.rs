@@ -32,7 +32,8 @@ pub struct Message {
     /// A frame of WebSocket; the message is its payload.
     frame: Box<[u8]>,
     head: u8,
-    eventsource: OnceLock<Box<[u8]>>,
+    /// An event as a chunk of HTTP/1, and how long what frames it is before it.
+    eventsource: OnceLock<(Box<[u8]>, u8)>,
 }
 
 /// A message of this type is binary for WebSocket.
@@ -86,11 +87,27 @@ impl Message {
 
     /// As an event of EventSource, with the id it has for subscribers of its channel alone.
     pub fn eventsource(&self) -> &[u8] {
-        self.eventsource.get_or_init(|| {
-            let mut out = Vec::with_capacity(self.data().len() + 48);
-            crate::render::eventsource(self, &self.event, self.id.to_string().as_bytes(), &mut out);
-            out.into()
-        })
+        let (chunk, head) = self.event_chunk();
+        &chunk[usize::from(head)..chunk.len() - 2]
+    }
+
+    /// The same as a chunk of a body (RFC 9112 section 7.1).
+    pub fn eventsource_chunk(&self) -> &[u8] {
+        self.event_chunk().0
+    }
+
+    fn event_chunk(&self) -> (&[u8], u8) {
+        let (chunk, head) = self.eventsource.get_or_init(|| {
+            let mut event = Vec::with_capacity(self.data().len() + 48);
+            crate::render::eventsource(self, &self.event, self.id.to_string().as_bytes(), &mut event);
+            let mut chunk = Vec::with_capacity(event.len() + 20);
+            wire::http1::chunked::encode_size(event.len() as u64, &mut chunk);
+            let head = chunk.len() as u8;
+            chunk.extend_from_slice(&event);
+            chunk.extend_from_slice(b"\r\n");
+            (chunk.into(), head)
+        });
+        (chunk, *head)
     }
 
     /// The same with another id or event.

@@ -18,6 +18,7 @@ use crate::config::cidr::Plain;
 use crate::listen::datagram::Flow;
 use crate::listen::quic;
 use crate::log::error::Level;
+use crate::request::held;
 use crate::request::subrequest::SubSession;
 use crate::worker::handover::Parcel;
 use handshake::Facts;
@@ -172,6 +173,8 @@ pub enum Session {
     Http3(http3::Http3Stream),
     /// A parent request.
     Sub(SubSession),
+    /// The request is over for now: its handler has taken the connection.
+    Held(held::Work),
 }
 
 /// Connections of all threads are counted in one row.

@@ -42,6 +42,7 @@ mod log_format;
 pub mod map;
 pub mod memcached;
 pub mod mirror;
+pub mod nchan;
 pub mod not_modified;
 pub mod open_file_cache;
 pub mod otel;
@@ -179,6 +180,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     dashboard::DIRECTIVES,
     otel::DIRECTIVES,
     keyval::DIRECTIVES,
+    nchan::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -205,6 +207,7 @@ const VARIABLES: &[&[Builtin]] = &[
     ssl_variables::VARIABLES,
     acme::VARIABLES,
     otel::VARIABLES,
+    nchan::VARIABLES,
 ];
 
 /// The variables of all modules in `stream`, beside those of `http` that mean the same there.
@@ -402,6 +405,8 @@ location_confs! {
     dashboard,
     /// `otel_trace` and its like.
     otel,
+    /// `nchan_pubsub` and its like.
+    nchan shared,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
@@ -443,6 +448,8 @@ pub struct MainConf {
     pub otel: otel::Main,
     /// `api write=on`.
     pub api: api::Main,
+    /// `nchan_shared_memory_size`.
+    pub nchan: nchan::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -485,6 +492,8 @@ pub struct RequestContexts {
     pub ssi: ssi::Context,
     /// The trace that the request belongs to.
     pub otel: Option<Box<otel::Context>>,
+    /// What a request does with channels.
+    pub nchan: Option<std::rc::Rc<nchan::Context>>,
     /// This is no request but a session of `stream`: what is known of it.
     pub stream: Option<Box<crate::stream::Facts>>,
 }
@@ -507,6 +516,7 @@ impl RequestContexts {
             limit_req,
             ssi,
             otel,
+            nchan,
             stream,
         } = self;
         *cache = Default::default();
@@ -523,6 +533,7 @@ impl RequestContexts {
         *limit_req = Default::default();
         *ssi = Default::default();
         *otel = None;
+        *nchan = None;
         *stream = None;
     }
 
