@@ -1,6 +1,7 @@
 //! What nchan says to publishers and of groups: short answers, what a channel has as text, JSON, XML or YAML, headers for other origins.
 
 use super::Conf;
+use crate::request::filter::Chunk;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text};
@@ -52,7 +53,16 @@ impl Form {
 pub(super) fn empty(r: &mut Request, status: u16) -> Verdict {
     r.disable_not_modified = true;
     r.headers_out.content_type = None;
-    r.respond(status, b"")
+    if status != 304 {
+        return r.respond(status, b"");
+    }
+    // A length there would be that of the answer that the client has (RFC 9110 section 8.6).
+    r.headers_out.status = status;
+    r.headers_out.content_length = None;
+    match r.send_header().and_then(|()| r.send_body(Chunk::Bytes(b""), true)) {
+        Ok(()) => Verdict::Answered,
+        Err(verdict) => verdict,
+    }
 }
 
 /// A status and a sentence.
@@ -213,6 +223,8 @@ mod tests {
         assert_eq!(channel(&info, 20, None, Form::Yaml), yaml);
         assert_eq!(Form::named(b"text/html, application/xml;q=0.9"), Form::Xml);
         let group = group(&Totals::default(), &Limits { disk: 5, ..Limits::default() }, Form::Json);
-        assert!(group.starts_with("{\r\n  \"channels\": 0,\r\n") && group.ends_with("    \"messages_disk\": 5\r\n  }\r\n}"));
+        assert!(
+            group.starts_with("{\r\n  \"channels\": 0,\r\n") && group.ends_with("    \"messages_disk\": 5\r\n  }\r\n}")
+        );
     }
 }

@@ -270,7 +270,9 @@ impl Feed {
                 websocket::write_close(code, reason.as_bytes(), &mut out);
             }
             Kind::EventSource => match over {
-                Over::Deleted | Over::Late => out.extend_from_slice(format!(":{}: {reason}\n\n", &reason[..3]).as_bytes()),
+                Over::Deleted | Over::Late => {
+                    out.extend_from_slice(format!(":{}: {reason}\n\n", &reason[..3]).as_bytes())
+                }
                 Over::Lost | Over::Leaving => out.extend_from_slice(format!(": {reason}\n\n").as_bytes()),
             },
             Kind::Multipart => out.extend_from_slice(b"--\r\n"),

@@ -39,7 +39,9 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
             None if conf.publishers.http => publish::http(r, conf).await,
             None => Ok(answer::empty(r, 403)),
         },
-        Method::Head | Method::Post | Method::Put | Method::Delete if conf.publishers.http => publish::http(r, conf).await,
+        Method::Head | Method::Post | Method::Put | Method::Delete if conf.publishers.http => {
+            publish::http(r, conf).await
+        }
         Method::Options => match (conf.publishers.http, conf.subscribers.any()) {
             (true, true) => Ok(answer::options(r, FOR_SUBSCRIBERS, ALL_METHODS)),
             (true, false) => Ok(answer::options(r, FOR_PUBLISHERS, ALL_METHODS)),
@@ -92,7 +94,8 @@ fn wants_chunks(r: &Request) -> bool {
 
 /// RFC 6455 section 4.2.1, as far as it tells such a request from others.
 fn is_websocket(r: &Request) -> bool {
-    let names = |value: &[u8], token: &[u8]| value.split(|b| *b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token));
+    let names =
+        |value: &[u8], token: &[u8]| value.split(|b| *b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token));
     let has = |known, token: &[u8]| r.headers_in.find(known).is_some_and(|v| names(r.get(v), token));
     let may = r.method == Method::Get && r.version >= Version::HTTP11 && matches!(r.session, Session::Http1(_));
     may && has(K::Upgrade, b"websocket") && has(K::Connection, b"upgrade")

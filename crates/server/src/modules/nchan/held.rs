@@ -318,7 +318,9 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
     };
     match &end {
         End::Over(Over::Lost) => subscribe::too_slow(r),
-        End::Stalled => log_error!(r, Warn, "a subscriber is too slow: it has taken nothing for send_timeout, and is dropped"),
+        End::Stalled => {
+            log_error!(r, Warn, "a subscriber is too slow: it has taken nothing for send_timeout, and is dropped")
+        }
         End::Gone(Some(e)) => log_error!(r, Info, "client closed connection ({})", crate::log::os_error(e)),
         _ => {}
     }
@@ -336,7 +338,13 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
 }
 
 /// Publishes a message that others are asked about, or told of. The text of the answer; on `Err` why it was not published.
-async fn forward(r: &mut Request, conf: &Conf, held: &Held, data: &[u8], binary: bool) -> Result<Option<String>, &'static str> {
+async fn forward(
+    r: &mut Request,
+    conf: &Conf,
+    held: &Held,
+    data: &[u8],
+    binary: bool,
+) -> Result<Option<String>, &'static str> {
     let Some(publisher) = held.frames.as_ref().and_then(|frames| frames.publisher.as_ref()) else { return Ok(None) };
     let mut other = None;
     if !conf.upstream.is_empty() {

@@ -386,9 +386,8 @@ fn first_message(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> 
         _ if digits.len() < text.len() => number().map(|n| -n),
         _ => number(),
     };
-    let first = first.ok_or_else(|| {
-        node.problem(format!("invalid {} value: {}", node.name.as_str(), node.args[0].as_str()))
-    })?;
+    let first = first
+        .ok_or_else(|| node.problem(format!("invalid {} value: {}", node.name.as_str(), node.args[0].as_str())))?;
     set::value(&mut scope.level.conf.nchan.first_message, node, first)
 }
 

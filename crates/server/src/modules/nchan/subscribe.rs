@@ -55,7 +55,12 @@ pub(super) async fn websocket(r: &mut Request, conf: &Conf) -> Result<Verdict, V
 }
 
 /// Makes the client a subscriber. On `Err` it has been answered.
-async fn subscribe(r: &mut Request, conf: &Conf, kind: Kind, position: Option<&push::Position>) -> Result<Feed, Verdict> {
+async fn subscribe(
+    r: &mut Request,
+    conf: &Conf,
+    kind: Kind,
+    position: Option<&push::Position>,
+) -> Result<Feed, Verdict> {
     let names = names::channels(r, conf, &conf.subscriber_ids)?;
     r.channels().subscriber = kind.name();
     hooks::authorize(r, conf).await?;

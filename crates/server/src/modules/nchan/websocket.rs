@@ -26,6 +26,7 @@ pub(super) fn check(r: &mut Request) -> Result<(), Verdict> {
     };
     if r.get(version) != VERSION {
         r.headers_out.add(K::SecWebSocketVersion, "Sec-WebSocket-Version", "13");
+        r.headers_out.status_line = Some(Text::from("426 Upgrade Required"));
         return Err(answer::plain(r, 426, "Unsupported Sec-Websocket-Version"));
     }
     let Some(key) = r.headers_in.find(K::SecWebSocketKey) else {
@@ -52,6 +53,7 @@ pub(super) async fn shake_hands(r: &mut Request, meta: bool) -> Result<(), Verdi
     r.headers_out.add(K::SecWebSocketAccept, "Sec-WebSocket-Accept", accept);
     r.headers_out.add(K::Upgrade, "Upgrade", "websocket");
     r.headers_out.status = 101;
+    r.headers_out.status_line = Some(Text::from("101 Switching Protocols"));
     r.headers_out.content_type = None;
     r.send_header()?;
     // What is a frame is no body: nothing may change it.
