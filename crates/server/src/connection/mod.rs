@@ -18,7 +18,7 @@ use crate::config::cidr::Plain;
 use crate::listen::datagram::Flow;
 use crate::listen::quic;
 use crate::log::error::Level;
-use crate::request::held;
+use crate::request::phases;
 use crate::request::subrequest::SubSession;
 use crate::worker::handover::Parcel;
 use handshake::Facts;
@@ -174,7 +174,7 @@ pub enum Session {
     /// A parent request.
     Sub(SubSession),
     /// The request is over for now: its handler has taken the connection.
-    Held(held::Work),
+    Held(phases::Work),
 }
 
 /// Connections of all threads are counted in one row.

@@ -4,7 +4,7 @@
 
 use super::arena::Span;
 use super::headers::{HeaderLine, HeaderOut};
-use super::phases::{Verdict, Waiting};
+use super::phases::{Verdict, Work};
 use super::{Method, Request, Text, Value, Version};
 use crate::connection::http1::Http1;
 use crate::connection::socket::Socket;
@@ -13,23 +13,7 @@ use crate::modules::RequestContexts;
 use crate::snapshot::{LocationId, ServerId, Shot};
 use crate::status::requests::Underway;
 use crate::upstream::Attempts;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-
-/// What the connection's task does while no request is there.
-pub type Work = Pin<Box<dyn Future<Output = Back>>>;
-
-/// What goes on with a request that is there again: answers, says that the answer is over, or takes the connection once more.
-pub type GoOn = Box<dyn for<'r> FnOnce(&'r mut Request) -> Waiting<'r>>;
-
-/// The request is there again.
-pub struct Back {
-    /// The request, with its session.
-    pub request: Box<Request>,
-    /// What goes on with it.
-    pub go_on: GoOn,
-}
 
 /// What is kept of a request.
 pub struct Kept {

@@ -4,7 +4,7 @@
 
 use super::{Http1, go_on, one_request};
 use crate::request::Request;
-use crate::request::held::{Back, Work};
+use crate::request::phases::{Back, Work};
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::poll_fn;

@@ -14,7 +14,7 @@ use super::output::Output;
 use super::socket::Socket;
 use super::{Client, Session, pool};
 use crate::modules::core::Lingering;
-use crate::request::held::GoOn;
+use crate::request::phases::GoOn;
 use crate::request::{Request, end, phases};
 use crate::status::requests;
 use crate::worker::counters;

@@ -251,7 +251,7 @@ async fn stream(r: &mut Request, conf: &Conf, mut feed: Feed) -> Result<Verdict,
         r.response_done = true;
         return Ok(Verdict::Answered);
     }
-    if may_hold(r) {
+    if may_hold(r) && flow::rate(r).0 == 0 {
         if flow::flush_rest(r).await.is_err() {
             return Err(Verdict::Broken);
         }
