@@ -48,6 +48,7 @@ mod passed_on;
 mod patterns;
 mod processes;
 mod proxy;
+mod push;
 mod recorded_requests;
 mod redline;
 mod reload;

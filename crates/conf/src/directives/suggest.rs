@@ -39,7 +39,12 @@ const INSTEAD: &[(&str, &str, &str)] = &[
     ("ngx_http_upload_progress_module", "the upload-progress module", "the API's counters (api)"),
     ("ngx_cache_purge", "the cache-purge module", "proxy_cache_bypass, which fetches anew"),
     ("nginx_module_vts", "the traffic-status module", "status_zone, api, prometheus and dashboard"),
-    ("nchan", "nchan", "a backend of its own, reached by proxy_pass with proxy_buffering off"),
+    (
+        "nchan_redis",
+        "nchan's storage in Redis",
+        "channels in the memory of one server, which its nchan_ directives have without it",
+    ),
+    ("nchan_rest", "a part of nchan", "what docs/push.md names"),
     ("nginx_plus", "NGINX Plus", "what docs/api.md and docs/health.md name"),
     ("tengine", "Tengine", "health_check, least_conn, sticky and resolve"),
 ];

@@ -19,6 +19,7 @@ use crate::config::cidr::Plain;
 use crate::listen::datagram::Flow;
 use crate::listen::quic;
 use crate::log::error::Level;
+use crate::request::phases;
 use crate::request::subrequest::SubSession;
 use crate::worker::handover::Parcel;
 use handshake::Facts;
@@ -173,6 +174,8 @@ pub enum Session {
     Http3(http3::Http3Stream),
     /// A parent request.
     Sub(SubSession),
+    /// The request is over for now: its handler has taken the connection.
+    Held(phases::Work),
 }
 
 /// Connections of all threads are counted in one row.

@@ -83,7 +83,7 @@ impl Session {
         match self {
             Session::Http2(stream) => Some(stream),
             Session::Http3(stream) => Some(stream),
-            Session::Http1(_) | Session::Sub(_) | Session::None => None,
+            Session::Http1(_) | Session::Sub(_) | Session::Held(_) | Session::None => None,
         }
     }
 }

@@ -43,6 +43,7 @@ pub mod map;
 pub mod memcached;
 pub mod mirror;
 pub mod modsecurity;
+pub mod nchan;
 pub mod not_modified;
 pub mod open_file_cache;
 pub mod otel;
@@ -181,6 +182,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     dashboard::DIRECTIVES,
     otel::DIRECTIVES,
     keyval::DIRECTIVES,
+    nchan::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -207,6 +209,7 @@ const VARIABLES: &[&[Builtin]] = &[
     ssl_variables::VARIABLES,
     acme::VARIABLES,
     otel::VARIABLES,
+    nchan::VARIABLES,
 ];
 
 /// The variables of all modules in `stream`, beside those of `http` that mean the same there.
@@ -412,6 +415,8 @@ location_confs! {
     dashboard,
     /// `otel_trace` and its like.
     otel,
+    /// `nchan_pubsub` and its like.
+    nchan shared,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
@@ -455,6 +460,8 @@ pub struct MainConf {
     pub api: api::Main,
     /// `modsecurity_rules`.
     pub modsecurity: modsecurity::Main,
+    /// `nchan_shared_memory_size`.
+    pub nchan: nchan::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -499,6 +506,8 @@ pub struct RequestContexts {
     pub otel: Option<Box<otel::Context>>,
     /// The rules that the request is judged by, and what they have found.
     pub modsecurity: Option<modsecurity::Watch>,
+    /// What a request does with channels.
+    pub nchan: Option<std::rc::Rc<nchan::Context>>,
     /// This is no request but a session of `stream`: what is known of it.
     pub stream: Option<Box<crate::stream::Facts>>,
 }
@@ -522,6 +531,7 @@ impl RequestContexts {
             ssi,
             otel,
             modsecurity,
+            nchan,
             stream,
         } = self;
         *cache = Default::default();
@@ -539,6 +549,7 @@ impl RequestContexts {
         *ssi = Default::default();
         *otel = None;
         *modsecurity = None;
+        *nchan = None;
         *stream = None;
     }
 

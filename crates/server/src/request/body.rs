@@ -200,7 +200,7 @@ pub fn confirm_expectation(r: &mut Request) {
         Session::Http1(http) => http.output.push_bytes(b"HTTP/1.1 100 Continue\r\n\r\n"),
         Session::Http2(stream) => http2::informational(stream, 100, &mut std::iter::empty()),
         Session::Http3(stream) => http3::informational(stream, 100, &mut std::iter::empty()),
-        Session::Sub(_) | Session::None => {}
+        Session::Sub(_) | Session::Held(_) | Session::None => {}
     }
 }
 

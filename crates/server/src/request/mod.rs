@@ -12,6 +12,7 @@ pub mod finish;
 pub mod flow;
 pub mod head;
 pub mod headers;
+pub mod held;
 pub mod include;
 pub mod pending;
 pub mod phases;

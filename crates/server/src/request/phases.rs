@@ -65,6 +65,20 @@ pub enum From {
 /// A handler that waits.
 pub type Waiting<'r> = Pin<Box<dyn Future<Output = Verdict> + 'r>>;
 
+/// What a connection's task does while a handler has taken the connection (`request/held.rs`).
+pub type Work = Pin<Box<dyn Future<Output = Back>>>;
+
+/// What goes on with a request that is there again: answers, says that the answer is over, or takes the connection once more.
+pub type GoOn = Box<dyn for<'r> FnOnce(&'r mut Request) -> Waiting<'r>>;
+
+/// The request is there again.
+pub struct Back {
+    /// The request, with its session.
+    pub request: Box<Request>,
+    /// What goes on with it.
+    pub go_on: GoOn,
+}
+
 /// A handler of a phase.
 #[derive(Clone, Copy)]
 pub enum Handler {

@@ -205,7 +205,7 @@ impl Request {
                 self.absolute_location();
                 http3::write_head(self, token);
             }
-            Session::Sub(_) | Session::None => {}
+            Session::Sub(_) | Session::Held(_) | Session::None => {}
         }
     }
 
@@ -360,7 +360,7 @@ impl Request {
             Session::Http2(_) => http2::queue(self, chunk, last && self.depth == 0),
             Session::Http3(_) => http3::queue(self, chunk, last && self.depth == 0),
             Session::Sub(_) => super::subrequest::queue(self, chunk),
-            Session::None => Ok(()),
+            Session::Held(_) | Session::None => Ok(()),
         }
     }
 

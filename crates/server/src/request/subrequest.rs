@@ -158,6 +158,7 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
     child.main_charset = if r.is_main() { r.headers_out.charset } else { r.main_charset };
     child.ctx.realip.clone_from(&r.ctx.realip);
     child.ctx.limit_req = r.ctx.limit_req;
+    child.ctx.nchan.clone_from(&r.ctx.nchan);
     if options.with_body {
         child.body.stored.clone_from(&r.body.stored);
     }
