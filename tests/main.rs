@@ -57,6 +57,8 @@ mod slow_clients;
 mod static_files;
 mod sticky;
 mod stream;
+mod stream_mqtt;
+mod stream_tls;
 mod stream_udp;
 mod stress;
 mod stress_agents;

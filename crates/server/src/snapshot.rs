@@ -222,6 +222,11 @@ impl Snapshot {
         ErrorLog::open(&self.error_logs, files)
     }
 
+    /// `http`, and `stream` if there is one.
+    pub fn planes(&self) -> impl Iterator<Item = &Snapshot> {
+        std::iter::once(self).chain(self.stream.as_deref())
+    }
+
     /// A level by its index.
     pub fn location(&self, id: LocationId) -> &Location {
         &self.locations[id.0 as usize]

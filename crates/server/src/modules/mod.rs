@@ -72,6 +72,7 @@ pub mod status_zone;
 pub mod sticky;
 pub mod stream_block;
 pub mod stream_core;
+pub mod stream_mqtt;
 pub mod stream_proxy;
 pub mod stream_variables;
 pub mod stub_status;
@@ -93,6 +94,7 @@ use crate::request::end::Logger;
 use crate::request::include;
 use crate::request::phases::{Handler, Phase};
 use crate::request::respond::HeaderFilter;
+use crate::tls::hooks::{self, Hook};
 use conf::Contexts;
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -132,6 +134,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     proxy::cache::DIRECTIVES,
     proxy::cache::CONVERT_HEAD,
     proxy::ssl::DIRECTIVES,
+    proxy::ssl::STREAM_DIRECTIVES,
     fastcgi::DIRECTIVES,
     fastcgi::COMMON_DIRECTIVES,
     fastcgi::HEADER_DIRECTIVES,
@@ -186,6 +189,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
+    stream_mqtt::DIRECTIVES,
 ];
 
 /// The variables of all modules.
@@ -213,7 +217,8 @@ const VARIABLES: &[&[Builtin]] = &[
 ];
 
 /// The variables of all modules in `stream`, beside those of `http` that mean the same there.
-const STREAM_VARIABLES: &[&[Builtin]] = &[stream_variables::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
+const STREAM_VARIABLES: &[&[Builtin]] =
+    &[stream_variables::VARIABLES, stream_mqtt::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
 
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES];
@@ -287,6 +292,12 @@ impl Busy {
         self.0 & 1 << phase as u8 != 0
     }
 }
+
+/// Hooks of TLS handshakes with clients for which the ClientHello is enough, in their order: which server is meant comes first.
+pub const CLIENT_HELLO_HOOKS: &[Hook] = &[Hook::Now(hooks::server_by_name), Hook::Now(acme::proof_hook)];
+
+/// Hooks that settle which certificate is shown, in their order. The server's settings are known.
+pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook)];
 
 /// Loggers, in the order in which they look at a request that is done.
 pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, log::logger];
@@ -421,6 +432,8 @@ location_confs! {
     stream_core,
     /// `proxy_pass` in `stream`.
     stream_proxy shared,
+    /// `mqtt`, `mqtt_preread`.
+    stream_mqtt shared,
 }
 
 /// The values that modules keep once for all of `http`.
@@ -655,6 +668,7 @@ pub fn configure_arguments() -> String {
         "--with-http_slice_module",
         "--with-http_stub_status_module",
         "--with-stream",
+        "--with-stream_ssl_module",
         "--with-stream_realip_module",
         "--with-stream_ssl_preread_module",
         "--with-debug",

@@ -3,7 +3,8 @@
 
 use super::Request;
 use super::phases::Verdict;
-use crate::connection::http1::{Filled, Http1};
+use crate::connection::http1::Http1;
+use crate::connection::incoming::{Filled, Incoming};
 use crate::connection::{Session, http2, http3};
 use crate::log_error;
 use crate::status::spent::Part;
@@ -234,7 +235,7 @@ pub fn take_preread(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyErro
 /// Starts the clock for [`poll_some`].
 pub fn arm(r: &mut Request, timeout: Duration) {
     match &mut r.session {
-        Session::Http1(http) => http.timer.set(timeout),
+        Session::Http1(http) => http.incoming.timer.set(timeout),
         other => {
             if let Some(stream) = other.stream() {
                 stream.arm(timeout);
@@ -256,7 +257,7 @@ pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Po
         }
         Session::Http1(http) => {
             r.client.owes(http.output.written);
-            http.timer.poll_expired(cx).map(|()| Err(BodyError::Status(408)))
+            http.incoming.timer.poll_expired(cx).map(|()| Err(BodyError::Status(408)))
         }
         _ => stream_body::poll_clock(r, cx).map(Err),
     }
@@ -282,7 +283,7 @@ pub fn poll_patiently(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) 
         }
         // The client may be waiting for `100 Continue`.
         if !http.output.is_empty() {
-            let Http1 { socket, output, .. } = &mut **http;
+            let Http1 { incoming: Incoming { socket, .. }, output, .. } = &mut **http;
             if let Poll::Ready(Err(e)) = output.poll_write(socket, cx, u64::MAX) {
                 r.broken(&e);
                 return Poll::Ready(Err(BodyError::Gone));
@@ -427,7 +428,7 @@ pub async fn discard(r: &mut Request) -> bool {
             return false;
         }
         let Session::Http1(http) = &mut r.session else { return false };
-        http.timer.set(timeout);
+        http.incoming.timer.set(timeout);
         if !matches!(http.fill(&r.client).await, Filled::Read(Ok(n)) if n > 0) {
             return false;
         }

@@ -3,6 +3,7 @@
 
 use super::phases::Verdict;
 use super::{Request, filter};
+use crate::connection::incoming::Incoming;
 use crate::connection::stream::Stream;
 use crate::connection::{Session, http1};
 use crate::modules;
@@ -136,7 +137,7 @@ impl Flow {
                 }
                 limit = due - sent;
             }
-            let http1::Http1 { socket, output, timer, answer_start, .. } = &mut **http;
+            let http1::Http1 { incoming: Incoming { socket, timer, .. }, output, answer_start, .. } = &mut **http;
             match output.poll_write(socket, cx, limit) {
                 Poll::Ready(Ok(_)) => self.armed = false,
                 Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
@@ -224,7 +225,7 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
 /// Whether the client has closed the connection or given the stream up; otherwise the task is woken then.
 pub(super) fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
     match &mut r.session {
-        Session::Http1(http) => http.socket.poll_closed(cx).is_ready(),
+        Session::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
         other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),
     }
 }

@@ -32,6 +32,8 @@ pub struct Flow {
     /// When the first byte was read, ms of the monotonic clock.
     first_ms: Option<u64>,
     pace: Option<Pace>,
+    /// Both sides are plain: the kernel may move bytes by itself.
+    splices: bool,
     /// Reads in a row that filled the buffer.
     full: u8,
     pipe: Option<Pipe>,
@@ -124,6 +126,7 @@ impl Flow {
             sent: 0,
             first_ms: None,
             pace,
+            splices: false,
             full: 0,
             pipe: None,
         }
@@ -189,7 +192,8 @@ impl Flow {
 
     /// Reads what there is. 0 is the end; a broken connection is one as well.
     fn poll_read(&mut self, cx: &mut Context<'_>, from: &mut Socket) -> Poll<usize> {
-        if self.full >= FULL_READS
+        if self.splices
+            && self.full >= FULL_READS
             && let Some(polled) = self.poll_fill(cx, from)
         {
             return polled;
@@ -256,10 +260,10 @@ impl Flow {
     }
 
     /// Passes the end on once everything before it was sent.
-    fn shut(&mut self, to: &Socket) {
+    fn shut(&mut self, to: &mut Socket) {
         if self.ended && !self.is_pending() && !self.shut {
             self.shut = true;
-            let _ = rustix::net::shutdown(to.as_fd(), rustix::net::Shutdown::Write);
+            to.shutdown();
         }
     }
 }
@@ -268,6 +272,8 @@ impl Relay {
     /// Copies until the end. `on_first` is told when the peer's first byte is there.
     pub async fn run(&mut self, client: &mut Socket, peer: &mut Socket, on_first: impl FnOnce()) -> End {
         let mut on_first = Some(on_first);
+        let splices = client.tls().is_none() && peer.tls().is_none();
+        (self.up.splices, self.down.splices) = (splices, splices);
         let timer = Timer::new();
         timer.set(self.timeout);
         poll_fn(|cx| {

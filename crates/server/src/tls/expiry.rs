@@ -49,7 +49,7 @@ impl Held {
 pub fn certificates(snapshot: &Snapshot) -> Vec<Held> {
     let mut seen: Vec<*const super::server::Context> = Vec::new();
     let mut all = Vec::new();
-    for context in snapshot.servers.iter().filter_map(|s| s.tls.as_ref()) {
+    for context in snapshot.planes().flat_map(|p| &p.servers).filter_map(|s| s.tls.as_ref()) {
         if !seen.contains(&Arc::as_ptr(context)) {
             seen.push(Arc::as_ptr(context));
             all.extend(context.certificates.iter().cloned());

@@ -74,7 +74,7 @@ impl Failure {
 /// Whether the client has gone away.
 pub fn poll_client_gone(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
     match &mut r.session {
-        Session::Http1(http) => http.socket.poll_closed(cx),
+        Session::Http1(http) => http.incoming.socket.poll_closed(cx),
         other => other.stream().map_or(Poll::Pending, |stream| stream.poll_gone()),
     }
 }

@@ -2,7 +2,6 @@
 
 use super::exchange::Answer;
 use super::settings::UpstreamSettings;
-use crate::connection::http1::Http1;
 use crate::connection::socket::Socket;
 use crate::connection::{Session, doing, pool as buffers};
 use crate::log_error;
@@ -92,7 +91,7 @@ pub async fn run(r: &mut Request, conf: &UpstreamSettings, answer: Answer) -> Ve
     let timer = Timer::new();
     let timeout = *conf.read_timeout;
     timer.set(timeout);
-    let Http1 { socket, .. } = &mut **http;
+    let socket = &mut http.incoming.socket;
     let result = poll_fn(|cx| {
         let moved_down = down.poll(cx, &mut connection.socket, socket);
         let moved_up = up.poll(cx, socket, &mut connection.socket);

@@ -96,7 +96,7 @@ impl Driver {
             wire.goaway(ErrorCode::NO_ERROR);
         }
         let state = State { wire, ready: Row::default(), unread: VecDeque::new(), task: TaskId::NOBODY, dead: false };
-        let socket = std::mem::replace(&mut http.socket, Socket::none());
+        let socket = std::mem::replace(&mut http.incoming.socket, Socket::none());
         Driver {
             session: Rc::new(Session {
                 state: RefCell::new(state),
@@ -104,7 +104,7 @@ impl Driver {
                 handshaking: Cell::new(false),
             }),
             client,
-            link: Link::new(socket, std::mem::take(&mut http.input), std::mem::take(&mut http.at)),
+            link: Link::new(socket, std::mem::take(&mut http.incoming.input), std::mem::take(&mut http.incoming.at)),
             timer: Timer::new(),
             wait: Wait::Streams,
             unread_timer: None,
