@@ -11,6 +11,7 @@ pub mod http1;
 pub mod http2;
 pub mod http3;
 pub mod memcached;
+pub mod mp4;
 pub mod mqtt;
 pub mod preread;
 pub mod priority;

@@ -14,8 +14,9 @@ use super::entry::{self, Entry, NoEntry};
 use super::format::Digest;
 use super::index::{Ask, Known, Leave, Refused};
 use super::judge::Judgement;
+use super::purge::Style;
 use super::settings::{CacheSettings, Which};
-use super::{CacheRef, Status, key};
+use super::{Cache, CacheRef, Status, key};
 use crate::config::complex::Complex;
 use crate::connection::Session;
 use crate::log_error;
@@ -28,6 +29,7 @@ use crate::upstream::settings::{UpstreamSettings, next};
 use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Acquire;
 use std::task::Poll;
 use std::time::Duration;
@@ -44,6 +46,8 @@ pub enum Look {
     Now(Outcome),
     /// It takes longer: [`open`], perhaps waiting.
     Open(Box<Caching>),
+    /// What the key names is to be taken out.
+    Purge(Arc<Cache>, Text, Style),
 }
 
 /// What to do with a request.
@@ -65,7 +69,11 @@ pub fn look(
     module: &str,
     own_key: impl FnOnce(&mut Request) -> Text,
 ) -> Look {
-    if !conf.keeps(r.method) {
+    let purging = conf.purge.asked(r);
+    if let Some(Err(status)) = purging {
+        return Look::Now(Outcome::End(Verdict::Status(status)));
+    }
+    if purging.is_none() && !conf.keeps(r.method) {
         return Look::Now(Outcome::Ask);
     }
     let cache = match which(r, conf) {
@@ -79,6 +87,9 @@ pub fn look(
     };
     if r.has_fault() {
         return Look::Now(Outcome::End(Verdict::Status(500)));
+    }
+    if let Some(Ok(style)) = purging {
+        return Look::Purge(cache.shared(), key, style);
     }
     let least = NGINX_START + r.get(key).len() as u64 + HEAD_ROOM;
     let room = *upstream.buffer_size;

@@ -274,7 +274,10 @@ impl<'f> Build<'f> {
         let name = node.name.as_str();
         match modules::find(&name, level.context) {
             Some(d) => (d.set)(&mut Scope { build: self, level }, node),
-            None => Err(node.problem(format!("\"{name}\" is not supported yet"))),
+            None => {
+                let reason = conf::refusal(&name).map(str::to_owned);
+                Err(node.problem(format!("\"{name}\" is not supported yet")).with_help(reason))
+            }
         }
     }
 }

@@ -307,6 +307,10 @@ pub fn head_fields(r: &Request, server_token: &[u8], mut field: impl FnMut(&[u8]
         field(b"location", r.arena.get(l.value));
     }
     for l in h.lines.iter().filter(|l| l.known != K::Location) {
-        field(r.arena.get(l.name), r.arena.get(l.value));
+        let value = r.arena.get(l.value);
+        // As with HTTP/1: an empty one of these only keeps the server from its own.
+        if !(value.is_empty() && matches!(l.known, K::Date | K::Server)) {
+            field(r.arena.get(l.name), value);
+        }
     }
 }

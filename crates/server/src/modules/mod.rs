@@ -8,21 +8,30 @@ pub mod api;
 pub mod auth_basic;
 pub mod auth_request;
 pub mod autoindex;
+pub mod brotli;
+pub mod browser;
+pub mod cache_purge;
 mod cgi;
 pub mod charset;
 pub mod charset_tables;
 pub mod core;
 pub mod dashboard;
+pub mod dav;
 pub mod disable_symlinks;
+pub mod echo;
 pub mod empty_gif;
+pub mod encoded;
 pub mod fastcgi;
+pub mod flv;
 pub mod geo;
+pub mod geoip2;
 pub mod grpc;
 pub mod gunzip;
 pub mod gzip;
 pub mod gzip_rules;
 pub mod gzip_static;
 pub mod headers;
+pub mod headers_more;
 pub mod health_check;
 pub mod http2;
 pub mod http3;
@@ -43,6 +52,7 @@ pub mod map;
 pub mod memcached;
 pub mod mirror;
 pub mod modsecurity;
+pub mod mp4;
 pub mod nchan;
 pub mod not_modified;
 pub mod open_file_cache;
@@ -58,6 +68,7 @@ pub mod rewrite;
 pub mod root;
 pub mod scgi;
 pub mod secure_link;
+pub mod set_misc;
 pub mod slice;
 pub mod split_clients;
 pub mod ssi;
@@ -77,6 +88,7 @@ pub mod stream_proxy;
 pub mod stream_variables;
 pub mod stub_status;
 pub mod sub;
+pub mod subs_filter;
 pub mod tengine_check;
 pub mod try_files;
 pub mod upstream_block;
@@ -86,6 +98,7 @@ pub mod upstream_variables;
 pub mod userid;
 pub mod uwsgi;
 pub mod variables;
+pub mod zstd;
 
 use crate::config::shared::Shared;
 use crate::config::variables::{Builtin, Prefix};
@@ -111,13 +124,16 @@ const DIRECTIVES: &[&[Directive]] = &[
     ssl::DIRECTIVES,
     acme::DIRECTIVES,
     rewrite::DIRECTIVES,
+    set_misc::DIRECTIVES,
     log::DIRECTIVES,
     headers::DIRECTIVES,
+    headers_more::DIRECTIVES,
     access::DIRECTIVES,
     limit_conn::DIRECTIVES,
     limit_req::DIRECTIVES,
     map::DIRECTIVES,
     geo::DIRECTIVES,
+    geoip2::DIRECTIVES,
     split_clients::DIRECTIVES,
     realip::DIRECTIVES,
     referer::DIRECTIVES,
@@ -165,19 +181,27 @@ const DIRECTIVES: &[&[Directive]] = &[
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
     gzip_rules::DIRECTIVES,
+    brotli::DIRECTIVES,
+    zstd::DIRECTIVES,
     gzip::DIRECTIVES,
     gunzip::DIRECTIVES,
     charset::DIRECTIVES,
     addition::DIRECTIVES,
     sub::DIRECTIVES,
+    subs_filter::DIRECTIVES,
     ssi::DIRECTIVES,
     slice::DIRECTIVES,
     index::DIRECTIVES,
     random_index::DIRECTIVES,
     autoindex::DIRECTIVES,
+    dav::DIRECTIVES,
+    mp4::DIRECTIVES,
+    flv::DIRECTIVES,
+    browser::DIRECTIVES,
     gzip_static::DIRECTIVES,
     try_files::DIRECTIVES,
     empty_gif::DIRECTIVES,
+    echo::DIRECTIVES,
     stub_status::DIRECTIVES,
     status_zone::DIRECTIVES,
     api::DIRECTIVES,
@@ -203,12 +227,16 @@ const VARIABLES: &[&[Builtin]] = &[
     upstream_variables::VARIABLES,
     realip::VARIABLES,
     referer::VARIABLES,
+    browser::VARIABLES,
     userid::VARIABLES,
     secure_link::VARIABLES,
     gzip::VARIABLES,
+    brotli::VARIABLES,
+    zstd::VARIABLES,
     limit_conn::VARIABLES,
     limit_req::VARIABLES,
     ssi::VARIABLES,
+    echo::VARIABLES,
     slice::VARIABLES,
     ssl_variables::VARIABLES,
     acme::VARIABLES,
@@ -237,6 +265,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     &[
         (|c| c.modsecurity.is_on(), Handler::Now(modsecurity::begin)),
         (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)),
+        (|c| c.headers_more.changes_request(), Handler::Now(headers_more::handler)),
     ],
     // Preaccess.
     &[
@@ -264,6 +293,9 @@ const PHASES: [&[Step]; Phase::COUNT] = [
         (|_| true, Handler::Now(random_index::handler)),
         (|_| true, Handler::Now(index::handler)),
         (|_| true, Handler::Now(autoindex::handler)),
+        (|c| *c.dav.dav_methods != 0, dav::HANDLER),
+        (|c| *c.brotli.brotli_static != gzip_static::Mode::Off, Handler::Now(brotli::handler)),
+        (|c| *c.zstd.zstd_static != gzip_static::Mode::Off, Handler::Now(zstd::handler)),
         (|_| true, Handler::Now(gzip_static::handler)),
         (|_| true, Handler::Now(static_files::handler)),
     ],
@@ -306,15 +338,20 @@ pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, log::logger]
 pub const HEADER_FILTERS: &[HeaderFilter] = &[
     slice::filter,
     not_modified::filter,
+    headers_more::filter,
     headers::filter,
     userid::filter,
     gunzip::filter,
     modsecurity::ANSWER_FILTER,
     addition::filter,
+    echo::filter,
     sub::filter,
+    subs_filter::filter,
     charset::filter,
     ssi::filter,
     include::filter,
+    brotli::filter,
+    zstd::filter,
     gzip::filter,
     range::filter,
     gzip_rules::vary_filter,
@@ -364,6 +401,8 @@ location_confs! {
     grpc shared,
     /// `add_header`, `expires`.
     headers,
+    /// `more_set_headers` and its kin.
+    headers_more shared,
     /// `allow`, `deny`.
     access,
     /// `limit_conn`.
@@ -377,7 +416,7 @@ location_confs! {
     /// `auth_basic`.
     auth_basic,
     /// `userid`.
-    userid,
+    userid shared,
     /// `secure_link`.
     secure_link,
     /// `mirror`.
@@ -394,6 +433,10 @@ location_confs! {
     gzip_rules,
     /// `gzip`.
     gzip,
+    /// `brotli`.
+    brotli shared,
+    /// `zstd`.
+    zstd shared,
     /// `gunzip`.
     gunzip,
     /// `charset`.
@@ -402,6 +445,12 @@ location_confs! {
     addition,
     /// `sub_filter`.
     sub,
+    /// `echo`.
+    echo shared,
+    /// `proxy_cache_purge` in a location of its own.
+    cache_purge shared,
+    /// `subs_filter`.
+    subs_filter shared,
     /// `ssi`.
     ssi,
     /// `slice`.
@@ -422,6 +471,12 @@ location_confs! {
     api,
     /// `health_check`.
     health_check,
+    /// `mp4_max_buffer_size`.
+    mp4 shared,
+    /// `modern_browser`, `ancient_browser`.
+    browser shared,
+    /// `dav_methods`.
+    dav shared,
     /// `dashboard`.
     dashboard,
     /// `otel_trace` and its like.
@@ -475,6 +530,10 @@ pub struct MainConf {
     pub modsecurity: modsecurity::Main,
     /// `nchan_shared_memory_size`.
     pub nchan: nchan::Main,
+    /// `geoip2_proxy`.
+    pub geoip2: geoip2::Main,
+    /// How many `set_rotate` there are.
+    pub set_rotates: usize,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -509,12 +568,16 @@ pub struct RequestContexts {
     pub gzip: gzip_rules::State,
     /// `$gzip_ratio`.
     pub gzip_totals: gzip::Totals,
+    /// `$brotli_ratio`, `$zstd_ratio`.
+    pub encoded: encoded::Totals,
     /// `limit_conn`: the places that the request holds.
     pub limit_conn: limit_conn::Context,
     /// `limit_req`.
     pub limit_req: limit_req::Context,
     /// `$date_gmt`, `$date_local`.
     pub ssi: ssi::Context,
+    /// `$echo_it` and others.
+    pub echo: Option<Box<echo::Context>>,
     /// The trace that the request belongs to.
     pub otel: Option<Box<otel::Context>>,
     /// The rules that the request is judged by, and what they have found.
@@ -539,9 +602,11 @@ impl RequestContexts {
             secure_link_expires,
             gzip,
             gzip_totals,
+            encoded,
             limit_conn,
             limit_req,
             ssi,
+            echo,
             otel,
             modsecurity,
             nchan,
@@ -557,9 +622,11 @@ impl RequestContexts {
         *secure_link_expires = Default::default();
         *gzip = Default::default();
         *gzip_totals = Default::default();
+        *encoded = Default::default();
         *limit_conn = Default::default();
         *limit_req = Default::default();
         *ssi = Default::default();
+        *echo = None;
         *otel = None;
         *modsecurity = None;
         *nchan = None;
@@ -648,7 +715,7 @@ pub fn prefixes(plane: Plane) -> impl Iterator<Item = &'static Prefix> {
     all.filter(move |p| !plane.is_stream() || stream_variables::SHARED_PREFIXES.contains(&p.name))
 }
 
-/// What `-V` says: the modules that are there, and those that nginx has by default and Ironweir has not.
+/// What `-V` says: the modules that are there.
 pub fn configure_arguments() -> String {
     let with = [
         "--with-compat",
@@ -660,6 +727,9 @@ pub fn configure_arguments() -> String {
         "--with-http_realip_module",
         "--with-http_addition_module",
         "--with-http_sub_module",
+        "--with-http_dav_module",
+        "--with-http_mp4_module",
+        "--with-http_flv_module",
         "--with-http_auth_request_module",
         "--with-http_gunzip_module",
         "--with-http_gzip_static_module",
@@ -673,7 +743,5 @@ pub fn configure_arguments() -> String {
         "--with-stream_ssl_preread_module",
         "--with-debug",
     ];
-    let without = ["browser"];
-    let without = without.iter().map(|m| format!("--without-http_{m}_module"));
-    with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
+    with.join(" ")
 }

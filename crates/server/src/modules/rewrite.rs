@@ -58,12 +58,34 @@ impl Conf {
 
 reads_as_settings!(Conf);
 
+/// Makes a value of texts, for modules that add to what `set` does. `None`: it is not found.
+pub type Make = fn(&mut Request, &[Text]) -> Option<Text>;
+
 #[derive(Debug)]
 enum Code {
-    Set { variable: VariableId, hook: Option<crate::config::variables::Assign>, value: Complex },
+    Set {
+        variable: VariableId,
+        hook: Option<crate::config::variables::Assign>,
+        value: Complex,
+    },
+    /// `set_md5` and its like: the value is made of texts.
+    Make {
+        variable: VariableId,
+        hook: Option<crate::config::variables::Assign>,
+        args: Box<[Complex]>,
+        make: Make,
+    },
     Rewrite(Rewrite),
-    If { condition: Condition, codes: Arc<Vec<Code>>, location: LocationId, in_location: bool },
-    Return { status: u16, text: Option<Complex> },
+    If {
+        condition: Condition,
+        codes: Arc<Vec<Code>>,
+        location: LocationId,
+        in_location: bool,
+    },
+    Return {
+        status: u16,
+        text: Option<Complex>,
+    },
     Break,
 }
 
@@ -150,12 +172,26 @@ fn return_(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     push(scope, Code::Return { status, text })
 }
 
-fn set_(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+/// The variable that the first word names, and what setting it does.
+fn target(
+    scope: &mut Scope<'_, '_>,
+    node: &Node,
+) -> Result<(VariableId, Option<crate::config::variables::Assign>), Problem> {
     let Some(name) = node.args[0].text.strip_prefix(b"$").filter(|n| !n.is_empty()) else {
         return Err(node.problem(format!("invalid variable name \"{}\"", node.args[0].as_str())));
     };
     let variable = scope.build.variables.declare(name).map_err(|t| node.problem(t))?;
-    let hook = scope.build.variables.assign_hook(name);
+    Ok((variable, scope.build.variables.assign_hook(name)))
+}
+
+/// Sets the variable of the first word to what a module makes of texts, in its turn among the level's rewrites.
+pub fn set_to(scope: &mut Scope<'_, '_>, node: &Node, args: Vec<Complex>, make: Make) -> Result<(), Problem> {
+    let (variable, hook) = target(scope, node)?;
+    push(scope, Code::Make { variable, hook, args: args.into(), make })
+}
+
+fn set_(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let (variable, hook) = target(scope, node)?;
     let value = Complex::compile(scope.build, &node.args[1])?;
     push(scope, Code::Set { variable, hook, value })
 }
@@ -308,6 +344,17 @@ fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
                 match hook {
                     Some(hook) => hook(r, value),
                     None => r.assign(*variable, Some(value)),
+                }
+            }
+            Code::Make { variable, hook, args, make } => {
+                let texts: Vec<Text> = args.iter().map(|arg| quoting.value(r, arg)).collect();
+                let value = make(r, &texts);
+                if r.has_fault() {
+                    return FAILED;
+                }
+                match hook {
+                    Some(hook) => hook(r, value.unwrap_or(Text::EMPTY)),
+                    None => r.assign(*variable, value),
                 }
             }
             Code::Return { status, text } => return Flow::Answer(answer(r, *status, text.as_ref())),

@@ -7,6 +7,7 @@ use super::headers::{HeaderLine, HeaderOut};
 use super::phases::{Verdict, Work};
 use super::{Method, Request, Text, Value, Version};
 use crate::connection::http1::Http1;
+use crate::connection::incoming::Incoming;
 use crate::connection::socket::Socket;
 use crate::connection::{Client, Session, pool};
 use crate::modules::RequestContexts;
@@ -73,7 +74,7 @@ struct Flags {
 pub fn hold(r: &mut Request, work: impl FnOnce(Box<Kept>, Socket) -> Work) -> Verdict {
     let Session::Http1(mut http) = std::mem::take(&mut r.session) else { return Verdict::Broken };
     let kept = Kept::of(r, &mut http);
-    let socket = std::mem::replace(&mut http.socket, Socket::none());
+    let socket = std::mem::replace(&mut http.incoming.socket, Socket::none());
     http.lend_input();
     pool::give_buffer(http.output.take_buffer());
     drop(http);
@@ -176,9 +177,10 @@ impl Kept {
 
     /// The request, on its connection, as it was but for what was sent since.
     pub fn back(self, socket: Socket) -> Box<Request> {
-        let mut http = Http1::new(socket);
+        let mut incoming = Incoming::new(socket);
+        incoming.input = self.early;
+        let mut http = Http1::new(incoming);
         (http.output.queued, http.output.written, http.header_size) = (self.sent, self.sent, self.header_size);
-        http.push_back(self.early);
         let mut r = pool::take_request(self.shot, self.client, Session::Http1(http));
         r.arena.push(&self.bytes);
         r.headers_in.head.headers.extend_from_slice(&self.headers);

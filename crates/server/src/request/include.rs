@@ -100,6 +100,11 @@ impl BodyFilter for Postpone {
     }
 }
 
+/// Puts an include behind what an answer has sent so far; [`drive`] runs it. The head must have gone out with `deferred` set.
+pub fn add(r: &mut Request, include: Include) {
+    r.deferred.get_or_insert_default().0.push_back(Piece::Include(include));
+}
+
 /// Whether the request may make another subrequest; logs why not.
 pub fn is_allowed(r: &Request, uri: Text) -> bool {
     if r.depth < MAX_SUBREQUESTS && r.subrequests < MAX_INCLUDES {

@@ -360,11 +360,15 @@ async fn access(r: &mut Request) -> Option<Verdict> {
 }
 
 async fn content(r: &mut Request) -> Verdict {
-    match r.content_handler {
-        Some(Content::Now(f)) => return f(r),
-        Some(Content::Later(f)) => return f(r).await,
+    let verdict = match r.content_handler {
+        Some(Content::Now(f)) => f(r),
+        Some(Content::Later(f)) => f(r).await,
         Some(Content::Proxy) => return modules::proxy::run(r).await,
-        None => {}
+        None => Verdict::Decline,
+    };
+    // `mp4` leaves directories to the others.
+    if verdict != Verdict::Decline {
+        return verdict;
     }
     run_phase!(r, Phase::Content);
     if r.get(r.uri).ends_with(b"/") {

@@ -7,7 +7,7 @@ use super::pass_on::{self, Parts};
 use super::settings::next;
 use crate::cache::entry::Entry;
 use crate::cache::lookup::{self, Look, Outcome};
-use crate::cache::{Status, caching};
+use crate::cache::{Status, caching, purge};
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
@@ -29,6 +29,7 @@ pub async fn look(
     r.attempts.cache = None;
     let outcome = match lookup::look(r, &conf.cache, conf, owner, own_key) {
         Look::Now(outcome) => outcome,
+        Look::Purge(cache, key, style) => Outcome::End(Box::pin(purge::answer(r, cache, key, style)).await),
         Look::Open(caching) => Box::pin(lookup::open(r, &conf.cache, conf, caching)).await,
     };
     match outcome {

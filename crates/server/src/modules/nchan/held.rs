@@ -71,7 +71,7 @@ fn nodelay(r: &mut Request) {
     if *r.conf().core.tcp_nodelay
         && let crate::connection::Session::Http1(http) = &mut r.session
     {
-        http.set_nodelay();
+        http.incoming.set_nodelay();
     }
 }
 

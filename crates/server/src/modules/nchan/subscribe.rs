@@ -156,7 +156,7 @@ pub(super) fn gone(r: &mut Request, conf: &Conf) -> Verdict {
 
 fn is_gone(r: &mut Request, cx: &mut Context<'_>) -> bool {
     match &mut r.session {
-        Session::Http1(http) => http.socket.poll_closed(cx).is_ready(),
+        Session::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
         other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),
     }
 }
