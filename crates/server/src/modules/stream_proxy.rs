@@ -43,6 +43,7 @@ pub const DIRECTIVES: &[Directive] = &[
         let words = [("off", ProxyHeader::Off), ("on", ProxyHeader::V1), ("v2", ProxyHeader::V2)];
         set::one_of(&mut own(s).proxy_protocol, n, &words)
     }),
+    stream("proxy_session_drop", |s, n| set::flag(&mut own(s).session_drop, n)),
     stream("proxy_ssl", |s, n| set::flag(&mut own(s).ssl, n)),
     stream("proxy_ssl_alpn", |s, n| {
         let protocols = ssl::protocols(n)?;
@@ -77,6 +78,8 @@ settings! {
         proxy_protocol: ProxyHeader = ProxyHeader::Off,
         /// Each direction ends on its own.
         half_close: bool = false,
+        /// A session ends when its peer is taken out of the group, or is down or unhealthy.
+        session_drop: bool = false,
         /// TLS is spoken to peers.
         ssl: bool = false,
         /// What they are asked for by ALPN, in order of preference.

@@ -16,10 +16,13 @@ use crate::request::Request;
 use crate::upstream::choose::{self, Chosen, Walk};
 use crate::upstream::directives::parse_local;
 use crate::upstream::group::Group;
+use crate::upstream::peer::State;
+use crate::upstream::standing::Role;
 use crate::upstream::{Attempt, connect, names, secure};
 use runtime::clock;
 use runtime::timer::Timer;
 use rustix::net::{SocketType, sockopt};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -58,12 +61,12 @@ pub async fn handle(session: &mut Session) -> u16 {
     let shot = session.r.shot.clone();
     let conf = &shot.location(session.r.location).conf.stream_proxy;
     let began_ms = clock::wall_ms();
-    let Found { chosen, socket, .. } = match find(&mut session.r, conf).await {
+    let Found { chosen, socket, group, .. } = match find(&mut session.r, conf).await {
         Ok(found) => found,
         Err(status) => return status,
     };
     let started_ms = clock::monotonic_ms();
-    let status = relay_with(session, conf, &chosen, socket, began_ms).await;
+    let status = relay_with(session, conf, (&group, &chosen), socket, began_ms).await;
     let (received, sent) = facts(&mut session.r).upstream;
     let attempt = session.r.attempts.current();
     // The session with the peer began with its connection.
@@ -262,7 +265,13 @@ fn failed(r: &Request, chosen: &Chosen, f: &connect::Failed) -> Failure {
 }
 
 /// Copies both ways until the end; gives the session's status.
-async fn relay_with(session: &mut Session, conf: &Conf, chosen: &Chosen, mut peer: Socket, began_ms: u64) -> u16 {
+async fn relay_with(
+    session: &mut Session,
+    conf: &Conf,
+    (group, chosen): (&Group, &Chosen),
+    mut peer: Socket,
+    began_ms: u64,
+) -> u16 {
     let Session { r, incoming } = session;
     if r.error_log().enabled(Level::Info)
         && let Some(name) = r.attempts.all.last().and_then(|a| a.peer.as_ref()).map(|p| p.name.clone())
@@ -287,7 +296,10 @@ async fn relay_with(session: &mut Session, conf: &Conf, chosen: &Chosen, mut pee
         down: relay::Flow::new(*conf.own.buffer_size, size_of(r, &conf.own.download_rate), began_ms, Vec::new()),
         started_ms: clock::monotonic_ms(),
     };
-    let end = relay.run(&mut incoming.socket, &mut peer, || chosen.byte_came()).await;
+    let version = Cell::new(None);
+    let is_dropped = || is_gone(group, chosen, &version);
+    let is_dropped: Option<&dyn Fn() -> bool> = if *conf.own.session_drop { Some(&is_dropped) } else { None };
+    let end = relay.run(&mut incoming.socket, &mut peer, || chosen.byte_came(), is_dropped).await;
     facts(r).received = (relay.up.received - header).saturating_sub_signed(facts(r).changed);
     facts(r).sent = relay.down.sent;
     facts(r).upstream = (relay.down.received, relay.up.sent);
@@ -300,9 +312,29 @@ async fn relay_with(session: &mut Session, conf: &Conf, chosen: &Chosen, mut pee
                 note(r, Level::Info, format_args!("{who} disconnected{totals}"));
             }
         }
+        relay::End::Dropped => log_error!(r, Info, "session dropped: its peer is removed, down or unhealthy"),
         relay::End::Broken(e) => log_error!(r, Info, "send() failed ({})", crate::log::os_error(&e)),
     }
     200
+}
+
+/// `proxy_session_drop`: whether the peer is no longer one of the group, or no longer serves. `version`: the list of peers in which it was
+/// found last.
+fn is_gone(group: &Group, chosen: &Chosen, version: &Cell<Option<u32>>) -> bool {
+    if matches!(chosen.peer.state(), State::Down | State::Unhealthy) {
+        return true;
+    }
+    let Some(live) = &group.live else { return false };
+    let now = live.version();
+    if version.replace(Some(now)) == Some(now) {
+        return false;
+    }
+    // A line that was edited has other words for the same state.
+    let tiers = live.tiers();
+    !tiers
+        .iter()
+        .flat_map(|t| &t.peers)
+        .any(|p| Arc::ptr_eq(&p.state, &chosen.peer.state) && p.settings.role != Role::Down)
 }
 
 /// `proxy_protocol`

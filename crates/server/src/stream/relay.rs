@@ -70,6 +70,8 @@ pub enum End {
     TimedOut,
     /// A write failed.
     Broken(io::Error),
+    /// Whoever was asked (`Relay::run`) wants it so.
+    Dropped,
 }
 
 impl Pace {
@@ -269,8 +271,14 @@ impl Flow {
 }
 
 impl Relay {
-    /// Copies until the end. `on_first` is told when the peer's first byte is there.
-    pub async fn run(&mut self, client: &mut Socket, peer: &mut Socket, on_first: impl FnOnce()) -> End {
+    /// Copies until the end. `on_first` is told when the peer's first byte is there; `is_dropped` is asked whenever bytes have moved.
+    pub async fn run(
+        &mut self,
+        client: &mut Socket,
+        peer: &mut Socket,
+        on_first: impl FnOnce(),
+        is_dropped: Option<&dyn Fn() -> bool>,
+    ) -> End {
         let mut on_first = Some(on_first);
         let splices = client.tls().is_none() && peer.tls().is_none();
         (self.up.splices, self.down.splices) = (splices, splices);
@@ -288,6 +296,9 @@ impl Relay {
             }
             if let Some(end) = self.end() {
                 return Poll::Ready(end);
+            }
+            if moved && is_dropped.is_some_and(|asked| asked()) {
+                return Poll::Ready(End::Dropped);
             }
             if self.up.is_delayed() || self.down.is_delayed() {
                 timer.clear();
