@@ -1,6 +1,6 @@
 //! `ironweir demo`: starts without a file, shows what it promises, leaves nothing behind.
 
-use crate::harness::{Client, Folder, Program};
+use crate::harness::{Client, Folder, Program, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
@@ -43,6 +43,13 @@ fn a_balancer_two_backends_and_a_page() {
     // The page, ten requests passed on, each counted again by its backend, and this one.
     assert_eq!(numbers[3], 22, "{status}");
     assert_eq!(client.get("/none").status, 404);
+    let mut listener = Client::connect(port);
+    listener.send("GET /channel HTTP/1.1\r\nHost: a\r\n\r\n");
+    let said =
+        || Client::connect(port).send("POST /channel HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi").response();
+    assert!(wait(|| said().status == 201), "somebody listens");
+    assert_eq!(listener.response().text(), "hi");
+    drop(listener);
 
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();
     assert!(child.wait().unwrap().success());

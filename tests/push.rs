@@ -1,7 +1,7 @@
 //! Channels: publishers and subscribers of every kind over real sockets; ids and buffers, limits, hooks, slow readers, reloads. What
 //! the same requests get from Debian's nchan is compared where that is installed.
 
-use crate::harness::{Backend, Client, Program, Reply, Response, Server, Site, wait, with_http2};
+use crate::harness::{Backend, Client, Program, Reply, Response, Server, Setup, Site, has_tools, wait, with_http2};
 use http::Request;
 use rustix::process::Signal;
 use std::io::{Read, Write};
@@ -631,4 +631,68 @@ fn pings_and_heartbeats() {
     stream.read_exact(&mut ping).unwrap();
     assert_eq!(ping, [0x89, 0]);
     let _ = stream.flush();
+}
+
+/// A page that hears a channel in both ways that browsers have, and publishes to it.
+const PAGE: &str = r#"<!doctype html><meta charset="utf-8"><form id="f"><input id="words"></form><p id="state"></p><script>
+const heard = { events: [], frames: [] };
+const open = [];
+const opened = what => { open.push(what); if (open.length === 2) document.getElementById('state').textContent = 'both'; };
+const events = new EventSource('/channel');
+events.onopen = () => opened('events');
+events.onmessage = e => heard.events.push(e.data);
+const frames = new WebSocket('ws://' + location.host + '/channel');
+frames.onopen = () => opened('frames');
+frames.onmessage = e => heard.frames.push(e.data);
+document.getElementById('f').addEventListener('submit', e => {
+  e.preventDefault();
+  fetch('/channel', { method: 'POST', body: document.getElementById('words').value });
+});
+</script>"#;
+
+#[test]
+fn pages_in_chromium_hear_each_other() {
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/browser/push.mjs");
+    let chromium = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
+    let chromium = chromium.iter().find(|p| std::path::Path::new(p).exists());
+    let (true, Some(chromium)) = (script.with_file_name("node_modules/playwright-core").exists(), chromium) else {
+        return println!("chromium or playwright-core is not installed: left out");
+    };
+    let server = Site::server(
+        "types { text/html html; }
+         location = /channel { nchan_pubsub; nchan_channel_id demo; nchan_access_control_allow_origin http://127.0.0.1:@PORT@; }",
+    )
+    .file("html/page.html", PAGE)
+    .start();
+    let url = format!("http://127.0.0.1:{}/page.html", server.port);
+    let out =
+        std::process::Command::new("node").arg(script).args([chromium, url.as_str()]).output().expect("node runs");
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let heard: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{out:?}"));
+    let both = serde_json::json!(["typed here", "and there: ä😀"]);
+    for page in [0, 1] {
+        assert_eq!((&heard[page]["events"], &heard[page]["frames"]), (&both, &both));
+    }
+}
+
+#[test]
+fn a_poll_that_is_held_over_tls() {
+    if !has_tools() {
+        return println!("openssl is not installed: left out");
+    }
+    let server = Site::http(&format!(
+        "server {{ listen 127.0.0.1:@PORT@ ssl; ssl_certificate @DIR@/localhost.crt;
+           ssl_certificate_key @DIR@/localhost.key; {LOCATIONS} }}"
+    ))
+    .certificate("localhost")
+    .start();
+    let [mut publisher, mut poll] = [(); 2].map(|()| Setup::new().connect(server.port, "localhost"));
+    for round in 0..3 {
+        poll.send("GET /new/a HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        assert!(wait(|| publisher.get("/pub/a", "localhost").1.contains("active subscribers: 1\r\n")));
+        let text = format!("round {round}");
+        publisher.send(&request("POST", "/pub/a", "", &text));
+        assert_eq!(publisher.response().0, 201);
+        assert_eq!(poll.response(), (200, text));
+    }
 }

@@ -22,19 +22,27 @@ use wire::websocket as frame;
 
 /// A long-poll that waits.
 pub(super) fn poll(r: &mut Request, feed: Feed) -> Verdict {
-    hold(r, |kept, socket| Box::pin(wait(kept, socket, feed)))
+    hold(r, |kept, socket| Box::pin(wait(Box::new(Poller { kept, socket, feed, timer: Timer::new() }))))
 }
 
-async fn wait(kept: Box<Kept>, mut socket: Socket, mut feed: Feed) -> Back {
-    let timer = Timer::new();
+/// All of a long-poll that waits: behind one pointer, since a future may hold what it is given twice.
+struct Poller {
+    kept: Box<Kept>,
+    socket: Socket,
+    feed: Feed,
+    timer: Timer,
+}
+
+async fn wait(mut poller: Box<Poller>) -> Back {
     let got = poll_fn(|cx| {
+        let Poller { socket, feed, timer, .. } = &mut *poller;
         if socket.poll_closed(cx).is_ready() {
             return Poll::Ready(None);
         }
-        subscribe::poll_message(&mut feed, &timer, cx).map(Some)
+        subscribe::poll_message(feed, timer, cx).map(Some)
     });
     let got = got.await;
-    drop(timer);
+    let Poller { kept, socket, feed, .. } = *poller;
     let go_on: GoOn = Box::new(move |r| {
         Box::pin(async move {
             let shot = r.shot.clone();
@@ -81,7 +89,7 @@ fn begin(r: &mut Request, mut held: Held) -> Verdict {
         if let Some(frames) = &mut held.frames {
             frames.inbox.push(&kept.take_early());
         }
-        Box::pin(run(kept, socket, held))
+        Box::pin(run(Box::new(Whole { kept, socket, timer: Timer::new(), held })))
     })
 }
 
@@ -123,10 +131,21 @@ enum End {
     Message(Vec<u8>, bool),
 }
 
-async fn run(mut kept: Box<Kept>, mut socket: Socket, mut held: Held) -> Back {
-    let timer = Timer::new();
-    let end = poll_fn(|cx| held.poll(&mut kept, &mut socket, &timer, cx)).await;
-    drop(timer);
+/// The same for all others.
+struct Whole {
+    kept: Box<Kept>,
+    socket: Socket,
+    timer: Timer,
+    held: Held,
+}
+
+async fn run(mut whole: Box<Whole>) -> Back {
+    let end = poll_fn(|cx| {
+        let Whole { kept, socket, timer, held } = &mut *whole;
+        held.poll(kept, socket, timer, cx)
+    });
+    let end = end.await;
+    let Whole { kept, socket, held, .. } = *whole;
     let go_on: GoOn = Box::new(move |r| Box::pin(ended(r, held, end)));
     Back { request: kept.back(socket), go_on }
 }
