@@ -38,6 +38,8 @@ mod includes;
 mod keepalive;
 mod l4;
 mod limits;
+mod lua;
+mod lua_sockets;
 mod metrics;
 mod operation;
 mod otel;

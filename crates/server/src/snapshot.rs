@@ -251,6 +251,8 @@ pub struct Shot {
     pub lines: Lines,
     /// What `open_file_cache` keeps.
     pub files: RefCell<crate::files::cache::Caches>,
+    /// LuaJIT, once there is a program to run.
+    pub lua: crate::modules::lua::machine::Made,
     /// The view of `stream {}`.
     pub stream: Option<Rc<Shot>>,
     /// What `stream {}` is a part of: it is in use as long as a session of its is.
@@ -272,8 +274,18 @@ impl Shot {
     }
 
     fn part(snapshot: Arc<Snapshot>, stream: Option<Rc<Shot>>, whole: Option<Arc<Snapshot>>) -> Shot {
-        let (scratch, lines, files) = Default::default();
-        Shot { snapshot, scratch, lines, files, stream, whole }
+        let (scratch, lines, files, lua) = Default::default();
+        Shot { snapshot, scratch, lines, files, lua, stream, whole }
+    }
+
+    /// A thread begins to serve under it.
+    pub fn begin(self: &Rc<Shot>) {
+        crate::modules::lua::start(self);
+    }
+
+    /// A thread serves nothing new under it.
+    pub fn leave(&self) {
+        crate::modules::lua::leave(self);
     }
 
     /// The generation of the configuration that this is a view of.

@@ -19,6 +19,7 @@ const BUILT_IN: &[&str] = &[
     "ngx_stream_module",
     "ngx_http_acme_module",
     "ngx_otel_module",
+    "ngx_http_lua_module",
     // A library for other modules, without directives.
     "ndk_http_module",
 ];

@@ -39,6 +39,7 @@ pub mod listen;
 pub mod load_module;
 pub mod log;
 mod log_format;
+pub mod lua;
 pub mod map;
 pub mod memcached;
 pub mod mirror;
@@ -179,6 +180,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     dashboard::DIRECTIVES,
     otel::DIRECTIVES,
     keyval::DIRECTIVES,
+    lua::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -222,9 +224,12 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     // Post-read: before any rewrite, with the server's values.
     &[(|_| true, Handler::Now(acme::handler)), (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler))],
     // Server-rewrite.
-    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::server_handler))],
+    &[
+        (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::server_handler)),
+        (|c| c.lua.server_rewrite.is_some(), lua::SERVER_REWRITE),
+    ],
     // Rewrite.
-    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler))],
+    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)), (|c| c.lua.rewrite.is_some(), lua::REWRITE)],
     // Preaccess.
     &[
         (|c| c.otel.is_of_use(), Handler::Now(otel::handler)),
@@ -238,11 +243,13 @@ const PHASES: [&[Step]; Phase::COUNT] = [
         (|c| !c.access.rules.is_empty(), Handler::Now(access::handler)),
         (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
         (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
+        (|c| c.lua.access.is_some(), lua::ACCESS),
     ],
     // Precontent.
     &[
         (|c| c.try_files.list.is_some(), Handler::Now(try_files::handler)),
         (|c| !c.mirror.mirror.is_empty(), mirror::HANDLER),
+        (|c| c.lua.precontent.is_some(), lua::PRECONTENT),
     ],
     // Content, for locations without a content handler of their own.
     &[
@@ -279,12 +286,13 @@ impl Busy {
 }
 
 /// Loggers, in the order in which they look at a request that is done.
-pub const LOGGERS: &[Logger] = &[otel::logger, log::logger];
+pub const LOGGERS: &[Logger] = &[otel::logger, lua::logger, log::logger];
 
 /// Header filters in the order in which they run.
 pub const HEADER_FILTERS: &[HeaderFilter] = &[
     slice::filter,
     not_modified::filter,
+    lua::header_filter,
     headers::filter,
     userid::filter,
     gunzip::filter,
@@ -402,6 +410,8 @@ location_confs! {
     dashboard,
     /// `otel_trace` and its like.
     otel,
+    /// `content_by_lua` and its like.
+    lua,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
@@ -443,6 +453,8 @@ pub struct MainConf {
     pub otel: otel::Main,
     /// `api write=on`.
     pub api: api::Main,
+    /// `lua_shared_dict` and its like.
+    pub lua: lua::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -485,6 +497,8 @@ pub struct RequestContexts {
     pub ssi: ssi::Context,
     /// The trace that the request belongs to.
     pub otel: Option<Box<otel::Context>>,
+    /// What programs in Lua keep.
+    pub lua: Option<Box<lua::Context>>,
     /// This is no request but a session of `stream`: what is known of it.
     pub stream: Option<Box<crate::stream::Facts>>,
 }
@@ -507,6 +521,7 @@ impl RequestContexts {
             limit_req,
             ssi,
             otel,
+            lua,
             stream,
         } = self;
         *cache = Default::default();
@@ -523,6 +538,7 @@ impl RequestContexts {
         *limit_req = Default::default();
         *ssi = Default::default();
         *otel = None;
+        *lua = None;
         *stream = None;
     }
 
@@ -578,6 +594,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     uwsgi::finish_level(build, level, parent);
     scgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);
+    lua::finish_level(build, level);
     health_check::finish_level(build, level);
     referer::finish_level(build, level, parent);
     let _ = parent;
