@@ -44,6 +44,8 @@ mod l4;
 mod limits;
 mod malformed_streams;
 mod media;
+mod lua;
+mod lua_sockets;
 mod metrics;
 mod modsecurity;
 mod operation;

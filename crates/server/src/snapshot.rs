@@ -258,6 +258,8 @@ pub struct Shot {
     pub files: RefCell<crate::files::cache::Caches>,
     /// Used transactions of `modsecurity`, to be used again.
     pub judges: RefCell<Vec<Box<waf::Transaction>>>,
+    /// LuaJIT, once there is a program to run.
+    pub lua: crate::modules::lua::machine::Made,
     /// The view of `stream {}`.
     pub stream: Option<Rc<Shot>>,
     /// What `stream {}` is a part of: it is in use as long as a session of its is.
@@ -279,8 +281,18 @@ impl Shot {
     }
 
     fn part(snapshot: Arc<Snapshot>, stream: Option<Rc<Shot>>, whole: Option<Arc<Snapshot>>) -> Shot {
-        let (scratch, lines, files, judges) = Default::default();
-        Shot { snapshot, scratch, lines, files, judges, stream, whole }
+        let (scratch, lines, files, judges, lua) = Default::default();
+        Shot { snapshot, scratch, lines, files, judges, lua, stream, whole }
+    }
+
+    /// A thread begins to serve under it.
+    pub fn begin(self: &Rc<Shot>) {
+        crate::modules::lua::start(self);
+    }
+
+    /// A thread serves nothing new under it.
+    pub fn leave(&self) {
+        crate::modules::lua::leave(self);
     }
 
     /// The generation of the configuration that this is a view of.

@@ -60,6 +60,7 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     let mut build = Build::new(Plane::Http, files, &which.prefix, &conf_prefix);
     build.process.pid = which.prefix.join("logs/nginx.pid");
     build.problems = problems;
+    build.sources = tree.sources.iter().map(|s| s.path.clone()).collect();
     let mut main = build.level(Contexts::MAIN);
     build.block(&tree.nodes, &mut main);
     if build.error_logs.is_empty() {

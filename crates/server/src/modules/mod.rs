@@ -48,6 +48,7 @@ pub mod listen;
 pub mod load_module;
 pub mod log;
 mod log_format;
+pub mod lua;
 pub mod map;
 pub mod memcached;
 pub mod mirror;
@@ -210,6 +211,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     otel::DIRECTIVES,
     keyval::DIRECTIVES,
     nchan::DIRECTIVES,
+    lua::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -260,13 +262,17 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     // Post-read: before any rewrite, with the server's values.
     &[(|_| true, Handler::Now(acme::handler)), (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler))],
     // Server-rewrite.
-    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::server_handler))],
+    &[
+        (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::server_handler)),
+        (|c| c.lua.server_rewrite.is_some(), lua::SERVER_REWRITE),
+    ],
     // Rewrite.
     &[
         (|c| c.modsecurity.is_on(), Handler::Now(modsecurity::begin)),
         (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)),
         (|c| c.headers_more.changes_request(), Handler::Now(headers_more::handler)),
     ],
+    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)), (|c| c.lua.rewrite.is_some(), lua::REWRITE)],
     // Preaccess.
     &[
         (|c| c.otel.is_of_use(), Handler::Now(otel::handler)),
@@ -282,11 +288,13 @@ const PHASES: [&[Step]; Phase::COUNT] = [
         (|c| !c.access.rules.is_empty(), Handler::Now(access::handler)),
         (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
         (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
+        (|c| c.lua.access.is_some(), lua::ACCESS),
     ],
     // Precontent.
     &[
         (|c| c.try_files.list.is_some(), Handler::Now(try_files::handler)),
         (|c| !c.mirror.mirror.is_empty(), mirror::HANDLER),
+        (|c| c.lua.precontent.is_some(), lua::PRECONTENT),
     ],
     // Content, for locations without a content handler of their own.
     &[
@@ -333,12 +341,14 @@ pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook)];
 
 /// Loggers, in the order in which they look at a request that is done.
 pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, log::logger];
+pub const LOGGERS: &[Logger] = &[otel::logger, lua::logger, log::logger];
 
 /// Header filters in the order in which they run.
 pub const HEADER_FILTERS: &[HeaderFilter] = &[
     slice::filter,
     not_modified::filter,
     headers_more::filter,
+    lua::header_filter,
     headers::filter,
     userid::filter,
     gunzip::filter,
@@ -483,6 +493,8 @@ location_confs! {
     otel,
     /// `nchan_pubsub` and its like.
     nchan shared,
+    /// `content_by_lua` and its like.
+    lua,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
@@ -534,6 +546,8 @@ pub struct MainConf {
     pub geoip2: geoip2::Main,
     /// How many `set_rotate` there are.
     pub set_rotates: usize,
+    /// `lua_shared_dict` and its like.
+    pub lua: lua::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -584,6 +598,8 @@ pub struct RequestContexts {
     pub modsecurity: Option<modsecurity::Watch>,
     /// What a request does with channels.
     pub nchan: Option<std::rc::Rc<nchan::Context>>,
+    /// What programs in Lua keep.
+    pub lua: Option<Box<lua::Context>>,
     /// This is no request but a session of `stream`: what is known of it.
     pub stream: Option<Box<crate::stream::Facts>>,
 }
@@ -610,6 +626,7 @@ impl RequestContexts {
             otel,
             modsecurity,
             nchan,
+            lua,
             stream,
         } = self;
         *cache = Default::default();
@@ -630,6 +647,7 @@ impl RequestContexts {
         *otel = None;
         *modsecurity = None;
         *nchan = None;
+        *lua = None;
         *stream = None;
     }
 
@@ -689,6 +707,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     uwsgi::finish_level(build, level, parent);
     scgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);
+    lua::finish_level(build, level);
     health_check::finish_level(build, level);
     referer::finish_level(build, level, parent);
     modsecurity::finish_level(build, level);

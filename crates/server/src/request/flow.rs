@@ -222,8 +222,8 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
     flushed
 }
 
-/// Whether the client has closed the connection or given the stream up; otherwise the task is woken then.
-pub(super) fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
+/// Whether the client has closed, as far as is known; the task is woken when it does.
+pub fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
     match &mut r.session {
         Session::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
         other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),

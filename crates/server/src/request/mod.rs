@@ -524,6 +524,18 @@ impl Request {
         std::mem::swap(&mut self.ssi, &mut other.ssi);
     }
 
+    /// Takes the values of another request's variables, whose texts stand in that one's bytes.
+    pub(crate) fn adopt_values(&mut self, other: &Request) {
+        for (at, value) in other.values.iter().enumerate() {
+            let Value::Known(value) = *value else { continue };
+            let value = match value {
+                Some(Text::Own(span)) => Some(Text::Own(self.arena.push(other.arena.span(span)))),
+                fixed => fixed,
+            };
+            self.values[at] = Value::Known(value);
+        }
+    }
+
     /// Copies what is shared, for a subrequest that runs beside this request or outlives it.
     pub(crate) fn copy_shared(&mut self, other: &Request) {
         self.arena = other.arena.clone();

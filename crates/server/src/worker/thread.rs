@@ -124,6 +124,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                         l.close();
                     }
                     DRAINING.set(true);
+                    SHOT.with_borrow(|shot| shot.iter().for_each(|s| s.leave()));
                     // Connections between two requests close.
                     runtime::wake_all();
                     while open.load(Ordering::Relaxed) > 0 {
@@ -190,7 +191,10 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
             ),
         }
     }
-    SHOT.set(Some(shot.clone()));
+    shot.begin();
+    if let Some(before) = SHOT.replace(Some(shot.clone())) {
+        before.leave();
+    }
     for l in &mine.listeners {
         l.start();
     }
