@@ -3,7 +3,6 @@
 //! Knows no socket: what it writes goes to its `session`.
 
 pub mod arena;
-pub mod aside;
 pub mod body;
 pub mod end;
 pub mod evaluate;
