@@ -271,8 +271,8 @@ const PHASES: [&[Step]; Phase::COUNT] = [
         (|c| c.modsecurity.is_on(), Handler::Now(modsecurity::begin)),
         (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)),
         (|c| c.headers_more.changes_request(), Handler::Now(headers_more::handler)),
+        (|c| c.lua.rewrite.is_some(), lua::REWRITE),
     ],
-    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)), (|c| c.lua.rewrite.is_some(), lua::REWRITE)],
     // Preaccess.
     &[
         (|c| c.otel.is_of_use(), Handler::Now(otel::handler)),
@@ -340,8 +340,7 @@ pub const CLIENT_HELLO_HOOKS: &[Hook] = &[Hook::Now(hooks::server_by_name), Hook
 pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook)];
 
 /// Loggers, in the order in which they look at a request that is done.
-pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, log::logger];
-pub const LOGGERS: &[Logger] = &[otel::logger, lua::logger, log::logger];
+pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, lua::logger, log::logger];
 
 /// Header filters in the order in which they run.
 pub const HEADER_FILTERS: &[HeaderFilter] = &[

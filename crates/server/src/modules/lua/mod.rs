@@ -340,7 +340,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
     let mut conf = level.conf.lua.ssl.clone();
     conf.server_name.force(true);
     conf.verify.force(!conf.trusted_certificate.is_empty());
-    level.conf.lua.tls = ssl::finish(build, &conf, "lua", false);
+    level.conf.lua.tls = ssl::finish(build, &conf, "lua", &[]);
 }
 
 /// A dictionary is at least as large as nginx's zones.
