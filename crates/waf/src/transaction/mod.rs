@@ -251,7 +251,7 @@ impl Transaction {
         self.sanitise.clear();
         self.highest_severity = None;
         if let Some(scratch) = &mut self.scratch {
-            (scratch.slow, scratch.exhausted) = (0, 0);
+            (scratch.spent, scratch.slow, scratch.exhausted) = (0, 0, 0);
         }
         self.phases_done = [false; PHASES + 1];
         (self.intervention, self.fault, self.status) = (None, None, 0);
