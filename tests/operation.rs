@@ -289,7 +289,11 @@ fn commands_say_what_they_are() {
         !good && said.contains("invalid option: \"stres\"") && said.contains("did you mean \"ironweir stress\"?"),
         "{said}"
     );
-    assert!(ironweir(&["stress", "--completion", "bash"]).1.contains("demo stress agent top doctor nic lab l4 help"));
+    assert!(
+        ironweir(&["stress", "--completion", "bash"])
+            .1
+            .contains("demo stress agent top doctor why redline nic lab l4 help")
+    );
 }
 
 #[test]

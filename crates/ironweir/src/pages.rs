@@ -72,6 +72,18 @@ pub(crate) const COMMANDS: &[Command] = &[
         options: &[],
     },
     Command {
+        name: "why",
+        usage: "ironweir why [--api URL]",
+        what: "what is in the way of a running server now, and how much more it could carry",
+        options: &[],
+    },
+    Command {
+        name: "redline",
+        usage: "ironweir redline --upstream NAME [--server HOST:PORT]",
+        what: "how much one server of an upstream carries, found with live traffic",
+        options: &[],
+    },
+    Command {
         name: "nic",
         usage: "ironweir nic [options]",
         what: "rates, packets, drops and sizes of packets of each interface",

@@ -6,7 +6,7 @@
 //!   turn:  tasks that were woken -> what is to leave before a sleep -> epoll_wait -> marks readiness, wakes tasks -> passed deadlines
 //! ```
 //! What is under way is finished before more is begun: tasks that a peer has answered run first. Under load requests then
-//! wait in the kernel, where they cost nothing, and few are in memory at once (measured: docs/decisions/0004).
+//! wait in the kernel, where they cost nothing, and few are in memory at once (measured: perf/notes/2026-11-22-loop.md).
 //! A descriptor or a deadline wakes the task that asked last, whatever waker it asked with: combinators that poll parts of
 //! a task under wakers of their own (`FuturesUnordered`) do not work here. Why not tokio: docs/decisions/0004.
 

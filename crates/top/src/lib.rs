@@ -1,11 +1,10 @@
-//! `ironweir top`: a running server in the terminal, by its API. Asks once a second (`client`), makes rates of what it hears
+//! `ironweir top`: a running server in the terminal, by its API. Asks once a second (`api-client`), makes rates of what it hears
 //! (`look`), draws (`page`). Knows nothing of the server but its API.
 
-mod client;
 mod look;
 mod page;
 
-use client::Client;
+use api_client::{Client, URL};
 use look::Look;
 use page::Page;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -14,8 +13,6 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Where the API is unless it is said.
-const URL: &str = "http://127.0.0.1:8080/api";
 /// Between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
 

@@ -1,6 +1,6 @@
 //! What the API says at one moment, and what that is a second between two.
 
-use crate::client::Client;
+use api_client::Client;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -17,6 +17,8 @@ pub(crate) struct Look {
     latency: Value,
     threads: Vec<Value>,
     listeners: Vec<Value>,
+    /// `/ironweir/why`: what is in the way, and whether that is a fault.
+    pub(crate) why: Option<(String, bool)>,
     /// Peers of all groups, in order.
     pub(crate) peers: Vec<Peer>,
 }
@@ -53,6 +55,12 @@ fn microseconds(value: &Value, name: &str) -> Option<u64> {
 /// A text of others, which must not steer the terminal.
 fn text(value: &Value, name: &str) -> String {
     plain(value[name].as_str().unwrap_or_default()).into_owned()
+}
+
+/// The sentence, and whether it is about a fault.
+fn why(value: &Value) -> Option<(String, bool)> {
+    let sentence = text(value, "sentence");
+    (!sentence.is_empty()).then(|| (sentence, value["finding"].is_object()))
 }
 
 fn list(value: Option<Value>, name: &str) -> Vec<Value> {
@@ -145,6 +153,7 @@ impl Look {
             latency: wanted("ironweir/latency")?,
             threads: list(client.ask("ironweir/threads")?, "threads"),
             listeners: list(client.ask("ironweir/listeners")?, "listeners"),
+            why: client.ask("ironweir/why")?.and_then(|v| why(&v)),
             peers,
         })
     }

@@ -144,6 +144,9 @@ pub(crate) fn text(before: &Look, now: &Look) -> String {
     for line in facts(&now.rates(before)) {
         let _ = writeln!(out, "{line}");
     }
+    if let Some((sentence, _)) = &now.why {
+        let _ = writeln!(out, "{sentence}");
+    }
     let _ = writeln!(out, "\nthreads");
     thread_lines(now, before).iter().for_each(|l| out += &format!("{l}\n"));
     let _ = writeln!(out, "\nlisteners");
@@ -217,7 +220,7 @@ impl Page {
         let small = frame.area().height < 30;
         let tall = |lines: &Vec<String>| lines.len().clamp(1, if small { 3 } else { 8 }) as u16 + 2;
         let rows = [
-            Constraint::Length(5),
+            Constraint::Length(6),
             Constraint::Length(if small { 0 } else { 6 }),
             Constraint::Length(tall(&threads)),
             Constraint::Length(tall(&listeners)),
@@ -241,12 +244,17 @@ impl Page {
         let rates = self.now.rates(self.before.as_ref().unwrap_or(&self.now));
         let [first, second, third] = facts(&rates);
         let first = if rates.server_errors > 0.0 { Line::from(first).red() } else { Line::from(first).bold() };
+        let why = match &self.now.why {
+            Some((sentence, true)) => Line::from(sentence.as_str()).red(),
+            Some((sentence, false)) => Line::from(sentence.as_str()).green(),
+            None => Line::from(""),
+        };
         let about = &self.now.about;
         let build = plain(about["build"].as_str().unwrap_or_default());
         let generation = about["generation"].as_u64().unwrap_or_default();
         let title = format!(" {build} at {} · configuration {generation} ", self.url);
         let block = Block::bordered().title(title);
-        frame.render_widget(Paragraph::new(vec![first, Line::from(second), Line::from(third)]).block(block), area);
+        frame.render_widget(Paragraph::new(vec![first, Line::from(second), Line::from(third), why]).block(block), area);
     }
 
     fn draw_peers(&mut self, frame: &mut Frame, area: Rect) {

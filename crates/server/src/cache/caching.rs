@@ -1,5 +1,5 @@
 //! A request that asks an upstream, as the cache sees it: whether the answer may be kept, its file on the way, what
-//! becomes of an old answer that is confirmed. Before: `lookup`. The module calls `decide` when the answer's head is out and
+//! becomes of an old answer that is confirmed. From: `lookup`. The module calls `decide` when the answer's head is out and
 //! `keep` when its body is whole; who drops it before has kept nothing.
 
 use super::entry::Entry;

@@ -1,5 +1,5 @@
 //! From the tree of words to a snapshot: walks the blocks, lets each module set its values, merges the levels.
-//! After: `conf` (text to tree). Before: `snapshot`. Opens no socket and no log file.
+//! From: `conf` (text to tree). To: `snapshot`. Opens no socket and no log file.
 
 pub mod cidr;
 pub mod complex;

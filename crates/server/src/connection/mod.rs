@@ -1,4 +1,4 @@
-//! One client connection, from accept to close. Before: `listen`. After: `request`.
+//! One client connection, from accept to close. From: `listen`. To: `request`.
 //! An idle connection is this small task and nothing else: buffers and requests are taken when bytes arrive.
 
 pub mod arrival;
@@ -230,7 +230,7 @@ impl Client {
 }
 
 /// Begins to serve an accepted socket. `now`: before the next one is accepted, while what the kernel has just touched for this one
-/// is in the caches. A request that came with it (`deferred`) is answered then (measured: docs/decisions/0004).
+/// is in the caches. A request that came with it (`deferred`) is answered then (measured: perf/notes/2026-11-22-loop.md).
 pub fn start(fd: OwnedFd, remote: Address, listener: usize, now: bool) {
     if !has_room() {
         return;

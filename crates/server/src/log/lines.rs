@@ -1,6 +1,6 @@
 //! Lines of access logs on their way to files. Each thread collects its lines for a file: they leave together when the thread
 //! has nothing else to do, after a millisecond at the latest, or, with `buffer=`, when the buffer is full or `flush=` has
-//! passed. Before: `modules::log`.
+//! passed. From: `modules::log`.
 //! Never waits, and allocates only while buffers grow.
 
 use super::error::Level;

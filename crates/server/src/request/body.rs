@@ -1,5 +1,5 @@
 //! What a client sends after the head: read into memory or a file, streamed to a handler, or thrown away.
-//! Before: `phases`. Around: a content handler that wants it. Nobody reads a body that is not asked for.
+//! From: `phases`. Around: a content handler that wants it. Nobody reads a body that is not asked for.
 
 use super::Request;
 use super::phases::Verdict;
@@ -7,6 +7,7 @@ use crate::connection::http1::Http1;
 use crate::connection::incoming::{Filled, Incoming};
 use crate::connection::{Session, http2, http3};
 use crate::log_error;
+use crate::status::spent::Part;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -205,7 +206,10 @@ pub fn confirm_expectation(r: &mut Request) {
 pub async fn read_some(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
     let timeout = *r.conf().core.client_body_timeout;
     arm(r, timeout);
-    poll_fn(|cx| poll_some(r, cx, out)).await
+    let before = r.spent.enter(Part::Body);
+    let read = poll_fn(|cx| poll_some(r, cx, out)).await;
+    r.spent.enter(before);
+    read
 }
 
 /// Takes the body bytes that came with the head, without waiting. `Ok(true)`: the body is complete.

@@ -1,5 +1,5 @@
 //! What is queued of an answer on its way to the client: as fast as the client takes it, within `limit_rate` and
-//! `send_timeout`. Before: `respond`.
+//! `send_timeout`. From: `respond`.
 
 use super::phases::Verdict;
 use super::{Request, filter};
@@ -7,6 +7,7 @@ use crate::connection::incoming::Incoming;
 use crate::connection::stream::Stream;
 use crate::connection::{Session, http1};
 use crate::modules;
+use crate::status::spent::Part;
 use runtime::clock;
 use std::future::poll_fn;
 use std::io;
@@ -192,7 +193,8 @@ impl Flow {
 /// closed while it was waited for (nginx's `ngx_http_test_reading`); `QuotaExceeded`, another connection has its seat.
 pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
     let mut flow = Flow::new(r);
-    poll_fn(|cx| match flow.poll(r, cx) {
+    let before = r.spent.enter(Part::Client);
+    let flushed = poll_fn(|cx| match flow.poll(r, cx) {
         Poll::Pending if is_client_gone(r, cx) => {
             crate::log_error!(r, Info, "client prematurely closed connection{}", crate::upstream::client_error(r));
             Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
@@ -203,7 +205,9 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
         }
         other => other,
     })
-    .await
+    .await;
+    r.spent.enter(before);
+    flushed
 }
 
 fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {

@@ -1,4 +1,4 @@
-//! From a parsed head to a request: target, host, server, framing. Before: `connection::http1`. After: `phases`.
+//! From a parsed head to a request: target, host, server, framing. From: `connection::http1`. To: `phases`.
 //! What is wrong with a head is a status; nothing has been done for the request then.
 
 use super::arena::{Span, Text};

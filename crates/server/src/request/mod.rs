@@ -23,6 +23,7 @@ use crate::connection::{Client, Session, doing};
 use crate::log::error::{ErrorLog, Level};
 use crate::modules::{LocationConf, RequestContexts};
 use crate::snapshot::{Location, LocationId, Server, ServerId, Shot, VariableId};
+use crate::status::spent::Spent;
 use crate::upstream::Attempts;
 pub use arena::Text;
 use arena::{Arena, Span};
@@ -189,6 +190,8 @@ pub struct Request {
     pub pipelined: bool,
     /// Counts the request as under way.
     pub underway: crate::status::requests::Underway,
+    /// What it waited for.
+    pub spent: Spent,
 }
 
 impl Request {
@@ -265,6 +268,7 @@ impl Request {
             logged: false,
             pipelined: false,
             underway: Default::default(),
+            spent: Spent::default(),
         })
     }
 
@@ -340,6 +344,7 @@ impl Request {
             logged,
             pipelined,
             underway,
+            spent,
         } = self;
         arena.clear();
         headers_in.clear();
@@ -410,6 +415,7 @@ impl Request {
         *logged = false;
         *pipelined = false;
         *underway = Default::default();
+        *spent = Spent::default();
     }
 
     /// Whether this is the client's own request, not a subrequest.

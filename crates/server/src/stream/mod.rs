@@ -1,6 +1,6 @@
 //! `stream {}`: one session for each client connection, from accept to its log line. A session is a `Request` without
 //! HTTP: it has the same arena, variables, snapshot and upstream tries, so the modules that `http` and `stream` have in
-//! common are the same code (docs/decisions/0006). Before: `connection`. After: `pass`, `proxy`, `relay`.
+//! common are the same code (docs/decisions/0006). From: `connection`. To: `pass`, `proxy`, `relay`.
 //!
 //! ```text
 //! PROXY header ─> realip ─> set, limit_conn ─> access ─> TLS ─> preread ─> content: proxy_pass · return · pass ─> log

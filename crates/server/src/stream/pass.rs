@@ -1,5 +1,5 @@
 //! `pass`: the connection goes on as if it had come to another listener of the configuration, without a second socket
-//! (nginx's `ngx_stream_pass_module`). Before: the phases of the first session. After: those of the second.
+//! (nginx's `ngx_stream_pass_module`). From: the phases of the first session. To: those of the second.
 
 use super::{End, Session, begin};
 use crate::connection::http1::Http1;

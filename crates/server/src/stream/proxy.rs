@@ -1,4 +1,4 @@
-//! `proxy_pass` of `stream`: finds a peer, connects, and lets `relay` copy until the end. Before: the phases. Each try
+//! `proxy_pass` of `stream`: finds a peer, connects, and lets `relay` copy until the end. From: the phases. Each try
 //! stands in `Request::attempts`, as those of `http` do.
 
 use super::relay::{self, Relay};

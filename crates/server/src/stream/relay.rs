@@ -1,5 +1,5 @@
 //! Copies bytes between a client and a peer until one side ends, or, with `proxy_half_close`, both (nginx's
-//! `ngx_stream_proxy_process`). An idle session holds no buffers. Before: `proxy`. Knows no request.
+//! `ngx_stream_proxy_process`). An idle session holds no buffers. From: `proxy`. Knows no request.
 
 use super::pipe::{CAPACITY, Pipe};
 use crate::connection::pool as buffers;

@@ -1,5 +1,5 @@
 //! Sessions of datagrams: what one client sends within `proxy_timeout`, and what a peer answers (the datagram half of
-//! nginx's `ngx_stream_proxy_module`). Before: `listen::datagram`. Each datagram is passed on whole or lost.
+//! nginx's `ngx_stream_proxy_module`). From: `listen::datagram`. Each datagram is passed on whole or lost.
 
 use super::relay::Pace;
 use super::{Totals, begin, checks, close, content_handler, facts, note, proxy};

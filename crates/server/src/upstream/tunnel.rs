@@ -78,6 +78,7 @@ pub async fn run(r: &mut Request, conf: &UpstreamSettings, answer: Answer) -> Ve
     let Answer { mut connection, input, at, started_ms, chosen, .. } = answer;
     super::client_nodelay(r);
     r.doing = doing::TUNNELING;
+    r.spent.stop();
     let mut down = Pipe::new(&input[at..]);
     buffers::give_buffer(input);
     let Session::Http1(http) = &mut r.session else { return Verdict::Status(502) };

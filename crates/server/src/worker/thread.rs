@@ -56,10 +56,19 @@ pub struct Handle {
     pub join: std::thread::JoinHandle<()>,
 }
 
+/// Writes what is gathered for access logs; how long that takes is counted.
+fn write_lines() {
+    if crate::log::lines::pending() == runtime::Pending::Nothing {
+        // Connections may wait for an end without lines.
+        return crate::log::lines::write_pending();
+    }
+    crate::status::spent::write_log(crate::log::lines::write_pending);
+}
+
 /// What a thread that serves or asks does around its loop's turns: log lines leave together, turns are timed, a panic has its line.
 pub const HOOKS: runtime::Hooks = runtime::Hooks {
     pending: crate::log::lines::pending,
-    before_sleep: crate::log::lines::write_pending,
+    before_sleep: write_lines,
     turn_began: crate::status::turns::begin,
     turn_ended: crate::status::turns::end,
     panicked: || {

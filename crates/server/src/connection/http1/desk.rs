@@ -1,6 +1,6 @@
 //! Where a request is worked on. All that a request may have to wait for makes a future of 2 kB; a thread works on few at a time, and
 //! each takes the place that was left last: memory that is in the processor's cache, whichever connection the request came through.
-//! A connection between two requests has none of it. Measured: docs/decisions/0004.
+//! A connection between two requests has none of it. Measured: perf/notes/2026-11-22-loop.md.
 
 use super::{Http1, one_request};
 use crate::request::Request;

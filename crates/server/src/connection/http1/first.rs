@@ -1,5 +1,5 @@
 //! Waits for what a client says: first, or next of something that it has begun. A silent connection is this wait and nothing else:
-//! neither a buffer nor a request nor a desk is its own. Before: `connection`, `handshake`. After: `head`.
+//! neither a buffer nor a request nor a desk is its own. From: `connection`, `handshake`. To: `head`.
 
 use super::{Filled, Http1, head};
 use crate::connection::Client;

@@ -1,6 +1,6 @@
 //! The HTTP/1 session: reads heads (`head`), hands requests on (`desk`), frames their answers (`framing`), decides what becomes
 //! of the connection.
-//! Before: `connection`. Around: `request`. RFC 9112; nginx's `ngx_http_request.c` where the RFC leaves a choice.
+//! From: `connection`. Around: `request`. RFC 9112; nginx's `ngx_http_request.c` where the RFC leaves a choice.
 
 mod desk;
 mod first;

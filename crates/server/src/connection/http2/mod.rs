@@ -1,5 +1,5 @@
 //! The HTTP/2 session: one task reads frames, hands requests on, and writes all frames of a loop turn at once. Every stream
-//! is a request of its own that goes the way of all requests. Before: `connection`. Around: `request`.
+//! is a request of its own that goes the way of all requests. From: `connection`. Around: `request`.
 //! The protocol itself is `wire::http2`, which knows no socket.
 //!
 //! ```text

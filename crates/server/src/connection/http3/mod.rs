@@ -1,5 +1,5 @@
 //! The HTTP/3 session: one task drives a QUIC connection, every stream is a request of its own that goes the way of all
-//! requests (as in `connection::http2`). Before: `listen::quic`. Around: `request`. The protocols themselves are
+//! requests (as in `connection::http2`). From: `listen::quic`. Around: `request`. The protocols themselves are
 //! `quinn_proto` and `wire::http3`, which know no socket.
 //!
 //! ```text

@@ -1,5 +1,5 @@
 //! All numbers as Prometheus reads them. One row of a table for each metric: its name, what it is, and where its samples
-//! come from. Before: `modules::prometheus`.
+//! come from. From: `modules::prometheus`.
 
 mod upstreams;
 

@@ -1,4 +1,5 @@
-//! Asks the API: plain HTTP, a connection for each question.
+//! Asks the API of a running server: plain HTTP, a connection for each question. For commands that look at a server from
+//! outside (`top`, `doctor`); knows nothing of what is said.
 
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -13,8 +14,12 @@ const WHOLE: Duration = Duration::from_secs(10);
 /// The longest answer that is read: ten thousand peers take 8 MiB.
 const LONGEST: usize = 16 << 20;
 
+/// Where the API is unless it is said.
+pub const URL: &str = "http://127.0.0.1:8080/api";
+
 /// A server's API.
-pub(crate) struct Client {
+#[derive(Debug)]
+pub struct Client {
     url: String,
     /// `host:port`
     authority: String,
@@ -24,7 +29,10 @@ pub(crate) struct Client {
 
 impl Client {
     /// From `http://host[:port]/path`; without a path `/api` is meant.
-    pub(crate) fn new(url: &str) -> Result<Client, String> {
+    ///
+    /// # Errors
+    /// A sentence for the user: what is wrong with the URL.
+    pub fn new(url: &str) -> Result<Client, String> {
         let rest = match url.split_once("://") {
             Some(("http", rest)) => rest,
             Some((scheme, _)) => return Err(format!("{scheme} is not spoken here: ask a listener without TLS")),
@@ -41,12 +49,15 @@ impl Client {
     }
 
     /// As it was given.
-    pub(crate) fn url(&self) -> &str {
+    pub fn url(&self) -> &str {
         &self.url
     }
 
     /// What an endpoint says; nothing if it is not there.
-    pub(crate) fn ask(&self, endpoint: &str) -> Result<Option<Value>, String> {
+    ///
+    /// # Errors
+    /// A sentence for the user: nobody answers, or not as an API does.
+    pub fn ask(&self, endpoint: &str) -> Result<Option<Value>, String> {
         match self.call("GET", endpoint, "")? {
             (200, value) => Ok(Some(value)),
             (404, _) => Ok(None),
@@ -54,8 +65,11 @@ impl Client {
         }
     }
 
-    /// Changes something.
-    pub(crate) fn change(&self, method: &str, endpoint: &str, body: &Value) -> Result<(), String> {
+    /// Changes something. `body` is sent as JSON.
+    ///
+    /// # Errors
+    /// A sentence for the user: nobody answers, or why the server will not.
+    pub fn change(&self, method: &str, endpoint: &str, body: &Value) -> Result<(), String> {
         match self.call(method, endpoint, &body.to_string())? {
             (200..=299, _) => Ok(()),
             (status, value) => Err(said(status, &value)),
