@@ -310,3 +310,32 @@ fn openssl_on_both_sides() {
     let shown = openssl(server.dir(), &["x509", "-in", "localhost.crt", "-noout", "-subject"]);
     assert!(shown.contains("localhost"));
 }
+
+/// A client that is slower than its peer gets all of it, and what is counted of its handshake is shown.
+#[test]
+fn what_does_not_fit_waits_and_handshakes_are_counted() {
+    if !has_tools() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = listener.local_addr().unwrap().port();
+    let data: Vec<u8> = (0..2_000_000u32).flat_map(u32::to_le_bytes).collect();
+    let sent = data.clone();
+    std::thread::spawn(move || {
+        for mut connection in listener.incoming().flatten() {
+            let _ = connection.write_all(&sent);
+        }
+    });
+    let text = "events {} http { server { listen 127.0.0.1:@OTHER@; location / { api; } } }
+        stream { server { listen 127.0.0.1:@PORT@ ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+                          status_zone tls; proxy_buffer_size 5k; proxy_pass 127.0.0.1:@PEER@; } }";
+    let api = crate::harness::Port::reserve();
+    let site = Site::whole(text).set("OTHER", api.number).set("PEER", peer).certificate("localhost");
+    let server = site.start();
+    let mut client = Setup::new().connect(server.port, "localhost");
+    let mut came = Vec::new();
+    client.stream.read_to_end(&mut came).unwrap();
+    assert!(came == data);
+    let shown = || Client::connect(api.number).get("/9/stream/server_zones/tls").text();
+    assert!(wait(|| shown().contains("\"ssl\":{") && shown().contains("\"handshakes\":1")), "{}", shown());
+}

@@ -30,13 +30,17 @@ use std::sync::Arc;
 /// What lines of the error log say after `while`.
 const CONNECTING: &str = doing::CONNECTING;
 
+/// What the log says of a session that `proxy_session_drop` has ended.
+pub const DROPPED: &str = "session dropped: its peer is removed, down or unhealthy";
+
 /// A peer that takes the session.
 pub struct Found {
     /// The peer.
     pub chosen: Chosen,
     /// The connection to it, made secure if that is wanted: then it has its PROXY header as well.
     pub socket: Socket,
-    group: Arc<Group>,
+    /// Whose peer it is.
+    pub group: Arc<Group>,
     walk: Walk,
     tries: usize,
 }
@@ -312,7 +316,7 @@ async fn relay_with(
                 note(r, Level::Info, format_args!("{who} disconnected{totals}"));
             }
         }
-        relay::End::Dropped => log_error!(r, Info, "session dropped: its peer is removed, down or unhealthy"),
+        relay::End::Dropped => log_error!(r, Info, "{DROPPED}"),
         relay::End::Broken(e) => log_error!(r, Info, "send() failed ({})", crate::log::os_error(&e)),
     }
     200
@@ -320,7 +324,7 @@ async fn relay_with(
 
 /// `proxy_session_drop`: whether the peer is no longer one of the group, or no longer serves. `version`: the list of peers in which it was
 /// found last.
-fn is_gone(group: &Group, chosen: &Chosen, version: &Cell<Option<u32>>) -> bool {
+pub fn is_gone(group: &Group, chosen: &Chosen, version: &Cell<Option<u32>>) -> bool {
     if matches!(chosen.peer.state(), State::Down | State::Unhealthy) {
         return true;
     }

@@ -102,7 +102,7 @@ impl<'h> Asked<'h> {
 
     /// What is noted of it with the client.
     pub fn facts(&self) -> Facts {
-        let name = self.name.clone().filter(|_| self.named);
+        let name = self.name.as_deref().filter(|_| self.named);
         handshake::facts(self.shot, self.message, self.hello, name, self.server)
     }
 
@@ -180,4 +180,57 @@ fn run_at_once(hooks: &[Hook], asked: &mut Asked<'_>) -> Verdict {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::read::{Which, read};
+    use crate::connection::Address;
+    use std::future::poll_fn;
+    use std::pin::pin;
+    use std::task::{Context as Task, Poll, Waker};
+
+    const CONF: &str =
+        "events {} http { server { listen 127.0.0.1:8080; } server { listen 127.0.0.1:8080; server_name b.org; } }";
+
+    /// Waits for one turn, then refuses.
+    fn slow<'a>(_: &'a mut Asked<'_>) -> Waiting<'a> {
+        Box::pin(async {
+            let mut turns = 0;
+            poll_fn(|_| {
+                turns += 1;
+                if turns > 1 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            Err(Refused::internal(Level::Info, "it has waited".to_owned()))
+        })
+    }
+
+    /// Hooks run in their order; one that is not wanted does not wait; QUIC refuses one that is.
+    #[test]
+    fn hooks_wait_where_they_can() {
+        const HOOKS: &[Hook] = &[Hook::Now(server_by_name), Hook::Later(|asked| asked.named, slow)];
+        let mut files = conf::Bundle::default();
+        files.add_file("/c/nginx.conf", CONF);
+        let which = Which { file: "/c/nginx.conf".into(), prefix: "/c".into(), globals: Vec::new(), error_log: None };
+        let snapshot = read(&files, &which, 1).snapshot.expect("nothing is wrong with it");
+        let (shot, hello) = (Rc::new(Shot::new(Arc::new(snapshot))), ClientHello::default());
+        let client = Client::new(1, Address::Unix(Default::default()), 0, std::rc::Weak::new());
+        let asked = |name: &str| {
+            let asked = Asked::new(&shot, &shot.ports[0].any, &client, &[], &hello);
+            Asked { name: Some(name.to_owned()), ..asked }
+        };
+        let mut unknown = asked("c.org");
+        assert_eq!(run_at_once(HOOKS, &mut unknown), Ok(()));
+        assert!(!unknown.named && unknown.server == shot.ports[0].any.default);
+        let mut known = asked("b.org");
+        let refused = run_at_once(HOOKS, &mut known).expect_err("it would have to wait");
+        assert!(known.named && refused.text.contains("QUIC"));
+        let mut work = pin!(run(HOOKS, &mut known));
+        let mut task = Task::from_waker(Waker::noop());
+        assert!(work.as_mut().poll(&mut task).is_pending());
+        let Poll::Ready(Err(refused)) = work.poll(&mut task) else { panic!("it waits for one turn") };
+        assert_eq!(refused.text, "it has waited");
+    }
 }
