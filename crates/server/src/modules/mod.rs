@@ -490,6 +490,8 @@ pub struct RequestContexts {
     pub limit_req: limit_req::Context,
     /// `$date_gmt`, `$date_local`.
     pub ssi: ssi::Context,
+    /// Variables and blocks of SSI, shared by all requests for one page.
+    pub ssi_shared: Option<Box<ssi::Shared>>,
     /// The trace that the request belongs to.
     pub otel: Option<Box<otel::Context>>,
     /// What a request does with channels.
@@ -515,6 +517,7 @@ impl RequestContexts {
             limit_conn,
             limit_req,
             ssi,
+            ssi_shared,
             otel,
             nchan,
             stream,
@@ -532,6 +535,7 @@ impl RequestContexts {
         *limit_conn = Default::default();
         *limit_req = Default::default();
         *ssi = Default::default();
+        *ssi_shared = None;
         *otel = None;
         *nchan = None;
         *stream = None;
@@ -545,6 +549,7 @@ impl RequestContexts {
             limit_conn: self.limit_conn,
             limit_req: self.limit_req,
             otel: self.otel,
+            ssi_shared: self.ssi_shared,
             ..RequestContexts::default()
         }
     }

@@ -199,9 +199,9 @@ fn include_command(r: &mut Request, _state: &mut State, call: &Call) -> Result<O
     };
     let set: Option<Box<[u8]>> = set.map(|name| name.to_ascii_lowercase().into());
     if let Some(name) = &set
-        && r.ssi.get_or_insert_default().variable(name).is_none()
+        && r.ctx.ssi_shared.get_or_insert_default().variable(name).is_none()
     {
-        r.ssi.get_or_insert_default().set(name, Vec::new());
+        r.ctx.ssi_shared.get_or_insert_default().set(name, Vec::new());
     }
     if !include::is_allowed(r, uri) {
         return Err(Failed);
@@ -222,7 +222,7 @@ fn target_of(r: &mut Request, target: &[u8]) -> Result<(Text, Text), Failed> {
 }
 
 fn block_named(r: &Request, name: &[u8]) -> Result<Rc<Vec<u8>>, Failed> {
-    let known = r.ssi.as_ref().and_then(|s| s.blocks.iter().find(|(n, _)| **n == *name));
+    let known = r.ctx.ssi_shared.as_ref().and_then(|s| s.blocks.iter().find(|(n, _)| **n == *name));
     match known {
         Some((_, text)) => Ok(text.clone()),
         None => {
@@ -269,7 +269,7 @@ fn config(r: &mut Request, state: &mut State, call: &Call) -> Result<Outcome, Fa
 fn set(r: &mut Request, _state: &mut State, call: &Call) -> Result<Outcome, Failed> {
     let value = evaluate(r, call.needed("value"), false)?;
     let name = call.needed("var").to_ascii_lowercase();
-    let shared = r.ssi.get_or_insert_default();
+    let shared = r.ctx.ssi_shared.get_or_insert_default();
     shared.set(&name, value);
     if shared.size() > MAX_VALUE {
         shared.set(&name, Vec::new());
@@ -349,7 +349,7 @@ fn matches(r: &mut Request, pattern: &[u8], subject: &[u8]) -> Result<bool, Fail
         }
     };
     let group = |n| groups.get(n).map_or(Vec::new(), |m: pcre2::bytes::Match<'_>| m.as_bytes().to_vec());
-    let shared = r.ssi.get_or_insert_default();
+    let shared = r.ctx.ssi_shared.get_or_insert_default();
     shared.captures = (0..groups.len()).map(group).collect();
     for (n, name) in regex.capture_names().iter().enumerate() {
         if let Some(name) = name {
@@ -373,7 +373,7 @@ fn endif(_r: &mut Request, state: &mut State, _call: &Call) -> Result<Outcome, F
 }
 
 fn block(r: &mut Request, state: &mut State, call: &Call) -> Result<Outcome, Failed> {
-    r.ssi.get_or_insert_default().blocks.push((call.needed("name").into(), Rc::default()));
+    r.ctx.ssi_shared.get_or_insert_default().blocks.push((call.needed("name").into(), Rc::default()));
     state.output = false;
     state.block = true;
     Ok(Outcome::Done)
@@ -387,7 +387,7 @@ fn endblock(_r: &mut Request, state: &mut State, _call: &Call) -> Result<Outcome
 
 /// A variable's value: one of the page, one of the configuration, or one that the server knows.
 fn variable(r: &mut Request, name: &[u8]) -> Option<Vec<u8>> {
-    if let Some(value) = r.ssi.as_ref().and_then(|s| s.variable(name)) {
+    if let Some(value) = r.ctx.ssi_shared.as_ref().and_then(|s| s.variable(name)) {
         return Some(value.to_vec());
     }
     let name = std::str::from_utf8(name).ok()?;

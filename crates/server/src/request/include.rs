@@ -186,7 +186,7 @@ async fn run(r: &mut Request, include: Include) -> Result<(), Verdict> {
                 && child.headers_out.status < 300
                 && child.output_begun
             {
-                r.ssi.get_or_insert_default().set(&name, sub.captured);
+                r.ctx.ssi_shared.get_or_insert_default().set(&name, sub.captured);
             }
         }
     }
