@@ -25,10 +25,12 @@ NCHAN = "/usr/lib/nginx/modules/ngx_nchan_module.so"
 TICK = os.sysconf("SC_CLK_TCK")
 UPGRADE = ("GET /sub HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+KINDS = {"websocket": UPGRADE, "eventsource": "GET /sub HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n",
+         "longpoll": "GET /sub HTTP/1.1\r\nHost: a\r\n\r\n"}
 CONFIGURATION = """
 daemon off; worker_processes 1; worker_rlimit_nofile 20000; pid {dir}/pid; error_log {dir}/error.log warn; {load}
 events {{ worker_connections 19000; }}
-http {{ access_log off; server {{ listen 127.0.0.1:{port};
+http {{ access_log {log}; server {{ listen 127.0.0.1:{port};
   location /pub {{ nchan_publisher; nchan_channel_id a; }}
   location /sub {{ nchan_subscriber; nchan_channel_id a; nchan_subscriber_first_message newest; }} }} }}
 """
@@ -40,6 +42,10 @@ def main():
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     os.sched_setaffinity(0, {options.load_cpu})
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    if options.memory:
+        for name in options.servers:
+            print(json.dumps({"server": name, "bytes_each": {kind: hold(name, kind, options) for kind in KINDS}}), flush=True)
+        return
     rows = {}
     for _ in range(options.rounds):
         for name in options.servers:
@@ -62,6 +68,8 @@ def parse():
     parser.add_argument("--size", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--watched", type=int, default=20, help="subscribers whose delays are measured")
+    parser.add_argument("--log", default="off", help="the access log")
+    parser.add_argument("--memory", action="store_true", help="only what subscribers of each kind take, opened one after the other")
     parser.add_argument("--server-cpu", type=int, default=0)
     parser.add_argument("--load-cpu", type=int, default=1)
     return parser.parse_args()
@@ -69,16 +77,9 @@ def parse():
 
 def measure(name, options):
     """Starts a server, subscribes, publishes, and says what it cost."""
-    directory = pathlib.Path(tempfile.mkdtemp(prefix="held-"))
-    port = free_port()
-    load = f"load_module {NCHAN};" if name == "nchan" else ""
-    (directory / "nginx.conf").write_text(CONFIGURATION.format(dir=directory, port=port, load=load))
-    program = options.ironweir if name == "ironweir" else "/usr/sbin/nginx"
-    command = ["taskset", "-c", str(options.server_cpu), program, "-p", str(directory), "-c", str(directory / "nginx.conf")]
-    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    directory, port, server = start(name, options)
     holder = None
     try:
-        wait_for(lambda: can_connect(port))
         watched = [subscribe(port) for _ in range(options.watched)]
         publish(port, b"x" * options.size)
         for client in watched:
@@ -98,6 +99,44 @@ def measure(name, options):
                 process.terminate()
         server.wait()
         shutil.rmtree(directory)
+
+
+def start(name, options):
+    """A server on its processor: its directory, port and process."""
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="held-"))
+    port = free_port()
+    load = f"load_module {NCHAN};" if name == "nchan" else ""
+    (directory / "nginx.conf").write_text(CONFIGURATION.format(dir=directory, port=port, load=load, log=options.log))
+    program = options.ironweir if name == "ironweir" else "/usr/sbin/nginx"
+    command = ["taskset", "-c", str(options.server_cpu), program, "-p", str(directory), "-c", str(directory / "nginx.conf")]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    wait_for(lambda: can_connect(port))
+    return directory, port, server
+
+
+def hold(name, kind, options):
+    """Bytes of memory that the server has more for each subscriber of a kind."""
+    directory, port, server = start(name, options)
+    try:
+        clients = [open_one(port, kind) for _ in range(100)]
+        before_kb = memory_kb(server.pid)
+        clients += [open_one(port, kind) for _ in range(options.subscribers)]
+        wait_for(lambda: subscribers(port) >= len(clients), 60)
+        return (memory_kb(server.pid) - before_kb) * 1024 // options.subscribers
+    finally:
+        server.terminate()
+        server.wait()
+        shutil.rmtree(directory)
+
+
+def open_one(port, kind):
+    """A subscriber; one that gets a head has it."""
+    client = socket.create_connection(("127.0.0.1", port))
+    client.settimeout(60)
+    client.sendall(KINDS[kind].encode())
+    if kind != "longpoll":
+        client.recv(4096)
+    return client
 
 
 def fan_out(port, pid, watched, options):
@@ -121,15 +160,17 @@ def fan_out(port, pid, watched, options):
             read_frame(client, options.size)
         delays.append((time.monotonic() - at) * 1000)
     settled(pid)
-    used = cpu_seconds(pid) - cpu
+    user, system = (now - before for now, before in zip(cpu_seconds(pid), cpu))
     delays.sort()
-    return {"subscribers": options.subscribers, "messages": count, "us_cpu_each": round(used * 1e6 / (count * options.subscribers), 3),
+    delivered = count * options.subscribers
+    return {"subscribers": options.subscribers, "messages": count, "us_cpu_each": round((user + system) * 1e6 / delivered, 3),
+            "us_user_each": round(user * 1e6 / delivered, 3),
             "ms_to_all_watched_p50": round(delays[len(delays) // 2], 2), "ms_p99": round(delays[int(len(delays) * 0.99)], 2), "late": late}
 
 
 def settled(pid):
     """Waits until the server does nothing more."""
-    last = -1
+    last = None
     while (now := cpu_seconds(pid)) != last:
         last = now
         time.sleep(0.3)
@@ -142,9 +183,9 @@ def processes(pid):
 
 
 def cpu_seconds(pid):
-    """User and system time of a server."""
+    """User and system time of a server, s."""
     fields = [pathlib.Path(f"/proc/{p}/stat").read_text().rsplit(")", 1)[1].split() for p in processes(pid)]
-    return sum(int(f[11]) + int(f[12]) for f in fields) / TICK
+    return sum(int(f[11]) for f in fields) / TICK, sum(int(f[12]) for f in fields) / TICK
 
 
 def memory_kb(pid):

@@ -505,14 +505,14 @@ fn subscribers_over_http2() {
             let uri = format!("http://localhost{path}");
             let request = Request::get(uri).header("accept", accept).body(()).unwrap();
             let mut ready = client.clone().ready().await.unwrap();
-            ready.send_request(request, true).unwrap().0
+            ready.send_request(request, true).unwrap()
         };
         say(&server, "/pub/a", "one");
-        let mut events = ask("/sub/a", "text/event-stream").await.await.unwrap().into_body();
+        let mut events = ask("/sub/a", "text/event-stream").await.0.await.unwrap().into_body();
         assert_eq!(events.data().await.unwrap().unwrap(), ": hi\n\n");
         let text = events.data().await.unwrap().unwrap();
         assert!(text.ends_with(b"data: one\n\n"), "{text:?}");
-        let waiting = ask("/new/a", "*/*").await;
+        let (waiting, _) = ask("/new/a", "*/*").await;
         tokio::time::sleep(Duration::from_millis(1)).await;
         until_subscribers(&server, "/pub/a", 2);
         say(&server, "/pub/a", "two");

@@ -591,6 +591,8 @@ pub struct RequestContexts {
     pub ssi: ssi::Context,
     /// `$echo_it` and others.
     pub echo: Option<Box<echo::Context>>,
+    /// Variables and blocks of SSI, shared by all requests for one page.
+    pub ssi_shared: Option<std::rc::Rc<std::cell::RefCell<ssi::Shared>>>,
     /// The trace that the request belongs to.
     pub otel: Option<Box<otel::Context>>,
     /// The rules that the request is judged by, and what they have found.
@@ -622,6 +624,7 @@ impl RequestContexts {
             limit_req,
             ssi,
             echo,
+            ssi_shared,
             otel,
             modsecurity,
             nchan,
@@ -643,6 +646,7 @@ impl RequestContexts {
         *limit_req = Default::default();
         *ssi = Default::default();
         *echo = None;
+        *ssi_shared = None;
         *otel = None;
         *modsecurity = None;
         *nchan = None;
@@ -659,6 +663,7 @@ impl RequestContexts {
             limit_req: self.limit_req,
             otel: self.otel,
             modsecurity: self.modsecurity,
+            ssi_shared: self.ssi_shared,
             ..RequestContexts::default()
         }
     }

@@ -191,7 +191,7 @@ impl State {
         if self.output {
             self.out.extend_from_slice(text);
         } else if self.block
-            && let Some(shared) = &r.ssi
+            && let Some(shared) = &r.ctx.ssi_shared
             && let Some((_, block)) = shared.borrow_mut().blocks.last_mut()
         {
             Rc::make_mut(block).extend_from_slice(text);

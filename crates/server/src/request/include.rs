@@ -308,7 +308,7 @@ pub(super) fn begin(r: &mut Request, include: Include) -> Child {
         child: Cell::new(TaskId::NOBODY),
     });
     // The page's own variables are one set for all.
-    r.ssi.get_or_insert_default();
+    r.ctx.ssi_shared.get_or_insert_default();
     let mut session = SubSession::new(if include.set.is_some() { Mode::Capture } else { Mode::Hold });
     session.aside = include.set.is_none().then(|| aside.clone());
     let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(session));
@@ -384,7 +384,7 @@ pub(super) fn end_child(r: &mut Request, child: &mut Child, mut done: Box<Reques
         && done.headers_out.status < 300
         && done.output_begun
     {
-        r.ssi.get_or_insert_default().borrow_mut().set(&name, sub.captured);
+        r.ctx.ssi_shared.get_or_insert_default().borrow_mut().set(&name, sub.captured);
     }
     if done.aborted { Err(Verdict::Broken) } else { Ok(()) }
 }

@@ -137,8 +137,6 @@ pub struct Request {
     pub stub: Option<Box<include::Stub>>,
     /// Some of the body has been sent.
     pub output_begun: bool,
-    /// Variables and blocks of SSI, shared by all requests for one page.
-    pub ssi: Option<Rc<RefCell<crate::modules::ssi::Shared>>>,
     /// Each piece of the answer is to leave at once: filters keep nothing back.
     pub unbuffered: bool,
     /// The answer has a known length, and parts of it may be asked for.
@@ -255,7 +253,6 @@ impl Request {
             tail: Vec::new(),
             stub: None,
             output_begun: false,
-            ssi: None,
             unbuffered: false,
             allow_ranges: false,
             single_range: false,
@@ -333,7 +330,6 @@ impl Request {
             tail,
             stub,
             output_begun,
-            ssi,
             unbuffered,
             allow_ranges,
             single_range,
@@ -412,7 +408,6 @@ impl Request {
         tail.clear();
         *stub = None;
         *output_begun = false;
-        *ssi = None;
         *unbuffered = false;
         *allow_ranges = false;
         *single_range = false;
@@ -520,7 +515,7 @@ impl Request {
     pub(crate) fn swap_shared(&mut self, other: &mut Request) {
         std::mem::swap(&mut self.arena, &mut other.arena);
         std::mem::swap(&mut self.values, &mut other.values);
-        std::mem::swap(&mut self.ssi, &mut other.ssi);
+        std::mem::swap(&mut self.ctx.ssi_shared, &mut other.ctx.ssi_shared);
     }
 
     /// Takes the values of another request's variables, whose texts stand in that one's bytes.
