@@ -8,7 +8,7 @@ use crate::options::{Options, WHY};
 use crate::serving::{Ask, Look, Serving};
 use crate::text::{self, microseconds, number};
 use crate::{command, rules};
-use api_client::{Client, Failure, URL};
+use api_client::{Client, Failure, Trust, URL};
 use machine::counters::Moving;
 use machine::processes::Process;
 use serde::Serialize;
@@ -178,7 +178,7 @@ fn run(o: &Options, version: &str) -> Result<u8, String> {
 
 /// This machine, the server that an API belongs to, and its configuration where that can be found.
 fn read(url: &str, pause: Duration) -> Result<Facts, String> {
-    let client = Client::new(url)?.with_patience(PATIENCE);
+    let client = Client::new(url, &Trust::System, None)?.with_patience(PATIENCE);
     let before = Look::over(&client);
     let mut facts = Facts::read(pause.max(Duration::from_millis(100)), None)?;
     match before.and_then(|before| Ok(Serving::between(&before, &Look::over(&client)?))) {

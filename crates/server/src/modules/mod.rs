@@ -563,6 +563,8 @@ impl MainConf {
 pub struct RequestContexts {
     /// What the request does for a cache.
     pub cache: Option<Box<crate::cache::caching::Caching>>,
+    /// What the request changes that a cache may have.
+    pub cache_change: Option<Box<crate::cache::lookup::Change>>,
     /// `slice`: the parts of the answer.
     pub slice: Option<Box<slice::Slice>>,
     /// What is too old is being updated beside the request.
@@ -610,6 +612,7 @@ impl RequestContexts {
     pub fn reset(&mut self) {
         let RequestContexts {
             cache,
+            cache_change,
             cache_update,
             slice,
             store,
@@ -632,6 +635,7 @@ impl RequestContexts {
             stream,
         } = self;
         *cache = Default::default();
+        *cache_change = None;
         *cache_update = Default::default();
         *slice = Default::default();
         *store = Default::default();

@@ -534,7 +534,7 @@ impl Request {
     pub(crate) fn copy_shared(&mut self, other: &Request) {
         self.arena = other.arena.clone();
         self.values.clone_from(&other.values);
-        self.ssi.clone_from(&other.ssi);
+        self.ctx.ssi_shared.clone_from(&other.ctx.ssi_shared);
     }
 
     /// The variables as they are known now.
