@@ -10,6 +10,7 @@ pub mod fastcgi;
 pub mod http1;
 pub mod http2;
 pub mod http3;
+pub mod jwt;
 pub mod memcached;
 pub mod mp4;
 pub mod mqtt;

@@ -6,6 +6,7 @@ pub mod acme;
 pub mod addition;
 pub mod api;
 pub mod auth_basic;
+pub mod auth_jwt;
 pub mod auth_request;
 pub mod autoindex;
 pub mod brotli;
@@ -88,6 +89,7 @@ pub mod sub;
 pub mod subs_filter;
 pub mod tengine_check;
 pub mod try_files;
+pub mod tunnel;
 pub mod upstream_block;
 pub mod upstream_server;
 pub mod upstream_state;
@@ -134,6 +136,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     realip::DIRECTIVES,
     referer::DIRECTIVES,
     auth_basic::DIRECTIVES,
+    auth_jwt::DIRECTIVES,
     auth_request::DIRECTIVES,
     userid::DIRECTIVES,
     secure_link::DIRECTIVES,
@@ -163,6 +166,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     proxy::ssl::UWSGI_DIRECTIVES,
     memcached::DIRECTIVES,
     memcached::COMMON_DIRECTIVES,
+    tunnel::DIRECTIVES,
+    tunnel::COMMON_DIRECTIVES,
     grpc::DIRECTIVES,
     grpc::COMMON_DIRECTIVES,
     grpc::HEADER_DIRECTIVES,
@@ -222,6 +227,7 @@ const VARIABLES: &[&[Builtin]] = &[
     browser::VARIABLES,
     userid::VARIABLES,
     secure_link::VARIABLES,
+    auth_jwt::VARIABLES,
     gzip::VARIABLES,
     brotli::VARIABLES,
     zstd::VARIABLES,
@@ -239,7 +245,7 @@ const VARIABLES: &[&[Builtin]] = &[
 const STREAM_VARIABLES: &[&[Builtin]] = &[stream_variables::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
 
 /// Rules for variables with a prefix.
-const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES];
+const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES, auth_jwt::PREFIXES];
 
 /// A handler's place in a phase: whether a level has anything for it to do, and the handler.
 pub type Step = (fn(&LocationConf) -> bool, Handler);
@@ -268,6 +274,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     &[
         (|c| !c.access.rules.is_empty(), Handler::Now(access::handler)),
         (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
+        (|c| c.auth_jwt.is_on(), auth_jwt::HANDLER),
         (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
     ],
     // Precontent.
@@ -377,6 +384,8 @@ location_confs! {
     uwsgi shared,
     /// `memcached_pass`.
     memcached shared,
+    /// `tunnel_pass`.
+    tunnel shared,
     /// `grpc_pass`.
     grpc shared,
     /// `add_header`, `expires`.
@@ -395,6 +404,8 @@ location_confs! {
     referer,
     /// `auth_basic`.
     auth_basic,
+    /// `auth_jwt`.
+    auth_jwt shared,
     /// `userid`.
     userid shared,
     /// `secure_link`.
@@ -500,6 +511,8 @@ pub struct MainConf {
     pub otel: otel::Main,
     /// `api write=on`.
     pub api: api::Main,
+    /// `tunnel_pass`.
+    pub tunnel: tunnel::Main,
     /// `geoip2_proxy`.
     pub geoip2: geoip2::Main,
     /// How many `set_rotate` there are.
@@ -546,6 +559,8 @@ pub struct RequestContexts {
     pub limit_req: limit_req::Context,
     /// `$date_gmt`, `$date_local`.
     pub ssi: ssi::Context,
+    /// What a token of `auth_jwt` says.
+    pub auth_jwt: Option<Box<auth_jwt::Context>>,
     /// `$echo_it` and others.
     pub echo: Option<Box<echo::Context>>,
     /// The trace that the request belongs to.
@@ -572,6 +587,7 @@ impl RequestContexts {
             limit_conn,
             limit_req,
             ssi,
+            auth_jwt,
             echo,
             otel,
             stream,
@@ -590,6 +606,7 @@ impl RequestContexts {
         *limit_conn = Default::default();
         *limit_req = Default::default();
         *ssi = Default::default();
+        *auth_jwt = None;
         *echo = None;
         *otel = None;
         *stream = None;
@@ -603,6 +620,7 @@ impl RequestContexts {
             limit_conn: self.limit_conn,
             limit_req: self.limit_req,
             otel: self.otel,
+            auth_jwt: self.auth_jwt,
             ..RequestContexts::default()
         }
     }
@@ -644,6 +662,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     proxy::finish_level(build, level, parent);
     fastcgi::finish_level(build, level, parent);
     memcached::finish_level(build, level, parent);
+    tunnel::finish_level(build, level, parent);
     uwsgi::finish_level(build, level, parent);
     scgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);
