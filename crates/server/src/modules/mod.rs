@@ -22,6 +22,7 @@ pub mod disable_symlinks;
 pub mod echo;
 pub mod empty_gif;
 pub mod encoded;
+pub mod fancyindex;
 pub mod fastcgi;
 pub mod flv;
 pub mod geo;
@@ -192,6 +193,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     slice::DIRECTIVES,
     index::DIRECTIVES,
     random_index::DIRECTIVES,
+    fancyindex::DIRECTIVES,
     autoindex::DIRECTIVES,
     dav::DIRECTIVES,
     mp4::DIRECTIVES,
@@ -286,6 +288,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     &[
         (|_| true, Handler::Now(random_index::handler)),
         (|_| true, Handler::Now(index::handler)),
+        (|c| *c.fancyindex.fancyindex, Handler::Now(fancyindex::handler)),
         (|_| true, Handler::Now(autoindex::handler)),
         (|c| *c.dav.dav_methods != 0, dav::HANDLER),
         (|c| *c.brotli.brotli_static != gzip_static::Mode::Off, Handler::Now(brotli::handler)),
@@ -448,6 +451,8 @@ location_confs! {
     index,
     /// `random_index`.
     random_index,
+    /// `fancyindex`.
+    fancyindex shared,
     /// `autoindex`.
     autoindex,
     /// `gzip_static`.
