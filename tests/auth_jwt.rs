@@ -1,7 +1,6 @@
 //! `auth_jwt`: tokens signed in every way that is known, and those that must not be let in.
 
 use crate::harness::{Backend, Reply, Server, Site};
-use aws_lc_rs::encoding::AsBigEndian;
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::signature::{
     ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RSA_PKCS1_SHA256, RSA_PSS_SHA256,
@@ -34,23 +33,21 @@ impl Keys {
     }
 
     fn set(&self) -> String {
-        let public = self.rsa.public_key();
-        let (n, e) = (
-            public.modulus().big_endian_without_leading_zero().to_vec(),
-            public.exponent().big_endian_without_leading_zero().to_vec(),
-        );
+        // PKCS #1: a sequence of two numbers, of which the first has 256 bytes here.
+        let der = self.rsa.public_key().as_ref();
+        let (n, e) = (&der[9..265], [1, 0, 1]);
         let point = self.ec.public_key().as_ref();
         format!(
             r#"{{"keys":[{{"kty":"oct","kid":"h","k":"{}"}},{{"kty":"RSA","kid":"r","use":"sig","n":"{}","e":"{}"}},
                 {{"kty":"EC","kid":"e","crv":"P-256","x":"{}","y":"{}"}},{{"kty":"OKP","kid":"d","crv":"Ed25519","x":"{}"}},
                 {{"kty":"RSA","kid":"enc","use":"enc","n":"{}","e":"AQAB"}},{{"kty":"new","kid":"x"}}]}}"#,
             b64(SECRET),
-            b64(&n),
+            b64(n),
             b64(&e),
             b64(&point[1..33]),
             b64(&point[33..]),
             b64(self.ed.public_key().as_ref()),
-            b64(&n),
+            b64(n),
         )
     }
 

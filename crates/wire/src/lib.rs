@@ -24,4 +24,5 @@ pub mod tls;
 pub mod trace_context;
 pub mod units;
 pub mod uwsgi;
+pub mod webdav;
 pub mod websocket;

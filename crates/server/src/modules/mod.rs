@@ -108,6 +108,7 @@ use crate::request::include;
 use crate::request::phases::{Handler, Phase};
 use crate::request::respond::HeaderFilter;
 use conf::Contexts;
+use dav::ext as dav_ext;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -196,6 +197,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     fancyindex::DIRECTIVES,
     autoindex::DIRECTIVES,
     dav::DIRECTIVES,
+    dav::ext::DIRECTIVES,
     mp4::DIRECTIVES,
     flv::DIRECTIVES,
     browser::DIRECTIVES,
@@ -291,6 +293,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
         (|c| *c.fancyindex.fancyindex, Handler::Now(fancyindex::handler)),
         (|_| true, Handler::Now(autoindex::handler)),
         (|c| *c.dav.dav_methods != 0, dav::HANDLER),
+        (|c| *c.dav_ext.dav_ext_methods != 0, dav::ext::HANDLER),
         (|c| *c.brotli.brotli_static != gzip_static::Mode::Off, Handler::Now(brotli::handler)),
         (|c| *c.zstd.zstd_static != gzip_static::Mode::Off, Handler::Now(zstd::handler)),
         (|_| true, Handler::Now(gzip_static::handler)),
@@ -471,6 +474,8 @@ location_confs! {
     browser shared,
     /// `dav_methods`.
     dav shared,
+    /// `dav_ext_methods`.
+    dav_ext shared,
     /// `dashboard`.
     dashboard,
     /// `otel_trace` and its like.
@@ -518,6 +523,8 @@ pub struct MainConf {
     pub api: api::Main,
     /// `tunnel_pass`.
     pub tunnel: tunnel::Main,
+    /// `dav_ext_lock_zone`.
+    pub dav_locks: Vec<std::sync::Arc<dav::locks::Zone>>,
     /// `geoip2_proxy`.
     pub geoip2: geoip2::Main,
     /// How many `set_rotate` there are.

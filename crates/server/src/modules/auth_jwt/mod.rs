@@ -222,8 +222,8 @@ fn token(r: &mut Request, asked: &Asked) -> Option<Text> {
     if !scheme.eq_ignore_ascii_case(b"Bearer ") {
         return None;
     }
-    let skipped = value.len() - rest.trim_ascii_start().len();
-    Some(header.shortened(skipped)).filter(|token| !r.get(*token).is_empty())
+    let token = rest.trim_ascii().to_vec();
+    (!token.is_empty()).then(|| r.text(&token))
 }
 
 /// Whether a token is signed by one of the keys, and holds now.
