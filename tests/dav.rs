@@ -188,3 +188,29 @@ fn folders_are_told_of_and_locked() {
     let (status, said) = Site::server("dav_ext_lock zone=none;").check();
     assert!(!status.success() && said.contains("unknown lock zone \"none\""), "{said}");
 }
+
+/// A client of WebDAV with tests of its own (`LITMUS` names another directory of its programs than Debian's). Those of properties
+/// that clients set are not asked for: there is no PROPPATCH, as in nginx.
+#[test]
+fn litmus_agrees() {
+    let folder = std::env::var("LITMUS").unwrap_or("/usr/libexec/litmus".into());
+    if !std::path::Path::new(&folder).join("basic").exists() {
+        println!("litmus is not installed: left out");
+        return;
+    }
+    let server = Site::whole(&format!(
+        "user root; events {{}} http {{ access_log off; root @DIR@/html; dav_ext_lock_zone zone=litmus:1m;
+         server {{ listen 127.0.0.1:@PORT@; {ALL} create_full_put_path off; dav_ext_methods PROPFIND OPTIONS LOCK UNLOCK; dav_ext_lock zone=litmus; }} }}"
+    ))
+    .start();
+    for (suite, least) in LITMUS {
+        let url = format!("http://127.0.0.1:{}/", server.port);
+        let out = std::process::Command::new(format!("{folder}/{suite}")).arg(url).current_dir(server.dir()).output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout);
+        let passed = said.lines().filter(|line| line.contains("pass")).count();
+        assert!(passed >= *least, "{suite}: {passed} passed\n{said}");
+    }
+}
+
+/// Which suites, and how many of their tests pass.
+const LITMUS: &[(&str, usize)] = &[("basic", 14), ("copymove", 10), ("locks", 10)];
