@@ -59,8 +59,8 @@ fn movie(moov_first: bool) -> Vec<u8> {
 
 fn site(loads: &str) -> Site {
     let text = "events {} http { access_log off; root @DIR@/html; server { listen 127.0.0.1:@PORT@;
-         location ~ \\.mp4$ { mp4; } location /key/ { alias @DIR@/html/; mp4; mp4_start_key_frame on; }
-         location /small/ { alias @DIR@/html/; mp4; mp4_max_buffer_size 1k; mp4_buffer_size 512; }
+         location ~ \\.mp4$ { mp4; } location ^~ /key/ { alias @DIR@/html/; mp4; mp4_start_key_frame on; }
+         location ^~ /small/ { alias @DIR@/html/; mp4; mp4_max_buffer_size 1k; mp4_buffer_size 512; }
          location ~ \\.flv$ { flv; }
          location /browser {
              modern_browser msie 5.5; modern_browser gecko 1.0.0; modern_browser_value yes;

@@ -110,7 +110,7 @@ fn values_that_chance_makes() {
     let seen: Vec<String> = (0..4).map(|_| client.get("/rotate").text()).collect();
     assert_eq!(seen, ["1", "2", "3", "1"]);
     assert_eq!(server.get("/long").status, 500);
-    assert_eq!(server.get("/url?a=~~~").text(), "fn5- ~~~".replace('-', "-"));
+    assert_eq!(server.get("/url?a=~~~").text(), "fn5- ~~~");
     assert_eq!(server.get("/hmac256").text(), "6afa9046a9579cad143a384c1b564b9a250d27d6f6a63f9f20bf3a7594c9e2c6");
     let today = server.get("/today").text();
     assert!(today.len() == 15 && today[..4].parse::<u32>().is_ok(), "{today}");

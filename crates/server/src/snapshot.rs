@@ -41,6 +41,8 @@ pub struct ServerConf {
     pub acme: Option<crate::modules::acme::Wanted>,
     /// `status_zone`
     pub zone: Option<Arc<crate::status::zones::Zone>>,
+    /// `tunnel_pass` stands in it: CONNECT is let in.
+    pub allow_connect: bool,
 }
 
 /// A server block.

@@ -7,8 +7,7 @@ use crate::config::Scope;
 use crate::config::cidr::{Cidr, Plain};
 use crate::config::complex::Complex;
 use crate::log_error;
-use crate::request::phases::Verdict;
-use crate::request::{Request, Text};
+use crate::request::Request;
 use conf::{Node, Problem};
 use std::fs::File;
 use std::io::Read;
@@ -93,33 +92,8 @@ impl Purge {
     }
 }
 
-/// Purges what a key names, and answers.
-pub async fn answer(r: &mut Request, cache: Arc<Cache>, key: Text, style: Style) -> Verdict {
-    if let Err(status) = crate::request::body::discard_arrived(r) {
-        return Verdict::Status(status);
-    }
-    let found = match r.get(key).strip_suffix(b"*") {
-        Some(prefix) => {
-            let prefix = prefix.to_vec();
-            crate::service::blocking(move || all(&cache, &prefix)).await.unwrap_or(0) > 0
-        }
-        None => exact(&cache, r.get(key)),
-    };
-    match (found, style) {
-        (false, _) => Verdict::Status(404),
-        (true, Style::Plus) => r.respond(204, b""),
-        (true, Style::Page) => {
-            let mut page = b"<html>\r\n<head><title>Successful purge</title></head>\r\n<body>\r\n<center><h1>Successful purge</h1>\r\n<br>Key : ".to_vec();
-            wire::http1::escape::escape_html(r.get(key), &mut page);
-            page.extend_from_slice(b"\r\n</center>\r\n</body>\r\n</html>\r\n");
-            r.headers_out.content_type = Some(Text::from("text/html"));
-            r.respond(200, &page)
-        }
-    }
-}
-
 /// Purges one key.
-fn exact(cache: &Cache, key: &[u8]) -> bool {
+pub fn exact(cache: &Cache, key: &[u8]) -> bool {
     forget(cache, &key::digest(key))
 }
 
@@ -137,7 +111,7 @@ fn forget(cache: &Cache, digest: &Digest) -> bool {
 }
 
 /// Purges all keys that begin so; how many there were. Reads the heads of all files.
-fn all(cache: &Cache, prefix: &[u8]) -> u64 {
+pub fn all(cache: &Cache, prefix: &[u8]) -> u64 {
     walk(cache, &cache.zone.path, 0, prefix)
 }
 

@@ -1,12 +1,13 @@
 //! `proxy_cache_purge ZONE KEY`: a location whose requests take answers out of a cache (`ngx_cache_purge`). The forms in which
 //! the directive stands beside `proxy_cache` are in `cache::purge`.
 
+use crate::cache::Cache;
 use crate::cache::purge::{self, Style};
 use crate::config::Scope;
 use crate::config::complex::Complex;
 use crate::log_error;
-use crate::request::Request;
 use crate::request::phases::{Content, Verdict, Waiting};
+use crate::request::{Request, Text};
 use conf::{Node, Problem};
 use std::sync::Arc;
 
@@ -55,6 +56,31 @@ fn handler(r: &mut Request) -> Waiting<'_> {
         if r.has_fault() {
             return Verdict::Status(500);
         }
-        purge::answer(r, cache, key, Style::Page).await
+        answer(r, cache, key, Style::Page).await
     })
+}
+
+/// Purges what a key names, and answers.
+pub async fn answer(r: &mut Request, cache: Arc<Cache>, key: Text, style: Style) -> Verdict {
+    if let Err(status) = crate::request::body::discard_arrived(r) {
+        return Verdict::Status(status);
+    }
+    let found = match r.get(key).strip_suffix(b"*") {
+        Some(prefix) => {
+            let prefix = prefix.to_vec();
+            crate::service::blocking(move || purge::all(&cache, &prefix)).await.unwrap_or(0) > 0
+        }
+        None => purge::exact(&cache, r.get(key)),
+    };
+    match (found, style) {
+        (false, _) => Verdict::Status(404),
+        (true, Style::Plus) => r.respond(204, b""),
+        (true, Style::Page) => {
+            let mut page = b"<html>\r\n<head><title>Successful purge</title></head>\r\n<body>\r\n<center><h1>Successful purge</h1>\r\n<br>Key : ".to_vec();
+            wire::http1::escape::escape_html(r.get(key), &mut page);
+            page.extend_from_slice(b"\r\n</center>\r\n</body>\r\n</html>\r\n");
+            r.headers_out.content_type = Some(Text::from("text/html"));
+            r.respond(200, &page)
+        }
+    }
 }

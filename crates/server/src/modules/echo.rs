@@ -373,15 +373,9 @@ fn client_method(r: &mut Request) -> Text {
     r.text(&method)
 }
 
-/// The path with its arguments, as they are now.
+/// The path as it is now, without arguments.
 fn request_uri(r: &mut Request) -> Option<Text> {
-    let mut out = Vec::new();
-    wire::http1::escape::escape_uri(r.get(r.uri), wire::http1::escape::Escape::Uri, &mut out);
-    if !r.get(r.args).is_empty() {
-        out.push(b'?');
-        out.extend_from_slice(r.get(r.args));
-    }
-    Some(r.text(&out))
+    Some(r.uri)
 }
 
 /// The request's line and headers, in the form of HTTP/1.

@@ -6,6 +6,7 @@ pub mod acme;
 pub mod addition;
 pub mod api;
 pub mod auth_basic;
+pub mod auth_jwt;
 pub mod auth_request;
 pub mod autoindex;
 pub mod brotli;
@@ -21,6 +22,7 @@ pub mod disable_symlinks;
 pub mod echo;
 pub mod empty_gif;
 pub mod encoded;
+pub mod fancyindex;
 pub mod fastcgi;
 pub mod flv;
 pub mod geo;
@@ -92,6 +94,7 @@ pub mod sub;
 pub mod subs_filter;
 pub mod tengine_check;
 pub mod try_files;
+pub mod tunnel;
 pub mod upstream_block;
 pub mod upstream_server;
 pub mod upstream_state;
@@ -110,6 +113,7 @@ use crate::request::phases::{Handler, Phase};
 use crate::request::respond::HeaderFilter;
 use crate::tls::hooks::{self, Hook};
 use conf::Contexts;
+use dav::ext as dav_ext;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -139,6 +143,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     realip::DIRECTIVES,
     referer::DIRECTIVES,
     auth_basic::DIRECTIVES,
+    auth_jwt::DIRECTIVES,
     auth_request::DIRECTIVES,
     userid::DIRECTIVES,
     secure_link::DIRECTIVES,
@@ -170,6 +175,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     proxy::ssl::UWSGI_DIRECTIVES,
     memcached::DIRECTIVES,
     memcached::COMMON_DIRECTIVES,
+    tunnel::DIRECTIVES,
+    tunnel::COMMON_DIRECTIVES,
     grpc::DIRECTIVES,
     grpc::COMMON_DIRECTIVES,
     grpc::HEADER_DIRECTIVES,
@@ -194,8 +201,10 @@ const DIRECTIVES: &[&[Directive]] = &[
     slice::DIRECTIVES,
     index::DIRECTIVES,
     random_index::DIRECTIVES,
+    fancyindex::DIRECTIVES,
     autoindex::DIRECTIVES,
     dav::DIRECTIVES,
+    dav::ext::DIRECTIVES,
     mp4::DIRECTIVES,
     flv::DIRECTIVES,
     browser::DIRECTIVES,
@@ -232,6 +241,7 @@ const VARIABLES: &[&[Builtin]] = &[
     browser::VARIABLES,
     userid::VARIABLES,
     secure_link::VARIABLES,
+    auth_jwt::VARIABLES,
     gzip::VARIABLES,
     brotli::VARIABLES,
     zstd::VARIABLES,
@@ -251,7 +261,7 @@ const STREAM_VARIABLES: &[&[Builtin]] =
     &[stream_variables::VARIABLES, stream_mqtt::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
 
 /// Rules for variables with a prefix.
-const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES];
+const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES, auth_jwt::PREFIXES];
 
 /// A handler's place in a phase: whether a level has anything for it to do, and the handler.
 pub type Step = (fn(&LocationConf) -> bool, Handler);
@@ -287,6 +297,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     &[
         (|c| !c.access.rules.is_empty(), Handler::Now(access::handler)),
         (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
+        (|c| c.auth_jwt.is_on(), auth_jwt::HANDLER),
         (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
         (|c| c.lua.access.is_some(), lua::ACCESS),
     ],
@@ -300,8 +311,10 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     &[
         (|_| true, Handler::Now(random_index::handler)),
         (|_| true, Handler::Now(index::handler)),
+        (|c| *c.fancyindex.fancyindex, Handler::Now(fancyindex::handler)),
         (|_| true, Handler::Now(autoindex::handler)),
         (|c| *c.dav.dav_methods != 0, dav::HANDLER),
+        (|c| *c.dav_ext.dav_ext_methods != 0, dav::ext::HANDLER),
         (|c| *c.brotli.brotli_static != gzip_static::Mode::Off, Handler::Now(brotli::handler)),
         (|c| *c.zstd.zstd_static != gzip_static::Mode::Off, Handler::Now(zstd::handler)),
         (|_| true, Handler::Now(gzip_static::handler)),
@@ -406,6 +419,8 @@ location_confs! {
     uwsgi shared,
     /// `memcached_pass`.
     memcached shared,
+    /// `tunnel_pass`.
+    tunnel shared,
     /// `grpc_pass`.
     grpc shared,
     /// `add_header`, `expires`.
@@ -424,6 +439,8 @@ location_confs! {
     referer,
     /// `auth_basic`.
     auth_basic,
+    /// `auth_jwt`.
+    auth_jwt shared,
     /// `userid`.
     userid shared,
     /// `secure_link`.
@@ -468,6 +485,8 @@ location_confs! {
     index,
     /// `random_index`.
     random_index,
+    /// `fancyindex`.
+    fancyindex shared,
     /// `autoindex`.
     autoindex,
     /// `gzip_static`.
@@ -486,6 +505,8 @@ location_confs! {
     browser shared,
     /// `dav_methods`.
     dav shared,
+    /// `dav_ext_methods`.
+    dav_ext shared,
     /// `dashboard`.
     dashboard,
     /// `otel_trace` and its like.
@@ -541,6 +562,10 @@ pub struct MainConf {
     pub modsecurity: modsecurity::Main,
     /// `nchan_shared_memory_size`.
     pub nchan: nchan::Main,
+    /// `tunnel_pass`.
+    pub tunnel: tunnel::Main,
+    /// `dav_ext_lock_zone`.
+    pub dav_locks: Vec<std::sync::Arc<dav::locks::Zone>>,
     /// `geoip2_proxy`.
     pub geoip2: geoip2::Main,
     /// How many `set_rotate` there are.
@@ -591,6 +616,8 @@ pub struct RequestContexts {
     pub limit_req: limit_req::Context,
     /// `$date_gmt`, `$date_local`.
     pub ssi: ssi::Context,
+    /// What a token of `auth_jwt` says.
+    pub auth_jwt: Option<Box<auth_jwt::Context>>,
     /// `$echo_it` and others.
     pub echo: Option<Box<echo::Context>>,
     /// Variables and blocks of SSI, shared by all requests for one page.
@@ -626,6 +653,7 @@ impl RequestContexts {
             limit_conn,
             limit_req,
             ssi,
+            auth_jwt,
             echo,
             ssi_shared,
             otel,
@@ -649,6 +677,7 @@ impl RequestContexts {
         *limit_conn = Default::default();
         *limit_req = Default::default();
         *ssi = Default::default();
+        *auth_jwt = None;
         *echo = None;
         *ssi_shared = None;
         *otel = None;
@@ -668,6 +697,7 @@ impl RequestContexts {
             otel: self.otel,
             modsecurity: self.modsecurity,
             ssi_shared: self.ssi_shared,
+            auth_jwt: self.auth_jwt,
             ..RequestContexts::default()
         }
     }
@@ -712,6 +742,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     proxy::finish_level(build, level, parent);
     fastcgi::finish_level(build, level, parent);
     memcached::finish_level(build, level, parent);
+    tunnel::finish_level(build, level, parent);
     uwsgi::finish_level(build, level, parent);
     scgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);

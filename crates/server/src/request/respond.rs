@@ -219,7 +219,9 @@ impl Request {
             }
             return;
         }
-        let bodiless = matches!(self.headers_out.status, 304 | 204) || self.headers_out.status < 200;
+        // RFC 9110 section 9.3.6: what follows a 2xx to CONNECT is no body.
+        let tunnels = self.method == super::Method::Connect && (200..300).contains(&self.headers_out.status);
+        let bodiless = matches!(self.headers_out.status, 304 | 204) || self.headers_out.status < 200 || tunnels;
         let mut chunked = false;
         let h = &self.headers_out;
         if (h.content_length.is_none() || h.expect_trailers) && !bodiless && self.method != super::Method::Head {

@@ -7,8 +7,9 @@ use super::pass_on::{self, Parts};
 use super::settings::next;
 use crate::cache::entry::Entry;
 use crate::cache::lookup::{self, Look, Outcome};
-use crate::cache::{Status, caching, purge};
+use crate::cache::{Status, caching};
 use crate::log_error;
+use crate::modules::cache_purge;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text, Version};
@@ -29,7 +30,7 @@ pub async fn look(
     r.attempts.cache = None;
     let outcome = match lookup::look(r, &conf.cache, conf, owner, own_key) {
         Look::Now(outcome) => outcome,
-        Look::Purge(cache, key, style) => Outcome::End(Box::pin(purge::answer(r, cache, key, style)).await),
+        Look::Purge(cache, key, style) => Outcome::End(Box::pin(cache_purge::answer(r, cache, key, style)).await),
         Look::Open(caching) => Box::pin(lookup::open(r, &conf.cache, conf, caching)).await,
     };
     match outcome {

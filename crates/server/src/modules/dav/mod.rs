@@ -2,6 +2,8 @@
 //! long does so on a thread for that; a file appears under its name only when it is whole. COPY and MOVE: `transfer`, what
 //! they do on the disk: `tree`.
 
+pub mod ext;
+pub mod locks;
 mod transfer;
 mod tree;
 
@@ -72,6 +74,12 @@ fn dav_methods(scope: &mut Scope<'_, '_>, node: &conf::Node) -> Result<(), conf:
 }
 
 async fn answer(r: &mut Request) -> Verdict {
+    // COPY changes its destination alone, which `transfer` asks about.
+    if r.method != Method::Copy
+        && let Some(refused) = ext::guard(r, &[r.get(r.uri)])
+    {
+        return refused;
+    }
     if r.method == Method::Put {
         return put(r).await;
     }

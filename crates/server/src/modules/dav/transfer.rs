@@ -15,6 +15,9 @@ pub(super) async fn answer(r: &mut Request) -> Verdict {
         Ok(target) => target,
         Err(verdict) => return verdict,
     };
+    if let Some(refused) = super::ext::guard_target(r, target) {
+        return refused;
+    }
     let (depth, overwrite) = match (depth_of(r, Depth::Infinity), overwrite(r)) {
         (Some(depth), Some(overwrite)) => (depth, overwrite),
         _ => return Verdict::Status(400),
