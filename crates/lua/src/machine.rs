@@ -19,7 +19,8 @@ const MAX_PIECES_DEPTH: usize = 100;
 /// # Errors
 /// Out of memory.
 pub fn new() -> Lua {
-    let options = LuaOptions::new().catch_rust_panics(false);
+    // LuaJIT's own `pcall`, which coroutines may wait in, stays; it would be replaced by one that looks for panics.
+    let options = LuaOptions::new().catch_rust_panics(true);
     // SAFETY: programs are as trusted as the configuration that names them: like OpenResty's they may call C by `ffi` and load C
     // libraries, and what those do is theirs. The machine itself stays on the thread that makes it.
     #[allow(unsafe_code)]

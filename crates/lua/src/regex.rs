@@ -68,7 +68,13 @@ type Known = Vec<(Box<[u8]>, Rc<Expression>)>;
 thread_local! {
     static KNOWN: RefCell<HashMap<Box<[u8]>, Known>> = RefCell::default();
     static COUNT: Cell<usize> = const { Cell::new(0) };
+    static LIMIT: Cell<u32> = const { Cell::new(0) };
     static MOST: Cell<usize> = const { Cell::new(MAX_ENTRIES) };
+}
+
+/// `lua_regex_match_limit` of this thread; 0: PCRE2's own.
+pub fn set_match_limit(limit: u32) {
+    LIMIT.set(limit);
 }
 
 /// `lua_regex_cache_max_entries` of this thread.
@@ -106,6 +112,9 @@ fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
     }
     if options.duplicate_names {
         source = format!("(?J){source}");
+    }
+    if LIMIT.get() > 0 {
+        source = format!("(*LIMIT_MATCH={})", LIMIT.get()) + &source;
     }
     let regex = RegexBuilder::new()
         .caseless(options.caseless)

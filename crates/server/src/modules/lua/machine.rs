@@ -135,6 +135,7 @@ impl Machine {
             running: Cell::new(0),
         });
         ::lua::regex::set_max_entries(*shot.main.lua.regex_cache_max_entries as usize);
+        ::lua::regex::set_match_limit(*shot.main.lua.regex_match_limit as u32);
         machine.furnish(shot).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         if let Some(chunk) = &shot.main.lua.init {
             machine.run_alone(chunk, Phase::Init).map_err(|text| format!("init_by_lua error: {text}"))?;

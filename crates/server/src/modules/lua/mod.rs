@@ -72,6 +72,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("lua_max_pending_timers", |s, n| set::number(&mut s.build.main.lua.max_pending_timers, n)),
     http("lua_max_running_timers", |s, n| set::number(&mut s.build.main.lua.max_running_timers, n)),
     http("lua_regex_cache_max_entries", |s, n| set::number(&mut s.build.main.lua.regex_cache_max_entries, n)),
+    http("lua_regex_match_limit", |s, n| set::number(&mut s.build.main.lua.regex_match_limit, n)),
     http("lua_load_resty_core", |s, n| {
         // The API is always there.
         s.build.note(n);
@@ -205,6 +206,8 @@ pub struct Main {
     pub max_running_timers: Setting<u64>,
     /// Expressions that a thread keeps.
     pub regex_cache_max_entries: Setting<u64>,
+    /// Steps that one match may take; 0: as many as PCRE2 allows.
+    pub regex_match_limit: Setting<u64>,
     /// The dictionaries.
     pub dicts: Vec<Arc<Dict>>,
     /// Programs so far.
@@ -222,6 +225,7 @@ impl Default for Main {
             max_pending_timers: Setting::unset(1024),
             max_running_timers: Setting::unset(256),
             regex_cache_max_entries: Setting::unset(::lua::regex::MAX_ENTRIES as u64),
+            regex_match_limit: Setting::unset(0),
             dicts: Vec::new(),
             chunks: 0,
         }

@@ -26,6 +26,10 @@ pub struct Context {
     pub machine: Option<Rc<Machine>>,
     /// Where `ngx.exec` goes: URI and arguments.
     pub exec: Option<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Why the head could not be sent: what becomes of the request instead.
+    pub failed: Option<Verdict>,
+    /// A header filter has replaced the answer, and is not asked again.
+    pub replaced: bool,
     /// What `ngx.exit` said where it does not end the program.
     pub exit: Option<i64>,
     /// The program has ended its answer: `ngx.eof`.
@@ -92,6 +96,9 @@ async fn answer(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Verdict {
 
 /// What a program's end means.
 fn judge(r: &mut Request, phase: Phase, end: End) -> Verdict {
+    if let Some(verdict) = r.ctx.lua.as_mut().and_then(|c| c.failed.take()) {
+        return verdict;
+    }
     match end {
         End::Broken => Verdict::Broken,
         End::Failed if r.header_sent => {
@@ -140,11 +147,15 @@ fn exit(r: &mut Request, phase: Phase, status: i64) -> Verdict {
         // NGX_OK: this phase is done; NGX_ERROR ends the request; others of nginx's codes go on.
         0 if phase == Phase::Content || has_answered(r) => finish_answer(r),
         0 if phase == Phase::Access => Verdict::Allow,
-        -1 if r.header_sent => {
+        408 | 444 | 499 if r.header_sent => {
             r.keepalive = false;
             Verdict::Broken
         }
-        -1 => Verdict::Status(500),
+        -1 => {
+            r.keepalive = false;
+            Verdict::Broken
+        }
+        -5 if phase == Phase::Content => Verdict::Broken,
         i64::MIN..100 => Verdict::Decline,
         _ if has_answered(r) => finish_answer(r),
         // Answers that have no page: the head as it is, and nothing else.
@@ -219,12 +230,18 @@ pub fn header_filter(r: &mut Request) -> Filtered {
         r.body_filters.push(Box::new(Filter { room: Vec::new() }));
         r.in_memory = true;
     }
+    if r.ctx.lua.as_ref().is_some_and(|c| c.replaced) {
+        return Filtered::Next;
+    }
     let Some(chunk) = (*r.conf().lua.header_filter).clone() else { return Filtered::Next };
     if call::<()>(r, &chunk, Phase::HeaderFilter).is_err() {
         return Filtered::Broken;
     }
     match r.ctx.lua.as_mut().and_then(|c| c.exit.take()) {
-        Some(status @ 300..1000) => Filtered::Replace(status as u16),
+        Some(status @ 201..1000) => {
+            r.ctx.lua.get_or_insert_default().replaced = true;
+            Filtered::Replace(status as u16)
+        }
         Some(-1) => Filtered::Broken,
         _ => Filtered::Next,
     }

@@ -240,6 +240,7 @@ local req = {
     get_body_data = checked(raw.req_body_data),
     get_body_file = checked(raw.req_body_file),
     set_body_data = checked(raw.req_set_body_data),
+    set_body_file = checked(raw.req_set_body_file),
     discard_body = checked(raw.req_discard_body),
 }
 ngx.req = req
@@ -736,6 +737,20 @@ function tcp:connect(host, port, options)
         end
     end
     options = options or {}
+    local size, backlog = options.pool_size, options.backlog
+    if size ~= nil and type(size) ~= "number" then
+        error("bad argument #3 to 'connect' (bad \"pool_size\" option type: " .. type(size) .. ")", 2)
+    elseif size and size <= 0 then
+        error("bad argument #3 to 'connect' (bad \"pool_size\" option value: " .. size .. ")", 2)
+    end
+    if backlog ~= nil and type(backlog) ~= "number" then
+        error("bad argument #3 to 'connect' (bad \"backlog\" option type: " .. type(backlog) .. ")", 2)
+    elseif backlog and backlog < 0 then
+        error("bad argument #3 to 'connect' (bad \"backlog\" option value: " .. backlog .. ")", 2)
+    end
+    if options.pool ~= nil and type(options.pool) ~= "string" and type(options.pool) ~= "number" then
+        error("bad argument #3 to 'connect' (bad \"pool\" option type: " .. type(options.pool) .. ")", 2)
+    end
     local pool = options.pool and tostring(options.pool)
     return wait("connect", number, host, port or 0, pool, options.pool_size, options.backlog)
 end

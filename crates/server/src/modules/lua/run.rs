@@ -294,7 +294,7 @@ impl Run<'_> {
         None
     }
 
-    /// `ngx.thread.spawn`: the new one runs first, then the one that made it goes on.
+    /// `ngx.thread.spawn`: the new one runs first; the one that made it goes on when those before it had their turn.
     fn spawn(&mut self, index: usize, mut arguments: MultiValue) {
         let alive = self.threads.iter().filter(|t| !matches!(t.state, State::Gone)).count();
         let Some(Value::Thread(thread)) = arguments.pop_front() else { return };
@@ -303,7 +303,7 @@ impl Run<'_> {
             self.ready.push_front((index, values(&self.machine.lua, refused)));
             return;
         }
-        self.ready.push_front((index, MultiValue::from_iter([Value::Thread(thread.clone())])));
+        self.ready.push_back((index, MultiValue::from_iter([Value::Thread(thread.clone())])));
         self.threads.push(Light { thread, state: State::Ready });
         self.ready.push_front((self.threads.len() - 1, arguments));
     }
@@ -397,11 +397,13 @@ fn values(lua: &Lua, items: Vec<Item>) -> MultiValue {
 /// `ngx.sleep`; no time at all lets the others go first.
 fn sleep(seconds: f64) -> Operation {
     Box::pin(async move {
+        log(Level::Debug, format_args!("lua ready to sleep for {} ms", (seconds * 1000.0) as u64));
         if seconds < 0.001 {
             runtime::yield_now().await;
         } else {
             runtime::timer::sleep(Duration::from_secs_f64(seconds.min(f64::from(u32::MAX)))).await;
         }
+        log(Level::Debug, format_args!("lua sleep timer expired"));
         Vec::new()
     })
 }
@@ -412,6 +414,10 @@ pub fn explain(error: &mlua::Error) -> String {
         mlua::Error::RuntimeError(text) => text.clone(),
         mlua::Error::CallbackError { traceback, cause } => format!("{cause}\n{traceback}"),
         other => other.to_string(),
+    };
+    let text = match text.strip_prefix("nil\nstack traceback:") {
+        Some(rest) => format!("unknown reason\nstack traceback:{rest}"),
+        None => text,
     };
     text.replacen("\nstack traceback:\n", "\nstack traceback:\ncoroutine 0:\n", 1)
 }
@@ -424,7 +430,7 @@ pub fn log(level: Level, text: std::fmt::Arguments<'_>) {
         }
         Ok(())
     });
-    if of_request.is_err() {
+    if of_request.is_err() && crate::log::error::default_enabled(level) {
         crate::log::process_line(level, format_args!("{text}, context: {}", current::phase().context()));
     }
 }

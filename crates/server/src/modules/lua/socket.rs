@@ -245,6 +245,10 @@ fn keep(c: &mut Connection, ms: Option<f64>, size: Option<f64>) -> Result<(), &'
     };
     let size = size.map_or(c.conf.pool_size, |s| s as usize);
     POOLS.with_borrow_mut(|pools| {
+        if !pools.contains_key(&c.pool) {
+            log(Level::Debug, format_args!("lua tcp socket keepalive create connection pool for key \"{}\"", c.pool));
+            log(Level::Debug, format_args!("lua tcp socket connection pool size: {size}"));
+        }
         let pool = pools.entry(std::mem::take(&mut c.pool)).or_default();
         while pool.len() >= size.max(1) {
             pool.pop_front();
@@ -277,6 +281,7 @@ fn take_idle(pool: &str) -> Option<Idle> {
             }
         }
         if found.is_empty() {
+            log(Level::Debug, format_args!("lua tcp socket keepalive: free connection pool for \"{pool}\""));
             pools.remove(pool);
         }
         taken
@@ -311,6 +316,8 @@ pub fn start(kind: &str, values: &MultiValue) -> Result<Operation, Fault> {
         return Ok(Box::pin(connect(shared, host, port, pool, size)));
     }
     if shared.try_borrow().is_ok_and(|c| c.socket.is_none() && c.body.is_none()) {
+        let what = if kind == "send" { "send" } else { "receive" };
+        complain(&shared, format_args!("attempt to {what} data on a closed socket: u:0, c:0, ft:0 eof:0"));
         return Ok(Box::pin(std::future::ready(failed("closed"))));
     }
     match kind {
@@ -347,6 +354,7 @@ async fn connect(shared: Shared, host: String, port: u16, pool: Option<String>, 
         (c.conf.clone(), c.timeouts[0], kind)
     };
     if let Some(idle) = take_idle(&key) {
+        log(Level::Debug, format_args!("lua tcp socket get keepalive peer: using connection"));
         let mut c = shared.borrow_mut();
         (c.socket, c.reused) = (Some(idle.socket), idle.reused);
         return vec![Item::Number(1.0)];
@@ -359,6 +367,7 @@ async fn connect(shared: Shared, host: String, port: u16, pool: Option<String>, 
         Ok(connecting) => connecting,
         Err(e) => return refuse(&shared, &e.error),
     };
+    log(Level::Debug, format_args!("lua tcp socket connect timeout: {}", timeout.as_millis()));
     let timer = Timer::new();
     timer.set(timeout);
     match timer.guard(connect::finish(connecting)).await {
@@ -464,6 +473,7 @@ async fn send(shared: Shared, bytes: Vec<u8>) -> Vec<Item> {
     let timer = Timer::new();
     let timeout = shared.borrow().timeouts[1];
     timer.set(timeout);
+    log(Level::Debug, format_args!("lua tcp socket send timeout: {}", timeout.as_millis()));
     let mut at = 0;
     let result = poll_fn(|cx| {
         while at < bytes.len() {

@@ -2,8 +2,9 @@
 //! connection's buffer.
 
 use super::current;
-use super::run::{Item, Operation, number};
+use super::run::{Item, Operation, log, number};
 use super::socket::{Connection, Shared, complain, failed, reason};
+use crate::log::error::Level;
 use crate::request::body;
 use ::lua::Fault;
 use memchr::memmem;
@@ -118,6 +119,7 @@ async fn read(shared: Shared, wanted: Wanted) -> Vec<Item> {
     let timer = Timer::new();
     let timeout = shared.borrow().timeouts[2];
     timer.set(timeout);
+    log(Level::Debug, format_args!("lua tcp socket read timeout: {}", timeout.as_millis()));
     if shared.borrow().body.is_some() {
         let _ = current::request(|r| {
             body::arm(r, timeout);

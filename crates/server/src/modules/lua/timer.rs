@@ -36,6 +36,13 @@ pub fn make(
     Ok(None)
 }
 
+/// What OpenResty says at debug.
+fn debug(text: &str) {
+    if crate::log::error::default_enabled(Level::Debug) {
+        crate::log::process_line(Level::Debug, format_args!("{text}"));
+    }
+}
+
 /// Among those that wait, as long as it does.
 struct Pending(Rc<Machine>);
 
@@ -108,13 +115,22 @@ async fn live(
         };
         let most = machine.timer_limits().1;
         if machine.running.get() as u64 >= most {
-            crate::log::process_line(Level::Alert, format_args!("{most} lua_max_running_timers are not enough"));
+            let info = function.info();
+            let (source, line) = (info.source.unwrap_or_default(), info.line_defined.unwrap_or(0));
+            crate::log::process_line(
+                Level::Alert,
+                format_args!(
+                    "lua failed to run timer with function defined at {source}:{line}: {most} lua_max_running_timers are not enough"
+                ),
+            );
         } else {
             machine.running.set(machine.running.get() + 1);
             let _running = Running(machine.clone());
+            debug("lua ngx.timer expired");
             let mut values = arguments.clone();
             values.push_front(Value::Boolean(premature));
             run::run(None, &machine, &function, values, Phase::Timer).await;
+            debug("http lua close fake http connection");
         }
         if !repeated || premature {
             break;

@@ -90,7 +90,10 @@ fn send(r: &mut Request, bytes: &[u8]) -> Tried {
         r.ctx.lua.get_or_insert_default().held.get_or_insert_default().extend_from_slice(bytes);
         return done();
     }
-    if !r.header_sent && send_head(r).is_err() {
+    if !r.header_sent
+        && let Err(verdict) = send_head(r)
+    {
+        r.ctx.lua.get_or_insert_default().failed = Some(verdict);
         return refused("nginx output filter error");
     }
     if r.header_only {
@@ -144,6 +147,9 @@ fn exit(status: &Value) -> Result<bool, Fault> {
         Value::Nil => 0,
         value => number_of(value).ok_or_else(|| bad_argument(1, "exit", "number expected"))? as i64,
     };
+    if matches!(status, -2 | -4) {
+        return Err(Fault("bad argument to 'ngx.exit': does not accept NGX_AGAIN or NGX_DONE".to_owned()));
+    }
     let phase = phase();
     if phase == Phase::Timer {
         return Ok(true);
@@ -154,7 +160,11 @@ fn exit(status: &Value) -> Result<bool, Fault> {
             Ok(false)
         }),
         _ => request_in(ANSWERING, |r| {
-            if r.header_sent && status >= 300 && i64::from(r.headers_out.status) != status {
+            if r.header_sent
+                && status >= 300
+                && !matches!(status, 408 | 444 | 499)
+                && i64::from(r.headers_out.status) != status
+            {
                 let sent = r.headers_out.status;
                 log_error!(
                     r,

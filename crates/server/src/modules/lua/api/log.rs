@@ -61,8 +61,8 @@ fn write(lua: &Lua, mut values: MultiValue) -> Result<(), Fault> {
             Value::Table(table) if table.metatable().is_some_and(|m| m.contains_key("__tostring").unwrap_or(false)) => {
                 text.extend_from_slice(value.to_string().unwrap_or_default().as_bytes());
             }
-            Value::Table(_) => return Err(bad_argument(at + 2, "log", "expected table to have __tostring metamethod")),
-            value => write_piece(value, at + 2, "log", &mut text)?,
+            Value::Table(_) => return Err(bad_argument(at + 1, "log", "expected table to have __tostring metamethod")),
+            value => write_piece(value, at + 1, "log", &mut text)?,
         }
     }
     text.truncate(MAX_MESSAGE);

@@ -3,7 +3,7 @@
 use super::super::current::{OF_REQUEST, request, request_in};
 use super::request::set_header;
 use crate::request::Request;
-use crate::request::body::Stored;
+use crate::request::body::{BodyFile, Stored};
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, args_table, bytes_of, made_text};
 use ::lua::text::MAX_ARGS;
@@ -14,7 +14,9 @@ use std::rc::Rc;
 pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     // False: it has to be waited for.
     add_function(lua, raw, "req_body_is_read", |_, ()| {
-        request_in(super::super::current::ANSWERING, |r| Ok(r.body.stored.is_some() || !r.is_main()))
+        request_in(super::super::current::ANSWERING, |r| {
+            Ok(r.body.stored.is_some() || r.body.is_discarded() || !r.is_main())
+        })
     })?;
     add_function(lua, raw, "req_body_data", |lua, ()| {
         request_in(OF_REQUEST, |r| match &r.body.stored {
@@ -48,12 +50,15 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             Ok(())
         })
     })?;
+    add_function(lua, raw, "req_set_body_file", |_, (path, clean): (Value, Option<bool>)| {
+        let path = bytes_of(&path, 1, "set_body_file")?;
+        request(|r| set_body_file(r, &path, clean == Some(true)))
+    })?;
     add_function(lua, raw, "req_discard_body", |_, ()| {
         request(|r| {
             if crate::request::body::discard_arrived(r).is_err() {
                 r.keepalive = false;
             }
-            r.body.stored.get_or_insert_default();
             Ok(())
         })
     })?;
@@ -74,6 +79,23 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             Ok((Value::Table(table), more.then_some("truncated")))
         })
     })
+}
+
+/// Gives the request a file for its body; `clean`: which is removed with the request.
+fn set_body_file(r: &mut Request, path: &[u8], clean: bool) -> Result<(), Fault> {
+    use std::os::unix::ffi::OsStrExt;
+    let path = r.shot.prefix.join(std::ffi::OsStr::from_bytes(path));
+    let opened = std::fs::File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
+    let (len, file) = opened.map_err(|e| {
+        let text = crate::log::os_error(&e);
+        Fault(format!("open() \"{}\" failed ({text})", path.display()))
+    })?;
+    r.headers_in.content_length = Some(len);
+    r.headers_in.chunked = false;
+    set_header(r, b"Content-Length", &[len.to_string().into_bytes()]);
+    let file = BodyFile { fd: Rc::new(file.into()), path, remove: clean };
+    r.body.stored = Some(Rc::new(Stored { memory: Vec::new(), file: Some(file), len }));
+    Ok(())
 }
 
 /// Gives the request another body.
