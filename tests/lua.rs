@@ -269,7 +269,7 @@ fn what_waits_lets_others_go_on() {
         r##"location = /sleep { content_by_lua_block { ngx.sleep(0.3) ngx.say("slept") } }
            location = /now { content_by_lua_block { ngx.say("now") } }
            location = /threads { content_by_lua_block {
-             local function f(n) ngx.sleep(n / 100) ngx.print(n, " ") return n * 2, "x" end
+             local function f(n) ngx.sleep(n / 10) ngx.print(n, " ") return n * 2, "x" end
              local a, b = ngx.thread.spawn(f, 3), ngx.thread.spawn(f, 1)
              ngx.say(ngx.thread.wait(a, b)) ngx.say(ngx.thread.wait(a))
              local c = ngx.thread.spawn(function() ngx.sleep(10) end)

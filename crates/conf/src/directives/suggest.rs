@@ -145,6 +145,7 @@ mod tests {
             "ngx_cache_purge",
             "ngx_http_fancyindex_module",
             "ngx_http_dav_ext_module",
+            "nchan",
         ];
         for known in all().filter(|known| !known.nginx && !here.contains(&known.module)) {
             assert!(INSTEAD.iter().any(|(module, ..)| *module == known.module), "{}", known.module);
