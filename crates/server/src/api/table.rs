@@ -228,6 +228,13 @@ pub static ENDPOINTS: &[Endpoint] = &[
         None,
     ),
     one("/ironweir/threads", "worker threads: work, wait, delay of the loop", &own::THREADS, own::threads, None),
+    one(
+        "/ironweir/modsecurity",
+        "what ModSecurity's rules have found",
+        &own::MODSECURITY,
+        own::modsecurity,
+        Some(own::reset_modsecurity),
+    ),
     one("/openapi.json", "this table", &openapi::DOCUMENT, openapi::show, None),
 ];
 
