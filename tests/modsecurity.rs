@@ -1,7 +1,7 @@
 //! `modsecurity`: requests and answers judged by rules, in each phase and by each protocol. With the OWASP Core Rule Set where
 //! `.ci/setup peers` has fetched it.
 
-use crate::harness::{Backend, Reply, Response, Server, Site, curl, has_tools};
+use crate::harness::{Backend, Reply, Response, Server, Site, blunt, curl, has_tools};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 
@@ -153,6 +153,7 @@ fn an_answer_is_held_until_its_body_is_judged() {
             .into(),
         )
     });
+    let cut = blunt(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 100\r\n\r\nhalf");
     let server = site(
         "SecResponseBodyLimit 100000
          SecResponseBodyLimitAction ProcessPartial
@@ -162,9 +163,11 @@ fn an_answer_is_held_until_its_body_is_judged() {
          location /direct { proxy_pass http://127.0.0.1:@BACKEND@; proxy_buffering off; }
          location /reject { proxy_pass http://127.0.0.1:@BACKEND@; modsecurity_rules \"SecResponseBodyLimitAction Reject\"; }
          location /file { alias @DIR@/html/; }
-         location = /empty { return 204; }",
+         location = /empty { return 204; }
+         location = /cut { proxy_pass http://127.0.0.1:@CUT@; }",
     )
     .set("BACKEND", backend.port)
+    .set("CUT", cut)
     .file("html/large", &large)
     .file("html/none", "")
     .file("html/secret", format!("{}secret", &large[..80_000]))
@@ -177,7 +180,8 @@ fn an_answer_is_held_until_its_body_is_judged() {
         let refused = client.get(&format!("{way}/late"));
         assert_eq!((refused.status, refused.text().contains("012345")), (403, false));
     }
-    assert_eq!(client.get("/reject/long").status, 500);
+    assert_eq!(client.get("/cut").status, 502, "what could not be judged to its end");
+    assert_eq!(server.get("/reject/long").status, 500);
     let mut client = server.connect();
     assert_eq!(client.get("/reject/short").text(), "short");
     assert_eq!(client.get("/file/large").text(), large);
