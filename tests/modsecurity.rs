@@ -1,7 +1,7 @@
 //! `modsecurity`: requests and answers judged by rules, in each phase and by each protocol. With the OWASP Core Rule Set where
 //! `.ci/setup peers` has fetched it.
 
-use crate::harness::{Backend, Reply, Response, Server, Site, curl, has_tools};
+use crate::harness::{Backend, Reply, Response, Server, Site, blunt, curl, has_tools};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
 
@@ -110,6 +110,9 @@ fn bodies_of_requests_are_judged() {
     assert_eq!(status("/", form, &format!("a={}&b=evil", "x".repeat(9_000))), 403);
     assert_eq!(status("/", form, &format!("a={}&b=good", "x".repeat(9_000))), 200);
     assert_eq!(status("/", form, &format!("a={}", "x".repeat(20_000))), 413);
+    // Not waited for.
+    let announced = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Type: {form}\r\nContent-Length: 20001\r\n\r\n");
+    assert_eq!(server.connect().send(announced).response().status, 413);
     assert_eq!(status("/", "application/json", r#"{"a": [{"b": "evil"}]}"#), 403);
     assert_eq!(status("/", "application/json", r#"{"a": [{"b": "good"}]}"#), 200);
     let part = |file: &str, text: &str| {
@@ -150,18 +153,21 @@ fn an_answer_is_held_until_its_body_is_judged() {
             .into(),
         )
     });
+    let cut = blunt(b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 100\r\n\r\nhalf");
     let server = site(
         "SecResponseBodyLimit 100000
          SecResponseBodyLimitAction ProcessPartial
          SecRule RESPONSE_BODY \"@contains secret\" \"id:1,phase:4,deny,status:403\"",
-        "gzip on; gzip_types *;
+        "gzip on; gzip_types *; http2 on;
          location / { proxy_pass http://127.0.0.1:@BACKEND@; }
          location /direct { proxy_pass http://127.0.0.1:@BACKEND@; proxy_buffering off; }
          location /reject { proxy_pass http://127.0.0.1:@BACKEND@; modsecurity_rules \"SecResponseBodyLimitAction Reject\"; }
          location /file { alias @DIR@/html/; }
-         location = /empty { return 204; }",
+         location = /empty { return 204; }
+         location = /cut { proxy_pass http://127.0.0.1:@CUT@; }",
     )
     .set("BACKEND", backend.port)
+    .set("CUT", cut)
     .file("html/large", &large)
     .file("html/none", "")
     .file("html/secret", format!("{}secret", &large[..80_000]))
@@ -174,7 +180,8 @@ fn an_answer_is_held_until_its_body_is_judged() {
         let refused = client.get(&format!("{way}/late"));
         assert_eq!((refused.status, refused.text().contains("012345")), (403, false));
     }
-    assert_eq!(client.get("/reject/long").status, 500);
+    assert_eq!(client.get("/cut").status, 502, "what could not be judged to its end");
+    assert_eq!(server.get("/reject/long").status, 500);
     let mut client = server.connect();
     assert_eq!(client.get("/reject/short").text(), "short");
     assert_eq!(client.get("/file/large").text(), large);
@@ -189,6 +196,16 @@ fn an_answer_is_held_until_its_body_is_judged() {
     assert_eq!((packed.status, packed.header("Content-Encoding")), (200, Some("gzip")));
     assert!(packed.body.len() < 10_000 && packed.body.starts_with(b"\x1f\x8b"));
     assert_eq!(client.get("/short").text(), "short");
+    if has_tools() {
+        let ask = |target: &str| {
+            let url = format!("http://127.0.0.1:{}{target}", server.port);
+            curl(&["--http2-prior-knowledge", "--write-out", " %{http_code} %{http_version}", &url])
+        };
+        assert_eq!(ask("/short"), "short 200 2");
+        assert_eq!(ask("/long"), format!("{large} 200 2"));
+        let refused = ask("/late");
+        assert!(refused.contains("403 Forbidden") && refused.ends_with(" 403 2"), "{refused}");
+    }
 }
 
 #[test]
@@ -348,6 +365,30 @@ fn requests_inside_are_not_judged_and_redirects_once() {
     assert_eq!(server.get("/asked").status, 200);
     server.wait_for("logs/error.log", "/asked");
     assert_eq!(server.error_log().matches("[msg \"seen\"]").count(), 4);
+}
+
+#[test]
+fn what_rules_found_is_counted() {
+    let server = site(
+        "SecRule ARGS \"@contains one\" \"id:11,phase:1,pass,log\"
+         SecRule ARGS \"@contains two\" \"id:12,phase:1,deny\"
+         SecAuditEngine On",
+        "location / { } location /api { modsecurity off; api; } location = /metrics { modsecurity off; prometheus; }",
+    )
+    .file("html/index.html", "x")
+    .start();
+    for target in ["/", "/?a=one", "/?a=two", "/?a=one+two"] {
+        server.get(target);
+    }
+    let said = server.get("/api/9/ironweir/modsecurity").text();
+    let found: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    let expected =
+        serde_json::json!({"judged": 4, "matched": 3, "refused": 2, "given_up": 0, "rules": {"11": 2, "12": 2}});
+    assert_eq!(found, expected);
+    let metrics = server.get("/metrics").text();
+    for line in ["ironweir_modsecurity_refused_total 2", "ironweir_modsecurity_rule_matches_total{rule=\"11\"} 2"] {
+        assert!(metrics.contains(line), "{metrics}");
+    }
 }
 
 // The Core Rule Set.

@@ -10,7 +10,7 @@ use crate::config::Plane;
 use crate::settings::SocketKind;
 use crate::snapshot::Snapshot;
 use crate::status::latency::{self, Histogram};
-use crate::status::{listeners, requests, slot, spent, turns};
+use crate::status::{listeners, requests, rules, slot, spent, turns};
 use crate::tls::expiry::{self, Held};
 use crate::worker::counters;
 use doctor::why::Watch;
@@ -54,6 +54,27 @@ pub fn latency(_: &Context) -> Result<Value, Failure> {
 /// `DELETE /ironweir/latency`
 pub fn reset_latency(_: &Snapshot) {
     latency::REQUESTS_MS.reset(&[]);
+}
+
+/// `/ironweir/modsecurity`
+pub static MODSECURITY: Schema = Schema::Object(&[
+    number("judged"),
+    number("matched"),
+    number("refused"),
+    number("given_up"),
+    field("rules", Schema::Map(&Schema::Number)),
+]);
+
+/// What rules have found, and how often each that is logged has matched.
+pub fn modsecurity(_: &Context) -> Result<Value, Failure> {
+    let rules::Totals { judged, matched, refused, given_up } = rules::totals();
+    let each: Map<_, _> = rules::matches().into_iter().map(|(id, n)| (id.to_string(), json!(n))).collect();
+    Ok(json!({"judged": judged, "matched": matched, "refused": refused, "given_up": given_up, "rules": each}))
+}
+
+/// `DELETE /ironweir/modsecurity`
+pub fn reset_modsecurity(_: &Snapshot) {
+    rules::reset();
 }
 
 const STATES: Schema = Schema::Object(&[number("reading"), number("writing"), number("idle")]);

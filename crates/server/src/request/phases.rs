@@ -1,6 +1,7 @@
 //! nginx's phases in their order: post-read, server-rewrite, find-config, rewrite, preaccess, access, precontent, content.
 //! Who stands in each is written in `modules`. Handlers that need not wait are plain functions.
 
+use super::respond::Refused;
 use super::route::Found;
 use super::{Request, filter, finish, headers::KnownHeader as K, include, pending};
 use crate::config::complex::Complex;
@@ -190,10 +191,9 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
                     Err(verdict) => verdict,
                 },
                 None if modules::slice::is_open(r) => Box::pin(modules::slice::drive(r)).await,
-                None => {
-                    r.release_head();
-                    return;
-                }
+                // The rest of a body that was to be judged never came.
+                None if r.head_held => r.instead(Refused { status: 502, location: None }),
+                None => return,
             },
             Verdict::Broken => {
                 r.aborted = true;

@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod peers;
 pub mod processes;
 pub mod requests;
+pub mod rules;
 pub mod skew;
 pub mod slot;
 pub mod spent;

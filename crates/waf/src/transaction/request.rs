@@ -126,6 +126,24 @@ impl Transaction {
         self.switches.request_body && !self.is_over()
     }
 
+    /// What the head says of the body's length, where it says something: one that is longer than allowed need not be waited for.
+    pub fn request_body_length(&mut self, length: u64) -> Option<Intervention> {
+        if !self.wants_request_body() || length <= self.switches.request_body_limit as u64 {
+            return None;
+        }
+        self.too_long();
+        self.intervention.clone()
+    }
+
+    fn too_long(&mut self) {
+        self.set_text(Single::InboundDataError, b"1");
+        self.refuse(
+            413,
+            self.rules.settings.request_body_action,
+            "the request body is longer than SecRequestBodyLimit",
+        );
+    }
+
     /// Step 4: a piece of the request's body. Returns an intervention as soon as it is longer than allowed.
     pub fn request_body(&mut self, piece: &[u8]) -> Option<Intervention> {
         if !self.wants_request_body() {
@@ -136,12 +154,7 @@ impl Transaction {
         if piece.len() <= room {
             return None;
         }
-        self.set_text(Single::InboundDataError, b"1");
-        self.refuse(
-            413,
-            self.rules.settings.request_body_action,
-            "the request body is longer than SecRequestBodyLimit",
-        );
+        self.too_long();
         self.intervention.clone()
     }
 

@@ -209,14 +209,15 @@ fn load(build: &mut Build<'_>, levels: Vec<Vec<Placed>>) -> Option<Arc<RuleSet>>
             return None;
         }
     };
-    for note in rules.notes() {
-        let note = shown(note, &levels, conf::Level::Notice);
-        let notes = &mut build.main.modsecurity.notes;
-        if !notes.iter().any(|n| n.message == note.message) {
-            notes.push(note);
-        }
+    for found in rules.notes() {
+        note(build, shown(found, &levels, conf::Level::Notice));
     }
     let audited = rules.settings().audit != AuditEngine::Off;
+    if audited && rules.settings().audit_file.is_none() {
+        let span = levels.last().and_then(|level| level.first()).and_then(|placed| placed.span);
+        let text = "\"SecAuditEngine\" is on, but no \"SecAuditLog\" says where the audit log is: nothing is written";
+        note(build, Problem::new(conf::Level::Notice, span, text));
+    }
     let audit = rules.settings().audit_file.as_deref().filter(|_| audited).map(|path| {
         let path = build.full_path(path.as_bytes());
         lines::number_of(&mut build.main.log.files, path)
@@ -242,6 +243,14 @@ fn shown(problem: &waf::Problem, levels: &[Vec<Placed>], severity: conf::Level) 
     // The directive that led there gives it its turn among others.
     let span = levels.last().and_then(|level| level.first()).and_then(|placed| placed.span);
     Problem::new(severity, span, problem.to_string()).placeless()
+}
+
+/// Says what has no effect, once.
+fn note(build: &mut Build<'_>, note: Problem) {
+    let notes = &mut build.main.modsecurity.notes;
+    if !notes.iter().any(|n| n.message == note.message) {
+        notes.push(note);
+    }
 }
 
 /// Notes a problem once: a level inside has the texts of those around it.

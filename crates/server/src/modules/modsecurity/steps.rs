@@ -21,6 +21,7 @@ use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::respond::{Filtered, HeaderFilter, Refused};
 use crate::request::{Method, Request, Text, body};
 use crate::snapshot::Shot;
+use crate::status::rules;
 use runtime::clock;
 use std::cell::Cell;
 use std::io;
@@ -168,6 +169,15 @@ fn wants_body(r: &Request) -> bool {
 
 fn read_body(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move {
+        if let Some(length) = r.headers_in.content_length
+            && let Some(mut watch) = r.ctx.modsecurity.take()
+        {
+            let refused = watch.transaction.request_body_length(length);
+            let verdict = settle(r, watch, refused);
+            if verdict != Verdict::Decline {
+                return verdict;
+            }
+        }
         let stored = match body::read_all(r).await {
             Ok(stored) => stored,
             Err(e) => return e.into(),
@@ -347,6 +357,9 @@ pub fn logger(r: &mut Request) {
     let Some(mut watch) = r.ctx.modsecurity.take() else { return };
     watch.transaction.logging(variables::status(r));
     report(r, &mut watch, None);
+    let t = &watch.transaction;
+    let seen = rules::Seen { refused: t.intervention().is_some(), given_up: t.fault().is_some() };
+    rules::count(seen, t.matches().iter().filter(|m| m.log).map(|m| m.id));
     let shot = r.shot.clone();
     if let Some(file) = watch.set.audit.filter(|_| watch.transaction.is_audited()) {
         let mut bytes = shot.lines.take(file);

@@ -11,13 +11,16 @@ use crate::status::limits::Event;
 use crate::status::requests::{self, Totals};
 use crate::status::ssl::{self, Event as Handshake};
 use crate::status::zones::{self, Kind};
-use crate::status::{listeners, processes, slot, turns};
+use crate::status::{listeners, processes, rules, slot, turns};
 use crate::tls::expiry::{self, Held, Ordered};
 use crate::worker::counters;
 use std::fmt::{Display, Write};
 
 /// Upper bounds of the histogram of all requests, ms.
 const REQUEST_BOUNDS_MS: [u64; 13] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000];
+
+/// Rules that are shown each for itself: those that matched most.
+const SHOWN_RULES: usize = 100;
 
 /// A page under way. Samples of one metric stand together, below what is said of it.
 struct Page {
@@ -111,6 +114,7 @@ pub fn page(snapshot: &Snapshot) -> String {
     certificates(&mut page, snapshot);
     caches(&mut page, snapshot);
     limits(&mut page, snapshot);
+    judged(&mut page);
     upstreams::add(&mut page, snapshot, "upstream_server");
     if let Some(stream) = &snapshot.stream {
         upstreams::add(&mut page, stream, "stream_upstream_server");
@@ -156,6 +160,23 @@ fn general(page: &mut Page, snapshot: &Snapshot) {
     page.metric(name, "histogram", "From the first byte of a head to the last of its answer, by the clock of turns.");
     let counts = by_bounds(&Histogram::read(&latency::REQUESTS_MS.sums()));
     page.buckets(name, &[], &REQUEST_BOUNDS_MS, &counts, None);
+}
+
+/// What `modsecurity` has found, once there was anything to judge.
+fn judged(page: &mut Page) {
+    let all = rules::totals();
+    if all.judged == 0 {
+        return;
+    }
+    page.one("ironweir_modsecurity_judged_total", "counter", "Requests under rules.", all.judged);
+    page.one("ironweir_modsecurity_matched_total", "counter", "Requests that some rule spoke of.", all.matched);
+    page.one("ironweir_modsecurity_refused_total", "counter", "Requests that were refused.", all.refused);
+    page.one("ironweir_modsecurity_given_up_total", "counter", "Requests that cost too much to judge.", all.given_up);
+    let each = rules::matches();
+    let name = "ironweir_modsecurity_rule_matches_total";
+    page.each((name, "counter", "Matches by the rule's id."), &each[..each.len().min(SHOWN_RULES)], |(id, n)| {
+        Some((vec![("rule", id.to_string())], *n))
+    });
 }
 
 /// The counts between the bounds, and above the last.
