@@ -16,7 +16,7 @@ mod tls;
 
 pub use agents::{Agent, agents, agents_by};
 pub use backend::{Backend, Reply, blunt};
-pub use beside::{Beside, program};
+pub use beside::{Beside, compare_with_nginx, program};
 pub use client::{Client, Response, find};
 pub use dns::Dns;
 pub use folder::{Folder, Port};

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 pub use contexts::Contexts;
-pub use suggest::nearest;
+pub use suggest::{nearest, refusal};
 
 use crate::diagnostic::Problem;
 use crate::tree::{Body, Node};

@@ -6,7 +6,7 @@
 use crate::command::{finish, print};
 use crate::options::{Options, REDLINE};
 use crate::text::{microseconds, number};
-use api_client::{Client, URL};
+use api_client::{Client, Trust, URL};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -211,7 +211,7 @@ fn run(o: &Options, version: &str) -> Result<u8, String> {
         return Ok(0);
     }
     let url = o.value("api").unwrap_or(URL);
-    let client = Client::new(url)?;
+    let client = Client::new(url, &Trust::System, None)?;
     let name = o.value("upstream").ok_or("--upstream NAME is required")?;
     let group = Group::new(&client, name);
     if o.has("guard") {

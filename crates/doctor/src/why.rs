@@ -8,7 +8,7 @@ use crate::options::{Options, WHY};
 use crate::serving::{Ask, Look, Serving};
 use crate::text::{self, microseconds, number};
 use crate::{command, rules};
-use api_client::{Client, URL};
+use api_client::{Client, Failure, Trust, URL};
 use machine::counters::Moving;
 use machine::processes::Process;
 use serde::Serialize;
@@ -35,18 +35,27 @@ pub struct Answer {
 const ORDER: [&str; 8] = ["head", "body", "own", "queue", "connect", "first_byte", "answer", "client"];
 
 /// Findings that say nothing about now.
-const NOT_NOW: [&str; 6] =
-    ["configuration", "backlog-cut", "no-keepalive", "no-pool", "deprecated", "ports-unreserved"];
+const NOT_NOW: [&str; 7] =
+    ["configuration", "backlog-cut", "backlog-short", "no-keepalive", "no-pool", "deprecated", "ports-unreserved"];
 
 /// Judges facts.
 pub fn judge(facts: &Facts) -> Answer {
     let now = |f: &Finding| f.weight != Weight::Note && !NOT_NOW.contains(&f.id) && !f.id.starts_with("kernel-");
-    let mut findings: Vec<Finding> = rules::judge(facts).into_iter().filter(now).collect();
-    findings.sort_by_key(|f| (rank(f.id), f.weight));
+    let all = rules::judge(facts);
+    let mut findings: Vec<Finding> = all.iter().filter(|f| now(f)).cloned().collect();
+    let is_short = all.iter().any(|f| f.id == "backlog-short");
+    findings.sort_by_key(|f| {
+        (if is_short && f.id.starts_with("accept-queue") { SHORT_BACKLOG } else { rank(f.id) }, f.weight)
+    });
     let headroom = headroom(facts);
     let mut findings = findings.into_iter();
     let finding = findings.next();
-    let mut sentence = finding.as_ref().map_or_else(|| "Nothing is in the way.".to_owned(), |f| f.what.clone());
+    let nothing = if facts.serving.is_some() {
+        "Nothing is in the way."
+    } else {
+        "The server does not say what it does, and nothing else is wrong with this machine."
+    };
+    let mut sentence = finding.as_ref().map_or_else(|| nothing.to_owned(), |f| f.what.clone());
     if let Some(s) = &facts.serving {
         let rate = if s.answers < 10.0 { format!("{:.1}", s.answers) } else { number(s.answers.round() as u64) };
         let _ = write!(sentence, " It answers {rate} requests/s");
@@ -77,20 +86,15 @@ fn round(n: f64) -> u64 {
     ((n / unit).round() * unit) as u64
 }
 
+/// A queue that overflows since it is short is a cause; another one overflows since somebody does not take from it.
+const SHORT_BACKLOG: usize = 1;
+
 /// What causes others comes before what follows from it: a stopped thread fills queues, a full queue makes clients slow.
 fn rank(id: &str) -> usize {
-    const CAUSES: [&[&str]; 5] = [
+    const CAUSES: [&[&str]; 6] = [
         &["server-stopped", "thread-stuck", "memory", "tcp-memory", "file-max", "descriptors", "conntrack-full"],
-        &[
-            "local-ports-used-up",
-            "port-taken",
-            "cpu-limit",
-            "one-cpu",
-            "log-write",
-            "disk",
-            "interface-full",
-            "syn-queue-full",
-        ],
+        &["local-ports-used-up", "port-taken", "cpu-limit", "log-write", "disk", "interface-full"],
+        &["one-cpu", "syn-queue-full"],
         &[
             "workers-starved",
             "handshakes",
@@ -174,12 +178,22 @@ fn run(o: &Options, version: &str) -> Result<u8, String> {
 
 /// This machine, the server that an API belongs to, and its configuration where that can be found.
 fn read(url: &str, pause: Duration) -> Result<Facts, String> {
-    let client = Client::new(url)?;
-    let before = Look::over(&client)?;
+    let client = Client::new(url, &Trust::System, None)?.with_patience(PATIENCE);
+    let before = Look::over(&client);
     let mut facts = Facts::read(pause.max(Duration::from_millis(100)), None)?;
-    facts.serving = Some(Serving::between(&before, &Look::over(&client)?));
+    match before.and_then(|before| Ok(Serving::between(&before, &Look::over(&client)?))) {
+        Ok(serving) => facts.serving = Some(serving),
+        // A server that has a fault may not be able to say so; the machine tells of it all the same.
+        Err(Failure::Silent(text)) => {
+            facts.machine.missing.insert(0, format!("what the server says of itself: {text}"))
+        }
+        Err(Failure::Other(text)) => return Err(text),
+    }
     Ok(facts)
 }
+
+/// How long the server may take for each answer: what is in its way may be in ours.
+const PATIENCE: Duration = Duration::from_millis(700);
 
 /// For people.
 fn shown(answer: &Answer, missing: &[String]) -> String {

@@ -3,6 +3,7 @@
 mod allocator;
 mod cli;
 mod demo;
+mod demo_backends;
 mod pages;
 
 use conf::{Level, Problem, Source};

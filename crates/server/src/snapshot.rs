@@ -41,6 +41,8 @@ pub struct ServerConf {
     pub acme: Option<crate::modules::acme::Wanted>,
     /// `status_zone`
     pub zone: Option<Arc<crate::status::zones::Zone>>,
+    /// `tunnel_pass` stands in it: CONNECT is let in.
+    pub allow_connect: bool,
 }
 
 /// A server block.
@@ -256,6 +258,10 @@ pub struct Shot {
     pub lines: Lines,
     /// What `open_file_cache` keeps.
     pub files: RefCell<crate::files::cache::Caches>,
+    /// Used transactions of `modsecurity`, to be used again.
+    pub judges: RefCell<Vec<Box<waf::Transaction>>>,
+    /// LuaJIT, once there is a program to run.
+    pub lua: crate::modules::lua::machine::Made,
     /// The view of `stream {}`.
     pub stream: Option<Rc<Shot>>,
     /// What `stream {}` is a part of: it is in use as long as a session of its is.
@@ -277,8 +283,18 @@ impl Shot {
     }
 
     fn part(snapshot: Arc<Snapshot>, stream: Option<Rc<Shot>>, whole: Option<Arc<Snapshot>>) -> Shot {
-        let (scratch, lines, files) = Default::default();
-        Shot { snapshot, scratch, lines, files, stream, whole }
+        let (scratch, lines, files, judges, lua) = Default::default();
+        Shot { snapshot, scratch, lines, files, judges, lua, stream, whole }
+    }
+
+    /// A thread begins to serve under it.
+    pub fn begin(self: &Rc<Shot>) {
+        crate::modules::lua::start(self);
+    }
+
+    /// A thread serves nothing new under it.
+    pub fn leave(&self) {
+        crate::modules::lua::leave(self);
     }
 
     /// The generation of the configuration that this is a view of.

@@ -10,45 +10,61 @@ const SHORT: usize = 6;
 /// Longer words are no directives.
 const LONGEST: usize = 64;
 
-/// Modules of others that nothing here takes the place of, by the name in the table; and what serves instead.
+/// Modules of others that nothing here takes the place of, by the name in the table; and what serves instead, or nothing where the
+/// module is here in part.
 const INSTEAD: &[(&str, &str, &str)] = &[
-    ("ngx_http_lua_module", "the Lua module (OpenResty)", "map, rewrite, auth_request and a backend of your own"),
+    ("ngx_http_lua_module", "the Lua module (OpenResty)", ""),
     ("ngx_stream_lua_module", "the Lua module for stream (OpenResty)", "map, ssl_preread and a backend of your own"),
     ("ngx_http_js_module", "njs", "map, auth_request, sub_filter and a backend of your own"),
     ("ngx_stream_js_module", "njs for stream", "map and ssl_preread"),
-    ("ngx_brotli", "the Brotli module", "gzip and gzip_static"),
-    ("ngx_zstd", "the Zstandard module", "gzip and gzip_static"),
-    ("ngx_headers_more_module", "the headers-more module", "add_header, proxy_hide_header and proxy_set_header"),
-    ("ngx_http_geoip2_module", "the GeoIP2 module", "geo, with ranges or networks in an included file"),
-    ("ngx_stream_geoip2_module", "the GeoIP2 module for stream", "geo, with ranges or networks in an included file"),
     (
         "ngx_http_modsecurity_module",
         "ModSecurity",
         "a firewall of its own before or behind, limit_req and auth_request",
     ),
-    ("ngx_http_echo_module", "the echo module", "return"),
-    ("ngx_http_set_misc_module", "the set-misc module", "set and map"),
     ("ngx_http_array_var_module", "the array-var module", "map"),
     ("ngx_http_encrypted_session_module", "the encrypted-session module", "secure_link and userid"),
-    (
-        "ngx_http_fancyindex_module",
-        "the fancyindex module",
-        "autoindex, with autoindex_format json and a page of your own",
-    ),
-    ("ngx_http_subs_filter_module", "the substitutions module", "sub_filter, which may stand several times"),
     ("ngx_http_upload_progress_module", "the upload-progress module", "the API's counters (api)"),
-    ("ngx_cache_purge", "the cache-purge module", "proxy_cache_bypass, which fetches anew"),
     ("nginx_module_vts", "the traffic-status module", "status_zone, api, prometheus and dashboard"),
-    ("nchan", "nchan", "a backend of its own, reached by proxy_pass with proxy_buffering off"),
+    (
+        "nchan_redis",
+        "nchan's storage in Redis",
+        "channels in the memory of one server, which its nchan_ directives have without it",
+    ),
+    ("nchan_rest", "a part of nchan", "what docs/push.md names"),
     ("nginx_plus", "NGINX Plus", "what docs/api.md and docs/health.md name"),
     ("tengine", "Tengine", "health_check, least_conn, sticky and resolve"),
 ];
+
+/// Modules of nginx that are not built in on purpose, and why.
+const REFUSED: &[(&str, &str)] = &[
+    (
+        "ngx_http_perl_module",
+        "no interpreter of Perl is built in: it would block a thread of all connections; map, njs or a FastCGI program serve instead",
+    ),
+    (
+        "ngx_http_xslt_filter_module",
+        "no XSLT is built in: libxml2 and libxslt would parse what upstreams send inside the server; transform it in the application",
+    ),
+    ("ngx_http_geoip_module", "MaxMind's databases of this format ended in 2022; geoip2 reads those that followed"),
+    ("ngx_stream_geoip_module", "MaxMind's databases of this format ended in 2022; geoip2 reads those that followed"),
+];
+
+/// Why a directive of nginx's is not built in, where that is meant to stay so.
+pub fn refusal(name: &str) -> Option<&'static str> {
+    let modules = lookup(name.as_bytes()).iter().map(|known| known.module);
+    let mut reasons = modules.filter_map(|module| REFUSED.iter().find(|(refused, _)| *refused == module));
+    reasons.next().map(|(_, reason)| *reason)
+}
 
 /// A sentence about a directive that is unknown in `current`; none if nothing is near.
 pub(super) fn help(name: &str, current: Contexts, accepts: Accepts<'_>) -> Option<String> {
     if let Some(other) = lookup(name.as_bytes()).iter().find(|known| !known.nginx)
         && let Some((_, product, instead)) = INSTEAD.iter().find(|(module, ..)| *module == other.module)
     {
+        if instead.is_empty() {
+            return Some(format!("\"{name}\" belongs to {product}, of which it is a part that is not built yet"));
+        }
         return Some(format!("\"{name}\" belongs to {product}, which is not here; what serves instead: {instead}"));
     }
     let taken = all().filter(|known| known.nginx || accepts(known));
@@ -106,13 +122,30 @@ mod tests {
         assert_eq!(help("proxy_pas", Contexts::LOCATION).as_deref(), Some("did you mean \"proxy_pass\"?"));
         assert_eq!(help("worker_process", Contexts::MAIN).as_deref(), Some("did you mean \"worker_processes\"?"));
         assert_eq!(help("nonsense", Contexts::SERVER), None);
-        let lua = help("content_by_lua_block", Contexts::LOCATION).unwrap_or_default();
-        assert!(lua.contains("belongs to the Lua module") && lua.contains("auth_request"), "{lua}");
+        let lua = help("balancer_by_lua_block", Contexts::UPSTREAM).unwrap_or_default();
+        assert!(lua.contains("belongs to the Lua module") && lua.contains("not built yet"), "{lua}");
+        let lua = help("preread_by_lua_block", Contexts::STREAM).unwrap_or_default();
+        assert!(lua.contains("ssl_preread"), "{lua}");
     }
 
     #[test]
     fn every_module_of_others_has_a_sentence_or_is_here() {
-        let here = ["ironweir", "ngx_http_acme_module", "ngx_otel_module"];
+        let here = [
+            "ironweir",
+            "ngx_http_acme_module",
+            "ngx_otel_module",
+            "ngx_headers_more_module",
+            "ngx_brotli",
+            "ngx_zstd",
+            "ngx_http_geoip2_module",
+            "ngx_stream_geoip2_module",
+            "ngx_http_set_misc_module",
+            "ngx_http_echo_module",
+            "ngx_http_subs_filter_module",
+            "ngx_cache_purge",
+            "ngx_http_fancyindex_module",
+            "ngx_http_dav_ext_module",
+        ];
         for known in all().filter(|known| !known.nginx && !here.contains(&known.module)) {
             assert!(INSTEAD.iter().any(|(module, ..)| *module == known.module), "{}", known.module);
         }

@@ -66,6 +66,7 @@ fn zone_items(kind: Kind, show: fn(&Zone) -> Value) -> Vec<Item> {
         let value = show(&zone);
         Item::new(zone.name.to_string(), value, move || {
             requests::reset(&zone.counts);
+            zone.times.reset();
             zone.ssl.reset(&[]);
         })
     };

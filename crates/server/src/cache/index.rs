@@ -386,6 +386,26 @@ impl Index {
         Taken::Nothing(None)
     }
 
+    /// Forgets an entry's file; nothing if there is none. The caller unlinks it, and then says so of the grave, if there is one: there
+    /// is none while requests hold the entry.
+    pub fn purge(&self, key: &Digest) -> Option<Option<Grave>> {
+        let (hash, number) = self.place(key);
+        let mut shard = self.lock(number);
+        let index = shard.find(hash, key)?;
+        let node = &mut shard.nodes[index];
+        if node.deleting || !node.exists {
+            return None;
+        }
+        if node.count > 0 {
+            (node.exists, node.outdated) = (false, true);
+            return Some(None);
+        }
+        match self.take(&mut shard, number, index) {
+            Taken::Unlink(grave) => Some(Some(grave)),
+            Taken::Gone | Taken::Nothing(_) => Some(None),
+        }
+    }
+
     /// The file of an entry that was taken is unlinked.
     pub fn removed(&self, grave: Grave) {
         let (mut shard, index) = self.at_index(grave.slot);

@@ -18,6 +18,7 @@ pub mod keeper;
 pub mod key;
 pub mod lookup;
 pub mod path;
+pub mod purge;
 pub mod settings;
 
 use crate::snapshot::Shot;
@@ -180,6 +181,11 @@ impl CacheRef {
     /// The cache of that number.
     pub fn new(shot: Rc<Shot>, number: usize) -> CacheRef {
         CacheRef { shot, number }
+    }
+
+    /// The cache, for another thread.
+    pub fn shared(&self) -> Arc<Cache> {
+        self.shot.main.cache.caches[self.number].clone()
     }
 }
 

@@ -1,6 +1,7 @@
 //! The directives of caches, which every module with an upstream has under its own prefix (`proxy_cache`,
 //! `fastcgi_cache` ...): `cache_directives!` makes the table, [`CacheSettings`] is what a level knows.
 
+use super::purge::{self, Purge};
 use super::{Cache, Pace, open_zone, path};
 use crate::config::complex::Complex;
 use crate::config::set::{duplicate, invalid};
@@ -46,6 +47,8 @@ settings! {
         background_update: bool = false,
         /// `*_cache_revalidate`
         revalidate: bool = false,
+        /// `*_cache_rfc9111`: what RFC 9111 has beyond nginx.
+        rfc9111: bool = false,
         /// `*_cache_lock`
         lock: bool = false,
         /// `*_cache_lock_timeout`
@@ -54,6 +57,8 @@ settings! {
         lock_age: Duration = Duration::from_secs(5),
         /// `proxy_cache_convert_head`
         convert_head: bool = true,
+        /// `*_cache_purge`
+        purge: Purge = Purge::Off,
         /// `*_cache_max_range_offset`; none: any.
         max_range_offset: Option<u64> = None,
     }
@@ -134,6 +139,19 @@ pub fn cache(build: &mut Build<'_>, conf: &mut CacheSettings, stores: bool, node
 pub fn key(build: &mut Build<'_>, conf: &mut CacheSettings, node: &Node) -> Result<(), Problem> {
     let key = Complex::compile(build, &node.args[0])?;
     crate::config::set::value(&mut conf.key, node, Some(key))
+}
+
+/// `*_cache_purge`, in one of its forms. `conf` finds the level's settings.
+pub fn purge(
+    scope: &mut Scope<'_, '_>,
+    node: &Node,
+    conf: fn(&mut crate::modules::LocationConf) -> &mut CacheSettings,
+) -> Result<(), Problem> {
+    if crate::modules::cache_purge::takes(scope, node)? {
+        return Ok(());
+    }
+    let purge = purge::parse(scope, node)?;
+    crate::config::set::value(&mut conf(&mut scope.level.conf).purge, node, purge)
 }
 
 /// `*_cache_valid [status ... | any] time`
@@ -240,11 +258,13 @@ macro_rules! cache_directives {
                 set::flag(&mut s.level.conf.$($conf).+.upstream.cache.background_update, n)
             }),
             http(concat!($prefix, "_cache_revalidate"), |s, n| set::flag(&mut s.level.conf.$($conf).+.upstream.cache.revalidate, n)),
+            http(concat!($prefix, "_cache_rfc9111"), |s, n| set::flag(&mut s.level.conf.$($conf).+.upstream.cache.rfc9111, n)),
             http(concat!($prefix, "_cache_lock"), |s, n| set::flag(&mut s.level.conf.$($conf).+.upstream.cache.lock, n)),
             http(concat!($prefix, "_cache_lock_timeout"), |s, n| {
                 set::time(&mut s.level.conf.$($conf).+.upstream.cache.lock_timeout, n)
             }),
             http(concat!($prefix, "_cache_lock_age"), |s, n| set::time(&mut s.level.conf.$($conf).+.upstream.cache.lock_age, n)),
+            http(concat!($prefix, "_cache_purge"), |s, n| settings::purge(s, n, |c| &mut c.$($conf).+.upstream.cache)),
             http(concat!($prefix, "_cache_max_range_offset"), |s, n| {
                 settings::max_range_offset(&mut s.level.conf.$($conf).+.upstream.cache, n)
             }),

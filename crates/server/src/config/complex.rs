@@ -152,6 +152,24 @@ impl Complex {
         }
     }
 
+    /// The same with captures that are not the request's.
+    pub fn write_with<'c>(&self, r: &mut Request, capture: impl Fn(usize) -> &'c [u8], out: &mut Vec<u8>) {
+        let start = out.len();
+        for p in &self.parts {
+            match p {
+                Part::Text(t) => out.extend_from_slice(t),
+                Part::Capture(n) => out.extend_from_slice(capture(*n)),
+                Part::Variable(_) => {
+                    let value = p.value(r);
+                    if !r.may_grow(out.len() - start, r.get(value).len(), p) {
+                        return;
+                    }
+                    out.extend_from_slice(r.get(value));
+                }
+            }
+        }
+    }
+
     /// Appends the text as `rewrite` makes it: captures after a `?` (or all, for a redirect) are escaped when the uri they
     /// came from was. Gives where the arguments begin.
     pub fn write_rewritten(&self, r: &mut Request, escape: bool, escape_all: bool, out: &mut Vec<u8>) -> Option<usize> {

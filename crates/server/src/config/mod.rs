@@ -145,6 +145,8 @@ pub struct Build<'f> {
     pub prefix: PathBuf,
     /// The directory of the main configuration file.
     pub conf_prefix: PathBuf,
+    /// The files that were read, by the numbers that places have.
+    pub sources: Vec<PathBuf>,
     /// What is wrong so far.
     pub problems: Vec<Problem>,
     /// What only a look at the whole block shows, so nginx has found every mistake in its text before.
@@ -193,6 +195,7 @@ impl<'f> Build<'f> {
             files,
             prefix: prefix.to_owned(),
             conf_prefix: conf_prefix.to_owned(),
+            sources: Vec::new(),
             problems: Vec::new(),
             late: Vec::new(),
             process: ProcessSettings::default(),
@@ -274,7 +277,10 @@ impl<'f> Build<'f> {
         let name = node.name.as_str();
         match modules::find(&name, level.context) {
             Some(d) => (d.set)(&mut Scope { build: self, level }, node),
-            None => Err(node.problem(format!("\"{name}\" is not supported yet"))),
+            None => {
+                let reason = conf::refusal(&name).map(str::to_owned);
+                Err(node.problem(format!("\"{name}\" is not supported yet")).with_help(reason))
+            }
         }
     }
 }

@@ -7,6 +7,9 @@ use crate::snapshot::VariableId;
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 use std::sync::Arc;
 
+/// Where the groups of a match are.
+pub type Places = CaptureLocations;
+
 /// Bytes of a subject that are shown when a pattern gave up on it: what made it do so may be as long as a head.
 const SHOWN_SUBJECT: usize = 256;
 
@@ -79,6 +82,20 @@ impl Pattern {
     /// [`GaveUp`], which the caller logs.
     pub fn is_match(&self, subject: &[u8]) -> Result<bool, GaveUp> {
         self.regex.is_match(subject).map_err(|e| self.gave_up(&e, subject))
+    }
+
+    /// Room for the places of groups.
+    pub fn places(&self) -> Places {
+        self.regex.capture_locations()
+    }
+
+    /// Looks for the expression in bytes outside a request, from `at` on. The request's captures are left alone.
+    ///
+    /// # Errors
+    /// [`GaveUp`], which the caller logs.
+    pub fn find_at(&self, subject: &[u8], at: usize, places: &mut Places) -> Result<bool, GaveUp> {
+        let found = self.regex.captures_read_at(places, subject, at);
+        found.map(|found| found.is_some()).map_err(|e| self.gave_up(&e, subject))
     }
 
     /// Matches a text; on success `$1`... and the named variables are set.

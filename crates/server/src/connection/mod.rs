@@ -8,6 +8,7 @@ pub mod http1;
 pub mod http2;
 pub mod http3;
 pub mod incoming;
+mod order;
 pub mod output;
 pub mod pool;
 pub mod proxy_header;
@@ -20,6 +21,7 @@ use crate::config::cidr::Plain;
 use crate::listen::datagram::Flow;
 use crate::listen::quic;
 use crate::log::error::Level;
+use crate::request::phases;
 use crate::request::subrequest::SubSession;
 use crate::worker::handover::Parcel;
 use arrival::Arrival;
@@ -177,6 +179,8 @@ pub enum Session {
     Http3(http3::Http3Stream),
     /// A parent request.
     Sub(SubSession),
+    /// The request is over for now: its handler has taken the connection.
+    Held(phases::Work),
 }
 
 /// Connections of all threads are counted in one row.

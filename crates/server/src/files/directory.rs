@@ -50,6 +50,17 @@ pub fn open(r: &Request, path: &[u8]) -> Result<Dir, Verdict> {
 
 /// Reads all entries of the directory `path` (without a slash at its end), in the file system's order.
 pub fn read(r: &Request, path: &[u8], dir: &mut Dir, detail: Detail) -> Result<Vec<Entry>, Unreadable> {
+    read_with(r, path, dir, detail, false)
+}
+
+/// The same; `hidden`: those whose names begin with a dot, too.
+pub fn read_with(
+    r: &Request,
+    path: &[u8],
+    dir: &mut Dir,
+    detail: Detail,
+    hidden: bool,
+) -> Result<Vec<Entry>, Unreadable> {
     let mut entries = Vec::new();
     while let Some(next) = dir.read() {
         let next = next.map_err(|errno| {
@@ -57,7 +68,7 @@ pub fn read(r: &Request, path: &[u8], dir: &mut Dir, detail: Detail) -> Result<V
             Unreadable
         })?;
         let name = next.file_name().to_bytes();
-        if name.first() == Some(&b'.') {
+        if matches!(name, b"." | b"..") || (name.first() == Some(&b'.') && !hidden) {
             continue;
         }
         let mut entry = Entry { name: name.to_vec(), kind: kind_of(next.file_type()), size: 0, mtime: 0 };

@@ -34,6 +34,14 @@ pub struct LineFile {
     pub file: Option<Arc<LogFile>>,
 }
 
+/// The number of a file among those of a configuration, to which it is added if it is new.
+pub fn number_of(files: &mut Vec<LineFile>, path: PathBuf) -> usize {
+    files.iter().position(|f| f.path == path).unwrap_or_else(|| {
+        files.push(LineFile { path, buffering: None, file: None });
+        files.len() - 1
+    })
+}
+
 /// `buffer=`, `flush=`, `gzip=`
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffering {

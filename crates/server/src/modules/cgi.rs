@@ -84,6 +84,11 @@ impl Pass {
         Ok(Some(Arc::new(Pass { to, node: node.clone(), group: OnceLock::new() })))
     }
 
+    /// Where the directive stands.
+    pub(super) fn place_in_text(&self) -> Option<conf::Span> {
+        Some(self.node.name.span)
+    }
+
     /// The place, where it has no variables.
     pub(super) fn fixed(&self) -> Option<&[u8]> {
         self.to.as_fixed()

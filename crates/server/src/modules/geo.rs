@@ -267,7 +267,8 @@ where
     stretches
 }
 
-fn network(problems: &mut Vec<Problem>, row: &Node, text: &[u8]) -> Result<Cidr, Problem> {
+/// A network, or an address.
+pub(super) fn network(problems: &mut Vec<Problem>, row: &Node, text: &[u8]) -> Result<Cidr, Problem> {
     let invalid = || row.problem(format!("invalid network \"{}\"", String::from_utf8_lossy(text)));
     Cidr::read(problems, row, text).ok_or_else(invalid)
 }

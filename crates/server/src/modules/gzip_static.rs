@@ -10,10 +10,8 @@ use crate::request::{Method, Request};
 use crate::settings;
 
 /// The directives.
-pub const DIRECTIVES: &[Directive] = &[http("gzip_static", |s, n| {
-    let words = [("off", Mode::Off), ("on", Mode::On), ("always", Mode::Always)];
-    set::one_of(&mut s.level.conf.gzip_static.gzip_static, n, &words)
-})];
+pub const DIRECTIVES: &[Directive] =
+    &[http("gzip_static", |s, n| set::one_of(&mut s.level.conf.gzip_static.gzip_static, n, &Mode::WORDS))];
 
 settings! {
     /// The module's values on one level.
@@ -32,6 +30,11 @@ pub enum Mode {
     On,
     /// To all: `gunzip`, or nobody, unpacks it.
     Always,
+}
+
+impl Mode {
+    /// The words of the directive, and of others of its kind.
+    pub const WORDS: [(&str, Mode); 3] = [("off", Mode::Off), ("on", Mode::On), ("always", Mode::Always)];
 }
 
 /// Answers GET and HEAD with the compressed file when there is one.

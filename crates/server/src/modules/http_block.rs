@@ -61,6 +61,9 @@ fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             node: node.clone(),
         });
     }
+    if std::mem::take(&mut scope.build.main.tunnel.seen) {
+        level.server.get_or_insert_default().allow_connect = true;
+    }
     if level.server_names.is_empty() {
         level.server_names.push((listen::Name::Exact(Vec::new()), node.clone()));
     }

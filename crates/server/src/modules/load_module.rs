@@ -19,21 +19,30 @@ const BUILT_IN: &[&str] = &[
     "ngx_stream_module",
     "ngx_http_acme_module",
     "ngx_otel_module",
+    "ngx_nchan_module",
+    "ngx_http_lua_module",
+    "ngx_http_headers_more_filter_module",
+    "ngx_http_set_misc_module",
+    "ngx_http_geoip2_module",
+    "ngx_stream_geoip2_module",
+    "ngx_http_dav_ext_module",
+    "ngx_http_echo_module",
+    "ngx_http_subs_filter_module",
+    "ngx_http_cache_purge_module",
+    "ngx_http_fancyindex_module",
+    "ngx_http_brotli_filter_module",
+    "ngx_http_brotli_static_module",
+    "ngx_http_zstd_filter_module",
+    "ngx_http_zstd_static_module",
     // A library for other modules, without directives.
     "ndk_http_module",
 ];
 
 /// Files of modules whose directives stand under another name in the table.
 const UNDER: &[(&str, &str)] = &[
-    ("ngx_http_brotli_filter_module", "ngx_brotli"),
-    ("ngx_http_brotli_static_module", "ngx_brotli"),
-    ("ngx_http_zstd_filter_module", "ngx_zstd"),
-    ("ngx_http_zstd_static_module", "ngx_zstd"),
-    ("ngx_http_headers_more_filter_module", "ngx_headers_more_module"),
     ("ngx_http_cache_purge_module", "ngx_cache_purge"),
     ("ngx_http_subs_filter_module", "ngx_http_subs_filter_module"),
     ("ngx_http_uploadprogress_module", "ngx_http_upload_progress_module"),
-    ("ngx_nchan_module", "nchan"),
     ("ngx_http_vhost_traffic_status_module", "nginx_module_vts"),
 ];
 

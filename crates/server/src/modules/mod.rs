@@ -6,23 +6,34 @@ pub mod acme;
 pub mod addition;
 pub mod api;
 pub mod auth_basic;
+pub mod auth_jwt;
 pub mod auth_request;
 pub mod autoindex;
+pub mod brotli;
+pub mod browser;
+pub mod cache_purge;
 mod cgi;
 pub mod charset;
 pub mod charset_tables;
 pub mod core;
 pub mod dashboard;
+pub mod dav;
 pub mod disable_symlinks;
+pub mod echo;
 pub mod empty_gif;
+pub mod encoded;
+pub mod fancyindex;
 pub mod fastcgi;
+pub mod flv;
 pub mod geo;
+pub mod geoip2;
 pub mod grpc;
 pub mod gunzip;
 pub mod gzip;
 pub mod gzip_rules;
 pub mod gzip_static;
 pub mod headers;
+pub mod headers_more;
 pub mod health_check;
 pub mod http2;
 pub mod http3;
@@ -39,9 +50,13 @@ pub mod listen;
 pub mod load_module;
 pub mod log;
 mod log_format;
+pub mod lua;
 pub mod map;
 pub mod memcached;
 pub mod mirror;
+pub mod modsecurity;
+pub mod mp4;
+pub mod nchan;
 pub mod not_modified;
 pub mod open_file_cache;
 pub mod otel;
@@ -56,6 +71,7 @@ pub mod rewrite;
 pub mod root;
 pub mod scgi;
 pub mod secure_link;
+pub mod set_misc;
 pub mod slice;
 pub mod split_clients;
 pub mod ssi;
@@ -75,8 +91,10 @@ pub mod stream_proxy;
 pub mod stream_variables;
 pub mod stub_status;
 pub mod sub;
+pub mod subs_filter;
 pub mod tengine_check;
 pub mod try_files;
+pub mod tunnel;
 pub mod upstream_block;
 pub mod upstream_server;
 pub mod upstream_state;
@@ -84,6 +102,7 @@ pub mod upstream_variables;
 pub mod userid;
 pub mod uwsgi;
 pub mod variables;
+pub mod zstd;
 
 use crate::config::shared::Shared;
 use crate::config::variables::{Builtin, Prefix};
@@ -94,6 +113,7 @@ use crate::request::phases::{Handler, Phase};
 use crate::request::respond::HeaderFilter;
 use crate::tls::hooks::{self, Hook};
 use conf::Contexts;
+use dav::ext as dav_ext;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -109,21 +129,26 @@ const DIRECTIVES: &[&[Directive]] = &[
     ssl::DIRECTIVES,
     acme::DIRECTIVES,
     rewrite::DIRECTIVES,
+    set_misc::DIRECTIVES,
     log::DIRECTIVES,
     headers::DIRECTIVES,
+    headers_more::DIRECTIVES,
     access::DIRECTIVES,
     limit_conn::DIRECTIVES,
     limit_req::DIRECTIVES,
     map::DIRECTIVES,
     geo::DIRECTIVES,
+    geoip2::DIRECTIVES,
     split_clients::DIRECTIVES,
     realip::DIRECTIVES,
     referer::DIRECTIVES,
     auth_basic::DIRECTIVES,
+    auth_jwt::DIRECTIVES,
     auth_request::DIRECTIVES,
     userid::DIRECTIVES,
     secure_link::DIRECTIVES,
     mirror::DIRECTIVES,
+    modsecurity::DIRECTIVES,
     proxy::DIRECTIVES,
     proxy::COMMON_DIRECTIVES,
     proxy::HEADER_DIRECTIVES,
@@ -150,6 +175,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     proxy::ssl::UWSGI_DIRECTIVES,
     memcached::DIRECTIVES,
     memcached::COMMON_DIRECTIVES,
+    tunnel::DIRECTIVES,
+    tunnel::COMMON_DIRECTIVES,
     grpc::DIRECTIVES,
     grpc::COMMON_DIRECTIVES,
     grpc::HEADER_DIRECTIVES,
@@ -162,19 +189,29 @@ const DIRECTIVES: &[&[Directive]] = &[
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
     gzip_rules::DIRECTIVES,
+    brotli::DIRECTIVES,
+    zstd::DIRECTIVES,
     gzip::DIRECTIVES,
     gunzip::DIRECTIVES,
     charset::DIRECTIVES,
     addition::DIRECTIVES,
     sub::DIRECTIVES,
+    subs_filter::DIRECTIVES,
     ssi::DIRECTIVES,
     slice::DIRECTIVES,
     index::DIRECTIVES,
     random_index::DIRECTIVES,
+    fancyindex::DIRECTIVES,
     autoindex::DIRECTIVES,
+    dav::DIRECTIVES,
+    dav::ext::DIRECTIVES,
+    mp4::DIRECTIVES,
+    flv::DIRECTIVES,
+    browser::DIRECTIVES,
     gzip_static::DIRECTIVES,
     try_files::DIRECTIVES,
     empty_gif::DIRECTIVES,
+    echo::DIRECTIVES,
     stub_status::DIRECTIVES,
     status_zone::DIRECTIVES,
     api::DIRECTIVES,
@@ -182,6 +219,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     dashboard::DIRECTIVES,
     otel::DIRECTIVES,
     keyval::DIRECTIVES,
+    nchan::DIRECTIVES,
+    lua::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -199,16 +238,22 @@ const VARIABLES: &[&[Builtin]] = &[
     upstream_variables::VARIABLES,
     realip::VARIABLES,
     referer::VARIABLES,
+    browser::VARIABLES,
     userid::VARIABLES,
     secure_link::VARIABLES,
+    auth_jwt::VARIABLES,
     gzip::VARIABLES,
+    brotli::VARIABLES,
+    zstd::VARIABLES,
     limit_conn::VARIABLES,
     limit_req::VARIABLES,
     ssi::VARIABLES,
+    echo::VARIABLES,
     slice::VARIABLES,
     ssl_variables::VARIABLES,
     acme::VARIABLES,
     otel::VARIABLES,
+    nchan::VARIABLES,
 ];
 
 /// The variables of all modules in `stream`, beside those of `http` that mean the same there.
@@ -216,7 +261,7 @@ const STREAM_VARIABLES: &[&[Builtin]] =
     &[stream_variables::VARIABLES, stream_mqtt::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
 
 /// Rules for variables with a prefix.
-const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES];
+const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES, auth_jwt::PREFIXES];
 
 /// A handler's place in a phase: whether a level has anything for it to do, and the handler.
 pub type Step = (fn(&LocationConf) -> bool, Handler);
@@ -227,9 +272,17 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     // Post-read: before any rewrite, with the server's values.
     &[(|_| true, Handler::Now(acme::handler)), (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler))],
     // Server-rewrite.
-    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::server_handler))],
+    &[
+        (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::server_handler)),
+        (|c| c.lua.server_rewrite.is_some(), lua::SERVER_REWRITE),
+    ],
     // Rewrite.
-    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler))],
+    &[
+        (|c| c.modsecurity.is_on(), Handler::Now(modsecurity::begin)),
+        (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)),
+        (|c| c.headers_more.changes_request(), Handler::Now(headers_more::handler)),
+        (|c| c.lua.rewrite.is_some(), lua::REWRITE),
+    ],
     // Preaccess.
     &[
         (|c| c.otel.is_of_use(), Handler::Now(otel::handler)),
@@ -237,23 +290,33 @@ const PHASES: [&[Step]; Phase::COUNT] = [
         (|c| !c.limit_req.limits.is_empty(), Handler::Now(limit_req::handler)),
         (|c| !c.limit_req.limits.is_empty(), limit_req::DELAY),
         (|c| !c.limit_conn.limits.is_empty(), Handler::Now(limit_conn::handler)),
+        (|c| c.modsecurity.is_anywhere(), modsecurity::BODY),
+        (|c| c.modsecurity.is_anywhere(), Handler::Now(modsecurity::judge_request)),
     ],
     // Access: `satisfy` says how its verdicts are taken together.
     &[
         (|c| !c.access.rules.is_empty(), Handler::Now(access::handler)),
         (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
+        (|c| c.auth_jwt.is_on(), auth_jwt::HANDLER),
         (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
+        (|c| c.lua.access.is_some(), lua::ACCESS),
     ],
     // Precontent.
     &[
         (|c| c.try_files.list.is_some(), Handler::Now(try_files::handler)),
         (|c| !c.mirror.mirror.is_empty(), mirror::HANDLER),
+        (|c| c.lua.precontent.is_some(), lua::PRECONTENT),
     ],
     // Content, for locations without a content handler of their own.
     &[
         (|_| true, Handler::Now(random_index::handler)),
         (|_| true, Handler::Now(index::handler)),
+        (|c| *c.fancyindex.fancyindex, Handler::Now(fancyindex::handler)),
         (|_| true, Handler::Now(autoindex::handler)),
+        (|c| *c.dav.dav_methods != 0, dav::HANDLER),
+        (|c| *c.dav_ext.dav_ext_methods != 0, dav::ext::HANDLER),
+        (|c| *c.brotli.brotli_static != gzip_static::Mode::Off, Handler::Now(brotli::handler)),
+        (|c| *c.zstd.zstd_static != gzip_static::Mode::Off, Handler::Now(zstd::handler)),
         (|_| true, Handler::Now(gzip_static::handler)),
         (|_| true, Handler::Now(static_files::handler)),
     ],
@@ -290,20 +353,27 @@ pub const CLIENT_HELLO_HOOKS: &[Hook] = &[Hook::Now(hooks::server_by_name), Hook
 pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook)];
 
 /// Loggers, in the order in which they look at a request that is done.
-pub const LOGGERS: &[Logger] = &[otel::logger, log::logger];
+pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, lua::logger, log::logger];
 
 /// Header filters in the order in which they run.
 pub const HEADER_FILTERS: &[HeaderFilter] = &[
     slice::filter,
     not_modified::filter,
+    headers_more::filter,
+    lua::header_filter,
     headers::filter,
     userid::filter,
     gunzip::filter,
+    modsecurity::ANSWER_FILTER,
     addition::filter,
+    echo::filter,
     sub::filter,
+    subs_filter::filter,
     charset::filter,
     ssi::filter,
     include::filter,
+    brotli::filter,
+    zstd::filter,
     gzip::filter,
     range::filter,
     gzip_rules::vary_filter,
@@ -349,10 +419,14 @@ location_confs! {
     uwsgi shared,
     /// `memcached_pass`.
     memcached shared,
+    /// `tunnel_pass`.
+    tunnel shared,
     /// `grpc_pass`.
     grpc shared,
     /// `add_header`, `expires`.
     headers,
+    /// `more_set_headers` and its kin.
+    headers_more shared,
     /// `allow`, `deny`.
     access,
     /// `limit_conn`.
@@ -365,14 +439,18 @@ location_confs! {
     referer,
     /// `auth_basic`.
     auth_basic,
+    /// `auth_jwt`.
+    auth_jwt shared,
     /// `userid`.
-    userid,
+    userid shared,
     /// `secure_link`.
     secure_link,
     /// `mirror`.
     mirror,
     /// `auth_request`.
     auth_request,
+    /// `modsecurity`.
+    modsecurity shared,
     /// `open_file_cache`.
     open_file_cache,
     /// `disable_symlinks`.
@@ -381,6 +459,10 @@ location_confs! {
     gzip_rules,
     /// `gzip`.
     gzip,
+    /// `brotli`.
+    brotli shared,
+    /// `zstd`.
+    zstd shared,
     /// `gunzip`.
     gunzip,
     /// `charset`.
@@ -389,6 +471,12 @@ location_confs! {
     addition,
     /// `sub_filter`.
     sub,
+    /// `echo`.
+    echo shared,
+    /// `proxy_cache_purge` in a location of its own.
+    cache_purge shared,
+    /// `subs_filter`.
+    subs_filter shared,
     /// `ssi`.
     ssi,
     /// `slice`.
@@ -397,6 +485,8 @@ location_confs! {
     index,
     /// `random_index`.
     random_index,
+    /// `fancyindex`.
+    fancyindex shared,
     /// `autoindex`.
     autoindex,
     /// `gzip_static`.
@@ -409,10 +499,22 @@ location_confs! {
     api,
     /// `health_check`.
     health_check,
+    /// `mp4_max_buffer_size`.
+    mp4 shared,
+    /// `modern_browser`, `ancient_browser`.
+    browser shared,
+    /// `dav_methods`.
+    dav shared,
+    /// `dav_ext_methods`.
+    dav_ext shared,
     /// `dashboard`.
     dashboard,
     /// `otel_trace` and its like.
     otel,
+    /// `nchan_pubsub` and its like.
+    nchan shared,
+    /// `content_by_lua` and its like.
+    lua,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
@@ -456,6 +558,20 @@ pub struct MainConf {
     pub otel: otel::Main,
     /// `api write=on`.
     pub api: api::Main,
+    /// `modsecurity_rules`.
+    pub modsecurity: modsecurity::Main,
+    /// `nchan_shared_memory_size`.
+    pub nchan: nchan::Main,
+    /// `tunnel_pass`.
+    pub tunnel: tunnel::Main,
+    /// `dav_ext_lock_zone`.
+    pub dav_locks: Vec<std::sync::Arc<dav::locks::Zone>>,
+    /// `geoip2_proxy`.
+    pub geoip2: geoip2::Main,
+    /// How many `set_rotate` there are.
+    pub set_rotates: usize,
+    /// `lua_shared_dict` and its like.
+    pub lua: lua::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -472,6 +588,8 @@ impl MainConf {
 pub struct RequestContexts {
     /// What the request does for a cache.
     pub cache: Option<Box<crate::cache::caching::Caching>>,
+    /// What the request changes that a cache may have.
+    pub cache_change: Option<Box<crate::cache::lookup::Change>>,
     /// `slice`: the parts of the answer.
     pub slice: Option<Box<slice::Slice>>,
     /// What is too old is being updated beside the request.
@@ -490,14 +608,28 @@ pub struct RequestContexts {
     pub gzip: gzip_rules::State,
     /// `$gzip_ratio`.
     pub gzip_totals: gzip::Totals,
+    /// `$brotli_ratio`, `$zstd_ratio`.
+    pub encoded: encoded::Totals,
     /// `limit_conn`: the places that the request holds.
     pub limit_conn: limit_conn::Context,
     /// `limit_req`.
     pub limit_req: limit_req::Context,
     /// `$date_gmt`, `$date_local`.
     pub ssi: ssi::Context,
+    /// What a token of `auth_jwt` says.
+    pub auth_jwt: Option<Box<auth_jwt::Context>>,
+    /// `$echo_it` and others.
+    pub echo: Option<Box<echo::Context>>,
+    /// Variables and blocks of SSI, shared by all requests for one page.
+    pub ssi_shared: Option<std::rc::Rc<std::cell::RefCell<ssi::Shared>>>,
     /// The trace that the request belongs to.
     pub otel: Option<Box<otel::Context>>,
+    /// The rules that the request is judged by, and what they have found.
+    pub modsecurity: Option<modsecurity::Watch>,
+    /// What a request does with channels.
+    pub nchan: Option<std::rc::Rc<nchan::Context>>,
+    /// What programs in Lua keep.
+    pub lua: Option<Box<lua::Context>>,
     /// This is no request but a session of `stream`: what is known of it.
     pub stream: Option<Box<crate::stream::Facts>>,
 }
@@ -507,6 +639,7 @@ impl RequestContexts {
     pub fn reset(&mut self) {
         let RequestContexts {
             cache,
+            cache_change,
             cache_update,
             slice,
             store,
@@ -516,13 +649,21 @@ impl RequestContexts {
             secure_link_expires,
             gzip,
             gzip_totals,
+            encoded,
             limit_conn,
             limit_req,
             ssi,
+            auth_jwt,
+            echo,
+            ssi_shared,
             otel,
+            modsecurity,
+            nchan,
+            lua,
             stream,
         } = self;
         *cache = Default::default();
+        *cache_change = None;
         *cache_update = Default::default();
         *slice = Default::default();
         *store = Default::default();
@@ -532,10 +673,17 @@ impl RequestContexts {
         *secure_link_expires = Default::default();
         *gzip = Default::default();
         *gzip_totals = Default::default();
+        *encoded = Default::default();
         *limit_conn = Default::default();
         *limit_req = Default::default();
         *ssi = Default::default();
+        *auth_jwt = None;
+        *echo = None;
+        *ssi_shared = None;
         *otel = None;
+        *modsecurity = None;
+        *nchan = None;
+        *lua = None;
         *stream = None;
     }
 
@@ -547,6 +695,9 @@ impl RequestContexts {
             limit_conn: self.limit_conn,
             limit_req: self.limit_req,
             otel: self.otel,
+            modsecurity: self.modsecurity,
+            ssi_shared: self.ssi_shared,
+            auth_jwt: self.auth_jwt,
             ..RequestContexts::default()
         }
     }
@@ -573,7 +724,10 @@ pub fn find(name: &str, context: Contexts) -> Option<&'static Directive> {
 /// Defaults of the `http` level, before anything inherits them.
 pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
     match build.plane {
-        Plane::Http => core::finish_http(build, level),
+        Plane::Http => {
+            core::finish_http(build, level);
+            modsecurity::finish_level(build, level);
+        }
         Plane::Stream => core::finish_stream(build, level),
     }
 }
@@ -588,11 +742,14 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     proxy::finish_level(build, level, parent);
     fastcgi::finish_level(build, level, parent);
     memcached::finish_level(build, level, parent);
+    tunnel::finish_level(build, level, parent);
     uwsgi::finish_level(build, level, parent);
     scgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);
+    lua::finish_level(build, level);
     health_check::finish_level(build, level);
     referer::finish_level(build, level, parent);
+    modsecurity::finish_level(build, level);
     let _ = parent;
     log::finish_level(build, level);
     secure_link::finish_level(build, level);
@@ -616,7 +773,7 @@ pub fn prefixes(plane: Plane) -> impl Iterator<Item = &'static Prefix> {
     all.filter(move |p| !plane.is_stream() || stream_variables::SHARED_PREFIXES.contains(&p.name))
 }
 
-/// What `-V` says: the modules that are there, and those that nginx has by default and Ironweir has not.
+/// What `-V` says: the modules that are there.
 pub fn configure_arguments() -> String {
     let with = [
         "--with-compat",
@@ -628,6 +785,9 @@ pub fn configure_arguments() -> String {
         "--with-http_realip_module",
         "--with-http_addition_module",
         "--with-http_sub_module",
+        "--with-http_dav_module",
+        "--with-http_mp4_module",
+        "--with-http_flv_module",
         "--with-http_auth_request_module",
         "--with-http_gunzip_module",
         "--with-http_gzip_static_module",
@@ -641,7 +801,5 @@ pub fn configure_arguments() -> String {
         "--with-stream_ssl_preread_module",
         "--with-debug",
     ];
-    let without = ["browser"];
-    let without = without.iter().map(|m| format!("--without-http_{m}_module"));
-    with.iter().map(|s| s.to_string()).chain(without).collect::<Vec<_>>().join(" ")
+    with.join(" ")
 }

@@ -1,6 +1,7 @@
 //! `rewrite`, `if`, `set`, `break`, `return` (nginx's `ngx_http_rewrite_module`). A level's directives run in the order
 //! of the text, in the server-rewrite phase for `server` and in the rewrite phase for `location`.
 
+use super::lua::Chunk;
 use crate::config::complex::Complex;
 use crate::config::pattern::Pattern;
 use crate::config::set;
@@ -58,12 +59,40 @@ impl Conf {
 
 reads_as_settings!(Conf);
 
+/// Makes a value of texts, for modules that add to what `set` does. `None`: it is not found.
+pub type Make = fn(&mut Request, &[Text]) -> Option<Text>;
+
 #[derive(Debug)]
 enum Code {
-    Set { variable: VariableId, hook: Option<crate::config::variables::Assign>, value: Complex },
+    Set {
+        variable: VariableId,
+        hook: Option<crate::config::variables::Assign>,
+        value: Complex,
+    },
+    /// `set_md5` and its like: the value is made of texts.
+    Make {
+        variable: VariableId,
+        hook: Option<crate::config::variables::Assign>,
+        args: Box<[Complex]>,
+        make: Make,
+    },
     Rewrite(Rewrite),
-    If { condition: Condition, codes: Arc<Vec<Code>>, location: LocationId, in_location: bool },
-    Return { status: u16, text: Option<Complex> },
+    If {
+        condition: Condition,
+        codes: Arc<Vec<Code>>,
+        location: LocationId,
+        in_location: bool,
+    },
+    Return {
+        status: u16,
+        text: Option<Complex>,
+    },
+    Program {
+        variable: VariableId,
+        hook: Option<crate::config::variables::Assign>,
+        chunk: Arc<Chunk>,
+        args: Vec<Complex>,
+    },
     Break,
 }
 
@@ -102,6 +131,18 @@ fn push(scope: &mut Scope<'_, '_>, code: Code) -> Result<(), Problem> {
     let codes = &mut scope.level.conf.rewrite.codes;
     Arc::get_mut(codes).expect("a level's list has one owner while it is read").push(code);
     Ok(())
+}
+
+/// `set_by_lua*`: a program that gives a variable its value, in the order of the text.
+pub fn push_program(
+    scope: &mut Scope<'_, '_>,
+    name: &[u8],
+    variable: VariableId,
+    chunk: Arc<Chunk>,
+    args: Vec<Complex>,
+) -> Result<(), Problem> {
+    let hook = scope.build.variables.assign_hook(name);
+    push(scope, Code::Program { variable, hook, chunk, args })
 }
 
 fn is_url(text: &[u8]) -> bool {
@@ -150,12 +191,26 @@ fn return_(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     push(scope, Code::Return { status, text })
 }
 
-fn set_(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+/// The variable that the first word names, and what setting it does.
+fn target(
+    scope: &mut Scope<'_, '_>,
+    node: &Node,
+) -> Result<(VariableId, Option<crate::config::variables::Assign>), Problem> {
     let Some(name) = node.args[0].text.strip_prefix(b"$").filter(|n| !n.is_empty()) else {
         return Err(node.problem(format!("invalid variable name \"{}\"", node.args[0].as_str())));
     };
     let variable = scope.build.variables.declare(name).map_err(|t| node.problem(t))?;
-    let hook = scope.build.variables.assign_hook(name);
+    Ok((variable, scope.build.variables.assign_hook(name)))
+}
+
+/// Sets the variable of the first word to what a module makes of texts, in its turn among the level's rewrites.
+pub fn set_to(scope: &mut Scope<'_, '_>, node: &Node, args: Vec<Complex>, make: Make) -> Result<(), Problem> {
+    let (variable, hook) = target(scope, node)?;
+    push(scope, Code::Make { variable, hook, args: args.into(), make })
+}
+
+fn set_(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let (variable, hook) = target(scope, node)?;
     let value = Complex::compile(scope.build, &node.args[1])?;
     push(scope, Code::Set { variable, hook, value })
 }
@@ -305,6 +360,24 @@ fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
                 if r.has_fault() {
                     return FAILED;
                 }
+                match hook {
+                    Some(hook) => hook(r, value),
+                    None => r.assign(*variable, Some(value)),
+                }
+            }
+            Code::Make { variable, hook, args, make } => {
+                let texts: Vec<Text> = args.iter().map(|arg| quoting.value(r, arg)).collect();
+                let value = make(r, &texts);
+                if r.has_fault() {
+                    return FAILED;
+                }
+                match hook {
+                    Some(hook) => hook(r, value.unwrap_or(Text::EMPTY)),
+                    None => r.assign(*variable, value),
+                }
+            }
+            Code::Program { variable, hook, chunk, args } => {
+                let Some(value) = super::lua::set(r, chunk, args) else { return FAILED };
                 match hook {
                     Some(hook) => hook(r, value),
                     None => r.assign(*variable, Some(value)),

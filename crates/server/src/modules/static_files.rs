@@ -1,10 +1,11 @@
 //! Files (nginx's `ngx_http_static_module`). How they are found and kept is in `files`.
 
 use crate::connection::doing;
-use crate::files::{self, Failure, Found, Kind};
+use crate::files::{self, Data, Failure, Found, Kind};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::root;
+use crate::request::filter::Chunk;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
@@ -46,19 +47,37 @@ fn serve(r: &mut Request, path: &[u8]) -> Verdict {
 
 /// Answers with a found file (a part of `ngx_http_static_handler` that other modules share).
 pub fn respond(r: &mut Request, found: &Found) -> Verdict {
+    match begin(r, found, found.facts.size) {
+        Ok(()) => files::send(r, found),
+        Err(verdict) => verdict,
+    }
+}
+
+/// Sends the head of an answer that is made of a found file: as much as `length`.
+pub fn begin(r: &mut Request, found: &Found, length: u64) -> Result<(), Verdict> {
     if let Err(status) = crate::request::body::discard_arrived(r) {
-        return Verdict::Status(status);
+        return Err(Verdict::Status(status));
     }
     let facts = &found.facts;
     r.headers_out.status = 200;
-    r.headers_out.content_length = Some(facts.size);
+    r.headers_out.content_length = Some(length);
     r.headers_out.last_modified = Some(facts.mtime);
-    set_etag(r, facts.mtime, facts.size);
+    set_etag(r, facts.mtime, length);
     root::set_content_type(r);
     r.allow_ranges = true;
     r.doing = doing::SENDING_RESPONSE;
-    match r.send_header() {
-        Ok(()) => files::send(r, found),
+    r.send_header()
+}
+
+/// Sends some bytes, and behind them a stretch of a found file, as the whole body.
+pub fn send_parts(r: &mut Request, head: &[u8], found: &Found, from: u64, to: u64) -> Verdict {
+    let sent = r.send_body(Chunk::Bytes(head), false).and_then(|()| match &found.data {
+        Data::Nothing => r.send_body(Chunk::Bytes(b""), true),
+        Data::Memory(small) => r.send_body(Chunk::Bytes(&small.bytes).cut(from, to), true),
+        Data::File(file) => r.send_body(Chunk::File { file, offset: from, len: to - from }, true),
+    });
+    match sent {
+        Ok(()) => Verdict::Answered,
         Err(verdict) => verdict,
     }
 }

@@ -77,6 +77,8 @@ settings! {
     }
 }
 
+crate::inherited!(Conf, |_| true);
+
 /// `userid`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {

@@ -193,11 +193,15 @@ pub fn confirm_expectation(r: &mut Request) {
     if !r.get(expect).eq_ignore_ascii_case(b"100-continue") {
         return;
     }
+    // The client has not waited (RFC 9110 section 10.1.1).
+    if r.session.stream().is_some_and(|stream| stream.has_ended()) {
+        return;
+    }
     match &mut r.session {
         Session::Http1(http) => http.output.push_bytes(b"HTTP/1.1 100 Continue\r\n\r\n"),
         Session::Http2(stream) => http2::informational(stream, 100, &mut std::iter::empty()),
         Session::Http3(stream) => http3::informational(stream, 100, &mut std::iter::empty()),
-        Session::Sub(_) | Session::None => {}
+        Session::Sub(_) | Session::Held(_) | Session::None => {}
     }
 }
 

@@ -96,6 +96,7 @@ fn connection_headers(r: &Request) -> Result<(), u16> {
     let named = [
         (K::Connection, "Connection"),
         (K::KeepAlive, "Keep-Alive"),
+        (K::ProxyConnection, "Proxy-Connection"),
         (K::TransferEncoding, "Transfer-Encoding"),
         (K::Upgrade, "Upgrade"),
     ];
@@ -122,8 +123,14 @@ fn refuse_methods(r: &mut Request) -> Result<(), u16> {
         return Err(405);
     }
     if r.method == Method::Connect {
-        log_error!(r, Info, "client sent CONNECT method");
-        return Err(405);
+        if r.version != Version::HTTP11 || !r.server().conf.allow_connect {
+            log_error!(r, Info, "client sent CONNECT method");
+            return Err(405);
+        }
+        if r.headers_in.content_length.is_some_and(|n| n > 0) || r.headers_in.chunked {
+            log_error!(r, Info, "client sent CONNECT request with body");
+            return Err(400);
+        }
     }
     Ok(())
 }

@@ -80,6 +80,13 @@ struct Place {
     is_request: bool,
 }
 
+impl Underway {
+    /// Whether it has begun and not ended.
+    pub fn counts(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 impl Drop for Underway {
     fn drop(&mut self) {
         let Some(place) = self.0.take() else { return };
@@ -129,9 +136,11 @@ pub fn end(r: &mut Request) {
     latency::count(latency::REQUESTS_MS.mine(), 0, ms);
     if let Some(zone) = &r.server().conf.zone {
         finish(zone.counts.mine());
+        zone.times.count(ms);
     }
     if let Some(zone) = &*r.conf().status_zone.zone {
         finish(zone.counts.mine());
+        zone.times.count(ms);
         zone.counts.mine().add(REQUESTS, 1);
     }
     r.underway = Underway::default();

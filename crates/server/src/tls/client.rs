@@ -94,6 +94,11 @@ impl Context {
         self
     }
 
+    /// Whether it knows whom certificates must come from.
+    pub fn verifies(&self) -> bool {
+        self.trust.is_some()
+    }
+
     /// What a health check asks: as a request without variables would. `protocols`: offered by ALPN. Sessions are not
     /// resumed, so that each check sees the certificate.
     pub fn for_checks(self: &Arc<Self>, host: &[u8], protocols: &[&[u8]]) -> Secure {

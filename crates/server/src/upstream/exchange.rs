@@ -125,7 +125,19 @@ pub async fn ask(
     match &job.protocol {
         Protocol::FastCgi(f) => connection.layer = Layer::Records(Box::new(Records::new(f.keep))),
         Protocol::Memcached(asked) => connection.layer = Layer::Reply(Box::new(Reply::new(asked.clone()))),
-        Protocol::Http1(_) | Protocol::Http2(_) | Protocol::Cgi(_) => {}
+        Protocol::Http1(_) | Protocol::Http2(_) | Protocol::Cgi(_) | Protocol::Tunnel => {}
+    }
+    if matches!(job.protocol, Protocol::Tunnel) {
+        // Nothing is said by us.
+        return Ok(Answer {
+            connection,
+            input: Vec::new(),
+            at: 0,
+            chosen,
+            request_sent: false,
+            started_ms,
+            _in_use: in_use,
+        });
     }
     r.doing = doing::SENDING_REQUEST;
     r.spent.enter(Part::FirstByte);

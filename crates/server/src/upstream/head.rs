@@ -116,7 +116,7 @@ impl Try<'_> {
             Protocol::Http1(_) if head.status == 101 && r.headers_in.find(K::Upgrade).is_none() => {
                 Err("upstream switched protocols though nobody asked it to".to_owned())
             }
-            Protocol::Http1(_) | Protocol::Memcached(_) => Ok(()),
+            Protocol::Http1(_) | Protocol::Memcached(_) | Protocol::Tunnel => Ok(()),
             Protocol::Http2(_) => {
                 super::http2::head::complete(head);
                 Ok(())

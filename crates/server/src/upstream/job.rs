@@ -31,7 +31,7 @@ impl Job {
     pub(super) fn secure(&self) -> Option<&Secure> {
         match &self.protocol {
             Protocol::Http1(secure) | Protocol::Http2(secure) | Protocol::Cgi(secure) => secure.as_deref(),
-            Protocol::FastCgi(_) | Protocol::Memcached(_) => None,
+            Protocol::FastCgi(_) | Protocol::Memcached(_) | Protocol::Tunnel => None,
         }
     }
 
@@ -61,6 +61,8 @@ pub enum Protocol {
     Cgi(Option<Box<Secure>>),
     /// memcached.
     Memcached(Asked),
+    /// Whatever the client speaks with them: a connection is all that is asked for.
+    Tunnel,
 }
 
 /// What is different with FastCGI.

@@ -71,6 +71,9 @@ pub mod next {
         ("off", OFF),
     ];
 
+    /// The words of `tunnel_next_upstream`.
+    pub const TUNNEL_WORDS: &[(&str, u32)] = &[("error", ERROR), ("timeout", TIMEOUT), ("off", OFF)];
+
     /// The bit for a status.
     pub fn of_status(status: u16) -> Option<u32> {
         Some(match status {

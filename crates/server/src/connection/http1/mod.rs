@@ -14,11 +14,12 @@ use super::output::Output;
 use super::socket::Socket;
 use super::{Client, Session, pool};
 use crate::modules::core::Lingering;
+use crate::request::phases::GoOn;
 use crate::request::{Request, end, phases};
 use crate::status::requests;
 use crate::worker::counters;
 use crate::worker::handover;
-use desk::{Done, Then};
+use desk::{Done, New, Then};
 use head::{HeadRead, read_head};
 use runtime::clock;
 use std::future::poll_fn;
@@ -140,10 +141,19 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
         let mut r = pool::take_request(crate::worker::shot(), client.clone(), Session::None);
         r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
         r.session = Session::Http1(http);
-        let Done { request, then, session } = desk::work(r).await;
-        pool::give_request(request);
-        http = session?;
+        let mut new = New::Request(r);
+        let then = loop {
+            let Done { request, then, session } = desk::work(new).await;
+            pool::give_request(request);
+            if let Then::Held(work) = then {
+                new = New::Back(work.await);
+                continue;
+            }
+            http = session?;
+            break then;
+        };
         let wait = match then {
+            Then::Held(_) => unreachable!("waited for above"),
             Then::Wait(wait) => wait,
             Then::Http2 => return Some(http),
             Then::Linger { time, each } => {
@@ -249,13 +259,22 @@ async fn one_request(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     finish(r).await
 }
 
+/// Goes on with a request that a handler had put aside.
+async fn go_on(r: &mut Request, handler: GoOn) -> (Then, Option<Box<Http1>>) {
+    let verdict = handler(r).await;
+    phases::conclude(r, verdict).await;
+    finish(r).await
+}
+
 /// After the answer: the rest of the body, the last bytes, the log line, and whether the connection lives on.
 async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     let shot = r.shot.clone();
     let conf = &shot.location(r.location).conf.core;
-    if !matches!(r.session, Session::Http1(_)) {
-        // The connection was handed over: an upgrade or a tunnel has ended with it.
-        return (Then::OVER, None);
+    match std::mem::take(&mut r.session) {
+        Session::Http1(http) => r.session = Session::Http1(http),
+        Session::Held(work) => return (Then::Held(work), None),
+        // The connection was handed over.
+        _ => return (Then::OVER, None),
     }
     if r.keepalive && !r.aborted && !crate::request::body::discard(r).await {
         r.keepalive = false;

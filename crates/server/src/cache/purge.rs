@@ -1,0 +1,148 @@
+//! Takes answers out of a cache by their keys: NGINX Plus' `proxy_cache_purge` and that of `ngx_cache_purge`. What is purged is
+//! forgotten at once; a key that ends in `*` means all that begin so, for which every file's head is looked at.
+
+use super::format::{self, BadHead, Digest};
+use super::{Cache, key};
+use crate::config::Scope;
+use crate::config::cidr::{Cidr, Plain};
+use crate::config::complex::Complex;
+use crate::log_error;
+use crate::request::Request;
+use conf::{Node, Problem};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What is read of a file at first: most heads are shorter.
+const FIRST: usize = 4096;
+
+/// `*_cache_purge`
+#[derive(Clone, Debug, Default)]
+pub enum Purge {
+    /// Never.
+    #[default]
+    Off,
+    /// Plus: when one of these is true. 204, and 404 if there is nothing.
+    When(Arc<Vec<Complex>>),
+    /// `ngx_cache_purge`: by requests of this method, from these addresses (none: from all). 200 with a page.
+    Method(Arc<(Box<[u8]>, Vec<Cidr>)>),
+}
+
+/// How a purge is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Style {
+    /// 204.
+    Plus,
+    /// 200 and a page.
+    Page,
+}
+
+/// Reads `on | off | METHOD [from all | ADDRESS ...]`, or conditions.
+pub fn parse(scope: &mut Scope<'_, '_>, node: &Node) -> Result<Purge, Problem> {
+    let (first, rest) = node.args.split_first().ok_or_else(|| Problem::invalid_arguments(node))?;
+    let is_method = !first.text.is_empty() && first.text.iter().all(u8::is_ascii_uppercase);
+    let from = match rest {
+        [] => &[][..],
+        [word, from @ ..] if *word == "from" && !from.is_empty() => from,
+        _ => return conditions(scope, node),
+    };
+    let method: &[u8] = match first.text.as_slice() {
+        b"off" if rest.is_empty() => return Ok(Purge::Off),
+        b"on" => b"PURGE",
+        text if is_method => text,
+        _ => return conditions(scope, node),
+    };
+    let mut networks = Vec::new();
+    if from.iter().all(|word| *word != "all") {
+        for word in from {
+            let network = Cidr::read(&mut scope.build.problems, node, &word.text);
+            let bad = || node.problem(format!("invalid parameter \"{}\"", word.as_str()));
+            networks.push(network.ok_or_else(bad)?);
+        }
+    }
+    Ok(Purge::Method(Arc::new((method.into(), networks))))
+}
+
+fn conditions(scope: &mut Scope<'_, '_>, node: &Node) -> Result<Purge, Problem> {
+    let texts = node.args.iter().map(|word| Complex::compile(scope.build, word));
+    Ok(Purge::When(Arc::new(texts.collect::<Result<Vec<_>, _>>()?)))
+}
+
+impl Purge {
+    /// Whether a request purges, and how that is answered; a status if it would but may not.
+    pub fn asked(&self, r: &mut Request) -> Option<Result<Style, u16>> {
+        match self {
+            Purge::Off => None,
+            Purge::When(conditions) => Complex::any_is_true(r, conditions).then_some(Ok(Style::Plus)),
+            Purge::Method(rule) => {
+                let (method, from) = &**rule;
+                if r.get(r.method_name) != &**method {
+                    return None;
+                }
+                let address = Plain::of(&r.client.remote.borrow());
+                if !from.is_empty() && !from.iter().any(|n| n.contains(address)) {
+                    log_error!(r, Error, "purging the cache is forbidden by rule");
+                    return Some(Err(403));
+                }
+                Some(Ok(Style::Page))
+            }
+        }
+    }
+}
+
+/// Purges one key.
+pub fn exact(cache: &Cache, key: &[u8]) -> bool {
+    forget(cache, &key::digest(key))
+}
+
+fn forget(cache: &Cache, digest: &Digest) -> bool {
+    let index = &cache.zone.index;
+    let Some(purged) = index.purge(digest) else { return false };
+    let mut path = Vec::new();
+    cache.zone.write_path(digest, &mut path);
+    // Who reads it now has it open.
+    let _ = std::fs::remove_file(Path::new(std::ffi::OsStr::from_bytes(&path)));
+    if let Some(grave) = purged {
+        index.removed(grave);
+    }
+    true
+}
+
+/// Purges all keys that begin so; how many there were. Reads the heads of all files.
+pub fn all(cache: &Cache, prefix: &[u8]) -> u64 {
+    walk(cache, &cache.zone.path, 0, prefix)
+}
+
+fn walk(cache: &Cache, folder: &Path, depth: usize, prefix: &[u8]) -> u64 {
+    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+    let purged = entries.flatten().map(|entry| match entry.file_type() {
+        Ok(t) if t.is_dir() && depth < cache.zone.levels.len() => walk(cache, &entry.path(), depth + 1, prefix),
+        Ok(t) if t.is_file() => {
+            let digest = key::parse_name(entry.file_name().as_bytes());
+            let fits = digest.is_some() && has_key(&entry.path(), prefix);
+            u64::from(digest.is_some_and(|digest| fits && forget(cache, &digest)))
+        }
+        _ => 0,
+    });
+    purged.sum()
+}
+
+/// Whether a file's key begins with a text.
+fn has_key(path: &Path, prefix: &[u8]) -> bool {
+    let Ok(mut file) = File::open(path) else { return false };
+    let Ok(size) = file.metadata().map(|facts| facts.len()) else { return false };
+    let (mut bytes, mut wanted) = (Vec::new(), FIRST);
+    loop {
+        let more = wanted.saturating_sub(bytes.len()) as u64;
+        if file.by_ref().take(more).read_to_end(&mut bytes).is_err() {
+            return false;
+        }
+        match format::parse(&bytes, size) {
+            Ok(head) => return head.key.starts_with(prefix),
+            Err(BadHead::Short(n)) if n > bytes.len() && bytes.len() == wanted => wanted = n,
+            Err(_) => return false,
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! `brotli`, `brotli_static`: answers compressed with Brotli (RFC 7932), as Google's `ngx_brotli` has them. What it shares
+//! with other codings is in `encoded`.
+
+use super::encoded::{self, Coder, Encode, Op, Rules};
+use super::gzip_static::Mode;
+use super::ignored;
+use crate::config::set::{self, invalid};
+use crate::config::types::TypeSet;
+use crate::config::variables::Builtin;
+use crate::config::{Directive, Scope, http};
+use crate::request::Request;
+use crate::request::phases::Verdict;
+use crate::request::respond::Filtered;
+use crate::{inherited, settings};
+use brotli::CompressorWriter;
+use brotli::enc::BrotliEncoderParams;
+use conf::{Node, Problem, value};
+use std::io::{self, Write};
+
+/// The directives.
+pub const DIRECTIVES: &[Directive] = &[
+    http("brotli", |s, n| set::flag(&mut s.level.conf.brotli.brotli, n)),
+    http("brotli_static", |s, n| set::one_of(&mut s.level.conf.brotli.brotli_static, n, &Mode::WORDS)),
+    http("brotli_types", |s, n| TypeSet::set(&mut s.level.conf.brotli.brotli_types, s.build, n, "text/html")),
+    http("brotli_comp_level", comp_level),
+    http("brotli_min_length", |s, n| set::size(&mut s.level.conf.brotli.brotli_min_length, n)),
+    http("brotli_window", window),
+    http("brotli_buffers", ignored::buffers),
+];
+
+/// The variables.
+pub const VARIABLES: &[Builtin] =
+    &[Builtin { name: "brotli_ratio", evaluate: |r| encoded::ratio(r, CODING), volatile: false, assign: None }];
+
+const CODING: &str = "br";
+/// Windows are 2^10 to 2^24 bytes (RFC 7932 section 9.1).
+const WINDOW_BITS: std::ops::RangeInclusive<u32> = 10..=24;
+/// What the library hands over at once.
+const ROOM: usize = 16 * 1024;
+
+settings! {
+    /// The module's values on one level.
+    pub struct Conf {
+        /// Whether answers are compressed.
+        brotli: bool = false,
+        /// Whether `FILE.br` is sent.
+        brotli_static: Mode = Mode::Off,
+        /// 0 to 11.
+        brotli_comp_level: u64 = 6,
+        /// Shorter answers, where the length is known, are left alone.
+        brotli_min_length: u64 = 20,
+        /// The types that are worth it.
+        brotli_types: TypeSet = TypeSet::of(&["text/html"]),
+        /// The binary logarithm of the window's size.
+        brotli_window: u32 = 19,
+    }
+}
+
+inherited!(Conf, |_| true);
+
+fn comp_level(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let level = &mut scope.level.conf.brotli.brotli_comp_level;
+    set::number(level, node)?;
+    if **level > 11 {
+        return Err(node.problem("value must be between 0 and 11".to_owned()));
+    }
+    Ok(())
+}
+
+fn window(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let size = value::size(&node.args[0].text).ok_or_else(|| invalid(node))?;
+    if !size.is_power_of_two() || !WINDOW_BITS.contains(&size.trailing_zeros()) {
+        return Err(node.problem("value must be 1k, 2k, 4k, and so on, up to 16m".to_owned()));
+    }
+    set::value(&mut scope.level.conf.brotli.brotli_window, node, size.trailing_zeros())
+}
+
+/// `brotli_static`, in the content phase.
+pub fn handler(r: &mut Request) -> Verdict {
+    let mode = *r.conf().brotli.brotli_static;
+    encoded::serve_file(r, mode, b".br", CODING)
+}
+
+/// The header filter.
+pub fn filter(r: &mut Request) -> Filtered {
+    if !*r.conf().brotli.brotli {
+        return Filtered::Next;
+    }
+    let shot = r.shot.clone();
+    let conf = &shot.location(r.location).conf.brotli;
+    let length = r.headers_out.content_length;
+    let rules = Rules { coding: CODING, min_length: *conf.brotli_min_length, types: &conf.brotli_types };
+    if encoded::begins(r, &rules) {
+        let coder = Brotli::new(*conf.brotli_comp_level as i32, *conf.brotli_window, length);
+        r.body_filters.push(Box::new(Encode::new(CODING, Box::new(coder))));
+    }
+    Filtered::Next
+}
+
+/// The compressor, until the end is written.
+struct Brotli(Option<CompressorWriter<Vec<u8>>>);
+
+impl Brotli {
+    /// A window that is larger than the answer would only cost memory.
+    fn new(quality: i32, window: u32, length: Option<u64>) -> Brotli {
+        let needed = length.map_or(window, |n| n.next_power_of_two().trailing_zeros() + 1);
+        let lgwin = window.min(needed.max(*WINDOW_BITS.start())) as i32;
+        let size_hint = length.unwrap_or(0) as usize;
+        let params = BrotliEncoderParams { quality, lgwin, size_hint, ..BrotliEncoderParams::default() };
+        Brotli(Some(CompressorWriter::with_params(Vec::new(), ROOM, &params)))
+    }
+}
+
+impl Coder for Brotli {
+    fn encode(&mut self, input: &[u8], op: Op, out: &mut Vec<u8>) -> io::Result<()> {
+        let Some(writer) = &mut self.0 else { return Ok(()) };
+        writer.write_all(input)?;
+        match op {
+            Op::Go => {}
+            Op::Flush => writer.flush()?,
+            Op::Finish => {
+                let rest = self.0.take().map(CompressorWriter::into_inner);
+                out.extend_from_slice(&rest.unwrap_or_default());
+                return Ok(());
+            }
+        }
+        out.append(writer.get_mut());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_compressed_comes_out_again() {
+        for (quality, length) in [(0, None), (5, Some(30_000)), (11, Some(1))] {
+            let mut coder = Brotli::new(quality, 19, length);
+            let (text, mut packed, mut plain) = (b"0123456789".repeat(3000), Vec::new(), Vec::new());
+            coder.encode(&text[..100], Op::Flush, &mut packed).expect("it compresses");
+            assert!(!packed.is_empty());
+            coder.encode(&text[100..], Op::Go, &mut packed).expect("it compresses");
+            coder.encode(b"", Op::Finish, &mut packed).expect("it ends");
+            brotli::BrotliDecompress(&mut &packed[..], &mut plain).expect("it is Brotli");
+            assert!(plain == text && packed.len() < 1000, "{quality}");
+        }
+    }
+}

@@ -1,0 +1,406 @@
+//! `echo` and its kin: answers out of the configuration, with pauses, loops and subrequests (OpenResty's
+//! `ngx_http_echo_module`). A location's commands run in the order of the text.
+
+mod commands;
+
+use crate::config::complex::Complex;
+use crate::config::variables::Builtin;
+use crate::config::{Directive, http};
+use crate::log_error;
+use crate::request::filter::{BodyFilter, Chunk, PIECE, Rest};
+use crate::request::include::{self, Include};
+use crate::request::phases::{Verdict, Waiting};
+use crate::request::respond::Filtered;
+use crate::request::{Request, Text, body, finish, flow};
+use crate::{inherited, text};
+use commands::{Command, Kind};
+use conf::value;
+use runtime::clock;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The directives.
+pub const DIRECTIVES: &[Directive] = &[
+    http("echo", |s, n| commands::add(s, n, Kind::Echo)),
+    http("echo_duplicate", |s, n| commands::add(s, n, Kind::Duplicate)),
+    http("echo_sleep", |s, n| commands::add(s, n, Kind::Sleep)),
+    http("echo_flush", |s, n| commands::add(s, n, Kind::Flush)),
+    http("echo_reset_timer", |s, n| commands::add(s, n, Kind::ResetTimer)),
+    http("echo_read_request_body", |s, n| commands::add(s, n, Kind::ReadBody)),
+    http("echo_request_body", |s, n| commands::add(s, n, Kind::Body)),
+    http("echo_location", |s, n| commands::add(s, n, Kind::Location)),
+    http("echo_location_async", |s, n| commands::add(s, n, Kind::Location)),
+    http("echo_subrequest", |s, n| commands::add(s, n, Kind::Subrequest)),
+    http("echo_subrequest_async", |s, n| commands::add(s, n, Kind::Subrequest)),
+    http("echo_foreach_split", |s, n| commands::add(s, n, Kind::ForEach)),
+    http("echo_end", |s, n| commands::add(s, n, Kind::End)),
+    http("echo_foreach_end", |s, n| commands::add(s, n, Kind::End)),
+    http("echo_exec", |s, n| commands::add(s, n, Kind::Exec)),
+    http("echo_status", commands::status),
+    http("echo_before_body", |s, n| commands::around(s, n, true)),
+    http("echo_after_body", |s, n| commands::around(s, n, false)),
+];
+
+/// The variables.
+pub const VARIABLES: &[Builtin] = &[
+    Builtin { name: "echo_it", evaluate: |r| r.ctx.echo.as_ref()?.it, volatile: true, assign: None },
+    Builtin { name: "echo_timer_elapsed", evaluate: timer_elapsed, volatile: true, assign: None },
+    Builtin { name: "echo_request_body", evaluate: request_body, volatile: true, assign: None },
+    Builtin { name: "echo_request_method", evaluate: |r| Some(r.method_name), volatile: true, assign: None },
+    Builtin { name: "echo_client_request_method", evaluate: |r| Some(client_method(r)), volatile: false, assign: None },
+    Builtin { name: "echo_request_uri", evaluate: request_uri, volatile: true, assign: None },
+    Builtin { name: "echo_cacheable_request_uri", evaluate: request_uri, volatile: false, assign: None },
+    Builtin { name: "echo_client_request_headers", evaluate: client_headers, volatile: false, assign: None },
+    Builtin { name: "echo_response_status", evaluate: response_status, volatile: true, assign: None },
+    Builtin { name: "echo_incr", evaluate: increment, volatile: true, assign: None },
+];
+
+/// What `echo_duplicate` may write at most.
+const MAX_DUPLICATE: u64 = 1 << 30;
+/// Rounds of one `echo_foreach_split`.
+const MAX_ROUNDS: usize = 100_000;
+
+/// The module's values on one level.
+#[derive(Clone, Debug, Default)]
+pub struct Conf {
+    commands: Arc<Vec<Command>>,
+    /// The commands of a loop that is not over yet, while the level is read.
+    open: Option<Vec<Command>>,
+    status: Option<u16>,
+    before: Arc<Vec<Line>>,
+    after: Arc<Vec<Line>>,
+}
+
+/// A line that is written: words with a space between them.
+#[derive(Clone, Debug)]
+struct Line {
+    words: Vec<Complex>,
+    /// A line feed behind it: not with `-n`.
+    ends: bool,
+}
+
+impl Conf {
+    /// Takes the parent's commands where this level has none.
+    pub fn merge(&mut self, parent: &Conf) {
+        commands::finish(&mut self.commands, &mut self.open);
+        for (own, around) in [(&mut self.before, &parent.before), (&mut self.after, &parent.after)] {
+            if own.is_empty() {
+                own.clone_from(around);
+            }
+        }
+        if self.commands.is_empty() {
+            self.commands.clone_from(&parent.commands);
+        }
+        self.status = self.status.or(parent.status);
+    }
+}
+
+inherited!(Conf, |_| true);
+
+/// What the module keeps for one request.
+#[derive(Debug, Default)]
+pub struct Context {
+    /// `$echo_it`
+    it: Option<Text>,
+    /// `echo_reset_timer`, ms.
+    since: Option<u64>,
+    /// `$echo_incr`
+    count: u64,
+}
+
+/// The content handler.
+pub(super) fn handler(r: &mut Request) -> Waiting<'_> {
+    Box::pin(async move {
+        let commands = r.conf().echo.commands.clone();
+        match run(r, &commands).await {
+            Ok(()) => finish_answer(r),
+            Err(verdict) => verdict,
+        }
+    })
+}
+
+fn finish_answer(r: &mut Request) -> Verdict {
+    let sent = begin(r).and_then(|()| r.send_body(Chunk::Bytes(b""), true));
+    match sent {
+        Ok(()) => Verdict::Answered,
+        Err(verdict) => verdict,
+    }
+}
+
+/// Sends the head, once.
+fn begin(r: &mut Request) -> Result<(), Verdict> {
+    if r.header_sent {
+        return Ok(());
+    }
+    if let Err(status) = body::discard_arrived(r) {
+        return Err(Verdict::Status(status));
+    }
+    if r.error_status == 0 {
+        r.headers_out.status = r.conf().echo.status.unwrap_or(200);
+    }
+    r.headers_out.content_length = None;
+    super::root::set_content_type(r);
+    // Commands may include others' answers at any time.
+    r.deferred.get_or_insert_default();
+    r.send_header()
+}
+
+fn write(r: &mut Request, bytes: &[u8]) -> Result<(), Verdict> {
+    begin(r)?;
+    r.send_body(Chunk::Bytes(bytes), false)
+}
+
+fn run<'r>(
+    r: &'r mut Request,
+    commands: &'r [Command],
+) -> std::pin::Pin<Box<dyn Future<Output = Result<(), Verdict>> + 'r>> {
+    Box::pin(async move {
+        for command in commands {
+            step(r, command).await?;
+            if r.take_fault() {
+                return Err(Verdict::Status(500));
+            }
+        }
+        Ok(())
+    })
+}
+
+async fn step(r: &mut Request, command: &Command) -> Result<(), Verdict> {
+    match command {
+        Command::Echo(line) => {
+            let text = line.make(r);
+            write(r, &text)
+        }
+        Command::Duplicate { count, text } => duplicate(r, count, text).await,
+        Command::Sleep(seconds) => sleep(r, seconds).await,
+        Command::Flush => {
+            begin(r)?;
+            flow::flush_now(r).await
+        }
+        Command::ResetTimer => {
+            r.ctx.echo.get_or_insert_default().since = Some(clock::wall_ms());
+            Ok(())
+        }
+        Command::ReadBody => body::read_all(r).await.map(drop).map_err(Verdict::from),
+        Command::Body => request_body_out(r).await,
+        Command::Include { uri, args } => {
+            let (uri, args) = (uri.eval(r), args.as_ref().map(|a| a.eval(r)));
+            include_answer(r, uri, args).await
+        }
+        Command::ForEach { delimiter, text, commands } => each(r, delimiter, text, commands).await,
+        Command::Exec { uri, args } => {
+            if r.header_sent {
+                log_error!(r, Error, "echo_exec must come before what is written");
+                return Err(Verdict::Status(500));
+            }
+            let uri = uri.eval(r);
+            if let Some(name) = r.get(uri).strip_prefix(b"@") {
+                let name = name.to_vec();
+                return Err(finish::named_location(r, &name));
+            }
+            let (uri, own) = finish::split_args(r, uri);
+            let args = args.as_ref().map_or(own, |a| a.eval(r));
+            Err(finish::internal_redirect(r, uri, args))
+        }
+    }
+}
+
+async fn duplicate(r: &mut Request, count: &Complex, text: &Complex) -> Result<(), Verdict> {
+    let (count, text) = (count.eval(r), text.eval(r));
+    let digits: Vec<u8> = r.get(count).iter().copied().filter(|b| *b != b'_').collect();
+    let text = r.get(text).to_vec();
+    let count = value::number(&digits).filter(|n| n.saturating_mul(text.len() as u64) <= MAX_DUPLICATE);
+    let Some(count) = count else {
+        log_error!(r, Error, "echo_duplicate: invalid count \"{}\"", String::from_utf8_lossy(&digits));
+        return Err(Verdict::Status(500));
+    };
+    let each = (PIECE / (text.len() as u64).max(1)).max(1);
+    let mut left = if text.is_empty() { 0 } else { count };
+    begin(r)?;
+    while left > 0 {
+        let now = left.min(each);
+        write(r, &text.repeat(now as usize))?;
+        left -= now;
+        flow::flush(r).await?;
+    }
+    Ok(())
+}
+
+async fn sleep(r: &mut Request, seconds: &Complex) -> Result<(), Verdict> {
+    let seconds = seconds.eval(r);
+    let Some(ms) = value::fixed(r.get(seconds), 3) else {
+        log_error!(r, Error, "echo_sleep: invalid time \"{}\"", String::from_utf8_lossy(r.get(seconds)));
+        return Err(Verdict::Status(500));
+    };
+    // What was written before goes out before.
+    if r.header_sent {
+        flow::flush_now(r).await?;
+    }
+    runtime::timer::sleep(Duration::from_millis(ms)).await;
+    Ok(())
+}
+
+async fn request_body_out(r: &mut Request) -> Result<(), Verdict> {
+    let stored = body::read_all(r).await.map_err(Verdict::from)?;
+    begin(r)?;
+    match &stored.file {
+        None => r.send_body(Chunk::Bytes(&stored.memory), false),
+        Some(file) => {
+            let mut at = 0;
+            while at < stored.len {
+                let len = PIECE.min(stored.len - at);
+                r.send_body(Chunk::File { file: &file.fd, offset: at, len }, false)?;
+                at += len;
+                flow::flush(r).await?;
+            }
+            Ok(())
+        }
+    }
+}
+
+async fn include_answer(r: &mut Request, uri: Text, args: Option<Text>) -> Result<(), Verdict> {
+    begin(r)?;
+    let (uri, own) = finish::split_args(r, uri);
+    if r.get(uri).first() != Some(&b'/') || !include::is_allowed(r, uri) {
+        log_error!(r, Error, "echo: no subrequest to \"{}\"", String::from_utf8_lossy(r.get(uri)));
+        return Err(Verdict::Broken);
+    }
+    include::add(r, Include { uri, args: args.unwrap_or(own), set: None, stub: None });
+    include::drive(r).await
+}
+
+async fn each(r: &mut Request, delimiter: &Complex, text: &Complex, commands: &[Command]) -> Result<(), Verdict> {
+    let (delimiter, text) = (delimiter.eval(r), text.eval(r));
+    let (delimiter, text) = (r.get(delimiter).to_vec(), r.get(text).to_vec());
+    if delimiter.is_empty() {
+        log_error!(r, Error, "echo_foreach_split: empty delimiter");
+        return Err(Verdict::Status(500));
+    }
+    let mut at = 0;
+    for _ in 0..MAX_ROUNDS {
+        let end = memchr::memmem::find(&text[at..], &delimiter).map(|n| at + n);
+        // Pieces without anything are passed over, as in the module.
+        let piece = &text[at..end.unwrap_or(text.len())];
+        if !piece.is_empty() {
+            let it = r.text(piece);
+            r.ctx.echo.get_or_insert_default().it = Some(it);
+            run(r, commands).await?;
+            flow::flush(r).await?;
+        }
+        match end {
+            Some(end) => at = end + delimiter.len(),
+            None => return Ok(()),
+        }
+    }
+    log_error!(r, Error, "echo_foreach_split: more than {MAX_ROUNDS} rounds");
+    Err(Verdict::Broken)
+}
+
+impl Line {
+    fn make(&self, r: &mut Request) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (number, word) in self.words.iter().enumerate() {
+            if number > 0 {
+                out.push(b' ');
+            }
+            let word = word.eval(r);
+            out.extend_from_slice(r.get(word));
+        }
+        if self.ends {
+            out.push(b'\n');
+        }
+        out
+    }
+}
+
+/// The header filter, for `echo_before_body` and `echo_after_body`.
+pub fn filter(r: &mut Request) -> Filtered {
+    let conf = &r.conf().echo;
+    if (conf.before.is_empty() && conf.after.is_empty()) || r.header_only {
+        return Filtered::Next;
+    }
+    let (before, after) = (Some(conf.before.clone()), conf.after.clone());
+    r.clear_content_length();
+    r.clear_accept_ranges();
+    r.body_filters.push(Box::new(Around { before, after }));
+    Filtered::Next
+}
+
+/// Writes lines before and behind a body.
+struct Around {
+    before: Option<Arc<Vec<Line>>>,
+    after: Arc<Vec<Line>>,
+}
+
+impl BodyFilter for Around {
+    fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool, mut rest: Rest<'_>) -> io::Result<()> {
+        for line in self.before.take().iter().flat_map(|lines| lines.iter()) {
+            let text = line.make(r);
+            rest.push(r, Chunk::Bytes(&text), false)?;
+        }
+        if !last || self.after.is_empty() {
+            return rest.push(r, chunk, last);
+        }
+        rest.push(r, chunk, false)?;
+        for line in self.after.clone().iter() {
+            let text = line.make(r);
+            rest.push(r, Chunk::Bytes(&text), false)?;
+        }
+        rest.push(r, Chunk::Bytes(b""), true)
+    }
+}
+
+/// Seconds since the request began, or the timer was set back.
+fn timer_elapsed(r: &mut Request) -> Option<Text> {
+    let since = r.ctx.echo.as_ref().and_then(|c| c.since).unwrap_or(r.started_ms);
+    let ms = clock::wall_ms().saturating_sub(since);
+    Some(text!(r, "{}.{:03}", ms / 1000, ms % 1000))
+}
+
+fn request_body(r: &mut Request) -> Option<Text> {
+    let stored = r.body.stored.clone()?;
+    if stored.file.is_some() || stored.memory.is_empty() {
+        return None;
+    }
+    Some(r.text(&stored.memory))
+}
+
+/// The method of the request that the client sent, which is the first word of its line.
+fn client_method(r: &mut Request) -> Text {
+    let line = r.get(r.line);
+    let method = line[..memchr::memchr(b' ', line).unwrap_or(line.len())].to_vec();
+    r.text(&method)
+}
+
+/// The path as it is now, without arguments.
+fn request_uri(r: &mut Request) -> Option<Text> {
+    Some(r.uri)
+}
+
+/// The request's line and headers, in the form of HTTP/1.
+fn client_headers(r: &mut Request) -> Option<Text> {
+    let mut out = r.get(r.line).to_vec();
+    out.extend_from_slice(b"\r\n");
+    for line in r.headers_in.lines() {
+        out.extend_from_slice(r.arena.span(line.name));
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(r.arena.span(line.value));
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    Some(r.text(&out))
+}
+
+fn response_status(r: &mut Request) -> Option<Text> {
+    let status = r.headers_out.status;
+    (status > 0).then(|| text!(r, "{status}"))
+}
+
+/// Counts how often it was asked for.
+fn increment(r: &mut Request) -> Option<Text> {
+    let context = r.ctx.echo.get_or_insert_default();
+    context.count += 1;
+    let count = context.count;
+    Some(text!(r, "{count}"))
+}

@@ -1,0 +1,114 @@
+//! `tunnel_pass`: CONNECT, so that clients reach others through this server (nginx's `ngx_http_tunnel_module`, RFC 9110 section
+//! 9.3.6). Without the directive CONNECT is refused. Who may reach what is for `allow`, `deny`, `auth_basic` and others to say: where
+//! clients name the place and none of these is there, `-t` warns.
+
+use super::cgi::{self, Pass};
+use super::{ignored, proxy};
+use crate::config::{Build, Directive, Level, Scope, http, set};
+use crate::request::phases::{Content, Verdict, Waiting};
+use crate::request::{Method, Request};
+use crate::upstream::conf::UpstreamConf;
+use crate::upstream::job::{Job, JobBody, Protocol};
+use crate::upstream::settings::next;
+use crate::upstream::{retry, tunnel};
+use crate::upstream_directives;
+use conf::{Node, Problem, Word};
+use std::sync::Arc;
+
+/// The directives.
+pub const DIRECTIVES: &[Directive] = &[
+    http("tunnel_pass", tunnel_pass),
+    http("tunnel_send_lowat", ignored::size),
+    http("tunnel_socket_rcvbuf", |s, n| set::size(&mut s.level.conf.tunnel.upstream.socket_rcvbuf, n)),
+    http("tunnel_socket_sndbuf", |s, n| set::size(&mut s.level.conf.tunnel.upstream.socket_sndbuf, n)),
+];
+
+/// Those that all modules with an upstream have.
+pub const COMMON_DIRECTIVES: &[Directive] = upstream_directives!("tunnel", tunnel, next::TUNNEL_WORDS);
+
+/// Where to, unless the directive says so.
+const DEFAULT_PLACE: &[u8] = b"$host:$request_port";
+
+/// What the module keeps while a configuration is read.
+#[derive(Debug, Default)]
+pub struct Main {
+    /// `tunnel_pass` stands in the server that is being read.
+    pub seen: bool,
+}
+
+/// The module's values on one level.
+#[derive(Clone, Debug, Default)]
+pub struct Conf {
+    /// What all modules with upstreams have.
+    pub upstream: UpstreamConf,
+    pass: Option<Arc<Pass>>,
+}
+
+crate::inherited!(Conf, |conf| conf.pass.is_none());
+
+impl Conf {
+    /// Takes from the level around what this one does not set.
+    pub fn merge(&mut self, parent: &Conf) {
+        self.upstream.merge(&parent.upstream);
+    }
+}
+
+fn tunnel_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let mut node = node.clone();
+    if node.args.is_empty() {
+        node.args.push(Word { text: DEFAULT_PLACE.to_vec(), span: node.name.span, quoted: false });
+    }
+    let before = scope.level.conf.tunnel.pass.is_some();
+    scope.level.conf.tunnel.pass = Pass::read(scope, &node, before)?;
+    scope.level.conf.core.auto_redirect = false;
+    scope.level.conf.core.handler = Some(Content::Later(run));
+    scope.build.main.tunnel.seen = true;
+    Ok(())
+}
+
+/// Finds the group, and inherits into `if` and `limit_except`.
+pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+    proxy::inherit_pass(level, &parent.tunnel.pass, |c| &mut c.tunnel.pass, Content::Later(run));
+    let Some(pass) = level.conf.tunnel.pass.clone() else { return };
+    pass.find(build, |place| place);
+    let conf = &level.conf;
+    let guarded =
+        !conf.access.rules.is_empty() || conf.auth_basic.user_file.is_some() || conf.auth_request.uri.is_some();
+    if pass.fixed().is_none() && !guarded {
+        let text = "\"tunnel_pass\" lets every client reach every address: there is no \"allow\", \"deny\" or authentication here";
+        let place = build.http_end;
+        if !build.problems.iter().any(|p| p.message == text) {
+            build.problems.push(Problem::warn(pass.place_in_text().or(place), text.to_owned()));
+        }
+    }
+}
+
+/// The content handler.
+fn run(r: &mut Request) -> Waiting<'_> {
+    Box::pin(async move { handle(r).await.unwrap_or_else(|verdict| verdict) })
+}
+
+async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
+    let shot = r.shot.clone();
+    let conf = &*shot.location(r.location).conf.tunnel;
+    if r.method != Method::Connect || !r.is_main() {
+        return Err(Verdict::Status(405));
+    }
+    let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
+    cgi::begin(r, "");
+    r.attempts.is_cgi = false;
+    let place = pass.place(r);
+    if r.has_fault() {
+        return Err(Verdict::Status(500));
+    }
+    let group = pass.group(r, &place).await?;
+    let local = conf.upstream.local_address(r);
+    let (head, body, protocol) = (Vec::new(), JobBody::None, Protocol::Tunnel);
+    let job = Job { group, head, body, is_head: false, keepalive: false, local, protocol };
+    let answer = retry::find_answer(r, &job, &conf.upstream).await?;
+    r.headers_out.status = 200;
+    r.headers_out.content_length = None;
+    r.keepalive = false;
+    r.send_header()?;
+    Ok(tunnel::run(r, &conf.upstream, answer).await)
+}

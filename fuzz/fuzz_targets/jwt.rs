@@ -1,0 +1,11 @@
+//! Tokens: what is cut up is what came, and nothing longer comes of it.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|text: &[u8]| {
+    if let Ok(token) = wire::jwt::parse(text) {
+        assert!(text.starts_with(token.signed));
+        assert!(token.header.len() + token.payload.len() + token.signature.len() < text.len());
+    }
+});
