@@ -414,6 +414,8 @@ fn sessions_of_a_peer_that_is_gone_end() {
     let (peer, second, keep, api) = (echo(), echo(), Port::reserve(), Port::reserve());
     let site = Site::whole(text).set("PEER", peer).set("SECOND", second).set("KEEP", keep.number);
     let server = site.set("OTHER", api.number).start();
+    // It is there once every address is listened on.
+    server.wait_for("logs/nginx.pid", "\n");
     let mut sessions = [server.connect(), server.connect(), Client::connect(keep.number), Client::connect(keep.number)];
     sessions.iter_mut().for_each(|client| echoes(client, "hello"));
     let ask = |head: &str, body: &str| {

@@ -73,6 +73,7 @@ fn what_is_no_mqtt() {
     let ports = [("OTHER", &other), ("SMALL", &small), ("TIGHT", &tight)];
     let site = ports.iter().fold(Site::whole(text).set("PEER", peer), |site, (name, port)| site.set(name, port.number));
     let server = site.start();
+    server.wait_for("logs/nginx.pid", "\n");
     assert!(server.connect().send("GET / HTTP/1.0\r\n\r\n").is_closed());
     server.wait_for("logs/error.log", "client sent no valid MQTT CONNECT packet while prereading client data");
     for (port, line) in [(&small, "preread buffer full"), (&tight, "does not fit into mqtt_rewrite_buffer_size")] {

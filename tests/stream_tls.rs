@@ -1,6 +1,6 @@
 //! TLS in `stream {}`: from clients, to peers, or both; who is shown which certificate, who is let in, what is carried.
 
-use crate::harness::{Client, Setup, Site, has_tools, openssl, wait};
+use crate::harness::{Client, Setup, Site, has_tools, wait};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -208,6 +208,7 @@ fn peers_with_tls() {
     let (name, any) = (crate::harness::Port::reserve(), crate::harness::Port::reserve());
     let site = Site::whole(text).set("NAME", name.number).set("ANY", any.number);
     let server = site.certificate("root").issued("backend", "root", "30").issued("client", "root", "30").start();
+    server.wait_for("logs/nginx.pid", "\n");
     assert_eq!(server.connect().rest(), b"backend CN=client,O=Test b");
     assert_eq!(Client::connect(any.number).rest(), b"any.org CN=client,O=Test b");
     assert_eq!(Client::connect(name.number).rest(), b"");
@@ -230,6 +231,7 @@ fn proxy_headers_come_first() {
                         ssl_certificate_key localhost.key; return 200 \"$proxy_protocol_addr $ssl_protocol\"; } }";
     let http = crate::harness::Port::reserve();
     let server = Site::whole(text).set("HTTP", http.number).certificate("localhost").start();
+    server.wait_for("logs/nginx.pid", "\n");
     assert_eq!(server.connect().rest(), b"127.0.0.1 TLSv1.3");
     // The header and the first record at once.
     for request in ["", "GET / HTTP/1.0\r\n\r\n"] {
@@ -268,6 +270,7 @@ fn pass_keeps_what_is_known_of_tls() {
                           pass 127.0.0.1:@OTHER@; } }
         http { server { listen 127.0.0.1:@OTHER@; return 200 $scheme:$ssl_protocol; } }";
     let server = Site::whole(text).certificate("localhost").start();
+    server.wait_for("logs/nginx.pid", "\n");
     assert_eq!(Setup::new().connect(server.port, "localhost").get("/", "localhost").1, "https:TLSv1.3");
 }
 
@@ -300,15 +303,15 @@ fn openssl_on_both_sides() {
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    assert!(wait(|| TcpStream::connect(("127.0.0.1", peer)).is_ok()));
-    let mut client = Setup::new().connect(server.port, "localhost");
-    client.send("drawer\n");
-    let mut answer = [0; 7];
-    client.stream.read_exact(&mut answer).unwrap();
-    assert_eq!(&answer, b"reward\n");
+    // It serves one connection after the other, and needs its time to begin.
+    let reversed = || {
+        let Ok(mut client) = Setup::new().try_connect(server.port, "localhost") else { return false };
+        let mut answer = [0; 7];
+        let sent = client.stream.write_all(b"drawer\n").is_ok();
+        sent && client.stream.read_exact(&mut answer).is_ok() && &answer == b"reward\n"
+    };
+    assert!(wait(reversed));
     let _ = (backend.kill(), backend.wait());
-    let shown = openssl(server.dir(), &["x509", "-in", "localhost.crt", "-noout", "-subject"]);
-    assert!(shown.contains("localhost"));
 }
 
 /// A client that is slower than its peer gets all of it, and what is counted of its handshake is shown.
@@ -332,10 +335,38 @@ fn what_does_not_fit_waits_and_handshakes_are_counted() {
     let api = crate::harness::Port::reserve();
     let site = Site::whole(text).set("OTHER", api.number).set("PEER", peer).certificate("localhost");
     let server = site.start();
+    server.wait_for("logs/nginx.pid", "\n");
     let mut client = Setup::new().connect(server.port, "localhost");
     let mut came = Vec::new();
     client.stream.read_to_end(&mut came).unwrap();
     assert!(came == data);
     let shown = || Client::connect(api.number).get("/9/stream/server_zones/tls").text();
     assert!(wait(|| shown().contains("\"ssl\":{") && shown().contains("\"handshakes\":1")), "{}", shown());
+}
+
+/// A peer that speaks no TLS is no peer: the next one is asked, and a check finds out without a client.
+#[test]
+fn a_peer_without_tls_is_passed_over() {
+    if !has_tools() {
+        return;
+    }
+    let text = "events {} stream { proxy_ssl on;
+        upstream tried { server 127.0.0.1:@PLAIN@ max_fails=0; server 127.0.0.1:@OTHER@; }
+        upstream checked { zone c 64k; server 127.0.0.1:@PLAIN@; server 127.0.0.1:@OTHER@; }
+        server { listen 127.0.0.1:@PORT@; proxy_pass tried; }
+        server { listen 127.0.0.1:@CHECKED@; proxy_pass checked; health_check interval=200ms mandatory; }
+        server { listen 127.0.0.1:@OTHER@ ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key; return secure; } }";
+    let checked = crate::harness::Port::reserve();
+    let site = Site::whole(text).set("CHECKED", checked.number).set("PLAIN", echo()).certificate("localhost");
+    let server = site.start();
+    server.wait_for("logs/nginx.pid", "\n");
+    for _ in 0..3 {
+        assert_eq!(server.connect().rest(), b"secure");
+    }
+    server.wait_for("logs/error.log", "SSL_do_handshake() failed (SSL: ");
+    server.wait_for("logs/error.log", "peer is unhealthy: TLS");
+    server.wait_for("logs/error.log", "peer is healthy");
+    for _ in 0..3 {
+        assert_eq!(Client::connect(checked.number).rest(), b"secure");
+    }
 }

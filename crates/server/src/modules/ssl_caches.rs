@@ -41,7 +41,7 @@ pub fn cache_limits(node: &Node) -> Result<Option<CacheLimits>, Problem> {
 
 /// `ssl_ocsp_cache`
 pub(super) fn ocsp_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let word = &node.args[0];
+    let (plane, word) = (scope.build.plane, &node.args[0]);
     let mut cache = None;
     if *word != "off" {
         let shown = word.as_str();
@@ -51,7 +51,8 @@ pub(super) fn ocsp_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), P
             return Err(node.problem(format!("OCSP cache \"{shown}\" is too small")));
         }
         let names = &mut scope.build.main.zones;
-        names.add(name.as_bytes(), size, "ssl ocsp").map_err(|e| node.problem(e))?;
+        let owner = if plane.is_stream() { "stream ssl ocsp" } else { "ssl ocsp" };
+        names.add(name.as_bytes(), size, owner).map_err(|e| node.problem(e))?;
         cache = Some((name, size as usize));
     }
     set::value(&mut server(scope).ocsp_cache, node, cache)
@@ -59,7 +60,7 @@ pub(super) fn ocsp_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), P
 
 /// `ssl_session_cache`
 pub(super) fn session_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let mut cache = SessionCache::None;
+    let (plane, mut cache) = (scope.build.plane, SessionCache::None);
     for word in &node.args {
         let shown = word.as_str();
         let invalid = || node.problem(format!("invalid session cache \"{shown}\""));
@@ -69,7 +70,8 @@ pub(super) fn session_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<()
                 return Err(node.problem(format!("session cache \"{shown}\" is too small")));
             }
             let names = &mut scope.build.main.zones;
-            names.add(name.as_bytes(), size, "ssl").map_err(|e| node.problem(e))?;
+            let owner = if plane.is_stream() { "stream ssl" } else { "ssl" };
+            names.add(name.as_bytes(), size, owner).map_err(|e| node.problem(e))?;
             cache = SessionCache::Shared(name, size as usize);
             continue;
         }
