@@ -6,6 +6,7 @@ use runtime::{TaskId, clock};
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::future::poll_fn;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -20,6 +21,9 @@ struct Hub {
     /// By the channel's address: it lives as long as it has subscribers.
     tasks: HashMap<usize, HashSet<TaskId>>,
 }
+
+/// Subscribers that were dropped since they were too slow.
+pub(super) static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static HUB: RefCell<Option<Hub>> = const { RefCell::new(None) };
