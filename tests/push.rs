@@ -1,6 +1,7 @@
 //! Channels: publishers and subscribers of every kind over real sockets; ids and buffers, limits, hooks, slow readers, reloads. What
 //! the same requests get from Debian's nchan is compared where that is installed.
 
+use crate::harness::quic::{ask as ask_quic, client, quic_site, run};
 use crate::harness::{Backend, Client, Program, Reply, Response, Server, Setup, Site, has_tools, wait, with_http2};
 use http::Request;
 use rustix::process::Signal;
@@ -368,7 +369,7 @@ fn several_channels_come_in_order_and_each_message_once() {
 fn who_does_not_read_is_dropped_and_takes_no_memory() {
     let server = Site::server(
         "location /pub { nchan_publisher; nchan_channel_id a; nchan_message_buffer_length 2; client_max_body_size 10m; }
-         location /sub { nchan_subscriber; nchan_channel_id a; send_timeout 1s; }",
+         location /sub { nchan_subscriber; nchan_channel_id a; send_timeout 1s; } location /stub { nchan_stub_status; }",
     )
     .start();
     let slow = Ws::open(&server, "/sub", "");
@@ -383,6 +384,7 @@ fn who_does_not_read_is_dropped_and_takes_no_memory() {
         .wait_for("logs/error.log", "a subscriber is too slow: it has taken nothing for send_timeout, and is dropped");
     assert!(server.error_log().contains("request: \"GET /sub HTTP/1.1\""));
     until_subscribers(&server, "/pub", 1);
+    assert!(server.get("/stub").text().ends_with("subscribers dropped: 1\n"));
     assert!(server.own_memory_kb() < 80_000, "{} kB", server.own_memory_kb());
     drop(slow);
 }
@@ -695,4 +697,34 @@ fn a_poll_that_is_held_over_tls() {
         assert_eq!(publisher.response().0, 201);
         assert_eq!(poll.response(), (200, text));
     }
+}
+
+#[test]
+fn subscribers_over_http3() {
+    let server = quic_site("", LOCATIONS).set("THREADS", 2).start();
+    run(async {
+        let (_endpoint, mut requests) = client(server.port).await;
+        let subscribe = |path: &str, accept: &str| {
+            let (mut requests, accept) = (requests.clone(), accept.to_owned());
+            let request = Request::get(format!("https://localhost{path}")).header("accept", accept).body(()).unwrap();
+            tokio::spawn(async move { ask_quic(&mut requests, request, b"").await })
+        };
+        let (events, poll) = (subscribe("/sub/a", "text/event-stream"), subscribe("/new/a", "*/*"));
+        let of = |method: &str| Request::builder().method(method).uri("https://localhost/pub/a").body(()).unwrap();
+        while !ask_quic(&mut requests, of("GET"), b"").await.text().contains("active subscribers: 2\r\n") {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        assert_eq!(ask_quic(&mut requests, of("POST"), b"over quic").await.status, 201);
+        let poll = poll.await.unwrap();
+        assert_eq!(
+            (poll.status, poll.text().as_str(), poll.headers["etag"].to_str().unwrap()),
+            (200, "over quic", "0")
+        );
+        assert_eq!(ask_quic(&mut requests, of("DELETE"), b"").await.status, 200);
+        let events = events.await.unwrap().text();
+        assert!(
+            events.starts_with(": hi\n\nid: ") && events.ends_with("data: over quic\n\n:410: 410 Gone\n\n"),
+            "{events}"
+        );
+    });
 }

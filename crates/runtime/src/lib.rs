@@ -41,7 +41,7 @@ const NOBODY: u32 = u32::MAX;
 
 /// A task's place in its thread's table. A place is used again: who wakes a task that is gone may wake another, which
 /// finds nothing to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TaskId(u32);
 
 impl TaskId {

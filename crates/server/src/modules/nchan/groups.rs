@@ -7,6 +7,7 @@ use crate::log_error;
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request, Text};
 use conf::{Node, Problem, value};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// What clients may do with a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -114,7 +115,8 @@ pub(super) fn set_limits(r: &mut Request, conf: &Conf) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// `nchan_stub_status`: nchan's rows; those of Redis and of messages between processes are 0, since there are none.
+/// `nchan_stub_status`: nchan's rows; those of Redis and of messages between processes are 0, since there are none. One of our own at the
+/// end: subscribers that were too slow.
 pub(super) fn stub_status(r: &mut Request) -> Verdict {
     if !matches!(r.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
@@ -125,13 +127,15 @@ pub(super) fn stub_status(r: &mut Request) -> Verdict {
          channels: {}\nsubscribers: {}\nredis pending commands: 0\nredis connected servers: 0\n\
          redis unhealthy upstreams: 0\ntotal redis commands sent: 0\ntotal interprocess alerts received: 0\n\
          interprocess alerts in transit: 0\ninterprocess queued alerts: 0\ntotal interprocess send delay: 0\n\
-         total interprocess receive delay: 0\nnchan version: 1.3.6\n",
+         total interprocess receive delay: 0\nnchan version: 1.3.6\n\
+         subscribers dropped: {}\n",
         sums.published,
         sums.messages,
         sums.memory.div_ceil(1024),
         sums.limit / 1024,
         sums.channels,
-        sums.subscribers
+        sums.subscribers,
+        hub::DROPPED.load(Relaxed)
     );
     r.headers_out.content_type = Some(Text::from("text/plain"));
     r.respond(200, page.as_bytes())

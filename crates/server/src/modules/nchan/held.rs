@@ -336,10 +336,8 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
         end => end,
     };
     match &end {
-        End::Over(Over::Lost) => subscribe::too_slow(r),
-        End::Stalled => {
-            log_error!(r, Warn, "a subscriber is too slow: it has taken nothing for send_timeout, and is dropped")
-        }
+        End::Over(Over::Lost) => subscribe::too_slow(r, subscribe::LOST),
+        End::Stalled => subscribe::too_slow(r, "it has taken nothing for send_timeout"),
         End::Gone(Some(e)) => log_error!(r, Info, "client closed connection ({})", crate::log::os_error(e)),
         _ => {}
     }

@@ -4,8 +4,9 @@ use push::{Channel, Mailbox, Store, Subscription};
 use runtime::timer::Timer;
 use runtime::{TaskId, clock};
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::future::poll_fn;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
@@ -17,9 +18,13 @@ static STORE: LazyLock<Store> = LazyLock::new(Store::new);
 
 struct Hub {
     mailbox: Arc<Mailbox>,
-    /// By the channel's address: it lives as long as it has subscribers.
-    tasks: HashMap<usize, HashSet<TaskId>>,
+    /// By the channel's address: it lives as long as it has subscribers. In the order of their places: those that came one after the other lie
+    /// side by side in memory, here and in the kernel, and what wakes all goes through it once.
+    tasks: HashMap<usize, BTreeSet<TaskId>>,
 }
+
+/// Subscribers that were dropped since they were too slow.
+pub(super) static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static HUB: RefCell<Option<Hub>> = const { RefCell::new(None) };

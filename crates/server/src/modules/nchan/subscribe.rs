@@ -16,6 +16,7 @@ use push::{Message, Options, Refused};
 use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 
 /// Letters of a boundary between parts.
@@ -261,7 +262,7 @@ async fn stream(r: &mut Request, conf: &Conf, mut feed: Feed) -> Result<Verdict,
     ended(r, conf);
     let over = over?;
     if over == Over::Lost {
-        too_slow(r);
+        too_slow(r, LOST);
     }
     let words = feed.last_words(over).map_or(Vec::new(), |piece| piece.bytes().to_vec());
     r.send_body(Chunk::Bytes(&words), true)?;
@@ -308,10 +309,14 @@ pub(super) fn ended(r: &mut Request, conf: &Conf) {
     hooks::tell(r, &conf.unsubscribe);
 }
 
-/// A subscriber is dropped, since messages that it has not had are gone.
-pub(super) fn too_slow(r: &Request) {
-    log_error!(r, Warn, "a subscriber is too slow: messages that it has not had are gone, and it is dropped");
+/// A subscriber is dropped, since messages that it has not had are gone, or it takes none.
+pub(super) fn too_slow(r: &Request, why: &str) {
+    hub::DROPPED.fetch_add(1, Relaxed);
+    log_error!(r, Warn, "a subscriber is too slow: {why}, and is dropped");
 }
+
+/// Why, of one that is too far behind.
+pub(super) const LOST: &str = "messages are gone that it has not had";
 
 fn boundary() -> Box<[u8]> {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
