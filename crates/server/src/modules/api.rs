@@ -7,8 +7,12 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request, Text, body};
 use crate::snapshot::LocationId;
+use crate::status::history;
 use crate::{log_error, settings};
 use conf::{Node, Problem, Span};
+
+/// So much of a change is shown in the log, bytes.
+const MAX_SHOWN: usize = 512;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("api", directive)];
@@ -26,6 +30,8 @@ settings! {
 pub struct Main {
     /// Locations with `api write=on`, and where they say it.
     writers: Vec<(LocationId, Span)>,
+    /// There is an `api` at all.
+    pub used: bool,
 }
 
 /// Locations of a server whose clients all show certificates are nobody's who has none.
@@ -59,8 +65,46 @@ fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if write {
         scope.build.main.api.writers.push((scope.level.id, node.name.span));
     }
+    scope.build.main.api.used = true;
     scope.level.conf.core.handler = Some(Content::Later(run));
     Ok(())
+}
+
+/// Notes an hour of numbers for the API to show, from now on; once a process.
+pub fn keep_history() {
+    static KEPT: std::sync::Once = std::sync::Once::new();
+    KEPT.call_once(|| {
+        crate::service::spawn(|| async {
+            let mut steps = tokio::time::interval(std::time::Duration::from_secs(history::STEP_S));
+            loop {
+                steps.tick().await;
+                history::note();
+            }
+        });
+    });
+}
+
+/// Who changes a group from where is in the log: the line's end says from where. What keys are given is nobody's business.
+fn log_change(r: &mut Request, what: &str) {
+    let user =
+        super::variables::remote_user(r).map_or_else(String::new, |t| String::from_utf8_lossy(r.get(t)).into_owned());
+    let by = if user.is_empty() { String::new() } else { format!(", by user \"{}\"", user.escape_debug()) };
+    log_error!(r, Notice, "api: {what}{by}");
+}
+
+/// How a change is named in the log; none: nothing was changed.
+fn change_of(call: &Call) -> Option<String> {
+    let method = match call.verb? {
+        Verb::Get => return None,
+        Verb::Post => "POST",
+        Verb::Patch => "PATCH",
+        Verb::Delete => "DELETE",
+    };
+    let body = match call.path.contains("/upstreams/") {
+        true => String::from_utf8_lossy(&call.body[..call.body.len().min(MAX_SHOWN)]).escape_debug().to_string(),
+        false => String::new(),
+    };
+    Some(format!("{method} {} {body}", call.path.escape_debug()).trim_end().to_owned())
 }
 
 fn run(r: &mut Request) -> Waiting<'_> {
@@ -69,8 +113,14 @@ fn run(r: &mut Request) -> Waiting<'_> {
             Ok(call) => call,
             Err(verdict) => return verdict,
         };
+        let change = change_of(&call);
         match crate::service::ask(move || async move { api::answer(&call) }).await {
-            Some(reply) => send(r, &reply),
+            Some(reply) => {
+                if let Some(what) = change.filter(|_| reply.status < 300) {
+                    log_change(r, &what);
+                }
+                send(r, &reply)
+            }
             None => {
                 log_error!(r, Alert, "the API gave a call up");
                 Verdict::Status(500)
