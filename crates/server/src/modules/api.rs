@@ -7,9 +7,12 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request, Text, body};
 use crate::snapshot::LocationId;
-use crate::status::history;
+use crate::status::latency::{Histogram, REQUESTS_MS};
+use crate::status::{history, requests};
+use crate::worker::counters;
 use crate::{log_error, settings};
 use conf::{Node, Problem, Span};
+use runtime::clock;
 
 /// So much of a change is shown in the log, bytes.
 const MAX_SHOWN: usize = 512;
@@ -78,10 +81,22 @@ pub fn keep_history() {
             let mut steps = tokio::time::interval(std::time::Duration::from_secs(history::STEP_S));
             loop {
                 steps.tick().await;
-                history::note();
+                history::note(sums());
             }
         });
     });
+}
+
+fn sums() -> history::Sums {
+    let totals = requests::totals(&requests::ALL);
+    let [.., client, server] = totals.responses.classes;
+    let sum = counters::sum();
+    history::Sums {
+        time_ms: clock::wall_ms(),
+        answers: [totals.responses.total(), client, server],
+        times: Histogram::read(&REQUESTS_MS.sums()),
+        connections: [sum.writing.max(0), sum.waiting.max(0), sum.reading.max(0)],
+    }
 }
 
 /// Who changes a group from where is in the log: the line's end says from where. What keys are given is nobody's business.

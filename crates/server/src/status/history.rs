@@ -1,10 +1,7 @@
 //! An hour of the most important numbers, so that curves do not begin with the page that draws them. Whoever keeps the time calls
 //! [`note`] once a step; the API shows what is there.
 
-use super::latency::{Histogram, REQUESTS_MS};
-use super::requests::{self, Totals};
-use crate::worker::counters;
-use runtime::clock;
+use super::latency::Histogram;
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
@@ -28,42 +25,49 @@ pub struct Sample {
     pub connections: [i64; 3],
 }
 
+/// What is counted at the end of a step.
+#[derive(Clone, Debug)]
+pub struct Sums {
+    /// Unix milliseconds.
+    pub time_ms: u64,
+    /// Answers since the start, and those of classes 4xx and 5xx.
+    pub answers: [u64; 3],
+    /// How long requests took, ms.
+    pub times: Histogram,
+    /// See [`Sample`].
+    pub connections: [i64; 3],
+}
+
 #[derive(Default)]
 struct History {
     samples: VecDeque<Sample>,
-    /// The sums at the end of the last step, and when that was.
-    before: Option<(u64, Totals, Histogram)>,
+    /// The sums at the end of the last step.
+    before: Option<Sums>,
 }
 
 static HISTORY: Mutex<Option<History>> = Mutex::new(None);
 
 /// A step is over.
-pub fn note() {
-    let now = (clock::wall_ms(), requests::totals(&requests::ALL), Histogram::read(&REQUESTS_MS.sums()));
-    let sum = counters::sum();
-    let connections = [sum.writing.max(0), sum.waiting.max(0), sum.reading.max(0)];
+pub fn note(now: Sums) {
     let mut history = HISTORY.lock().unwrap_or_else(PoisonError::into_inner);
     let history = history.get_or_insert_default();
     if let Some(before) = &history.before {
         if history.samples.len() >= KEPT {
             history.samples.pop_front();
         }
-        history.samples.push_back(sample(&now, before, connections));
+        history.samples.push_back(sample(&now, before));
     }
     history.before = Some(now);
 }
 
-type Sums = (u64, Totals, Histogram);
-
-fn sample((time_ms, totals, times): &Sums, (was_ms, were, before): &Sums, connections: [i64; 3]) -> Sample {
-    let class = |i: usize| totals.responses.classes[i].saturating_sub(were.responses.classes[i]);
-    let added = times.since(before);
+fn sample(now: &Sums, before: &Sums) -> Sample {
+    let added = now.times.since(&before.times);
     Sample {
-        time_ms: *time_ms,
-        span_ms: time_ms.saturating_sub(*was_ms).max(1),
-        answers: [totals.responses.total().saturating_sub(were.responses.total()), class(3), class(4)],
+        time_ms: now.time_ms,
+        span_ms: now.time_ms.saturating_sub(before.time_ms).max(1),
+        answers: std::array::from_fn(|i| now.answers[i].saturating_sub(before.answers[i])),
         latency_ms: [0.5, 0.9, 0.99].map(|part| added.quantile(part)),
-        connections,
+        connections: now.connections,
     }
 }
 
@@ -75,24 +79,25 @@ pub fn samples() -> Vec<Sample> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::latency::WIDTH;
     use super::*;
+
+    fn sums(time_ms: u64, answers: [u64; 3], at_seven: u64) -> Sums {
+        let mut numbers = [0; WIDTH];
+        numbers[7] = at_seven;
+        Sums { time_ms, answers, times: Histogram::read(&numbers), connections: [1, 2, 3] }
+    }
 
     #[test]
     fn a_sample_is_what_was_added() {
-        let mut numbers = [0; super::super::latency::WIDTH];
-        let before = (1_000, Totals::default(), Histogram::read(&numbers));
-        numbers[7] = 20;
-        let mut totals = Totals::default();
-        totals.responses.classes = [0, 20, 0, 10, 10];
-        let now = (11_000, totals, Histogram::read(&numbers));
-        let seen = sample(&now, &before, [1, 2, 3]);
-        assert_eq!((seen.answers, seen.latency_ms, seen.connections), ([40, 10, 10], [Some(7); 3], [1, 2, 3]));
+        let seen = sample(&sums(11_000, [40, 10, 10], 20), &sums(1_000, [0, 0, 1], 0));
+        assert_eq!((seen.answers, seen.latency_ms, seen.connections), ([40, 10, 9], [Some(7); 3], [1, 2, 3]));
         assert_eq!(seen.span_ms, 10_000);
     }
 
     #[test]
     fn an_hour_is_kept() {
-        (0..KEPT + 10).for_each(|_| note());
+        (0..KEPT as u64 + 10).for_each(|n| note(sums(n, [0; 3], 0)));
         assert_eq!(samples().len(), KEPT);
     }
 }
