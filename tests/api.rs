@@ -416,3 +416,27 @@ fn the_api_is_as_its_document_says() {
     let out = out.expect("python3 runs");
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr));
 }
+
+#[test]
+fn an_hour_is_kept_and_changes_are_logged_with_their_user() {
+    let server = Site::http(
+        "upstream u { zone u 64k; server 127.0.0.1:9; } keyval_zone zone=k:64k; keyval $arg_k $v zone=k;
+         server { listen 127.0.0.1:@PORT@; location /api { api write=on; auth_basic x; auth_basic_user_file @DIR@/users; } }",
+    )
+    .file("users", "me:{PLAIN}secret\n")
+    .start();
+    let call = |method: &str, path: &str, body: &str| {
+        let length = body.len();
+        let head = format!(
+            "{method} /api/9/{path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Basic bWU6c2VjcmV0\r\nContent-Type: application/json\r\n"
+        );
+        server.connect().send(format!("{head}Content-Length: {length}\r\n\r\n{body}")).response()
+    };
+    let history: serde_json::Value = serde_json::from_slice(&call("GET", "ironweir/history", "").body).unwrap();
+    assert!(history["step_s"] == 10 && history["samples"].is_array(), "{history}");
+    assert_eq!(call("PATCH", "http/upstreams/u/servers/0", "{\"weight\": 5}").status, 200);
+    assert_eq!(call("POST", "http/keyvals/k", "{\"token\": \"hush\"}").status, 201);
+    let log = server.error_log();
+    assert!(log.contains("api: PATCH /9/http/upstreams/u/servers/0 {\\\"weight\\\": 5}, by user \"me\""), "{log}");
+    assert!(log.contains("api: POST /9/http/keyvals/k, by user \"me\"") && !log.contains("hush"), "{log}");
+}

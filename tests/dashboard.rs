@@ -95,8 +95,9 @@ fn the_page_shows_load_and_a_dying_peer_and_drains_the_other() {
     let server = Site::http(
         "upstream shop { zone shop 64k; server 127.0.0.1:@ONE@ max_fails=1 fail_timeout=60s; server 127.0.0.1:@TWO@;
            server 127.0.0.1:@THREE@ backup; }
+         limit_req_zone $uri zone=slow:64k rate=1000r/s;
          server { listen 127.0.0.1:@PORT@; status_zone site;
-           location / { dashboard; } location /api/ { api write=on; }
+           location / { dashboard; } location /api/ { api write=on; } location /limited { limit_req zone=slow; }
            location /shop { status_zone shop; proxy_pass http://shop; } }",
     )
     .set("ONE", one.port)
@@ -123,7 +124,7 @@ fn the_page_shows_load_and_a_dying_peer_and_drains_the_other() {
     // No request is under way meanwhile: one that had got as far as a connection would see it closed, not refused.
     drop((load, one));
     assert!(wait(|| std::net::TcpStream::connect(("127.0.0.1", port)).is_err()));
-    let _load = Load::on(&server);
+    let load = Load::on(&server);
     let shown = browser.step(&format!("state {name_of_one} unavail"));
     assert!(shown["text"].as_str().is_some_and(|t| t.contains("refused: nothing listens on")), "{shown}");
     browser.step("picture dying 1280 dark");
@@ -132,7 +133,26 @@ fn the_page_shows_load_and_a_dying_peer_and_drains_the_other() {
     assert_eq!(drained["focused"], "Take back", "the keyboard stays where it was: {drained}");
     let keys = browser.step("keys");
     assert_eq!((&keys["filter"], &keys["state"]), (&Value::from("filter"), &Value::from("paused")), "{keys}");
+    // The first click asks, the second one does it.
+    let once = browser.step(&format!("down {name_of_two} 1"));
+    assert_eq!(once["button"], "Really down?", "{once}");
+    let twice = browser.step(&format!("down {name_of_two} 1"));
+    assert_eq!(twice["button"], "Up", "{twice}");
+    for (section, text) in [("listeners", "TCP"), ("limits", "slow"), ("zones", "shop")] {
+        let shown = browser.step(&format!("text {section}"));
+        assert!(shown["text"].as_str().is_some_and(|t| t.contains(text)), "{shown}");
+    }
     assert_eq!(browser.step("errors")["errors"], Value::Array(Vec::new()));
+    // Who changed what, from where.
+    let log = server.error_log();
+    for what in [r#"{\"weight\":7}"#, r#"{\"drain\":true}"#, r#"{\"down\":true}"#] {
+        let line = log.lines().find(|l| l.contains("api: PATCH /9/http/upstreams/shop/servers/1") && l.contains(what));
+        assert!(line.is_some_and(|l| l.contains("client: 127.0.0.1")), "{what}\n{log}");
+    }
+    drop(load);
+    server.stop(rustix::process::Signal::TERM);
+    let gone = browser.step("gone");
+    assert!(gone["size"].as_f64().is_some_and(|px| px > 20.0), "{gone}");
 }
 
 #[test]

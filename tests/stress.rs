@@ -388,12 +388,19 @@ fn the_page_draws_its_curves_in_a_browser() {
     let backend = Backend::ok("x");
     let folder = Folder::new();
     let page = folder.path().join("run.html");
-    stress(&format!("-t1 -c2 -d2s --no-preflight --html {} {}", page.display(), url(&backend)));
+    stress(&format!("-t1 -c2 -R50 -d2s --no-preflight --html {} {}", page.display(), url(&backend)));
     let profile = format!("--user-data-dir={}", folder.path().join("profile").display());
-    let flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=390,900", "--dump-dom", &profile];
+    let flags = ["--headless", "--no-sandbox", "--disable-gpu", "--window-size=360,900", "--dump-dom", &profile];
     let out = Command::new(chromium).args(flags).arg(format!("file://{}", page.display())).output().unwrap();
     let dom = text(&out);
     assert!(dom.contains("data-drawn=\"4\""), "all four curves are drawn: {}", &dom[dom.len().saturating_sub(500)..]);
+    let over = dom.split("data-over=\"").nth(1).and_then(|d| d.split('"').next()).and_then(|n| n.parse::<i64>().ok());
+    assert!(over.is_some_and(|px| px <= 0), "wider than the window: {over:?}");
+    for text in
+        ["wanted/s", "open loop: 50", "<td>status 200</td>", "<pre>ironweir stress -t1 -c2 -R50", " GMT, ironweir "]
+    {
+        assert!(dom.contains(text), "{text}");
+    }
     assert_eq!(dom.matches("<canvas").count(), 4);
     assert!(!dom.contains("src=\"http") && !dom.contains("href=\"http"), "nothing is loaded from elsewhere");
 }

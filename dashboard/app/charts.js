@@ -1,6 +1,7 @@
 // Curves of the last minutes (uPlot).
 
-const KEPT = 180;
+/** Seconds that are shown. */
+const KEPT_S = 3600;
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 class Curve {
@@ -22,7 +23,7 @@ class Curve {
     const axis = { stroke: color("--soft"), grid: { stroke: color("--line"), width: 1 }, ticks: { show: false }, font: "11px system-ui" };
     const lines = this.series.map(([label, name], i) => ({
       label, stroke: color(name), width: 1.5, fill: i === 0 ? `${color(name)}22` : undefined,
-      value: (_, v) => (v == null ? "–" : this.format(v)), spanGaps: true, points: { show: false },
+      value: (_, v) => (v == null ? "–" : this.format(v)), spanGaps: false, points: { show: false },
     }));
     this.plot = new uPlot({
       ...this.size(),
@@ -34,13 +35,16 @@ class Curve {
     this.showLatest();
   }
 
-  push(values) {
-    [Date.now() / 1000, ...values].forEach((value, i) => {
-      this.data[i].push(value ?? null);
-      if (this.data[i].length > KEPT) this.data[i].shift();
-    });
+  push(values, at = Date.now() / 1000) {
+    this.data.forEach((column, i) => column.push((i === 0 ? at : values[i - 1]) ?? null));
+    while (this.data[0][0] < at - KEPT_S) this.data.forEach((column) => column.shift());
     this.plot.setData(this.data);
     this.showLatest();
+  }
+
+  /** Nothing is known of now. */
+  gap() {
+    this.push([]);
   }
 
   /** Below the curves stand the numbers under the pointer, or else the latest. */

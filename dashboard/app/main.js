@@ -31,7 +31,8 @@ function showNow(all) {
     tile("TLS handshakes a second", perSecond(of((l) => l.ssl?.handshakes)), `${perSecond(failed)} failed`, failed > 0),
     tile("out a second", bytes(of((l) => l.totals?.sent)), `in ${bytes(of((l) => l.totals?.received))}`),
   );
-  if (!before) return;
+  // A look out of turn (a click, the filter) is no point of the curves: over so short a time any number is a peak.
+  if (!before || all.at - before.at < PAUSE_MS / 2) return;
   charts.rate.push([requests, client, server]);
   charts.latency.push([p50, p90, p99]);
   charts.connections.push([writing, idle, reading]);
@@ -57,6 +58,17 @@ function showWhy(all) {
   show("why", said, ...(evidence.length ? [element("ul", { class: "findings" }, ...evidence)] : []), ...(whole > 0 ? [table(columns, spent)] : []));
 }
 
+/** Curves begin with the hour that the server has kept. */
+async function showHistory() {
+  const history = await ask("ironweir/history");
+  for (const sample of history?.samples ?? []) {
+    const at = Date.parse(sample.time) / 1000;
+    charts.rate.push(sample.answers.map((n) => (n * 1000) / sample.span_ms), at);
+    charts.latency.push(sample.latency_ms, at);
+    charts.connections.push(sample.connections, at);
+  }
+}
+
 function showThreads(all) {
   const list = all.threads?.threads ?? [];
   const was = (look, id) => look.threads?.threads.find((t) => t.id === id);
@@ -75,13 +87,16 @@ function showThreads(all) {
   show("threads", table(columns, list));
 }
 
+/** Connections wait in a queue; of datagrams the kernel counts bytes. */
+const inQueue = (listener, n) => (listener.kind === "stream" ? count(n) : bytes(n));
+
 function showListeners(all) {
   const list = (all.listeners?.listeners ?? []).filter((l) => isWanted(l.address));
   const was = (look, l) => look.listeners?.listeners.find((o) => o.address === l.address && o.kind === l.kind);
   const columns = [
-    ["address", (l) => l.address],
+    ["address", (l) => [l.address, element("span", { class: "soft" }, l.kind === "stream" ? " TCP" : " UDP, QUIC")]],
     ["accepted/s", (l) => perSecond(rate(before, all, (look) => was(look, l)?.accepted)), true],
-    ["queue", (l) => (l.limit === undefined ? "not told" : [meter(l.fullest, "the fullest queue"), ` ${count(l.waiting)} of ${count(l.limit)}`]), true],
+    ["queue", (l) => (l.limit === undefined ? "not told" : [meter(l.fullest, "the fullest queue"), ` ${inQueue(l, l.waiting)} of ${inQueue(l, l.limit)}`]), true],
     ["sockets", (l) => String(l.sockets), true],
     ["dropped", (l) => (l.drops === undefined ? "–" : count(l.drops)), true],
   ];
@@ -90,19 +105,34 @@ function showListeners(all) {
   show("listeners", ...(list.length ? [table(columns, list)] : []), ...(whole ? [whole] : []));
 }
 
-async function apply(control, work) {
+/** What went wrong with a peer, by its key, and which peers are asked about again before they go down. */
+const wrong = new Map();
+const asked = new Map();
+const ASK_MS = 5000;
+
+async function apply(key, control, work) {
   // Not disabled meanwhile: that would take the keyboard away from it.
   if (control.ariaBusy === "true") return;
   control.ariaBusy = "true";
   try {
     await work();
-    tell("");
-    await refresh();
+    wrong.delete(key);
   } catch (error) {
-    tell(error.message);
+    wrong.set(key, error.message);
   } finally {
     control.ariaBusy = "false";
+    await refresh(false).catch(() => {});
   }
+}
+
+/** Down takes a second click: the first one may have been meant for another button. */
+function takeDown(key, control, work) {
+  if (performance.now() - (asked.get(key) ?? -ASK_MS) < ASK_MS) {
+    asked.delete(key);
+    return apply(key, control, work);
+  }
+  asked.set(key, performance.now());
+  return refresh(false).catch(() => {});
 }
 
 function actions(plane, group, peer) {
@@ -110,19 +140,21 @@ function actions(plane, group, peer) {
   const key = `${plane} ${group} ${peer.id}`;
   const drains = peer.state === "draining";
   const isDown = peer.state === "down";
-  const patch = (body) => (event) => apply(event.currentTarget, () => change("PATCH", endpoint, body));
+  const patch = (body) => (event) => apply(key, event.currentTarget, () => change("PATCH", endpoint, body));
+  const isAsked = !isDown && performance.now() - (asked.get(key) ?? -ASK_MS) < ASK_MS;
   const weight = element("input", {
     type: "number", min: 1, value: peer.weight, "aria-label": `weight of ${peer.server}`, "data-key": `${key} weight`,
     oninput: (event) => (event.target.dataset.touched = "yes"),
     onblur: (event) => delete event.target.dataset.touched,
     onchange: (event) => {
       delete event.target.dataset.touched;
-      apply(event.target, () => change("PATCH", endpoint, { weight: Number(event.target.value) }));
+      apply(key, event.target, () => change("PATCH", endpoint, { weight: Number(event.target.value) }));
     },
   });
   const drain = plane === "http" && element("button", { type: "button", "data-key": `${key} drain`, onclick: patch({ drain: !drains }) }, drains ? "Take back" : "Drain");
-  const down = element("button", { type: "button", "data-key": `${key} down`, onclick: patch({ down: !isDown }) }, isDown ? "Up" : "Down");
-  return [weight, " ", ...(drain ? [drain, " "] : []), down];
+  const down = element("button", { type: "button", "data-key": `${key} down`, class: isAsked ? "bad" : undefined, onclick: isDown ? patch({ down: false }) : (event) => takeDown(key, event.currentTarget, () => change("PATCH", endpoint, { down: true })) }, isDown ? "Up" : isAsked ? "Really down?" : "Down");
+  const failed = wrong.get(key);
+  return [weight, " ", ...(drain ? [drain, " "] : []), down, failed && element("div", { class: "reason", role: "alert" }, failed)].filter(Boolean);
 }
 
 /** What concerns a group as a whole. */
@@ -152,8 +184,8 @@ function showUpstreams(all) {
         ["checks", (p) => (p.health_checks.checks ? `${count(p.health_checks.checks - p.health_checks.fails)} of ${count(p.health_checks.checks)}` : "none"), true],
         write ? ["weight, role", (p) => actions(plane, name, p)] : ["weight", (p) => String(p.weight), true],
       ];
-      const order = (p) => STATES[p.state]?.[1] ?? 0;
-      peers.sort((a, b) => order(a) - order(b) || a.id - b.id);
+      // Always in the same order: who is about to click must not find another row there.
+      peers.sort((a, b) => a.id - b.id);
       const up = group.peers.filter((p) => p.state === "up").length;
       const title = element("h3", {}, `${plane === "stream" ? "stream " : ""}${name} `, element("span", { class: `badge ${up === group.peers.length ? "ok" : up ? "warn" : "bad"}` }, `${up} of ${group.peers.length} up`), groupFacts(group));
       blocks.push(title, table(columns, peers));
@@ -165,15 +197,15 @@ function showUpstreams(all) {
 function showZones(all) {
   const of = (key, zone, what) => rate(before, all, (look) => what(look[key]?.[zone.name] ?? {}));
   const columns = (key) => [
-    [key === "servers" ? "server" : "location", (z) => z.name],
-    ["requests/s", (z) => perSecond(of(key, z, (v) => v.requests)), true],
+    [{ servers: "server", locations: "location", streams: "stream" }[key], (z) => z.name],
+    [key === "streams" ? "sessions/s" : "requests/s", (z) => perSecond(of(key, z, (v) => v.requests ?? v.connections)), true],
     ["now", (z) => (z.processing === undefined ? "" : count(z.processing)), true],
-    ["4xx/s", (z) => perSecond(of(key, z, (v) => v.responses?.["4xx"])), true],
-    ["5xx/s", (z) => perSecond(of(key, z, (v) => v.responses?.["5xx"])), true],
+    ["4xx/s", (z) => perSecond(of(key, z, (v) => (v.responses ?? v.sessions)?.["4xx"])), true],
+    ["5xx/s", (z) => perSecond(of(key, z, (v) => (v.responses ?? v.sessions)?.["5xx"])), true],
     ["unanswered", (z) => count(z.discarded), true],
     ["out/s", (z) => bytes(of(key, z, (v) => v.sent)), true],
   ];
-  const blocks = ["servers", "locations"].filter((key) => named(all[key]).length).map((key) => table(columns(key), named(all[key])));
+  const blocks = ["servers", "locations", "streams"].filter((key) => named(all[key]).length).map((key) => table(columns(key), named(all[key])));
   show("zones", ...blocks);
 }
 
@@ -192,13 +224,30 @@ function showCaches(all) {
   show("caches", ...(list.length ? [table(columns, list)] : []));
 }
 
+function showLimits(all) {
+  const kinds = [["requests", "requestLimits"], ["connections", "connectionLimits"], ["stream connections", "streamLimits"]];
+  const list = kinds.flatMap(([kind, key]) => named(all[key]).map((zone) => ({ ...zone, kind, key })));
+  const of = (zone, what) => rate(before, all, (look) => look[zone.key]?.[zone.name]?.[what]);
+  const columns = [
+    ["zone", (z) => z.name],
+    ["of", (z) => z.kind],
+    ["passed/s", (z) => perSecond(of(z, "passed")), true],
+    ["delayed/s", (z) => (z.delayed === undefined ? "–" : perSecond(of(z, "delayed"))), true],
+    ["rejected/s", (z) => perSecond(of(z, "rejected")), true],
+    ["rejected", (z) => count(z.rejected), true],
+  ];
+  show("limits", ...(list.length ? [table(columns, list)] : []));
+}
+
 function showCertificates(all) {
-  const list = (all.certificates?.certificates ?? []).filter((c) => isWanted(c.name));
+  const hosts = (c) => c.hosts.join(", ") || "no host";
+  const list = (all.certificates?.certificates ?? []).filter((c) => isWanted(c.name) || c.hosts.some(isWanted));
   const days = (c) => (Date.parse(c.not_after) - Date.now()) / 86400000;
   const columns = [
-    ["certificate", (c) => c.name],
+    ["for", hosts],
+    ["certificate", (c) => element("span", { class: "soft" }, c.name)],
     ["ends", (c) => new Date(c.not_after).toLocaleString()],
-    ["days left", (c) => element("span", { class: `badge ${days(c) < 3 ? "bad" : days(c) < 21 ? "warn" : "ok"}` }, String(Math.floor(days(c)))), true],
+    ["days left", (c) => element("span", { class: `badge ${days(c) < 3 ? "bad" : days(c) < 21 ? "warn" : "ok"}` }, days(c) < 0 ? "ended" : String(Math.floor(days(c)))), true],
   ];
   show("certificates", ...(list.length ? [table(columns, list.sort((a, b) => days(a) - days(b)))] : []));
 }
@@ -219,7 +268,8 @@ function setLook(text, kind) {
   else setState(text, kind);
 }
 
-async function refresh() {
+/** `isTurn`: not in between, so that the next one is measured from here. */
+async function refresh(isTurn = true) {
   const all = await look();
   showNow(all);
   showWhy(all);
@@ -228,8 +278,9 @@ async function refresh() {
   showThreads(all);
   showZones(all);
   showCaches(all);
+  showLimits(all);
   showCertificates(all);
-  before = all;
+  if (isTurn || !before) before = all;
 }
 
 async function about() {
@@ -240,17 +291,34 @@ async function about() {
   byId("load").textContent = `Configuration ${nginx.generation}, loaded ${new Date(nginx.load_timestamp).toLocaleString()}. Write access is ${write ? "on" : "off"}.`;
 }
 
+/** Nobody answers: that is said so that nobody takes old numbers for new ones, and the curves have a gap. */
+let goneSince;
+function setGone(isGone) {
+  if (isGone) {
+    goneSince ??= new Date();
+    Object.values(charts).forEach((chart) => chart.gap());
+  } else goneSince = undefined;
+  const place = byId("gone");
+  place.hidden = !isGone;
+  const text = isGone ? `No answer since ${goneSince.toLocaleTimeString()}. What stands below is old.` : "";
+  if (place.textContent !== text) place.textContent = text;
+  document.body.classList.toggle("old", isGone);
+}
+
 let round = 0;
 async function turn() {
   if (!paused && !document.hidden) {
     try {
-      if (round++ % 10 === 0) await about();
+      if (round % 10 === 0) await about();
+      if (round++ === 0) await showHistory();
       await refresh();
+      setGone(false);
       setLook("live", "ok");
     } catch (error) {
       setLook("no answer", "bad");
       before = undefined;
-      if (!(error instanceof TypeError)) tell(error.message);
+      if (error instanceof TypeError) setGone(true);
+      else tell(error.message);
     }
   }
   setTimeout(turn, PAUSE_MS);
@@ -278,7 +346,7 @@ byId("pause").addEventListener("click", () => setPaused(!paused));
 byId("theme").addEventListener("click", nextTheme);
 // Who leaves the theme to the system may see it change at dusk.
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
-filter.addEventListener("input", () => before && refresh().catch((error) => tell(error.message)));
+filter.addEventListener("input", () => before && refresh(false).catch((error) => tell(error.message)));
 document.addEventListener("keydown", (event) => {
   if (event.target.tagName === "INPUT") {
     if (event.key === "Escape") event.target.blur();

@@ -48,7 +48,7 @@ function show(section, ...children) {
   if (key) body.querySelector(`[data-key="${CSS.escape(key)}"]`)?.focus({ preventScroll: true });
 }
 
-/** Peers out of order first, then by number. */
-const STATES = { up: ["ok", 4], draining: ["warn", 3], down: ["", 5], checking: ["warn", 2], unavail: ["bad", 1], unhealthy: ["bad", 0] };
+/** How states are coloured. */
+const STATES = { up: "ok", draining: "warn", down: "", checking: "warn", unavail: "bad", unhealthy: "bad" };
 const stateBadge = (peer) =>
-  [element("span", { class: `badge ${STATES[peer.state]?.[0] ?? ""}` }, peer.drained ? "drained" : peer.state), peer.reason ? element("div", { class: "reason" }, peer.reason) : undefined];
+  [element("span", { class: `badge ${STATES[peer.state] ?? ""}` }, peer.drained ? "drained" : peer.state), peer.reason ? element("div", { class: "reason" }, peer.reason) : undefined];

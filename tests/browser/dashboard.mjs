@@ -65,6 +65,21 @@ const steps = {
     await page.keyboard.press("p");
     return { filter, theme, state };
   },
+  // What the Down button says after so many clicks, and the peer's state.
+  async down(peer, clicks) {
+    for (let i = 0; i < Number(clicks); i += 1) {
+      await row(peer).locator("button").last().click();
+      await page.waitForTimeout(300);
+    }
+    return { button: await row(peer).locator("button").last().textContent(), row: (await row(peer).innerText()).replaceAll("\n", " ") };
+  },
+  async text(section) {
+    return { text: (await page.locator(`#${section}`).innerText()).replaceAll("\n", " ") };
+  },
+  async gone() {
+    await page.locator("#gone", { hasText: "No answer since" }).waitFor();
+    return { size: await page.locator("#gone").evaluate((e) => parseFloat(getComputedStyle(e).fontSize)) };
+  },
   async errors() {
     return { errors };
   },

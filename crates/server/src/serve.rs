@@ -121,6 +121,9 @@ fn snapshot(
     snapshot.end = Some(link.reporter());
     crate::acme::load(&snapshot);
     crate::modules::keyval::load(&snapshot);
+    if snapshot.main.api.used {
+        crate::modules::api::keep_history();
+    }
     snapshot.main.otel.exporter.iter().for_each(crate::otel::start);
     crate::upstream::live::follow(&snapshot.groups);
     if let Some(stream) = &snapshot.stream {

@@ -37,13 +37,53 @@ const DEFAULT_SLO: &str = "p99<100ms,errors<0.1%";
 
 /// Runs the command. `arguments` are those behind `stress`.
 pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode {
-    match options::parse(&STRESS, arguments).and_then(|o| dispatch(&o, version)) {
+    let arguments: Vec<String> = arguments.collect();
+    let command = shown_command(&arguments);
+    let run = |mut o: Options| {
+        (o.command, o.tool_version) = (command, version.to_owned());
+        dispatch(&o, version)
+    };
+    match options::parse(&STRESS, arguments.into_iter()).and_then(run) {
         Ok(code) => ExitCode::from(code),
         Err(text) => {
             eprintln!("ironweir stress: {}", lines(&text));
             ExitCode::from(FAILED)
         }
     }
+}
+
+/// Headers whose values are nobody's who reads a report.
+const SECRET_HEADERS: [&str; 4] = ["authorization", "proxy-authorization", "cookie", "x-api-key"];
+
+/// The command as it could be typed again, but for secrets.
+fn shown_command(arguments: &[String]) -> String {
+    let quoted = |word: &str| {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=,@%+?&".contains(c);
+        let is_plain = !word.is_empty() && word.chars().all(plain) && !word.contains(['&', '?']);
+        if is_plain { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+    };
+    let mut words = vec!["ironweir stress".to_owned()];
+    for argument in arguments {
+        // A header stands behind its option, or is one word with it.
+        let name_start = argument.rfind(['=', 'H']).map_or(0, |at| if argument.starts_with('-') { at + 1 } else { 0 });
+        let header = argument[name_start..]
+            .split_once(':')
+            .filter(|(name, _)| SECRET_HEADERS.iter().any(|secret| name.trim().eq_ignore_ascii_case(secret)));
+        words.push(match (header, without_password(argument)) {
+            (Some((name, _)), _) => quoted(&format!("{}{name}: ...", &argument[..name_start])),
+            (None, Some(url)) => quoted(&url),
+            (None, None) => quoted(argument),
+        });
+    }
+    words.join(" ")
+}
+
+/// A URL whose name and password are left out, if it has any.
+fn without_password(argument: &str) -> Option<String> {
+    let (scheme, rest) = argument.split_once("://")?;
+    let host_end = rest.find('/').unwrap_or(rest.len());
+    let at = rest[..host_end].rfind('@')?;
+    Some(format!("{scheme}://...{}", &rest[at..]))
 }
 
 fn dispatch(o: &Options, version: &str) -> Result<u8, String> {
@@ -193,7 +233,8 @@ fn measure(o: &Options, mut fleet: Option<&mut Fleet>, interrupts: Interrupts) -
     if let Some(script) = &plan.script {
         script.done(&record).map_err(|e| format!("script: {e}"))?;
     }
-    write_files(o, &Summary { find_max: found, ..Summary::new(&plan, &record, &findings) })?;
+    let (command, version) = (o.command.clone(), o.tool_version.clone());
+    write_files(o, &Summary { find_max: found, command, version, ..Summary::new(&plan, &record, &findings) })?;
     Ok(if fails(&fail_if, &record) { CONDITION } else { code })
 }
 
@@ -302,4 +343,20 @@ fn found_text(found: &Found) -> String {
         out.push_str(&format!("Bound by: {bound}\n"));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_command_is_shown_without_secrets() {
+        let shown = |words: &[&str]| shown_command(&words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>());
+        assert_eq!(shown(&["-c2", "-H", "X-A: b", "http://h/"]), "ironweir stress -c2 -H 'X-A: b' http://h/");
+        assert_eq!(shown(&["-H", "Authorization: Bearer x"]), "ironweir stress -H 'Authorization: ...'");
+        assert_eq!(shown(&["-Hcookie: x"]), "ironweir stress '-Hcookie: ...'");
+        assert_eq!(shown(&["--header=Cookie: x"]), "ironweir stress '--header=Cookie: ...'");
+        assert_eq!(shown(&["http://me:pw@h/x?a=b"]), "ironweir stress 'http://...@h/x?a=b'");
+        assert_eq!(shown(&["it's"]), "ironweir stress 'it'\\''s'");
+    }
 }

@@ -10,7 +10,7 @@ use crate::config::Plane;
 use crate::settings::SocketKind;
 use crate::snapshot::Snapshot;
 use crate::status::latency::{self, Histogram};
-use crate::status::{listeners, requests, rules, slot, spent, turns};
+use crate::status::{history, listeners, requests, rules, slot, spent, turns};
 use crate::tls::expiry::{self, Held};
 use crate::worker::counters;
 use doctor::why::Watch;
@@ -98,6 +98,29 @@ pub fn totals(_: &Context) -> Result<Value, Failure> {
     value["connections"] = json!({"reading": sum.reading.max(0), "writing": sum.writing, "idle": sum.waiting.max(0)});
     value["time"] = json!(render::time(clock::wall_ms()));
     Ok(value)
+}
+
+const SAMPLE: Schema = Schema::Object(&[
+    field("time", Schema::Time),
+    number("span_ms"),
+    field("answers", Schema::List(&Schema::Number)),
+    field("latency_ms", Schema::List(&Schema::Number)),
+    field("connections", Schema::List(&Schema::Number)),
+]);
+/// `/ironweir/history`
+pub static HISTORY: Schema = Schema::Object(&[number("step_s"), field("samples", Schema::List(&SAMPLE))]);
+
+/// `/ironweir/history`: the last hour. Of each step its length, answers (all, 4xx, 5xx), latency (p50, p90, p99; empty without
+/// requests), and connections (writing, idle, reading) at its end.
+pub fn history(_: &Context) -> Result<Value, Failure> {
+    let show = |s: history::Sample| {
+        let latency: Vec<u64> = s.latency_ms.into_iter().flatten().collect();
+        json!({
+            "time": render::time(s.time_ms), "span_ms": s.span_ms, "answers": s.answers, "latency_ms": latency, "connections": s.connections,
+        })
+    };
+    let samples: Vec<Value> = history::samples().into_iter().map(show).collect();
+    Ok(json!({"step_s": history::STEP_S, "samples": samples}))
 }
 
 const LISTENER_SCHEMA: Schema = Schema::Object(&[

@@ -219,6 +219,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     one("/ironweir/access", "what the caller may do", &own::ACCESS, own::access, None),
     one("/ironweir/latency", "how long requests took", &own::LATENCY, own::latency, Some(own::reset_latency)),
     one("/ironweir/totals", "all requests, whatever zone", &own::TOTALS, own::totals, None),
+    one("/ironweir/history", "the last hour in steps", &own::HISTORY, own::history, None),
     one("/ironweir/listeners", "listening addresses and their queues", &own::LISTENERS, own::listeners, None),
     one(
         "/ironweir/certificates",

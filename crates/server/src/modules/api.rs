@@ -7,8 +7,15 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request, Text, body};
 use crate::snapshot::LocationId;
+use crate::status::latency::{Histogram, REQUESTS_MS};
+use crate::status::{history, requests};
+use crate::worker::counters;
 use crate::{log_error, settings};
 use conf::{Node, Problem, Span};
+use runtime::clock;
+
+/// So much of a change is shown in the log, bytes.
+const MAX_SHOWN: usize = 512;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("api", directive)];
@@ -26,6 +33,8 @@ settings! {
 pub struct Main {
     /// Locations with `api write=on`, and where they say it.
     writers: Vec<(LocationId, Span)>,
+    /// There is an `api` at all.
+    pub used: bool,
 }
 
 /// Locations of a server whose clients all show certificates are nobody's who has none.
@@ -59,8 +68,58 @@ fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if write {
         scope.build.main.api.writers.push((scope.level.id, node.name.span));
     }
+    scope.build.main.api.used = true;
     scope.level.conf.core.handler = Some(Content::Later(run));
     Ok(())
+}
+
+/// Notes an hour of numbers for the API to show, from now on; once a process.
+pub fn keep_history() {
+    static KEPT: std::sync::Once = std::sync::Once::new();
+    KEPT.call_once(|| {
+        crate::service::spawn(|| async {
+            let mut steps = tokio::time::interval(std::time::Duration::from_secs(history::STEP_S));
+            loop {
+                steps.tick().await;
+                history::note(sums());
+            }
+        });
+    });
+}
+
+fn sums() -> history::Sums {
+    let totals = requests::totals(&requests::ALL);
+    let [.., client, server] = totals.responses.classes;
+    let sum = counters::sum();
+    history::Sums {
+        time_ms: clock::wall_ms(),
+        answers: [totals.responses.total(), client, server],
+        times: Histogram::read(&REQUESTS_MS.sums()),
+        connections: [sum.writing.max(0), sum.waiting.max(0), sum.reading.max(0)],
+    }
+}
+
+/// Who changes a group from where is in the log: the line's end says from where. What keys are given is nobody's business.
+fn log_change(r: &mut Request, what: &str) {
+    let user =
+        super::variables::remote_user(r).map_or_else(String::new, |t| String::from_utf8_lossy(r.get(t)).into_owned());
+    let by = if user.is_empty() { String::new() } else { format!(", by user \"{}\"", user.escape_debug()) };
+    log_error!(r, Notice, "api: {what}{by}");
+}
+
+/// How a change is named in the log; none: nothing was changed.
+fn change_of(call: &Call) -> Option<String> {
+    let method = match call.verb? {
+        Verb::Get => return None,
+        Verb::Post => "POST",
+        Verb::Patch => "PATCH",
+        Verb::Delete => "DELETE",
+    };
+    let body = match call.path.contains("/upstreams/") {
+        true => String::from_utf8_lossy(&call.body[..call.body.len().min(MAX_SHOWN)]).escape_debug().to_string(),
+        false => String::new(),
+    };
+    Some(format!("{method} {} {body}", call.path.escape_debug()).trim_end().to_owned())
 }
 
 fn run(r: &mut Request) -> Waiting<'_> {
@@ -69,8 +128,14 @@ fn run(r: &mut Request) -> Waiting<'_> {
             Ok(call) => call,
             Err(verdict) => return verdict,
         };
+        let change = change_of(&call);
         match crate::service::ask(move || async move { api::answer(&call) }).await {
-            Some(reply) => send(r, &reply),
+            Some(reply) => {
+                if let Some(what) = change.filter(|_| reply.status < 300) {
+                    log_change(r, &what);
+                }
+                send(r, &reply)
+            }
             None => {
                 log_error!(r, Alert, "the API gave a call up");
                 Verdict::Status(500)

@@ -255,7 +255,7 @@ pub fn basic_credentials(r: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
     Some((decoded[..at].to_vec(), decoded[at + 1..].to_vec()))
 }
 
-fn remote_user(r: &mut Request) -> Option<Text> {
+pub(super) fn remote_user(r: &mut Request) -> Option<Text> {
     let (user, _) = basic_credentials(r)?;
     (!user.is_empty()).then(|| r.text(&user))
 }

@@ -47,6 +47,11 @@ impl Histogram {
         Histogram(numbers[..WIDTH].to_vec())
     }
 
+    /// What came to it since.
+    pub fn since(&self, before: &Histogram) -> Histogram {
+        Histogram(self.0.iter().zip(&before.0).map(|(now, was)| now.saturating_sub(*was)).collect())
+    }
+
     /// How many values there were.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()

@@ -8,6 +8,7 @@
 
 pub mod caches;
 pub mod codes;
+pub mod history;
 pub mod latency;
 pub mod limits;
 pub mod listeners;

@@ -23,6 +23,10 @@ use value::{Cidr, Stage};
 pub struct Options {
     /// The target; `None` with `--har`, or where the command needs none.
     pub url: Option<String>,
+    /// The whole command, for reports, without what is secret; and the tool's version.
+    pub command: String,
+    /// See `command`.
+    pub tool_version: String,
     /// `-t`
     pub threads: Option<usize>,
     /// `-c`

@@ -17,6 +17,7 @@ pub fn page(summary: &Summary) -> String {
     let us = |v: f64| time(v * 1e3);
     let at_least = if summary.verdict.valid { "" } else { "≥ " };
     let errors = summary.errors.get("total").copied().unwrap_or(0);
+    let wanted = summary.wanted_rps.map(|rate| ("wanted/s", metric(rate)));
     let rows = [
         ("requests/s", format!("{at_least}{}", metric(summary.rps))),
         ("p50", us(l.p50)),
@@ -28,7 +29,8 @@ pub fn page(summary: &Summary) -> String {
         ("errors", errors.to_string()),
         ("read", format!("{}B", binary(summary.bytes_read as f64))),
     ];
-    for (name, value) in rows {
+    let (first, rest) = rows.split_at(1);
+    for (name, value) in first.iter().cloned().chain(wanted).chain(rest.iter().cloned()) {
         let _ = write!(numbers, "<div><b>{}</b><span>{name}</span></div>", escape(&value));
     }
     let verdict = &summary.verdict;
@@ -39,6 +41,10 @@ pub fn page(summary: &Summary) -> String {
         ("@STYLE@", UPLOT_STYLE),
         ("@URL@", &escape(&summary.url)),
         ("@HOW@", &escape(&how(summary))),
+        ("@DATE@", &escape(&date(summary.began_unix))),
+        ("@VERSION@", &escape(&summary.version)),
+        ("@COMMAND@", &escape(&summary.command)),
+        ("@STATUSES@", &statuses(summary)),
         ("@NUMBERS@", &numbers),
         ("@LIMIT@", &format!("{}{word}", verdict.limit.name())),
         ("@CLASS@", if verdict.valid { "good" } else { "bad" }),
@@ -57,9 +63,30 @@ pub fn page(summary: &Summary) -> String {
     page
 }
 
+/// When the run began, in UTC, as RFC 9110 writes dates.
+fn date(unix: f64) -> String {
+    String::from_utf8_lossy(&wire::date::format_http(unix as i64)).into_owned()
+}
+
+/// Answers by status, and failures by kind.
+fn statuses(s: &Summary) -> String {
+    let kinds = s.errors.iter().filter(|(kind, n)| **n > 0 && !matches!(kind.as_str(), "total" | "status"));
+    let rows = s
+        .statuses
+        .iter()
+        .map(|(status, n)| (format!("status {status}"), n))
+        .chain(kinds.map(|(kind, n)| (kind.clone(), n)));
+    let all = (s.requests + s.errors.get("unanswered").copied().unwrap_or(0)).max(1);
+    let row = |(name, n): (String, &u64)| {
+        let part = *n as f64 / all as f64 * 100.0;
+        format!("<tr><td>{}</td><td>{n}</td><td>{part:.2} %</td></tr>", escape(&name))
+    };
+    rows.map(row).collect()
+}
+
 fn how(s: &Summary) -> String {
     let pace = match s.wanted_rps {
-        Some(rate) => format!("open loop at {} requests/s", metric(rate)),
+        Some(rate) => format!("open loop: {} requests/s wanted, {} answered", metric(rate), metric(s.rps)),
         None => "closed loop".to_owned(),
     };
     format!("{pace}, {} threads, {} connections, {}", s.threads, s.connections, time(s.duration_s * 1e9))

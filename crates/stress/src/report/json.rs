@@ -19,6 +19,12 @@ pub struct Summary {
     pub schema: u32,
     /// The target.
     pub url: String,
+    /// The command that made the run, without what is secret.
+    #[serde(default)]
+    pub command: String,
+    /// The tool's version.
+    #[serde(default)]
+    pub version: String,
     /// Start, seconds since 1970.
     pub began_unix: f64,
     /// Threads.
@@ -213,6 +219,8 @@ impl Summary {
         Summary {
             schema: SCHEMA,
             url: plan.url.to_string(),
+            command: String::new(),
+            version: String::new(),
             began_unix: record.began.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
             threads: plan.threads,
             connections: plan.connections,
