@@ -567,3 +567,69 @@ fn slices_are_fetched_and_kept_one_by_one() {
     assert_eq!(ask(&mut client, "/", "If-Range: \"2\"\r\nRange: bytes=1-2\r\n").1, "0123456789abcdef!");
     assert_eq!((backend.seen().len(), files(&server.dir().join("cache")).len()), (5, 5));
 }
+
+#[test]
+fn what_is_never_kept_and_what_is_left_out() {
+    let backend = Backend::start(|seen| match seen.line().split(' ').nth(1) {
+        Some("/vary") => ok("Cache-Control: max-age=600\r\nVary: Accept, *\r\n", "x"),
+        _ => ok("Cache-Control: max-age=600\r\nConnection: keep-alive, X-Hop\r\nX-Hop: 1\r\nX-Stays: 2\r\n", "x"),
+    });
+    let server = site(&backend, "").start();
+    for _ in 0..2 {
+        assert_eq!(get(&server, "/vary"), said("MISS", "x"));
+    }
+    assert_eq!(get(&server, "/hop"), said("MISS", "x"));
+    let kept = server.get("/hop");
+    assert_eq!((kept.header("X-Cache"), kept.header("X-Hop"), kept.header("X-Stays")), (Some("HIT"), None, Some("2")));
+}
+
+#[test]
+fn an_entity_tag_counts_before_a_date() {
+    let modified = "Mon, 02 Nov 2026 10:00:00 GMT";
+    let headers = "Cache-Control: max-age=600\r\nETag: \"a\"\r\nLast-Modified: Mon, 02 Nov 2026 10:00:00 GMT\r\n";
+    let backend = Backend::start(move |_| ok(headers, "x"));
+    let server = site(&backend, "").start();
+    get(&server, "/");
+    let status = |headers: &str| {
+        let mut client = server.connect();
+        client.send(format!("GET / HTTP/1.1\r\nHost: localhost\r\n{headers}\r\n")).response().status
+    };
+    assert_eq!(status("If-None-Match: \"a\"\r\nIf-Modified-Since: Mon, 02 Nov 2020 10:00:00 GMT\r\n"), 304);
+    assert_eq!(status(&format!("If-None-Match: \"b\"\r\nIf-Modified-Since: {modified}\r\n")), 200);
+    assert_eq!(status(&format!("If-Modified-Since: {modified}\r\n")), 304);
+}
+
+/// What `proxy_cache_rfc9111 on` adds, against what nginx does without it.
+#[test]
+fn rfc_9111_where_it_is_asked_for() {
+    let n = AtomicUsize::new(0);
+    let backend = Backend::start(move |seen| {
+        let headers = match seen.line().split(' ').nth(1).unwrap_or_default() {
+            "/old" => "Cache-Control: max-age=60\r\nAge: 60\r\n",
+            "/aged" => "Cache-Control: max-age=600\r\nAge: 100\r\n",
+            "/cdn" => "Cache-Control: no-store\r\nCDN-Cache-Control: max-age=600\r\n",
+            "/public" => "Cache-Control: public, max-age=600\r\n",
+            _ => "Cache-Control: max-age=600\r\n",
+        };
+        ok(headers, &format!("n {}", n.fetch_add(1, Ordering::Relaxed) + 1))
+    });
+    for on in [false, true] {
+        let server = site(&backend, if on { "proxy_cache_rfc9111 on;" } else { "" }).start();
+        let second = |target: &str, headers: &str| {
+            ask(&mut server.connect(), target, headers);
+            ask(&mut server.connect(), target, headers).0
+        };
+        let status = |with: &'static str, without: &'static str| if on { with } else { without };
+        assert_eq!(second("/old", ""), status("MISS", "HIT"));
+        assert_eq!(second("/cdn", ""), status("HIT", "MISS"));
+        assert_eq!(second("/plain", "Authorization: Basic x\r\n"), status("MISS", "HIT"));
+        assert_eq!(second("/public", "Authorization: Basic x\r\n"), "HIT");
+        assert_eq!(second("/aged", ""), "HIT");
+        let age = server.get("/aged").header("Age").map(|age| age.parse::<u64>().expect("a number"));
+        assert!(age.is_some_and(|age| age >= 100), "{age:?}");
+        assert_eq!(second("/thing", ""), "HIT");
+        let changed = server.connect().send("DELETE /thing HTTP/1.1\r\nHost: localhost\r\n\r\n").response();
+        assert_eq!(changed.status, 200);
+        assert_eq!(get(&server, "/thing").0, status("EXPIRED", "HIT"));
+    }
+}

@@ -1,6 +1,7 @@
 //! How connections end.
 
 use crate::harness::{Backend, Reply, Setup, Site};
+use crate::http2_floods::{open, request};
 use crate::tls::secure;
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -117,4 +118,44 @@ fn a_request_behind_the_answer_does_not_hold_it_back() {
     let began = std::time::Instant::now();
     let (answer, _) = answer_and_end(server.port, "GET / HTTP/1.0\r\n\r\n");
     assert!(answer.ends_with("here") && began.elapsed() < Duration::from_millis(100), "{answer}");
+}
+
+/// What `worker_shutdown_timeout` cuts off has its line, with nginx's statuses.
+#[test]
+fn what_a_shutdown_cuts_off_is_logged() {
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let upgrading = Backend::start(|_| {
+        Reply::Keep(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\nhello".to_vec())
+    });
+    let server = Site::whole(
+        "worker_processes 1; worker_shutdown_timeout 300ms; events {} http { log_format f '$status $request_uri'; access_log logs/a.log f;
+           server { listen 127.0.0.1:@PORT@; http2 on; root @DIR@/html;
+             location /wait { proxy_pass http://127.0.0.1:@SILENT@; }
+             location /ask { auth_request /wait; }
+             location /up { proxy_pass http://127.0.0.1:@UP@; proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; }
+             location /slow { limit_rate 1k; } } }",
+    )
+    .set("SILENT", silent.local_addr().expect("an address").port())
+    .set("UP", upgrading.port)
+    .file("html/slow", vec![b'x'; 100_000])
+    .start();
+    let mut clients = Vec::new();
+    for (target, more) in [("/wait", ""), ("/ask", ""), ("/up", "Upgrade: x\r\nConnection: upgrade\r\n"), ("/slow", "")]
+    {
+        let mut client = server.connect();
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n{more}\r\n"));
+        clients.push(client);
+    }
+    assert_eq!(clients[2].take(12), b"HTTP/1.1 101");
+    assert_eq!(clients[3].take(12), b"HTTP/1.1 200");
+    let mut h2 = open(&server);
+    h2.send(request(1, "/wait/2"));
+    // They are under way: those that wait for the silent one have asked it.
+    let asked: Vec<_> = (0..3).map(|_| silent.accept().expect("a request")).collect();
+    server.signal(rustix::process::Signal::QUIT);
+    for line in ["000 /wait\n", "000 /ask\n", "499 /wait/2\n", "101 /up\n", "200 /slow\n"] {
+        server.wait_for("logs/a.log", line);
+    }
+    assert_eq!(server.read("logs/a.log").lines().count(), 5);
+    drop(asked);
 }

@@ -1,10 +1,12 @@
 //! HTTP/2 on a plain connection, with the crate `h2` as the client.
 
-use crate::harness::{Backend, Reply, Site, with_http2 as with_client};
+use crate::harness::{Backend, Reply, Server, Site, with_http2 as with_client};
+use crate::http2_floods as floods;
 use bytes::Bytes;
 use h2::client::SendRequest;
 use http::{Request, Response};
 use std::time::Duration;
+use wire::http2::frame::{FrameHeader, HEADER, flag, kind};
 
 struct Answer {
     status: u16,
@@ -303,4 +305,87 @@ fn an_idle_connection_is_told_when_the_server_stops() {
         let (ended, ()) = tokio::join!(connection, work);
         ended.expect("GOAWAY without an error, then the end");
     });
+}
+
+/// Frames as large as was announced: a head in one, a body in one.
+#[test]
+fn large_frames_are_taken() {
+    let backend = Backend::start(|seen| {
+        Reply::ok(&format!("{} {}", seen.header("x-large").unwrap_or_default().len(), seen.body.len()))
+    });
+    let server = Site::server(
+        "http2 on; client_max_body_size 1m; http2_body_preread_size 512k; large_client_header_buffers 4 64k;
+         location / { proxy_pass http://127.0.0.1:@BACKEND@; }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    let mut client = floods::open(&server);
+    let (mut head, large) = (floods::block("/"), vec![b'x'; 40_000]);
+    head.extend([0, 7]);
+    head.extend(b"x-large");
+    // A length of 127 and the rest, 7 bits a byte (RFC 7541 section 5.1).
+    head.extend([
+        0x7f,
+        ((large.len() - 127) & 127) as u8 | 128,
+        ((large.len() - 127) >> 7 & 127) as u8 | 128,
+        ((large.len() - 127) >> 14) as u8,
+    ]);
+    head.extend(&large);
+    client.send(floods::frame(kind::HEADERS, flag::END_HEADERS, 1, &head));
+    client.send(floods::frame(kind::DATA, flag::END_STREAM, 1, &vec![b'y'; 200_000]));
+    let mut announced = None;
+    let answer = loop {
+        let header = FrameHeader::parse(&client.take(HEADER)).unwrap();
+        let payload = client.take(header.len);
+        if header.kind == kind::SETTINGS && announced.is_none() {
+            announced = payload.chunks(6).find(|s| s[..2] == [0, 5]).map(|s| s[2..].to_vec());
+        }
+        assert!(![kind::GOAWAY, kind::RST_STREAM].contains(&header.kind), "{payload:?}");
+        if header.kind == kind::DATA {
+            break payload;
+        }
+    };
+    assert_eq!(announced.as_deref(), Some(&[0, 0xff, 0xff, 0xff][..]));
+    assert_eq!(String::from_utf8_lossy(&answer), "40000 200000");
+}
+
+/// The order in which streams end whose answers wait for the client (RFC 9218).
+fn order_of_ends(server: &Server, more: Vec<Vec<u8>>) -> Vec<u32> {
+    let mut client = floods::open(server);
+    client.send(floods::frame(kind::SETTINGS, 0, 0, &[0, 4, 0x7f, 0, 0, 0]));
+    client.send(floods::frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0, 0, 0]));
+    client.send(more.concat());
+    let mut ends = Vec::new();
+    while ends.len() < 3 {
+        let header = FrameHeader::parse(&client.take(HEADER)).unwrap();
+        client.take(header.len);
+        if header.kind == kind::DATA && header.has(flag::END_STREAM) {
+            ends.push(header.stream);
+        }
+    }
+    ends
+}
+
+#[test]
+fn what_is_urgent_comes_first() {
+    let server = Site::server("http2 on; location / { }").file("html/large", vec![b'x'; 8 << 20]).start();
+    let ask = |stream: u32, priority: Option<&[u8]>| {
+        let mut head = floods::block("/large");
+        if let Some(value) = priority {
+            head.extend([0, 8]);
+            head.extend(b"priority");
+            head.push(value.len() as u8);
+            head.extend(value);
+        }
+        floods::frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, stream, &head)
+    };
+    let update =
+        |stream: u8, value: &[u8]| floods::frame(kind::PRIORITY_UPDATE, 0, 0, &[&[0, 0, 0, stream], value].concat());
+    let by_header = vec![ask(1, Some(b"u=7")), ask(3, Some(b"u=4, i")), ask(5, Some(b"u=0"))];
+    assert_eq!(order_of_ends(&server, by_header), [5, 3, 1]);
+    let one_by_one = vec![ask(1, Some(b"u=3")), ask(3, Some(b"u=3")), ask(5, Some(b"u=3"))];
+    assert_eq!(order_of_ends(&server, one_by_one), [1, 3, 5]);
+    // Before a request, and after it; they hold against the header.
+    let by_frame = vec![update(5, b"u=0"), ask(1, None), ask(3, Some(b"u=1")), ask(5, Some(b"u=7")), update(3, b"u=6")];
+    assert_eq!(order_of_ends(&server, by_frame), [5, 1, 3]);
 }

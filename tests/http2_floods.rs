@@ -12,13 +12,13 @@ const MEMORY: u64 = 16 * 1024 * 1024;
 /// And how long it may keep a processor busy, in this build without optimisation.
 const PROCESSOR: Duration = Duration::from_secs(4);
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let mut out = FrameHeader { len: payload.len(), kind, flags, stream }.bytes().to_vec();
     out.extend_from_slice(payload);
     out
 }
 
-fn block(path: &str) -> Vec<u8> {
+pub fn block(path: &str) -> Vec<u8> {
     let mut out = Vec::new();
     let mut e = Encoder::default();
     for (name, value) in [(":method", "GET"), (":scheme", "http"), (":path", path), (":authority", "localhost")] {
@@ -27,7 +27,7 @@ fn block(path: &str) -> Vec<u8> {
     out
 }
 
-fn request(stream: u32, path: &str) -> Vec<u8> {
+pub fn request(stream: u32, path: &str) -> Vec<u8> {
     frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, stream, &block(path))
 }
 
@@ -43,7 +43,7 @@ fn site() -> Server {
     server
 }
 
-fn open(server: &Server) -> Client {
+pub fn open(server: &Server) -> Client {
     let mut client = server.connect();
     client.send(PREFACE).send(frame(kind::SETTINGS, 0, 0, b"")).send(frame(kind::SETTINGS, flag::ACK, 0, b""));
     client
@@ -241,7 +241,7 @@ fn a_head_that_never_ends() {
     let mut client = open(&server);
     client.send(frame(kind::HEADERS, 0, 1, &block("/")));
     let mut reset = Vec::new();
-    while reset.len() < 4 * HEADER + 18 + 4 + 4 {
+    while reset.len() < 4 * HEADER + 24 + 4 + 4 {
         reset.extend(client.take(1));
     }
     // The stream is reset, the connection goes on.

@@ -171,12 +171,16 @@ fn frames_in_the_wrong_place_end_the_connection() {
         (framed(kind::HEADERS, b"\xff\x02\x00\x80"), 0x200),
         (vec![1, 10, 0], 0x106),
     ];
-    let oneway: [(Vec<u8>, u64); 8] = [
+    let oneway: [(Vec<u8>, u64); 12] = [
         (control(&[&framed(kind::GOAWAY, b"\0")]), 0x10a),
         (control(&[&settings, &settings]), 0x105),
         (control(&[&framed(kind::SETTINGS, b"\x02\x00")]), 0x109),
         (control(&[&framed(kind::SETTINGS, b"\x06\x01\x06\x02")]), 0x109),
         (control(&[&settings]), 0x104),
+        (control(&[&settings, &framed(kind::GOAWAY, b"\0"), &framed(kind::GOAWAY, b"\x04")]), 0x108),
+        (control(&[&settings, &framed(kind::MAX_PUSH_ID, b"\x09"), &framed(kind::MAX_PUSH_ID, b"\x08")]), 0x108),
+        (control(&[&settings, &framed(kind::PRIORITY_UPDATE, b"\x02u=1")]), 0x108),
+        (control(&[&settings, &framed(kind::PRIORITY_UPDATE_PUSH, b"\0u=1")]), 0x108),
         (vec![1], 0x103),
         (vec![2, 0x3f, 0xe2, 0x1f], 0x201),
         (vec![3, 0x01], 0x202),
@@ -223,5 +227,123 @@ fn a_head_that_never_comes_costs_its_stream_and_no_other() {
         send.write_all(&head("/")).await.unwrap();
         send.finish().unwrap();
         assert!(receive.read_to_end(10_000).await.unwrap().ends_with(b"a file\n"));
+    });
+}
+
+/// The client's encoder is told of every stream that is not read to its end, whether the table was used or not (RFC 9204 section
+/// 2.2.2.2): references to it may be on their way.
+#[test]
+fn streams_that_are_given_up_are_said_to_be() {
+    let server = site("location /t { return 200 told; }");
+    run(async {
+        let endpoint = endpoint(b"h3");
+        let connection = connect(&endpoint, server.port).await;
+        for number in [0u8, 4] {
+            // Without an end: the answer is complete all the same.
+            let (mut send, mut receive) = connection.open_bi().await.unwrap();
+            send.write_all(&head("/t")).await.unwrap();
+            assert!(receive.read_to_end(10_000).await.unwrap().ends_with(b"told"));
+            if number == 4 {
+                break;
+            }
+        }
+        let mut told = Vec::new();
+        while told.is_empty() {
+            let mut stream = connection.accept_uni().await.unwrap();
+            let mut kind = [0];
+            stream.read_exact(&mut kind).await.unwrap();
+            if kind == [3] {
+                told.resize(2, 0);
+                stream.read_exact(&mut told).await.unwrap();
+            }
+        }
+        assert_eq!(told, [0x40, 0x44]);
+    });
+}
+
+#[test]
+fn a_body_that_is_only_an_end_is_empty() {
+    let backend = Backend::start(|seen| {
+        Reply::ok(&format!("{:?} {:?}", seen.header("content-length"), seen.header("transfer-encoding")))
+    });
+    let server = quic_site("", &format!("location / {{ proxy_pass http://127.0.0.1:{}; }}", backend.port))
+        .set("THREADS", 1)
+        .start();
+    run(async {
+        let endpoint = endpoint(b"h3");
+        let connection = connect(&endpoint, server.port).await;
+        for end in [&b""[..], &framed(kind::DATA, b"")] {
+            let (mut send, mut receive) = connection.open_bi().await.unwrap();
+            send.write_all(&head("/")).await.unwrap();
+            // The head is read before the end comes.
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            send.write_all(end).await.unwrap();
+            send.finish().unwrap();
+            let answer = receive.read_to_end(10_000).await.unwrap();
+            let text = String::from_utf8_lossy(&answer).into_owned();
+            assert!(text.ends_with("Some(\"0\") None"), "{text}");
+        }
+    });
+}
+
+/// The order in which answers end that were asked for with these priorities, those of `updates` said on the control stream (RFC 9218).
+async fn order_of_ends(server: &Server, priorities: [Option<&'static str>; 3], updates: &[u8]) -> Vec<usize> {
+    let endpoint = endpoint(b"h3");
+    let connection = connect(&endpoint, server.port).await;
+    let mut control = connection.open_uni().await.unwrap();
+    control.write_all(&[&[0][..], &framed(kind::SETTINGS, b""), updates].concat()).await.unwrap();
+    // A round trip: they are known before anything is asked for.
+    let (mut send, mut receive) = connection.open_bi().await.unwrap();
+    send.write_all(&head("/")).await.unwrap();
+    send.finish().unwrap();
+    receive.read_to_end(10_000).await.unwrap();
+    let ended = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut tasks = Vec::new();
+    let mut streams = Vec::new();
+    for priority in priorities {
+        let (mut send, receive) = connection.open_bi().await.unwrap();
+        let mut section = Vec::new();
+        encoder::begin(&mut section);
+        let fields = [(":method", "GET"), (":scheme", "https"), (":path", "/large"), (":authority", "localhost")];
+        for (name, value) in fields.into_iter().chain(priority.map(|p| ("priority", p))) {
+            encoder::field(name.as_bytes(), value.as_bytes(), &mut section);
+        }
+        send.write_all(&framed(kind::HEADERS, &section)).await.unwrap();
+        send.finish().unwrap();
+        streams.push(receive);
+    }
+    for (number, mut receive) in streams.into_iter().enumerate() {
+        let ended = ended.clone();
+        tasks.push(tokio::spawn(async move {
+            receive.read_to_end(20 << 20).await.unwrap();
+            ended.lock().unwrap().push(number);
+        }));
+    }
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let ended = ended.lock().unwrap();
+    ended.clone()
+}
+
+#[test]
+fn what_is_urgent_comes_first() {
+    let server = quic_site("", "")
+        .set("THREADS", 1)
+        .file("html/index.html", "x")
+        .file("html/large", vec![b'x'; 6 << 20])
+        .start();
+    run(async {
+        let headers = [Some("u=7"), Some("u=4, i"), Some("u=0")];
+        assert_eq!(order_of_ends(&server, headers, b"").await, [2, 1, 0]);
+        let update = |stream: u64, value: &[u8]| {
+            let mut body = Vec::new();
+            wire::http3::varint::write(stream, &mut body);
+            body.extend_from_slice(value);
+            framed(kind::PRIORITY_UPDATE, &body)
+        };
+        // The first stream is number 4: the one before was asked for something else.
+        let updates = [update(4, b"u=6"), update(8, b"u=1"), update(12, b"u=5, i")].concat();
+        assert_eq!(order_of_ends(&server, [None, Some("u=7"), None], &updates).await, [1, 2, 0]);
     });
 }

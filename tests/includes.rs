@@ -1,6 +1,7 @@
 //! `ssi`, `add_before_body`, `add_after_body`, `sub_filter`: answers with other answers or other words in them.
 
-use crate::harness::{Server, Site};
+use crate::harness::{Backend, Reply, Server, Site};
+use std::sync::{Arc, Barrier};
 
 fn ask(server: &Server, target: &str) -> String {
     server.connect().send(format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n")).response().text()
@@ -62,4 +63,78 @@ fn replaced_words() {
     .file("html/long", &long)
     .start();
     assert!(ask(&server, "/long?w=_") == long.replace("ipsum l", "_"));
+}
+
+/// A backend that answers nobody before so many have asked.
+fn answers_together(count: usize) -> Backend {
+    let all = Arc::new(Barrier::new(count));
+    Backend::start(move |seen| {
+        all.wait();
+        Reply::ok(seen.line().split(' ').nth(1).unwrap_or_default())
+    })
+}
+
+#[test]
+fn includes_are_asked_for_at_once() {
+    let (ten, two) = (answers_together(10), answers_together(2));
+    let page: String = (0..10).map(|n| format!("<!--#include virtual=\"/t/{n}\" -->,")).collect();
+    let server = Site::server(
+        "ssi on; proxy_read_timeout 10s; location / { default_type text/html; }
+         location /t/ { proxy_pass http://127.0.0.1:@TEN@; } location /two/ { proxy_pass http://127.0.0.1:@TWO@; }
+         location /around { default_type text/html; add_before_body /two/b; add_after_body /two/a; }
+         location /nested { default_type text/html; }",
+    )
+    .set("TEN", ten.port)
+    .set("TWO", two.port)
+    .file("html/page", &page)
+    .file("html/around", "-page-")
+    .file("html/nested", "<<!--#include virtual=\"/page\" -->>")
+    .start();
+    let expected: String = (0..10).map(|n| format!("/t/{n},")).collect();
+    assert_eq!(ask(&server, "/page"), expected);
+    assert_eq!(ask(&server, "/around"), "/two/b-page-/two/a");
+    assert_eq!(ask(&server, "/nested"), format!("<{expected}>"));
+}
+
+/// All of them under one lock: one fetches, the others wait for it, not for each other.
+#[test]
+fn includes_wait_for_one_lock_together() {
+    let backend = Backend::start(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(100));
+        Reply::ok("cached")
+    });
+    let page: String = (0..8).map(|_| "<!--#include virtual=\"/c\" -->,").collect();
+    let server = Site::http(
+        "proxy_cache_path @DIR@/cache keys_zone=c:1m; server { listen 127.0.0.1:@PORT@; ssi on; default_type text/html;
+         location /c { proxy_pass http://127.0.0.1:@BACKEND@; proxy_cache c; proxy_cache_valid 1m; proxy_cache_lock on; } }",
+    )
+    .set("BACKEND", backend.port)
+    .file("html/page", &page)
+    .start();
+    assert_eq!(ask(&server, "/page"), "cached,".repeat(8));
+    assert_eq!(backend.seen().len(), 1);
+}
+
+/// Large answers that come before their turn wait, and what a subrequest sets is there for those that begin after it.
+#[test]
+fn includes_before_their_turn_wait_and_share_variables() {
+    let large: Vec<String> = ["a", "b", "c"].map(|l| l.repeat(1_500_000)).into();
+    let answers = large.clone();
+    let backend = Backend::start(move |seen| {
+        let n: usize = seen.line()[5..6].parse().expect("a number");
+        // The first is the slowest.
+        std::thread::sleep(std::time::Duration::from_millis(if n == 0 { 200 } else { 0 }));
+        Reply::ok(&answers[n])
+    });
+    let server = Site::server(
+        "ssi on; default_type text/html; set $seen none; location / { }
+         location /large/ { proxy_pass http://127.0.0.1:@BACKEND@/; }
+         location /set { set $seen here; return 200 set; } location /show { return 200 $seen; }",
+    )
+    .set("BACKEND", backend.port)
+    .file("html/page", (0..3).map(|n| format!("<!--#include virtual=\"/large/{n}\" -->")).collect::<String>())
+    .file("html/vars", "<!--#include virtual=\"/set\" wait=\"yes\" --> <!--#echo var=\"seen\" -->")
+    .start();
+    assert!(ask(&server, "/page") == large.concat());
+    assert_eq!(ask(&server, "/vars"), "set here");
 }

@@ -289,7 +289,11 @@ fn commands_say_what_they_are() {
         !good && said.contains("invalid option: \"stres\"") && said.contains("did you mean \"ironweir stress\"?"),
         "{said}"
     );
-    assert!(ironweir(&["stress", "--completion", "bash"]).1.contains("demo stress agent top doctor nic lab l4 help"));
+    assert!(
+        ironweir(&["stress", "--completion", "bash"])
+            .1
+            .contains("demo stress agent top doctor why redline nic lab l4 help")
+    );
 }
 
 #[test]
@@ -320,4 +324,51 @@ fn who_has_a_port_is_named_once() {
     let line = format!("bind() to {address} failed (98: Address already in use): process {pid} (");
     assert!(log.matches(&line).count() == 1 && !log.contains("try again"), "{log}");
     assert_eq!(server.get("/").text(), "ok");
+}
+
+#[test]
+fn top_speaks_https_with_a_password_and_shows_all_lists() {
+    let site = Site::http(
+        "upstream u { zone u 64k; server 127.0.0.1:9; server 127.0.0.1:10 backup; } limit_req_zone $uri zone=slow:64k rate=1r/m;
+         proxy_cache_path @DIR@/cache keys_zone=kept:1m;
+         server { listen 127.0.0.1:@PORT@ ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key; status_zone site;
+           location /api { api; auth_basic x; auth_basic_user_file @DIR@/users; } }",
+    )
+    .certificate("localhost")
+    .file("users", "me:{PLAIN}secret\n")
+    .file("me", "me:secret\n");
+    let server = site.start();
+    let url = format!("https://localhost:{}/api", server.port);
+    let top = |more: &[&str]| {
+        let file = |name: &str| server.dir().join(name).display().to_string();
+        let mut command = Command::new(Program::Ironweir.path().unwrap());
+        let out = command
+            .args(["top", "--once"])
+            .args(more.iter().map(|a| a.replace('@', &file(""))))
+            .arg(&url)
+            .output()
+            .unwrap();
+        (
+            out.status.success(),
+            String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr),
+        )
+    };
+    let (good, said) = top(&["--cacert", "@localhost.crt", "--user-file", "@me"]);
+    assert!(good, "{said}");
+    for text in [
+        "127.0.0.1:10 (backup)",
+        "\nzones\n",
+        "site\tserver",
+        "\ncaches\n",
+        "kept\t",
+        "\nlimits\n",
+        "slow\trequests",
+        "\ncertificates\n",
+    ] {
+        assert!(said.contains(text), "{text}\n{said}");
+    }
+    let (good, said) = top(&["--insecure"]);
+    assert!(!good && said.contains("wants a password"), "{said}");
+    let (good, said) = top(&["--user", "me:secret"]);
+    assert!(!good && said.to_lowercase().contains("certificate"), "{said}");
 }

@@ -120,3 +120,21 @@ fn conditions() {
     assert_eq!(ask(format!("If-Range: {etag}\r\nRange: bytes=0-1")).status, 206);
     assert_eq!(ask("If-Range: \"other\"\r\nRange: bytes=0-1".to_owned()).status, 200);
 }
+
+/// `limit_rate` lets a quarter of a second's bytes out at a time, not all of them and then a second of silence.
+#[test]
+fn a_limited_rate_comes_in_small_pieces() {
+    use std::io::Read;
+    let server = Site::server("location / { limit_rate 100k; }").file("html/f", vec![b'x'; 300_000]).start();
+    let mut client = server.connect();
+    client.send("GET /f HTTP/1.1\r\nHost: a\r\n\r\n");
+    let mut buffer = vec![0; 400_000];
+    let mut first = client.stream.read(&mut buffer).expect("an answer");
+    client.stream.set_read_timeout(Some(std::time::Duration::from_millis(60))).expect("an option");
+    while let Ok(n) = client.stream.read(&mut buffer)
+        && n > 0
+    {
+        first += n;
+    }
+    assert!(first < 90_000, "{first} bytes at once");
+}

@@ -403,3 +403,34 @@ fn access_and_limits_hold() {
     assert!(limited.connect().is_closed());
     limited.wait_for("logs/error.log", "limiting connections by zone \"z\"");
 }
+
+/// `proxy_session_drop`: who is taken out of the group, or is down, loses its sessions with their next bytes.
+#[test]
+fn sessions_of_a_peer_that_is_gone_end() {
+    let text = "events {} http { server { listen 127.0.0.1:@OTHER@; location / { api write=on; } } }
+        stream { upstream u { zone u 64k; server 127.0.0.1:@PEER@; server 127.0.0.1:@SECOND@; }
+                 server { listen 127.0.0.1:@PORT@; proxy_pass u; proxy_session_drop on; }
+                 server { listen 127.0.0.1:@KEEP@; proxy_pass u; } }";
+    let (peer, second, keep, api) = (echo(), echo(), Port::reserve(), Port::reserve());
+    let site = Site::whole(text).set("PEER", peer).set("SECOND", second).set("KEEP", keep.number);
+    let server = site.set("OTHER", api.number).start();
+    let mut sessions = [server.connect(), server.connect(), Client::connect(keep.number), Client::connect(keep.number)];
+    sessions.iter_mut().for_each(|client| echoes(client, "hello"));
+    let ask = |head: &str, body: &str| {
+        let length = body.len();
+        let mut client = Client::connect(api.number);
+        client.send(format!("{head} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n{body}")).response().status
+    };
+    assert_eq!(ask("DELETE /9/stream/upstreams/u/servers/0", ""), 200);
+    assert_eq!(ask("PATCH /9/stream/upstreams/u/servers/1", "{\"down\":true}"), 200);
+    let [first, second, kept, kept_too] = &mut sessions;
+    for client in [first, second] {
+        // These bytes may still come back; the next ones do not.
+        client.send("more");
+        client.rest();
+    }
+    for client in [kept, kept_too] {
+        echoes(client, "still here");
+    }
+    server.wait_for("logs/error.log", "session dropped: its peer is removed, down or unhealthy");
+}

@@ -37,6 +37,26 @@ function showNow(all) {
   charts.connections.push([writing, idle, reading]);
 }
 
+/** The order of a request's life, and how people call its parts. */
+const PARTS = { head: "rest of the head", body: "request body", own: "server", queue: "queue", connect: "connect", first_byte: "first byte", answer: "upstream's answer", client: "client takes it" };
+
+function showWhy(all) {
+  const { sentence, finding, others = [], parts_us: parts = {} } = all.why ?? {};
+  if (!sentence) return show("why");
+  const said = element("p", { class: finding ? "finding bad" : "finding" }, sentence);
+  const evidence = [finding, ...others].filter(Boolean).map((f) =>
+    element("li", {}, element("span", { class: `badge ${f.weight === "critical" ? "bad" : "warn"}` }, f.weight), ` ${f.what} `, element("span", { class: "soft" }, f.evidence.map((e) => `${e.what} (${e.from})`).join("; ")), ...f.cure.map((c) => element("div", { class: "soft" }, `→ ${c}`))));
+  const whole = Object.values(parts).reduce((sum, us) => sum + us, 0);
+  const spent = Object.entries(PARTS).filter(([name]) => parts[name] > 0);
+  const columns = [
+    [`a request takes ${microseconds(Math.round(whole))}`, ([, meaning]) => meaning],
+    ["", ([name]) => meter((parts[name] / whole) * 100, `${percent((parts[name] / whole) * 100)} of the time`, true)],
+    ["share", ([name]) => percent((parts[name] / whole) * 100), true],
+    ["time", ([name]) => microseconds(Math.round(parts[name])), true],
+  ];
+  show("why", said, ...(evidence.length ? [element("ul", { class: "findings" }, ...evidence)] : []), ...(whole > 0 ? [table(columns, spent)] : []));
+}
+
 function showThreads(all) {
   const list = all.threads?.threads ?? [];
   const was = (look, id) => look.threads?.threads.find((t) => t.id === id);
@@ -202,6 +222,7 @@ function setLook(text, kind) {
 async function refresh() {
   const all = await look();
   showNow(all);
+  showWhy(all);
   showUpstreams(all);
   showListeners(all);
   showThreads(all);

@@ -133,6 +133,12 @@ impl Setup {
         config
     }
 
+    /// A client that asks for a server by name, for those who carry its bytes themselves.
+    pub fn client(&self, name: &str) -> ClientConnection {
+        let name = ServerName::try_from(name.to_owned()).expect("a name");
+        ClientConnection::new(self.config.clone(), name).expect("a configuration")
+    }
+
     /// Connects and asks for a server by name.
     pub fn connect(&self, port: u16, name: &str) -> SecureClient {
         self.try_connect(port, name).expect("the handshake goes well")
@@ -140,12 +146,10 @@ impl Setup {
 
     /// The same; the error is the alert.
     pub fn try_connect(&self, port: u16, name: &str) -> std::io::Result<SecureClient> {
-        let name = ServerName::try_from(name.to_owned()).expect("a name");
-        let connection = ClientConnection::new(self.config.clone(), name).expect("a configuration");
+        let mut connection = self.client(name);
         let mut socket = TcpStream::connect(("127.0.0.1", port))?;
         socket.set_read_timeout(Some(PATIENCE))?;
         socket.set_nodelay(true)?;
-        let mut connection = connection;
         while connection.is_handshaking() {
             connection.complete_io(&mut socket)?;
         }

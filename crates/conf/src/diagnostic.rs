@@ -1,5 +1,5 @@
 //! What is wrong with a configuration, in nginx's words, and how it is shown: one line as nginx prints it, and for a
-//! terminal the line of source with carets. Before: lexer, load, the modules. After: the command line and the error log.
+//! terminal the line of source with carets. From: lexer, load, the modules. To: the command line and the error log.
 
 use std::fmt::Write as _;
 use std::io;

@@ -1,6 +1,6 @@
 //! The table of known directives: where each may stand, how many arguments it takes, whether it opens a block. The data
 //! are `directives/nginx.tsv` and `directives/others.tsv`; a row is `name contexts arguments module`, tab-separated.
-//! Before: tree. After: load and the modules. What a directive does is not known here.
+//! From: tree. To: load and the modules. What a directive does is not known here.
 
 mod contexts;
 mod suggest;

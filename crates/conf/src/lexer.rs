@@ -1,5 +1,5 @@
 //! Cuts a configuration text into statements: words, and what ended them. Follows `ngx_conf_read_token` byte by byte,
-//! its limits and its odd corners included. Before: a source's text. After: load.
+//! its limits and its odd corners included. From: a source's text. To: load.
 
 use crate::diagnostic::Problem;
 use crate::lua;

@@ -1,7 +1,7 @@
 //! nginx.conf: text to a tree of words with their places, checked against the table of known directives; problems in
 //! nginx's wording; parsers of single values.
 //!
-//! Before: the command line (which file, which prefix, `-g`). After: the modules, which turn nodes into configurations.
+//! From: the command line (which file, which prefix, `-g`). To: the modules, which turn nodes into configurations.
 //! Knows no socket, clock or thread. Bytes, not `str`: paths, patterns and header values need not be UTF-8.
 //!
 //! ```

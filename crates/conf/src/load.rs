@@ -1,6 +1,6 @@
 //! Reads a configuration: text, includes, structure. Collects every problem and goes on at the next `;` or the end of
 //! the block, in the order in which nginx comes upon them, so the first problem is the one at which nginx would stop.
-//! Before: the command line. After: the modules, which find only nodes that are known, in place and of the right form.
+//! From: the command line. To: the modules, which find only nodes that are known, in place and of the right form.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;

@@ -1,4 +1,4 @@
-//! What a configuration text says: nodes of words, each knowing its place. After: lexer. Before: the modules.
+//! What a configuration text says: nodes of words, each knowing its place. From: lexer. To: the modules.
 //! Holds no meaning: that `listen` has an address is the listen module's business.
 
 use std::borrow::Cow;

@@ -95,7 +95,7 @@ pub(crate) fn show(o: &Options, findings: &[Finding], missing: &[String]) -> Res
     Ok(status(findings))
 }
 
-fn status(findings: &[Finding]) -> u8 {
+pub(crate) fn status(findings: &[Finding]) -> u8 {
     match findings.iter().map(|f| f.weight).min() {
         Some(Weight::Critical) => CRITICAL,
         Some(Weight::Warning) => WARNING,

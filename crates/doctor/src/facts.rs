@@ -1,6 +1,7 @@
 //! What the rules judge: the machine, and the configurations that were given.
 
 use crate::configuration::{self, Configuration};
+use crate::serving::Serving;
 use machine::sockets::{self, User};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -17,6 +18,9 @@ pub struct Facts {
     /// Clients that have a port on which a configuration listens and nobody does.
     #[serde(default)]
     pub takers: Vec<Taker>,
+    /// What an Ironweir says of itself, where one was asked.
+    #[serde(default)]
+    pub serving: Option<Serving>,
 }
 
 /// See [`Facts::takers`].
@@ -43,7 +47,7 @@ impl Facts {
             None => configuration::of_running(&machine),
         };
         let takers = Facts::takers(&configurations);
-        Ok(Facts { machine, configurations, takers })
+        Ok(Facts { machine, configurations, takers, serving: None })
     }
 
     /// Clients on this machine that have a port of one of these configurations.

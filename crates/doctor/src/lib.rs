@@ -9,20 +9,26 @@ pub mod configuration;
 mod exits;
 pub mod facts;
 pub mod finding;
+pub mod headroom;
 pub mod lab;
 pub mod nic;
 mod options;
 pub mod plan;
 mod ports;
+pub mod redline;
 pub mod rules;
+pub mod serving;
 pub mod sysctl;
 pub mod text;
+pub mod why;
 
-/// Runs one of this crate's commands: `doctor`, `nic`, `lab`. `arguments` are those behind its name.
+/// Runs one of this crate's commands: `doctor`, `why`, `redline`, `nic`, `lab`. `arguments` are those behind its name.
 pub fn main(name: &str, arguments: impl Iterator<Item = String>, version: &str) -> std::process::ExitCode {
     match name {
         "nic" => nic::main(arguments, version),
         "lab" => lab::main(arguments, version),
+        "why" => why::main(arguments, version),
+        "redline" => redline::main(arguments, version),
         _ => command::main(arguments, version),
     }
 }

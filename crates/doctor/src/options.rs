@@ -1,4 +1,4 @@
-//! One table of all options of `doctor`, `nic` and `lab`: parsing, `--help` and the man page come from its rows.
+//! One table of all options of `doctor`, `why`, `nic` and `lab`: parsing, `--help` and the man page come from its rows.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -192,6 +192,56 @@ pub(crate) const DOCTOR: Command = Command {
         ),
     ],
     statuses: "0 nothing is wrong (notes do not count), 1 could not look, 3 a warning, 4 something critical.",
+};
+
+/// `ironweir why`
+pub(crate) const WHY: Command = Command {
+    name: "why",
+    usages: &[("ironweir why [--api URL]", "what is in the way now, and how much more it could carry")],
+    what: "Asks a running Ironweir and this machine twice, and says in one sentence what is in the way now, with evidence; how much more the server \
+           could carry and what ends first; and what a request waits for.",
+    options: &[
+        row("api", Some("URL"), "Where a location with \"api\" is. Default: http://127.0.0.1:8080/api."),
+        row("interval", Some("T"), "Between the two looks. Default: 1s."),
+        row("json", None, "The same as JSON."),
+    ],
+    examples: &[
+        ("ironweir why", "the server on this machine, with its API on port 8080"),
+        ("ironweir why --api http://127.0.0.1:9000/api --interval 5s", "over five seconds"),
+    ],
+    statuses: "0 nothing is in the way, 1 could not look, 3 a warning, 4 something critical.",
+};
+
+/// `ironweir redline`
+pub(crate) const REDLINE: Command = Command {
+    name: "redline",
+    usages: &[
+        (
+            "ironweir redline --upstream NAME [--server HOST:PORT]",
+            "how much one server of an upstream carries, with live traffic",
+        ),
+        ("ironweir redline --upstream NAME --manual", "only watches, while you take servers away"),
+    ],
+    what: "Gives one server of an upstream more and more of the live traffic, by weights over the API (api write=on), until its answers fail or take \
+           longer, and closes in on the place where that begins. The weights are restored whatever happens, also when this command is killed. \
+           Requests that fail there should have somewhere else to go: proxy_next_upstream error timeout http_502 http_503 http_504.",
+    options: &[
+        row("upstream", Some("NAME"), "The group; it needs a zone."),
+        row("server", Some("HOST:PORT"), "The server. Default: the first one."),
+        row("api", Some("URL"), "Where a location with \"api write=on\" is. Default: http://127.0.0.1:8080/api."),
+        row("step", Some("T"), "How long each step is. Default: 5s."),
+        row("failures", Some("PERCENT"), "Answers that may fail. Default: 0.1."),
+        row("slower", Some("FACTOR"), "How many times longer than at first answers may take on average. Default: 2."),
+        row("manual", None, "Changes nothing and only measures."),
+        row("count", Some("N"), "With --manual: how many steps. Default: 12."),
+        row("json", None, "The result as JSON."),
+        row("guard", None, "For the command itself: waits for its end and restores the weights."),
+    ],
+    examples: &[
+        ("ironweir redline --upstream app --server 10.0.0.7:8080", "until it bends"),
+        ("ironweir redline --upstream app --step 30s --slower 1.5", "longer steps, a stricter limit"),
+    ],
+    statuses: "0 done, 1 could not look or change.",
 };
 
 /// `ironweir nic`

@@ -66,6 +66,16 @@ pub fn number(n: u64) -> String {
     out
 }
 
+/// `850 us`, `1.2 ms`, `3.4 s`.
+pub fn microseconds(us: f64) -> String {
+    match us {
+        us if us < 1e3 => format!("{us:.0} us"),
+        us if us < 1e5 => format!("{:.1} ms", us / 1e3),
+        us if us < 1e6 => format!("{:.0} ms", us / 1e3),
+        us => format!("{:.1} s", us / 1e6),
+    }
+}
+
 /// `1.5 GB`, in powers of 1,024.
 pub fn bytes(n: u64) -> String {
     let (mut value, mut unit) = (n as f64, "B");

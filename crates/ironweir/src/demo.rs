@@ -1,5 +1,5 @@
-//! `ironweir demo`: a balancer, two backends and a start page, without a file of the user's. One process; all it writes is in
-//! a directory of its own that is removed at the end.
+//! `ironweir demo`: a balancer, two backends (`demo_backends`) and a start page, without a file of the user's. One process; all it
+//! writes is in a directory of its own that is removed at the end.
 
 use server::config::read::{Reading, Which, read};
 use server::listen::socket::Listeners;
@@ -22,6 +22,13 @@ const DEFAULT_PORT: u16 = 8080;
 /// How long requests in flight may take once it is told to stop.
 const DRAIN: Duration = Duration::from_secs(2);
 const USAGE: &str = "Usage: ironweir demo [--port 8080]";
+/// What there is to see.
+const PLACES: &str = "  /backend    which of two backends answered
+  /dashboard  its numbers in the browser; ironweir top: in the terminal
+  /knobs      makes a backend slow, sick or small: /knobs?backend=two&latency=200
+  /api        nginx Plus' API; /metrics: for Prometheus
+Ctrl-C stops it.
+";
 
 /// Runs until Ctrl-C. `arguments` are those after `demo`.
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> ExitCode {
@@ -67,11 +74,12 @@ fn serve(port: u16) -> Result<(), String> {
     let log = snapshot.open_logs(&Default::default()).map_err(|(path, e)| format!("{}: {e}", path.display()))?;
     server::log::error::set_default_log(log);
     let snapshot = Arc::new(snapshot);
+    crate::demo_backends::start(&folder.0).map_err(|e| format!("backends: {e}"))?;
     let listeners = Listeners::default().open(&snapshot.listens, snapshot.process.threads);
     let listeners = listeners.map_err(|_| "an address could not be listened on; the reason stands above".to_owned())?;
     let workers = Workers::start(&snapshot, &listeners.list).map_err(|e| format!("threads: {e}"))?;
     println!("Ironweir {} is running: http://127.0.0.1:{port}/", env!("CARGO_PKG_VERSION"));
-    println!("  /backend  which of two backends answered\n  /status   its numbers\nCtrl-C stops it.");
+    print!("{PLACES}");
     while signals.next().is_none() {
         sys::poll(&[(signals.as_fd(), false)], None).map_err(|e| format!("poll: {e}"))?;
     }

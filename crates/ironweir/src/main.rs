@@ -3,6 +3,7 @@
 mod allocator;
 mod cli;
 mod demo;
+mod demo_backends;
 mod pages;
 
 use conf::{Level, Problem, Source};
@@ -60,7 +61,7 @@ fn command(name: &str) -> Option<ExitCode> {
         "stress" => stress::command::main(arguments, version),
         "agent" => stress::agent::serve::main(arguments, version),
         "top" => top::main(arguments),
-        "doctor" | "nic" | "lab" => doctor::main(name, arguments, version),
+        "doctor" | "why" | "redline" | "nic" | "lab" => doctor::main(name, arguments, version),
         "l4" => l4::command::main(arguments),
         _ => return None,
     })
@@ -92,7 +93,7 @@ fn about(arguments: &[String]) -> Option<ExitCode> {
         _ if what == "--man" => print(&pages::man(command, version)),
         "demo" => demo::run(ask().map(Into::into)),
         "top" => top::main(ask()),
-        "doctor" | "nic" | "lab" => doctor::main(name, ask(), version),
+        "doctor" | "why" | "redline" | "nic" | "lab" => doctor::main(name, ask(), version),
         "l4" => l4::command::main(ask()),
         _ => print(&format!("{}{}", cli::HELP, pages::list())),
     })

@@ -58,10 +58,14 @@ pub(crate) const COMMANDS: &[Command] = &[
     },
     Command {
         name: "top",
-        usage: "ironweir top [--once] [URL]",
+        usage: "ironweir top [OPTIONS] [URL]",
         what: "a running server in the terminal, by its API",
         options: &[
             ("--once", "Prints two looks, a second apart, as text, and ends."),
+            ("--user NAME:PASSWORD", "For auth_basic."),
+            ("--user-file FILE", "The same from a file's first line, which other users of the machine cannot see."),
+            ("--cacert FILE", "Certificates that are believed over HTTPS, in place of the system's authorities."),
+            ("--insecure", "Any certificate is believed."),
             ("URL", "Where a location with \"api\" is (default: http://127.0.0.1:8080/api)."),
         ],
     },
@@ -69,6 +73,18 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "doctor",
         usage: "ironweir doctor [options] [FILE | sysctl FILE | backend HOST:PORT | ports | exits | plan]",
         what: "reads the machine, a configuration and a running server, and names what is in the way",
+        options: &[],
+    },
+    Command {
+        name: "why",
+        usage: "ironweir why [--api URL]",
+        what: "what is in the way of a running server now, and how much more it could carry",
+        options: &[],
+    },
+    Command {
+        name: "redline",
+        usage: "ironweir redline --upstream NAME [--server HOST:PORT]",
+        what: "how much one server of an upstream carries, found with live traffic",
         options: &[],
     },
     Command {

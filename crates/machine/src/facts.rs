@@ -87,6 +87,20 @@ impl Facts {
     pub fn read(pause: Duration) -> Facts {
         let (before, began) = (Moving::read(), Instant::now());
         std::thread::sleep(pause);
+        let mut facts = Facts::since(before, began);
+        let inodes = facts.sockets.listeners.iter().map(|l| l.inode).collect();
+        let (found, hidden) = processes::holding(&inodes);
+        facts.processes = found;
+        if hidden > 0 {
+            let () = facts.lacks(&format!("descriptors of {hidden} processes (other users'; root sees them)"));
+        }
+        facts.kernel_log =
+            kernel_log::telling().unwrap_or_else(|e| facts.lacks(&format!("the kernel's log (/dev/kmsg: {e})")));
+        facts
+    }
+
+    /// What takes no look at every process: everything but those and the kernel's log. `before`: what moves, as it was when it `began`.
+    pub fn since(before: Moving, began: Instant) -> Facts {
         let mut facts = Facts { before, now: Moving::read(), format: FORMAT, ..Facts::default() };
         facts.seconds = began.elapsed().as_secs_f64();
         facts.at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
@@ -100,14 +114,6 @@ impl Facts {
         facts.conntrack = Conntrack::read();
         facts.cgroup = Cgroup::of(std::process::id());
         facts.pressure = Pressure::read();
-        let inodes = facts.sockets.listeners.iter().map(|l| l.inode).collect();
-        let (found, hidden) = processes::holding(&inodes);
-        facts.processes = found;
-        if hidden > 0 {
-            let () = facts.lacks(&format!("descriptors of {hidden} processes (other users'; root sees them)"));
-        }
-        facts.kernel_log =
-            kernel_log::telling().unwrap_or_else(|e| facts.lacks(&format!("the kernel's log (/dev/kmsg: {e})")));
         facts
     }
 

@@ -1,6 +1,6 @@
 //! What this machine is and does, as values: files of `/proc` and `/sys`, and netlink. Never the text of another program.
 //!
-//! Before: the kernel. After: the doctor's rules (`facts`), the stress tool's verdict (`own`, `neighbour`, `probe`). A fact that
+//! From: the kernel. To: the doctor's rules (`facts`), the stress tool's verdict (`own`, `neighbour`, `probe`). A fact that
 //! cannot be read is a fact that is not known; nothing here judges.
 
 pub mod cgroup;

@@ -1,4 +1,4 @@
-//! Netlink as far as facts need it: a question, and answers in many datagrams. Before: the kernel. After: `sockets`, `links`.
+//! Netlink as far as facts need it: a question, and answers in many datagrams. From: the kernel. To: `sockets`, `links`.
 //! What the kernel says is read with the same care as what a stranger says: lengths are checked, nothing is indexed blindly.
 
 use rustix::net::netlink::SocketAddrNetlink;

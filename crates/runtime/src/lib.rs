@@ -6,7 +6,7 @@
 //!   turn:  tasks that were woken -> what is to leave before a sleep -> epoll_wait -> marks readiness, wakes tasks -> passed deadlines
 //! ```
 //! What is under way is finished before more is begun: tasks that a peer has answered run first. Under load requests then
-//! wait in the kernel, where they cost nothing, and few are in memory at once (measured: docs/decisions/0004).
+//! wait in the kernel, where they cost nothing, and few are in memory at once (measured: perf/notes/2026-11-22-loop.md).
 //! A descriptor or a deadline wakes the task that asked last, whatever waker it asked with: combinators that poll parts of
 //! a task under wakers of their own (`FuturesUnordered`) do not work here. Why not tokio: docs/decisions/0004.
 
@@ -41,7 +41,7 @@ const NOBODY: u32 = u32::MAX;
 
 /// A task's place in its thread's table. A place is used again: who wakes a task that is gone may wake another, which
 /// finds nothing to do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TaskId(u32);
 
 impl TaskId {

@@ -224,6 +224,11 @@ impl Snapshot {
         ErrorLog::open(&self.error_logs, files)
     }
 
+    /// `http`, and `stream` if there is one.
+    pub fn planes(&self) -> impl Iterator<Item = &Snapshot> {
+        std::iter::once(self).chain(self.stream.as_deref())
+    }
+
     /// A level by its index.
     pub fn location(&self, id: LocationId) -> &Location {
         &self.locations[id.0 as usize]
@@ -253,6 +258,10 @@ pub struct Shot {
     pub lines: Lines,
     /// What `open_file_cache` keeps.
     pub files: RefCell<crate::files::cache::Caches>,
+    /// Used transactions of `modsecurity`, to be used again.
+    pub judges: RefCell<Vec<Box<waf::Transaction>>>,
+    /// LuaJIT, once there is a program to run.
+    pub lua: crate::modules::lua::machine::Made,
     /// The view of `stream {}`.
     pub stream: Option<Rc<Shot>>,
     /// What `stream {}` is a part of: it is in use as long as a session of its is.
@@ -274,8 +283,18 @@ impl Shot {
     }
 
     fn part(snapshot: Arc<Snapshot>, stream: Option<Rc<Shot>>, whole: Option<Arc<Snapshot>>) -> Shot {
-        let (scratch, lines, files) = Default::default();
-        Shot { snapshot, scratch, lines, files, stream, whole }
+        let (scratch, lines, files, judges, lua) = Default::default();
+        Shot { snapshot, scratch, lines, files, judges, lua, stream, whole }
+    }
+
+    /// A thread begins to serve under it.
+    pub fn begin(self: &Rc<Shot>) {
+        crate::modules::lua::start(self);
+    }
+
+    /// A thread serves nothing new under it.
+    pub fn leave(&self) {
+        crate::modules::lua::leave(self);
     }
 
     /// The generation of the configuration that this is a view of.

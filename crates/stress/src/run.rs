@@ -1,5 +1,5 @@
 //! Runs a plan on this machine: starts the threads, collects their seconds, watches the machine, judges.
-//! Before: `plan`. After: `report`.
+//! From: `plan`. To: `report`.
 
 use crate::client::{Client, Control, Ending, Message, now_ns};
 use crate::plan::{Address, Http, Load, Plan};

@@ -1,6 +1,7 @@
 //! What the API says at one moment, and what that is a second between two.
 
-use crate::client::Client;
+use crate::lists::{self, Said, Tab};
+use api_client::Client;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -17,8 +18,12 @@ pub(crate) struct Look {
     latency: Value,
     threads: Vec<Value>,
     listeners: Vec<Value>,
+    /// `/ironweir/why`: what is in the way, and whether that is a fault.
+    pub(crate) why: Option<(String, bool)>,
     /// Peers of all groups, in order.
     pub(crate) peers: Vec<Peer>,
+    /// What the lists that were wanted said.
+    lists: Vec<(Tab, Said)>,
 }
 
 /// A peer.
@@ -31,6 +36,7 @@ pub(crate) struct Peer {
     pub(crate) server: String,
     pub(crate) state: String,
     pub(crate) reason: String,
+    pub(crate) backup: bool,
     pub(crate) weight: u64,
     pub(crate) active: u64,
     pub(crate) requests: u64,
@@ -55,6 +61,12 @@ fn text(value: &Value, name: &str) -> String {
     plain(value[name].as_str().unwrap_or_default()).into_owned()
 }
 
+/// The sentence, and whether it is about a fault.
+fn why(value: &Value) -> Option<(String, bool)> {
+    let sentence = text(value, "sentence");
+    (!sentence.is_empty()).then(|| (sentence, value["finding"].is_object()))
+}
+
 fn list(value: Option<Value>, name: &str) -> Vec<Value> {
     value.and_then(|mut v| v.get_mut(name).map(Value::take)).and_then(|v| v.as_array().cloned()).unwrap_or_default()
 }
@@ -69,6 +81,7 @@ impl Peer {
             server: text(value, "server"),
             state: text(value, "state"),
             reason: text(value, "reason"),
+            backup: value["backup"] == true,
             weight: of("/weight"),
             active: of("/active"),
             requests: of("/requests") + of("/connections"),
@@ -119,8 +132,8 @@ pub(crate) struct Rates {
 }
 
 impl Look {
-    /// Asks for everything.
-    pub(crate) fn take(client: &Client) -> Result<Look, String> {
+    /// Asks for everything, and for these lists.
+    pub(crate) fn take(client: &Client, wanted_lists: &[Tab]) -> Result<Look, String> {
         let wanted = |endpoint: &str| {
             client.ask(endpoint)?.ok_or_else(|| format!("{} has no {endpoint}: is it Ironweir's API?", client.url()))
         };
@@ -136,6 +149,14 @@ impl Look {
                 peers.extend(all.iter().map(|p| Peer::read(plane, name, p)));
             }
         }
+        let mut lists = Vec::new();
+        for tab in wanted_lists {
+            let mut said = Said::new();
+            for (word, endpoint) in tab.endpoints() {
+                said.extend(client.ask(endpoint)?.map(|value| (*word, value)));
+            }
+            lists.push((*tab, said));
+        }
         Ok(Look {
             at: Instant::now(),
             about: wanted("nginx")?,
@@ -145,8 +166,27 @@ impl Look {
             latency: wanted("ironweir/latency")?,
             threads: list(client.ask("ironweir/threads")?, "threads"),
             listeners: list(client.ask("ironweir/listeners")?, "listeners"),
+            why: client.ask("ironweir/why")?.and_then(|v| why(&v)),
             peers,
+            lists,
         })
+    }
+
+    /// One that knows of peers and nothing else.
+    #[cfg(test)]
+    pub(crate) fn of_peers(peers: &[(&str, Value)]) -> Look {
+        Look {
+            at: Instant::now(),
+            about: Value::Null,
+            write: true,
+            totals: Value::Null,
+            connections: Value::Null,
+            latency: Value::Null,
+            threads: Vec::new(),
+            listeners: Vec::new(),
+            peers: peers.iter().map(|(group, peer)| Peer::read("http", group, peer)).collect(),
+            lists: Vec::new(),
+        }
     }
 
     /// `api write=on`
@@ -157,6 +197,14 @@ impl Look {
     fn per_second(&self, before: &Look, now: u64, was: u64) -> f64 {
         let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
         now.saturating_sub(was) as f64 / seconds
+    }
+
+    /// The rows of a list.
+    pub(crate) fn rows(&self, before: &Look, tab: Tab) -> Vec<lists::Line> {
+        let of = |look: &Look| look.lists.iter().find(|(t, _)| *t == tab).map(|(_, said)| said.clone());
+        let now = of(self).unwrap_or_default();
+        let seconds = self.at.duration_since(before.at).as_secs_f64().max(1e-3);
+        lists::rows(tab, &now, &of(before).unwrap_or_default(), seconds)
     }
 
     /// What changed since.

@@ -1,5 +1,6 @@
 //! What is seen: the whole terminal, or the same once as text.
 
+use crate::lists::{Tab, bytes, count};
 use crate::look::{Look, Peer, Rates};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -10,6 +11,8 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use wire::terminal::plain;
 
+/// From so many columns on all of a peer is shown.
+const WIDE: u16 = 100;
 /// Seconds that the curves show.
 const SHOWN: usize = 240;
 
@@ -25,24 +28,20 @@ pub(crate) struct Page {
     pub(crate) paused: bool,
     /// What went wrong.
     pub(crate) said: Option<String>,
+    /// What is shown below.
+    pub(crate) tab: Tab,
+    /// A change that is to be confirmed.
+    pub(crate) asks: Option<Change>,
 }
 
-fn count(n: f64) -> String {
-    match n {
-        n if n >= 1e6 => format!("{:.1}M", n / 1e6),
-        n if n >= 1e4 => format!("{:.1}k", n / 1e3),
-        n if n > 0.0 && n < 10.0 => format!("{n:.1}"),
-        n => format!("{n:.0}"),
-    }
-}
-
-fn bytes(n: f64) -> String {
-    match n {
-        n if n >= 1e9 => format!("{:.1} GB", n / 1e9),
-        n if n >= 1e6 => format!("{:.1} MB", n / 1e6),
-        n if n >= 1e3 => format!("{:.1} kB", n / 1e3),
-        n => format!("{n:.0} B"),
-    }
+/// A change of a peer.
+pub(crate) struct Change {
+    /// What it is, as a question.
+    pub(crate) question: String,
+    /// Where it is made.
+    pub(crate) path: String,
+    /// What is said there.
+    pub(crate) body: serde_json::Value,
 }
 
 fn ms(value: Option<u64>) -> String {
@@ -91,14 +90,24 @@ fn facts(rates: &Rates) -> [String; 3] {
     ]
 }
 
+/// A text in so many columns. What is too long loses its beginning: a port is at the end.
+fn end_of(text: &str, columns: usize) -> String {
+    let count = text.chars().count();
+    match count > columns {
+        true => format!("…{}", text.chars().skip(count + 1 - columns.max(1)).collect::<String>()),
+        false => text.to_owned(),
+    }
+}
+
 fn peer_cells(now: &Look, before: &Look, p: &Peer) -> [String; 8] {
     let (requests, errors) = now.of_peer(before, p);
     let group = plain(&p.group).into_owned();
     let group = if p.plane == "stream" { format!("stream {group}") } else { group };
+    let server = if p.backup { format!("{} (backup)", p.server) } else { p.server.clone() };
     let state = if p.reason.is_empty() { p.state.clone() } else { format!("{}: {}", p.state, p.reason) };
     [
         group,
-        p.server.clone(),
+        server,
         count(requests),
         count(errors),
         p.active.to_string(),
@@ -144,6 +153,9 @@ pub(crate) fn text(before: &Look, now: &Look) -> String {
     for line in facts(&now.rates(before)) {
         let _ = writeln!(out, "{line}");
     }
+    if let Some((sentence, _)) = &now.why {
+        let _ = writeln!(out, "{sentence}");
+    }
     let _ = writeln!(out, "\nthreads");
     thread_lines(now, before).iter().for_each(|l| out += &format!("{l}\n"));
     let _ = writeln!(out, "\nlisteners");
@@ -151,6 +163,13 @@ pub(crate) fn text(before: &Look, now: &Look) -> String {
     let _ = writeln!(out, "\n{}", PEER_HEAD.join("\t"));
     for peer in &now.peers {
         let _ = writeln!(out, "{}", peer_cells(now, before, peer).join("\t"));
+    }
+    for tab in Tab::ALL {
+        let rows = now.rows(before, tab);
+        if !rows.is_empty() {
+            let _ = writeln!(out, "\n{}\n{}", tab.name(), tab.head().join("\t"));
+            rows.iter().for_each(|row| out += &format!("{}\n", row.cells.join("\t")));
+        }
     }
     out
 }
@@ -160,7 +179,18 @@ impl Page {
     pub(crate) fn new(url: &str, now: Look) -> Page {
         let table = TableState::default().with_selected(Some(0));
         let (answers, latencies) = Default::default();
-        Page { url: url.to_owned(), before: None, now, answers, latencies, table, paused: false, said: None }
+        Page {
+            url: url.to_owned(),
+            before: None,
+            now,
+            answers,
+            latencies,
+            table,
+            paused: false,
+            said: None,
+            tab: Tab::Peers,
+            asks: None,
+        }
     }
 
     /// Takes the next look, or why there is none.
@@ -173,8 +203,18 @@ impl Page {
                     push(&mut self.answers, rates.answers as u64);
                     push(&mut self.latencies, rates.latency_ms[2].unwrap_or(0));
                 }
-                let last = self.now.peers.len().saturating_sub(1);
-                self.table.select(self.table.selected().map(|s| s.min(last)));
+                self.choose_at_most(self.table.selected().unwrap_or(0));
+            }
+            Err(text) => self.said = Some(text),
+        }
+    }
+
+    /// Takes a look out of turn: it is measured against the same one as the last, and is no point of the curves.
+    pub(crate) fn refresh(&mut self, look: Result<Look, String>) {
+        match look {
+            Ok(look) => {
+                self.now = look;
+                self.choose_at_most(self.table.selected().unwrap_or(0));
             }
             Err(text) => self.said = Some(text),
         }
@@ -187,7 +227,25 @@ impl Page {
 
     /// The peer that keys are about.
     pub(crate) fn chosen(&self) -> Option<&Peer> {
-        self.now.peers.get(self.table.selected()?)
+        self.now.peers.get(self.table.selected()?).filter(|_| self.tab == Tab::Peers)
+    }
+
+    /// How many rows the list has.
+    fn len(&self) -> usize {
+        match self.tab {
+            Tab::Peers => self.now.peers.len(),
+            tab => self.now.rows(self.before.as_ref().unwrap_or(&self.now), tab).len(),
+        }
+    }
+
+    fn choose_at_most(&mut self, at: usize) {
+        self.table.select(Some(at.min(self.len().saturating_sub(1))));
+    }
+
+    /// Shows another list.
+    pub(crate) fn turn_to(&mut self, tab: Tab) {
+        (self.tab, self.asks, self.said) = (tab, None, None);
+        self.table.select(Some(0));
     }
 
     /// Its endpoint.
@@ -204,10 +262,8 @@ impl Page {
 
     /// Moves to another peer.
     pub(crate) fn choose(&mut self, by: isize) {
-        let last = self.now.peers.len().saturating_sub(1);
-        let at = self.table.selected().unwrap_or(0).saturating_add_signed(by).min(last);
-        self.table.select(Some(at));
-        self.said = None;
+        self.choose_at_most(self.table.selected().unwrap_or(0).saturating_add_signed(by));
+        (self.said, self.asks) = (None, None);
     }
 
     /// Draws all of it.
@@ -217,7 +273,7 @@ impl Page {
         let small = frame.area().height < 30;
         let tall = |lines: &Vec<String>| lines.len().clamp(1, if small { 3 } else { 8 }) as u16 + 2;
         let rows = [
-            Constraint::Length(5),
+            Constraint::Length(6),
             Constraint::Length(if small { 0 } else { 6 }),
             Constraint::Length(tall(&threads)),
             Constraint::Length(tall(&listeners)),
@@ -233,7 +289,10 @@ impl Page {
         }
         draw_lines(frame, at_threads, " threads ", &threads);
         draw_lines(frame, at_listeners, " listeners ", &listeners);
-        self.draw_peers(frame, peers);
+        match self.tab {
+            Tab::Peers => self.draw_peers(frame, peers),
+            tab => self.draw_list(frame, peers, tab),
+        }
         frame.render_widget(self.foot(), bottom);
     }
 
@@ -241,39 +300,86 @@ impl Page {
         let rates = self.now.rates(self.before.as_ref().unwrap_or(&self.now));
         let [first, second, third] = facts(&rates);
         let first = if rates.server_errors > 0.0 { Line::from(first).red() } else { Line::from(first).bold() };
+        let why = match &self.now.why {
+            Some((sentence, true)) => Line::from(sentence.as_str()).red(),
+            Some((sentence, false)) => Line::from(sentence.as_str()).green(),
+            None => Line::from(""),
+        };
         let about = &self.now.about;
         let build = plain(about["build"].as_str().unwrap_or_default());
         let generation = about["generation"].as_u64().unwrap_or_default();
         let title = format!(" {build} at {} · configuration {generation} ", self.url);
         let block = Block::bordered().title(title);
-        frame.render_widget(Paragraph::new(vec![first, Line::from(second), Line::from(third)]).block(block), area);
+        frame.render_widget(Paragraph::new(vec![first, Line::from(second), Line::from(third), why]).block(block), area);
+    }
+
+    /// Where in the list the chosen row is.
+    fn place(&self, len: usize) -> String {
+        match len {
+            0 => "none".to_owned(),
+            len => format!("{} of {len}", self.table.selected().unwrap_or(0).min(len - 1) + 1),
+        }
     }
 
     fn draw_peers(&mut self, frame: &mut Frame, area: Rect) {
         let before = self.before.as_ref().unwrap_or(&self.now);
-        let rows = self.now.peers.iter().map(|p| {
-            let [rest @ .., state] = peer_cells(&self.now, before, p);
-            let cells =
-                rest.into_iter().map(Cell::from).chain([Cell::from(state).style(Style::new().fg(color(&p.state)))]);
-            Row::new(cells.collect::<Vec<_>>())
+        let narrow = area.width < WIDE;
+        let all: Vec<[String; 8]> = self.now.peers.iter().map(|p| peer_cells(&self.now, before, p)).collect();
+        let longest = |at: usize, most: usize| all.iter().map(|c| c[at].chars().count()).max().unwrap_or(0).min(most);
+        let (group, server) =
+            (longest(0, if narrow { 12 } else { 24 }).max(8), longest(1, if narrow { 26 } else { 48 }).max(8));
+        let rows = all.iter().zip(&self.now.peers).map(|(cells, p)| {
+            let [name, peer, requests, errors, active, header, weight, state] = cells;
+            let mut shown = vec![Cell::from(end_of(name, group)), Cell::from(end_of(peer, server))];
+            shown.extend([requests, errors, active, header].map(|c| Cell::from(c.clone())));
+            if !narrow {
+                shown.push(Cell::from(weight.clone()));
+            }
+            shown.push(Cell::from(state.clone()).style(Style::new().fg(color(&p.state))));
+            Row::new(shown)
         });
-        let widths = [
-            Constraint::Max(18),
-            Constraint::Max(24),
-            Constraint::Length(6),
-            Constraint::Length(5),
-            Constraint::Length(6),
-            Constraint::Length(7),
-            Constraint::Length(6),
-            Constraint::Min(12),
-        ];
-        // A reason is longer than a column: that of the chosen peer stands below.
-        let chosen = self.chosen().filter(|p| !p.reason.is_empty());
-        let why = chosen.map_or_else(String::new, |p| format!(" {}: {} ", p.server, p.reason));
+        let mut widths = vec![Constraint::Length(group as u16), Constraint::Length(server as u16)];
+        widths.extend([6, 5, 6, 7].map(Constraint::Length));
+        let mut head = PEER_HEAD.to_vec();
+        match narrow {
+            true => drop(head.remove(6)),
+            false => widths.push(Constraint::Length(6)),
+        }
+        widths.push(Constraint::Min(4));
+        // A reason is longer than a column: that of the chosen peer stands below, and its weight where there is no column.
+        let chosen = self.chosen();
+        let why = chosen
+            .filter(|p| !p.reason.is_empty())
+            .map_or_else(String::new, |p| format!(" {}: {} ", p.server, p.reason));
+        let weight = chosen.filter(|_| narrow).map_or_else(String::new, |p| format!(", weight {}", p.weight));
+        let title = format!(" peers of groups with a zone: {}{weight} ", self.place(all.len()));
         let table = Table::new(rows, widths)
-            .header(Row::new(PEER_HEAD).dim())
+            .header(Row::new(head).dim())
             .row_highlight_style(Style::new().reversed())
-            .block(Block::bordered().title(" peers of groups with a zone ").title_bottom(Line::from(why).red()));
+            .block(Block::bordered().title(title).title_bottom(Line::from(why).red()));
+        frame.render_stateful_widget(table, area, &mut self.table);
+    }
+
+    fn draw_list(&mut self, frame: &mut Frame, area: Rect, tab: Tab) {
+        let lines = self.now.rows(self.before.as_ref().unwrap_or(&self.now), tab);
+        let head = tab.head();
+        let width = |at: usize| {
+            let cells = lines.iter().map(|l| l.cells[at].chars().count());
+            cells.chain([head[at].len()]).max().unwrap_or(0).min(40) as u16
+        };
+        let mut widths: Vec<_> = (0..head.len()).map(|at| Constraint::Length(width(at))).collect();
+        if let Some(last) = widths.last_mut() {
+            *last = Constraint::Min(6);
+        }
+        let title = format!(" {}: {} ", tab.name(), self.place(lines.len()));
+        let rows = lines.into_iter().map(|l| {
+            let row = Row::new(l.cells);
+            if l.bad { row.style(Style::new().fg(Color::Red)) } else { row }
+        });
+        let table = Table::new(rows, widths)
+            .header(Row::new(head.iter().copied()).dim())
+            .row_highlight_style(Style::new().reversed())
+            .block(Block::bordered().title(title));
         frame.render_stateful_widget(table, area, &mut self.table);
     }
 
@@ -281,10 +387,13 @@ impl Page {
         if let Some(said) = &self.said {
             return Line::from(said.as_str()).red();
         }
-        let keys = if self.may_write() {
-            "q end  p pause  up/down peer  d drain  x down  +/- weight"
-        } else {
-            "q end  p pause  up/down peer  (write access is off)"
+        if let Some(change) = &self.asks {
+            return Line::from(format!("{} y: yes, any other key: no", change.question)).yellow();
+        }
+        let keys = match (self.tab, self.may_write()) {
+            (Tab::Peers, true) => "q end p pause 1-5 lists ↑↓ peer d drain x down +- weight",
+            (Tab::Peers, false) => "q end  p pause  1-5 lists  ↑↓ peer  (write access is off)",
+            _ => "q end  p pause  1 peers 2 zones 3 caches 4 limits 5 certificates",
         };
         let state = if self.paused { Span::from("paused  ").yellow() } else { Span::from("live  ").green() };
         Line::from(vec![state, Span::from(keys).dim()])
@@ -311,4 +420,54 @@ fn draw_curve(frame: &mut Frame, area: Rect, title: &str, curve: &VecDeque<u64>,
 fn draw_lines(frame: &mut Frame, area: Rect, title: &str, lines: &[String]) {
     let text: Vec<Line> = lines.iter().map(|l| Line::from(l.as_str())).collect();
     frame.render_widget(Paragraph::new(text).block(Block::bordered().title(title.to_owned())), area);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// What a terminal of this size shows.
+    fn drawn(page: &mut Page, width: u16, height: u16) -> String {
+        let backend = ratatui::backend::TestBackend::new(width, height);
+        let mut terminal = ratatui::Terminal::new(backend).expect("it is in memory");
+        terminal.draw(|frame| page.draw(frame)).expect("it is in memory");
+        let buffer = terminal.backend().buffer().clone();
+        let lines = buffer.content.chunks(width as usize).map(|row| row.iter().map(|c| c.symbol()).collect::<String>());
+        lines.collect::<Vec<_>>().join("\n")
+    }
+
+    fn page() -> Page {
+        let peer = |id: u64, server: &str, backup: bool| json!({"id": id, "server": server, "state": "up", "weight": 7, "backup": backup});
+        let peers = [
+            ("first", peer(0, "192.168.100.101:18080", false)),
+            ("second", peer(1, "[2001:db8:ffff:ffff:ffff:ffff:1:2]:28080", false)),
+            ("second", peer(2, "10.0.0.3:38080", true)),
+        ];
+        Page::new("http://h/api", Look::of_peers(&peers))
+    }
+
+    #[test]
+    fn a_small_terminal_shows_ports_whole() {
+        let mut page = page();
+        page.choose(1);
+        let shown = drawn(&mut page, 80, 24);
+        for text in ["192.168.100.101:18080", "…", ":28080", "10.0.0.3:38080 (backup)", "2 of 3, weight 7", "1-5 lists"]
+        {
+            assert!(shown.contains(text), "{text}\n{shown}");
+        }
+        let shown = drawn(&mut page, 140, 40);
+        assert!(shown.contains("[2001:db8:ffff:ffff:ffff:ffff:1:2]:28080") && shown.contains("weight"), "{shown}");
+    }
+
+    #[test]
+    fn lists_are_turned_to_and_questions_asked() {
+        let mut page = page();
+        page.turn_to(Tab::Certificates);
+        let shown = drawn(&mut page, 80, 24);
+        assert!(shown.contains("certificates: none") && shown.contains("hosts") && page.chosen().is_none(), "{shown}");
+        page.turn_to(Tab::Peers);
+        page.asks = Some(Change { question: "drain 10.0.0.3:38080?".to_owned(), path: String::new(), body: json!({}) });
+        assert!(drawn(&mut page, 80, 24).contains("drain 10.0.0.3:38080? y: yes"));
+    }
 }

@@ -21,8 +21,17 @@ pub const PCRE_MATCH_LIMIT: u32 = 2_000;
 pub const MAX_SLOW: u32 = 64;
 /// Memory that PCRE2's compiled code may use as its stack, in bytes, for each transaction that is worked on.
 pub const PCRE_STACK_BYTES: usize = 1 << 20;
+/// Values longer than this are given to the linear engine at once: PCRE2's steps at each of so many places are milliseconds.
+pub const LONG_VALUE_BYTES: usize = 256;
+/// Bytes that PCRE2 may look through in one transaction, one for each expression that is asked of each. The linear engine gets
+/// the rest: many short values cost no more than a long one.
+pub const MAX_BACKTRACKED_BYTES: u64 = 1 << 21;
 /// Bytes that the automaton of the second, linear engine may have for one pattern.
-pub const LINEAR_SIZE_BYTES: usize = 1 << 20;
+pub const LINEAR_SIZE_BYTES: usize = 1 << 22;
+/// Bytes that its states may take for each thread that uses it. They are made while values are looked through.
+pub const LINEAR_CACHE_BYTES: usize = 1 << 18;
+/// Full stops (or backticks) of one word that libinjection is given.
+pub const MAX_WORD_DOTS: usize = 32;
 /// Work that one transaction may cost: bytes that operators and transformations looked at, one for each. A request that needs
 /// more cannot be judged and is refused.
 pub const MAX_WORK: u64 = 1 << 28;

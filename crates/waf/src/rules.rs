@@ -59,9 +59,19 @@ pub(crate) fn side(phase: u8) -> usize {
 impl Rules {
     /// Reads and compiles a rule set. All problems are reported together.
     pub fn load(sources: &[Source<'_>], files: &dyn Files) -> Result<Rules, Vec<Problem>> {
+        Rules::load_levels(&[sources], files)
+    }
+
+    /// The same for the levels of a configuration, the outermost first. As with libmodsecurity, an inner level's settings win and
+    /// its rules run before those of the levels around it; what it removes or updates may be theirs.
+    pub fn load_levels(levels: &[&[Source<'_>]], files: &dyn Files) -> Result<Rules, Vec<Problem>> {
         let mut loader = Loader::new(files);
-        for source in sources {
-            loader.text(source.name, source.text);
+        for sources in levels {
+            let around = loader.items.len();
+            for source in *sources {
+                loader.text(source.name, source.text);
+            }
+            loader.items.rotate_left(around);
         }
         Builder::default().build(loader)
     }

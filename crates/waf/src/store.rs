@@ -47,19 +47,29 @@ struct Record {
 
 /// Records in memory, at most [`MAX_RECORDS`] of them.
 #[derive(Debug, Default)]
-pub struct Memory(Mutex<HashMap<Key, Record>>);
+pub struct Memory(Mutex<Records>);
+
+#[derive(Debug, Default)]
+struct Records {
+    all: HashMap<Key, Record>,
+    /// When it was full and looked through for records that have ended: no more than once a second.
+    swept_s: u64,
+}
 
 /// Which record.
 type Key = (Stored, Box<[u8]>);
 
 impl Store for Memory {
     fn open(&self, collection: Stored, key: &[u8], timeout_s: u64, now_s: u64) -> Variables {
-        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if key.len() > MAX_STORED_BYTES {
             return Vec::new();
         }
+        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Records { all: records, swept_s } = &mut *records;
         if records.len() >= MAX_RECORDS && !records.contains_key(&(collection, key.into())) {
-            records.retain(|_, record| record.ends_s > now_s);
+            if std::mem::replace(swept_s, now_s) != now_s {
+                records.retain(|_, record| record.ends_s > now_s);
+            }
             if records.len() >= MAX_RECORDS {
                 // Full of what still lives: the new record starts empty each time, and is not kept.
                 return Vec::new();
@@ -77,7 +87,7 @@ impl Store for Memory {
 
     fn change(&self, collection: Stored, key: &[u8], name: &[u8], update: Update<'_>, now_s: u64) -> Option<Box<[u8]>> {
         let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let record = records.get_mut(&(collection, key.into()))?;
+        let record = records.all.get_mut(&(collection, key.into()))?;
         record.ends_s = now_s.saturating_add(record.timeout_s);
         if record.variables.get(name).is_some_and(|v| v.ends_s.is_some_and(|ends| ends <= now_s)) {
             record.variables.remove(name);

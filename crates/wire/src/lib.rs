@@ -15,6 +15,7 @@ pub mod memcached;
 pub mod mp4;
 pub mod mqtt;
 pub mod preread;
+pub mod priority;
 pub mod proxy_protocol;
 pub mod range;
 pub mod scgi;

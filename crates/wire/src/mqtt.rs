@@ -1,6 +1,8 @@
 //! Packets of MQTT 3.1.1 and 5 as a client reads and writes them, as far as holding a connection needs it: CONNECT, SUBSCRIBE,
 //! PINGREQ, and PUBACK for what comes at QoS 1. Section numbers are those of MQTT 5.
 
+pub mod connect;
+
 use crate::units::Size;
 
 /// The longest packet that is looked into; payloads beyond are passed over.
@@ -39,6 +41,8 @@ pub mod kind {
     pub const PINGRESP: u8 = 13;
     pub const DISCONNECT: u8 = 14;
 }
+/// Appended to end a connection in good order (section 3.14).
+pub const DISCONNECT: [u8; 2] = [0xe0, 0];
 /// Appended to send a PINGREQ (section 3.12).
 pub const PINGREQ: [u8; 2] = [0xc0, 0];
 
@@ -117,6 +121,21 @@ pub fn puback(id: [u8; 2], out: &mut Vec<u8>) {
     out.extend_from_slice(&[0x40, 2, id[0], id[1]]);
 }
 
+/// Judges what a server says to a CONNECT (section 3.2): `None`: more bytes are needed. The error is the reason code, 255 if it is no
+/// CONNACK.
+pub fn connack(bytes: &[u8]) -> Option<Result<(), u8>> {
+    match read(bytes) {
+        Err(NoPacket) => Some(Err(u8::MAX)),
+        Ok(_) if bytes.first().is_some_and(|first| first >> 4 != kind::CONNACK) => Some(Err(u8::MAX)),
+        Ok(Some(packet)) if packet.size.payload < 2 => Some(Err(u8::MAX)),
+        Ok(Some(packet)) => match bytes.get(packet.size.header + 1)? {
+            0 => Some(Ok(())),
+            code => Some(Err(*code)),
+        },
+        Ok(None) => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -135,5 +154,7 @@ mod tests {
         assert!(read(b"\x30\xff\xff\xff\xff\x01").is_err());
         assert_eq!(publish_id(0x32, b"\0\x01t\x12\x34hello"), Some([0x12, 0x34]));
         assert_eq!(publish_id(0x30, b"\0\x01thello"), None);
+        assert_eq!((connack(b"\x20\x02\0"), connack(b"\x20\x02\0\0")), (None, Some(Ok(()))));
+        assert_eq!((connack(b"\x20\x02\0\x05"), connack(b"HTTP")), (Some(Err(5)), Some(Err(255))));
     }
 }

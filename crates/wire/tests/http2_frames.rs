@@ -4,7 +4,8 @@
 use wire::http2::connection::{Config, Connection, ConnectionError, Event, Role};
 use wire::http2::frame::{FrameHeader, HEADER, flag, kind};
 use wire::http2::hpack::{HeaderBlock, decoder::Limits, encoder::Encoder};
-use wire::http2::{DEFAULT_FRAME, ErrorCode, LARGEST_FROM_SERVER, PREFACE, flood};
+use wire::http2::{ErrorCode, LARGEST_FROM_SERVER, MAX_FRAME, PREFACE, flood};
+use wire::priority::Priority;
 use wire::span::Span;
 
 type Server = Connection<()>;
@@ -108,8 +109,11 @@ fn broken_frames_cost_the_connection() {
     refused(&frame(kind::GOAWAY, 0, 1, &[0; 8]), protocol);
     refused(&frame(kind::WINDOW_UPDATE, 0, 0, &[0; 4]), protocol);
     refused(&frame(kind::WINDOW_UPDATE, 0, 0, &[0x7f, 0xff, 0xff, 0xff]), flow);
-    refused(&FrameHeader { len: DEFAULT_FRAME + 1, kind: kind::DATA, flags: 0, stream: 1 }.bytes(), size);
-    refused(&frame(kind::HEADERS, flag::END_HEADERS, 3, &[0; 90_000]), size);
+    refused(&frame(kind::HEADERS, flag::END_HEADERS, 3, &[0; 90_000]), ErrorCode::ENHANCE_YOUR_CALM);
+    refused(&frame(kind::SETTINGS, 0, 0, &[0, 9, 0, 0, 0, 2]), protocol);
+    refused(&frame(kind::PRIORITY_UPDATE, 0, 1, b"\0\0\0\x01u=1"), protocol);
+    refused(&frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0\0u=1"), protocol);
+    refused(&frame(kind::PRIORITY_UPDATE, 0, 0, b"\0\0\0"), size);
 }
 
 /// As large as a frame can be: what has come of it is handed on at once, none of it is kept.
@@ -117,14 +121,14 @@ fn broken_frames_cost_the_connection() {
 fn the_largest_frame_is_taken_as_it_comes() {
     let mut c = server();
     feed(&mut c, &request(1, false)).unwrap();
-    c.open_window(1, DEFAULT_FRAME as u32);
-    let header = FrameHeader { len: DEFAULT_FRAME, kind: kind::DATA, flags: flag::END_STREAM, stream: 1 };
+    c.open_window(1, MAX_FRAME as u32);
+    let header = FrameHeader { len: MAX_FRAME, kind: kind::DATA, flags: flag::END_STREAM, stream: 1 };
     assert_eq!(feed(&mut c, &header.bytes()).unwrap(), []);
-    let (piece, mut come) = (vec![b'x'; 5000], 0);
-    while come < DEFAULT_FRAME {
-        let n = piece.len().min(DEFAULT_FRAME - come);
+    let (piece, mut come) = (vec![b'x'; 50_000], 0);
+    while come < MAX_FRAME {
+        let n = piece.len().min(MAX_FRAME - come);
         come += n;
-        let end = come == DEFAULT_FRAME;
+        let end = come == MAX_FRAME;
         assert_eq!(feed(&mut c, &piece[..n]).unwrap(), [Event::Data { stream: 1, span: Span::new(0, n), end }]);
     }
 }
@@ -357,4 +361,16 @@ fn larger_frames_are_taken_of_a_server() {
     feed(&mut c, &frame(kind::SETTINGS, 0, 0, b"")).unwrap();
     let header = FrameHeader { len: LARGEST_FROM_SERVER + 1, kind: kind::PING, flags: 0, stream: 0 };
     assert_eq!(feed(&mut c, &header.bytes()).unwrap_err().code, ErrorCode::FRAME_SIZE_ERROR);
+}
+
+#[test]
+fn priorities_are_handed_on_of_streams_that_are_or_may_come() {
+    let mut c = server();
+    feed(&mut c, &request(5, false)).unwrap();
+    let update = |stream: u8, value: &[u8]| frame(kind::PRIORITY_UPDATE, 0, 0, &[&[0, 0, 0, stream], value].concat());
+    let said = |stream| Event::Priority { stream, priority: Priority { urgency: 1, incremental: true } };
+    assert_eq!(feed(&mut c, &update(5, b"u=1, i")).unwrap(), [said(5)]);
+    assert_eq!(feed(&mut c, &update(7, b"u=1,i")).unwrap(), [said(7)]);
+    assert_eq!(feed(&mut c, &update(3, b"u=1, i")).unwrap(), [], "it is gone");
+    assert_eq!(feed(&mut c, &update(5, b"?")).unwrap(), []);
 }

@@ -10,9 +10,10 @@ const SHORT: usize = 6;
 /// Longer words are no directives.
 const LONGEST: usize = 64;
 
-/// Modules of others that nothing here takes the place of, by the name in the table; and what serves instead.
+/// Modules of others that nothing here takes the place of, by the name in the table; and what serves instead, or nothing where the
+/// module is here in part.
 const INSTEAD: &[(&str, &str, &str)] = &[
-    ("ngx_http_lua_module", "the Lua module (OpenResty)", "map, rewrite, auth_request and a backend of your own"),
+    ("ngx_http_lua_module", "the Lua module (OpenResty)", ""),
     ("ngx_stream_lua_module", "the Lua module for stream (OpenResty)", "map, ssl_preread and a backend of your own"),
     ("ngx_http_js_module", "njs", "map, auth_request, sub_filter and a backend of your own"),
     ("ngx_stream_js_module", "njs for stream", "map and ssl_preread"),
@@ -25,7 +26,12 @@ const INSTEAD: &[(&str, &str, &str)] = &[
     ("ngx_http_encrypted_session_module", "the encrypted-session module", "secure_link and userid"),
     ("ngx_http_upload_progress_module", "the upload-progress module", "the API's counters (api)"),
     ("nginx_module_vts", "the traffic-status module", "status_zone, api, prometheus and dashboard"),
-    ("nchan", "nchan", "a backend of its own, reached by proxy_pass with proxy_buffering off"),
+    (
+        "nchan_redis",
+        "nchan's storage in Redis",
+        "channels in the memory of one server, which its nchan_ directives have without it",
+    ),
+    ("nchan_rest", "a part of nchan", "what docs/push.md names"),
     ("nginx_plus", "NGINX Plus", "what docs/api.md and docs/health.md name"),
     ("tengine", "Tengine", "health_check, least_conn, sticky and resolve"),
 ];
@@ -56,6 +62,9 @@ pub(super) fn help(name: &str, current: Contexts, accepts: Accepts<'_>) -> Optio
     if let Some(other) = lookup(name.as_bytes()).iter().find(|known| !known.nginx)
         && let Some((_, product, instead)) = INSTEAD.iter().find(|(module, ..)| *module == other.module)
     {
+        if instead.is_empty() {
+            return Some(format!("\"{name}\" belongs to {product}, of which it is a part that is not built yet"));
+        }
         return Some(format!("\"{name}\" belongs to {product}, which is not here; what serves instead: {instead}"));
     }
     let taken = all().filter(|known| known.nginx || accepts(known));
@@ -113,8 +122,10 @@ mod tests {
         assert_eq!(help("proxy_pas", Contexts::LOCATION).as_deref(), Some("did you mean \"proxy_pass\"?"));
         assert_eq!(help("worker_process", Contexts::MAIN).as_deref(), Some("did you mean \"worker_processes\"?"));
         assert_eq!(help("nonsense", Contexts::SERVER), None);
-        let lua = help("content_by_lua_block", Contexts::LOCATION).unwrap_or_default();
-        assert!(lua.contains("belongs to the Lua module") && lua.contains("auth_request"), "{lua}");
+        let lua = help("balancer_by_lua_block", Contexts::UPSTREAM).unwrap_or_default();
+        assert!(lua.contains("belongs to the Lua module") && lua.contains("not built yet"), "{lua}");
+        let lua = help("preread_by_lua_block", Contexts::STREAM).unwrap_or_default();
+        assert!(lua.contains("ssl_preread"), "{lua}");
     }
 
     #[test]

@@ -106,7 +106,7 @@ impl Bench<'_> {
     fn look(&self, id: &str, configurations: &[Configuration]) -> Result<Option<Finding>, Stop> {
         let takers = Facts::takers(configurations);
         let machine = machine::Facts::read(Duration::from_millis(20));
-        let facts = Facts { machine, configurations: configurations.to_vec(), takers };
+        let facts = Facts { machine, configurations: configurations.to_vec(), takers, serving: None };
         Ok(rules::judge(&facts).into_iter().find(|f| f.id == id))
     }
 

@@ -6,6 +6,7 @@ mod limits;
 mod network;
 mod ports;
 mod queues;
+mod serving;
 
 use crate::facts::Facts;
 use crate::finding::{Finding, sort};
@@ -34,6 +35,7 @@ const RULES: &[fn(&Facts) -> Vec<Finding>] = &[
     limits::memory,
     kernel_log::lines,
     conf::rules,
+    serving::rules,
 ];
 
 /// Asks all of them.

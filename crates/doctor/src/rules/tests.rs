@@ -156,7 +156,14 @@ fn interfaces_and_cpus() {
     let cpus = |all: Vec<Softnet>| {
         after(|m| {
             m.before.softnet = vec![Softnet::default(); all.len()];
+            let received = all.iter().map(|c| c.processed).sum();
             m.now.softnet = all;
+            let card = |rx_packets| Link {
+                name: "eth0".into(),
+                counts: LinkCounts { rx_packets, ..LinkCounts::default() },
+                ..Link::default()
+            };
+            (m.before.links, m.now.links) = (vec![card(0)], vec![card(received)]);
         })
     };
     assert_eq!(only(cpus(vec![packets(80_000, 0), packets(100, 0)])), ("one-cpu", Warning));

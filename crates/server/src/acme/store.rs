@@ -9,7 +9,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs::default_provider};
 use rustls::sign::CertifiedKey;
 use std::fmt;
 use std::path::Path;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// `acme_shared_zone`: what all issued certificates and keys together may take, in bytes of PEM.
@@ -68,6 +68,8 @@ pub struct Slot {
     /// What is wanted.
     pub order: Order,
     current: RwLock<Option<Arc<Issued>>>,
+    failures: AtomicU32,
+    next_s: AtomicI64,
 }
 
 impl Slot {
@@ -78,7 +80,12 @@ impl Slot {
         if let Some(slot) = slots.iter().find(|(o, _)| o == order).and_then(|(_, s)| s.upgrade()) {
             return slot;
         }
-        let slot = Arc::new(Slot { order: order.clone(), current: RwLock::default() });
+        let slot = Arc::new(Slot {
+            order: order.clone(),
+            current: RwLock::default(),
+            failures: AtomicU32::new(0),
+            next_s: AtomicI64::new(0),
+        });
         slots.push((order.clone(), Arc::downgrade(&slot)));
         slot
     }
@@ -86,6 +93,22 @@ impl Slot {
     /// What is shown now.
     pub fn current(&self) -> Option<Arc<Issued>> {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes how many tries have failed in a row, and when the next step is due, Unix seconds.
+    pub(super) fn note(&self, failures: u32, next_s: i64) {
+        self.failures.store(failures, Relaxed);
+        self.next_s.store(next_s, Relaxed);
+    }
+
+    /// Tries in a row that have failed.
+    pub fn failures(&self) -> i64 {
+        i64::from(self.failures.load(Relaxed))
+    }
+
+    /// When the next step is due, Unix seconds; 0 before that is known.
+    pub fn next_s(&self) -> i64 {
+        self.next_s.load(Relaxed)
     }
 
     /// Shows another one from now on, if there is room for it.

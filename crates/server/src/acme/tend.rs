@@ -101,7 +101,14 @@ impl Tender {
             if let Err(failure) = done {
                 self.failed(next, &failure);
             }
+            self.note(next);
         }
+    }
+
+    /// What the status shows of a plan.
+    fn note(&self, at: usize) {
+        let plan = &self.plans[at];
+        plan.slot.note(plan.failures, plan.due);
     }
 
     /// What failed is tried again now.
@@ -215,6 +222,7 @@ impl Tender {
         let pause = self.pause(*first, failure.retry_after);
         for at in due {
             self.postpone(at, pause);
+            self.note(at);
         }
         let (issuer, text, pause) = (&self.issuer.name, failure.text, pause.as_secs());
         process_line(Level::Error, format_args!("acme: issuer \"{issuer}\": {text}; next try in {pause} s"));

@@ -66,6 +66,7 @@ fn zone_items(kind: Kind, show: fn(&Zone) -> Value) -> Vec<Item> {
         let value = show(&zone);
         Item::new(zone.name.to_string(), value, move || {
             requests::reset(&zone.counts);
+            zone.times.reset();
             zone.ssl.reset(&[]);
         })
     };
@@ -97,6 +98,7 @@ pub static STREAM_ZONE: Schema = Schema::Object(&[
     number("discarded"),
     number("received"),
     number("sent"),
+    maybe("ssl", CLIENTS_SSL),
 ]);
 
 /// `/stream/server_zones`
@@ -104,14 +106,19 @@ pub fn stream_zones(_: &Context) -> Vec<Item> {
     zone_items(Kind::Stream, |zone| {
         let t = requests::totals(&zone.counts);
         let [_, good, _, client, server] = t.responses.classes;
-        json!({
+        let mut value = json!({
             "processing": t.processing,
             "connections": t.requests,
             "sessions": {"2xx": good, "4xx": client, "5xx": server, "total": t.responses.total()},
             "discarded": t.discarded,
             "received": t.received,
             "sent": t.sent,
-        })
+        });
+        let handshakes = ssl::Totals::of(&zone.ssl);
+        if !handshakes.is_empty() {
+            value["ssl"] = render::handshakes(&handshakes, Other::Client);
+        }
+        value
     })
 }
 

@@ -1,6 +1,6 @@
 //! The REST API (nginx Plus' `ngx_http_api_module`, versions 8 and 9): what `status` counts and what can be changed while the
 //! server runs. Works on the service thread alone, one call after another: a long list costs no request, and two changes
-//! never meet. Before: `modules::api` (reads the request, sends the reply).
+//! never meet. From: `modules::api` (reads the request, sends the reply).
 //!
 //! ```text
 //!  /8/http/server_zones/site?fields=requests ─> version ─> table (who knows the path) ─> show or change ─> fields ─> JSON

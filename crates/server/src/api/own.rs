@@ -5,15 +5,18 @@ use super::http::RESPONSES;
 use super::render;
 use super::schema::{Field, Schema, field, maybe, number};
 use super::table::Context;
+use super::{Call, Outcome, Verb, table};
 use crate::config::Plane;
 use crate::settings::SocketKind;
 use crate::snapshot::Snapshot;
 use crate::status::latency::{self, Histogram};
-use crate::status::{listeners, requests, slot, turns};
+use crate::status::{listeners, requests, slot, spent, turns};
 use crate::tls::expiry::{self, Held};
 use crate::worker::counters;
+use doctor::why::Watch;
 use runtime::clock;
 use serde_json::{Map, Value, json};
+use std::sync::{Mutex, PoisonError};
 
 /// `/ironweir/access`
 pub static ACCESS: Schema = Schema::Object(&[field("write", Schema::Flag)]);
@@ -187,4 +190,78 @@ pub fn threads(_: &Context) -> Result<Value, Failure> {
     };
     let all: Vec<_> = slot::workers().into_iter().map(show).collect();
     Ok(json!({"threads": all, "time": render::time(clock::wall_ms())}))
+}
+
+const WRITES: Schema = Schema::Object(&[number("timed"), number("us")]);
+/// `/ironweir/time`
+pub static TIME: Schema =
+    Schema::Object(&[number("requests"), field("parts_us", Schema::Map(&Schema::Number)), field("log_writes", WRITES)]);
+
+/// `/ironweir/time`: what requests that are done waited for, microseconds of all of them together; and how long writes to
+/// access logs take (one of sixteen is timed).
+pub fn time(_: &Context) -> Result<Value, Failure> {
+    let (requests, sums) = spent::sums();
+    let (timed, us) = spent::log_writes();
+    let parts: Map<_, _> = spent::NAMES.iter().zip(sums).map(|(name, us)| ((*name).to_owned(), json!(us))).collect();
+    Ok(json!({"requests": requests, "parts_us": parts, "log_writes": {"timed": timed, "us": us}}))
+}
+
+const FINDING: Schema = Schema::Object(&[
+    field("id", Schema::Text),
+    field("weight", Schema::Text),
+    field("what", Schema::Text),
+    field("evidence", Schema::List(&Schema::Object(&[field("what", Schema::Text), field("from", Schema::Text)]))),
+    field("why", Schema::Text),
+    field("cure", Schema::List(&Schema::Text)),
+    field("sure", Schema::Text),
+]);
+const RESOURCE: Schema =
+    Schema::Object(&[field("name", Schema::Text), field("used", Schema::Ratio), field("evidence", Schema::Text)]);
+const HEADROOM: Schema =
+    Schema::Object(&[field("rate", Schema::Ratio), field("more", Schema::Ratio), field("then", RESOURCE)]);
+/// `/ironweir/why`
+pub static WHY: Schema = Schema::Object(&[
+    field("seconds", Schema::Ratio),
+    maybe("sentence", Schema::Text),
+    maybe("finding", FINDING),
+    maybe("others", Schema::List(&FINDING)),
+    maybe("headroom", HEADROOM),
+    maybe("parts_us", Schema::Map(&Schema::Ratio)),
+]);
+
+static WATCH: Mutex<Option<Watch>> = Mutex::new(None);
+
+/// `/ironweir/why`: what is in the way, as of the time since it was asked before (at least a second); `seconds` is 0 for the first time.
+pub fn why(context: &Context) -> Result<Value, Failure> {
+    let ask = |endpoint: &str| {
+        let segments: Vec<String> = endpoint.split('/').map(str::to_owned).collect();
+        let call = Call {
+            verb: Some(Verb::Get),
+            path: String::new(),
+            query: String::new(),
+            body: Vec::new(),
+            write: false,
+            snapshot: context.call.snapshot.clone(),
+            address: String::new(),
+            request_id: String::new(),
+        };
+        match table::find_and_call(&call, context.version, &segments) {
+            Ok(Outcome::Found(value)) => Ok(Some(value)),
+            _ => Ok(None),
+        }
+    };
+    let mut watch = WATCH.lock().unwrap_or_else(PoisonError::into_inner);
+    let answer = watch.get_or_insert_default().ask(&ask);
+    let answer = answer.map_err(|text| Failure::new(500, "WhyUnknown", &text))?;
+    let Some((answer, seconds)) = answer else { return Ok(json!({"seconds": 0})) };
+    let parts: Map<_, _> = answer.parts_us.into_iter().map(|(name, us)| (name, json!(us))).collect();
+    let mut value =
+        json!({"seconds": seconds, "sentence": answer.sentence, "others": answer.others, "parts_us": parts});
+    if let Some(finding) = answer.finding {
+        value["finding"] = json!(finding);
+    }
+    if let Some(headroom) = answer.headroom {
+        value["headroom"] = json!(headroom);
+    }
+    Ok(value)
 }

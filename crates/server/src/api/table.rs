@@ -228,6 +228,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
         None,
     ),
     one("/ironweir/threads", "worker threads: work, wait, delay of the loop", &own::THREADS, own::threads, None),
+    one("/ironweir/time", "what requests waited for", &own::TIME, own::time, None),
+    one("/ironweir/why", "what is in the way, and how much more could be carried", &own::WHY, own::why, None),
     one("/openapi.json", "this table", &openapi::DOCUMENT, openapi::show, None),
 ];
 

@@ -1,12 +1,12 @@
 //! A request that asks an upstream, as the cache sees it: whether the answer may be kept, its file on the way, what
-//! becomes of an old answer that is confirmed. Before: `lookup`. The module calls `decide` when the answer's head is out and
+//! becomes of an old answer that is confirmed. From: `lookup`. The module calls `decide` when the answer's head is out and
 //! `keep` when its body is whole; who drops it before has kept nothing.
 
 use super::entry::Entry;
 use super::fill::Fill;
 use super::format::{Digest, Head, MAX_ETAG, Times};
 use super::index::{Leave, Slot};
-use super::judge::Judgement;
+use super::judge::{Facts, Judgement, targeted};
 use super::lookup::variant;
 use super::settings::CacheSettings;
 use super::{CacheRef, Status};
@@ -16,6 +16,7 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
 use crate::upstream::settings::{UpstreamSettings, next};
 use runtime::clock;
+use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 
@@ -65,8 +66,8 @@ impl Drop for Hold {
 
 impl Caching {
     /// Judges the head of an answer, which is the upstream's last.
-    pub fn judge(&mut self, r: &Request, ignored: u32) {
-        self.judgement = judge(r, ignored);
+    pub fn judge(&mut self, r: &Request, conf: &CacheSettings, ignored: u32) {
+        self.judgement = judge(r, conf, ignored);
         self.cacheable &= self.judgement.allows();
     }
 
@@ -98,9 +99,25 @@ impl Caching {
 }
 
 /// What the head in `r.attempts` says.
-pub fn judge(r: &Request, ignored: u32) -> Judgement {
+pub fn judge(r: &Request, conf: &CacheSettings, ignored: u32) -> Judgement {
+    let now = clock::wall_seconds();
+    let text = |span| r.get(r.attempts.text(span));
+    let lines = r.attempts.head.headers.iter().map(|h| (h.known, text(h.name), text(h.value)));
+    if !*conf.rfc9111 {
+        return Judgement::of(lines.map(|(known, _, value)| (known, value)), ignored, now);
+    }
+    let lines = targeted(lines);
+    let mut judgement = Judgement::of(lines.clone(), ignored, now);
+    judgement.by_rfc9111(&Facts::of(lines), r.headers_in.find(K::Authorization).is_some(), now);
+    judgement
+}
+
+/// How old an answer from the cache is (RFC 9111 section 5.1): as old as it said when it came, and as long as it is here since then, or
+/// since it was confirmed.
+pub fn age(r: &Request, entry: &Entry) -> i64 {
     let lines = r.attempts.head.headers.iter().map(|h| (h.known, r.get(r.attempts.text(h.value))));
-    Judgement::of(lines, ignored, clock::wall_seconds())
+    let came = Facts::of(lines).age.filter(|_| r.attempts.cache != Some(Status::Revalidated)).unwrap_or(0);
+    came.saturating_add((clock::wall_seconds() - entry.head().times.date).max(0))
 }
 
 /// Decides whether the answer whose head is in `r.attempts` is kept, and begins its file if so. `status`: none for one
@@ -151,7 +168,7 @@ impl Caching {
             etag: if validators { etag(r) } else { b"" },
             vary: &self.judgement.vary,
             key: r.get(self.key),
-            answer: answer(r),
+            answer: &answer(r),
             body: 0,
         };
         self.fill = Some((Fill::new(&self.cache, &upstream.temp_path, &self.name, &head), times, variant));
@@ -184,7 +201,7 @@ impl Caching {
             etag: if matches!(r.attempts.head.status, 200 | 206) { etag(r) } else { b"" },
             vary: &self.judgement.vary,
             key: r.get(self.key),
-            answer: answer(r),
+            answer: &answer(r),
             body,
         };
         let Some(blocks) = fill.finish(r, &self.cache.zone, &head) else { return };
@@ -204,7 +221,7 @@ impl Caching {
 pub fn confirm(r: &Request, caching: &Caching, conf: &CacheSettings, ignored: u32) {
     let Some(entry) = &caching.entry else { return };
     let first = &caching.judgement;
-    let second = judge(r, ignored);
+    let second = judge(r, conf, ignored);
     let says = if first.valid != 0 { first } else { &second };
     let now = clock::wall_seconds();
     let valid = match (says.valid, conf.valid_for(r.attempts.head.status)) {
@@ -232,10 +249,26 @@ fn etag(r: &Request) -> &[u8] {
     header(r, K::Etag).filter(|e| e.len() <= MAX_ETAG).unwrap_or_default()
 }
 
-/// The answer's head as it came.
-fn answer(r: &Request) -> &[u8] {
+/// The answer's head as it came, but for what its `Connection` names: that was for us alone (RFC 9111 section 3.1).
+fn answer(r: &Request) -> Cow<'_, [u8]> {
     let start = r.attempts.head_base;
-    r.arena.span(crate::request::arena::Span { start, end: start + r.attempts.head_len })
+    let head = r.arena.span(crate::request::arena::Span { start, end: start + r.attempts.head_len });
+    let connections = r.attempts.head.headers.iter().filter(|h| h.known == K::Connection);
+    let words = connections.flat_map(|h| r.get(r.attempts.text(h.value)).split(|b| *b == b',')).map(<[u8]>::trim_ascii);
+    let named: Vec<&[u8]> = words.filter(|w| !w.is_empty() && !is_usual(w)).collect();
+    if named.is_empty() {
+        return Cow::Borrowed(head);
+    }
+    let is_named = |line: &[u8]| {
+        let name = &line[..memchr::memchr(b':', line).unwrap_or(0)];
+        named.iter().any(|word| word.eq_ignore_ascii_case(name.trim_ascii()))
+    };
+    Cow::Owned(head.split_inclusive(|b| *b == b'\n').filter(|line| !is_named(line)).flatten().copied().collect())
+}
+
+/// Words of `Connection` that are no headers, or one that is dropped anyway.
+fn is_usual(word: &[u8]) -> bool {
+    [&b"close"[..], b"keep-alive", b"upgrade"].iter().any(|usual| word.eq_ignore_ascii_case(usual))
 }
 
 /// `$upstream_cache_last_modified`

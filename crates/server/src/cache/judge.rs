@@ -57,6 +57,25 @@ impl Judgement {
         !self.forbidden && !self.no_cache && !self.expired
     }
 
+    /// What RFC 9111 has beyond nginx, of the same headers: an answer has spent some of its time on the way, and one to a request with
+    /// `Authorization` is kept only if it says that it may be.
+    pub fn by_rfc9111(&mut self, headers: &Facts, authorized: bool, now: i64) {
+        if self.accel_expires {
+            return;
+        }
+        self.forbidden |= authorized && !headers.shareable;
+        if self.valid == 0 || !self.allows() {
+            return;
+        }
+        // Section 4.2.3: how old it was when it came.
+        let date = headers.date.unwrap_or(now);
+        let age = headers.age.unwrap_or(0).max(now.saturating_sub(date)).max(0);
+        // Section 4.2.1. What `Expires` says is meant by the clock of `Date`.
+        let lifetime = if headers.has_max_age { self.valid - now } else { self.valid.saturating_sub(date) };
+        self.valid = now.saturating_add(lifetime).saturating_sub(age);
+        self.expired |= self.valid <= now;
+    }
+
     fn cache_control(&mut self, value: &[u8], now: i64) {
         if self.valid == 0 || !self.accel_expires {
             if ["no-cache", "no-store", "private"].iter().any(|w| after(value, w).is_some()) {
@@ -118,7 +137,7 @@ impl Judgement {
     }
 
     fn vary(&mut self, value: &[u8]) {
-        if value == b"*" {
+        if value.split(|b| *b == b',').any(|name| name.trim_ascii() == b"*") {
             self.forbidden = true;
             return;
         }
@@ -128,6 +147,54 @@ impl Judgement {
         self.vary.extend_from_slice(value);
         self.forbidden |= self.vary.len() > MAX_VARY;
     }
+}
+
+/// What answers say beside what nginx looks at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// `Date`, seconds since 1970.
+    pub date: Option<i64>,
+    /// `Age`, seconds.
+    pub age: Option<i64>,
+    /// `max-age` or `s-maxage`
+    has_max_age: bool,
+    /// Whoever may ask may have it (RFC 9111 section 3.5).
+    shareable: bool,
+}
+
+impl Facts {
+    /// Of an answer's headers.
+    pub fn of<'h>(headers: impl Iterator<Item = (K, &'h [u8])>) -> Facts {
+        let mut facts = Facts::default();
+        for (name, value) in headers {
+            match name {
+                K::Date => facts.date = wire::date::parse_http(value),
+                // The first of several (section 5.1).
+                K::Age => facts.age = facts.age.or_else(|| delta(value.split(|b| *b == b',').next().unwrap_or(value))),
+                K::CacheControl => {
+                    facts.has_max_age |= after(value, "max-age=").or_else(|| after(value, "s-maxage=")).is_some();
+                    let words = ["public", "must-revalidate", "s-maxage="];
+                    facts.shareable |= words.iter().any(|w| after(value, w).is_some());
+                }
+                _ => {}
+            }
+        }
+        facts
+    }
+}
+
+/// The headers of an answer as a cache of a site's own is to see them: `CDN-Cache-Control` stands for `Cache-Control` and
+/// `Expires`, which are for others then (RFC 9213).
+pub fn targeted<'h>(
+    lines: impl Iterator<Item = (K, &'h [u8], &'h [u8])> + Clone,
+) -> impl Iterator<Item = (K, &'h [u8])> + Clone {
+    let is_target = |name: &[u8]| name.eq_ignore_ascii_case(b"cdn-cache-control");
+    let found = lines.clone().any(|(_, name, value)| is_target(name) && !value.trim_ascii().is_empty());
+    lines.filter_map(move |(known, name, value)| match known {
+        K::Other if found && is_target(name) => Some((K::CacheControl, value)),
+        K::CacheControl | K::Expires if found => None,
+        known => Some((known, value)),
+    })
 }
 
 /// What follows a word, wherever it stands and in any case.
@@ -180,6 +247,33 @@ mod tests {
     }
 
     #[test]
+    fn time_on_the_way_counts() {
+        let valid = |headers: &[(K, &str)], authorized| {
+            let lines = || headers.iter().map(|(k, v)| (*k, v.as_bytes()));
+            let mut j = Judgement::of(lines(), 0, NOW);
+            j.by_rfc9111(&Facts::of(lines()), authorized, NOW);
+            Some(j).filter(Judgement::allows).map(|j| j.valid - NOW)
+        };
+        let date = |at: i64| String::from_utf8_lossy(&wire::date::format_http(at)).into_owned();
+        assert_eq!(valid(&[(K::CacheControl, "max-age=60"), (K::Age, "20")], false), Some(40));
+        assert_eq!(valid(&[(K::CacheControl, "max-age=60"), (K::Age, "60")], false), None);
+        assert_eq!(
+            valid(&[(K::CacheControl, "max-age=60"), (K::Date, &date(NOW - 50)), (K::Age, "20")], false),
+            Some(10)
+        );
+        // An origin whose clock is an hour ahead.
+        assert_eq!(valid(&[(K::Date, &date(NOW + 3600)), (K::Expires, &date(NOW + 3660))], false), Some(60));
+        assert_eq!(valid(&[(K::CacheControl, "max-age=60")], true), None);
+        assert_eq!(valid(&[(K::CacheControl, "public, max-age=60")], true), Some(60));
+        assert_eq!(valid(&[(K::XAccelExpires, "60"), (K::Age, "20")], true), Some(60));
+        let lines = [
+            (K::CacheControl, &b"cache-control"[..], &b"no-store"[..]),
+            (K::Other, b"CDN-Cache-Control", b"max-age=9"),
+        ];
+        assert_eq!(targeted(lines.into_iter()).collect::<Vec<_>>(), [(K::CacheControl, &b"max-age=9"[..])]);
+    }
+
+    #[test]
     fn stale_answers() {
         let j = judge(&[(K::CacheControl, "max-age=1, stale-while-revalidate=20, stale-if-error=30")]);
         assert_eq!((j.updating, j.error), (20, 30));
@@ -193,7 +287,9 @@ mod tests {
     #[test]
     fn variants() {
         assert_eq!(judge(&[(K::Vary, "Accept"), (K::Vary, "X-A")]).vary, b"Accept, X-A");
-        assert!(!judge(&[(K::Vary, "*")]).allows());
+        for any in ["*", "Accept, *", "* ,Accept"] {
+            assert!(!judge(&[(K::Vary, any)]).allows(), "{any}");
+        }
         assert!(!judge(&[(K::Vary, &"x".repeat(MAX_VARY + 1))]).allows());
     }
 

@@ -11,7 +11,7 @@
 
 use super::caching::{Caching, Hold};
 use super::entry::{self, Entry, NoEntry};
-use super::format::Digest;
+use super::format::{Digest, Head, Times};
 use super::index::{Ask, Known, Leave, Refused};
 use super::judge::Judgement;
 use super::purge::Style;
@@ -23,7 +23,7 @@ use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Content, Verdict};
 use crate::request::subrequest::{self, Mode, SubSession};
-use crate::request::{Request, Text};
+use crate::request::{Method, Request, Text};
 use crate::upstream::exchange::poll_client_gone;
 use crate::upstream::settings::{UpstreamSettings, next};
 use runtime::clock;
@@ -73,7 +73,11 @@ pub fn look(
     if let Some(Err(status)) = purging {
         return Look::Now(Outcome::End(Verdict::Status(status)));
     }
-    if purging.is_none() && !conf.keeps(r.method) {
+    let changes = purging.is_none()
+        && *conf.rfc9111
+        && !conf.keeps(r.method)
+        && !matches!(r.method, Method::Options | Method::Trace);
+    if purging.is_none() && !conf.keeps(r.method) && !changes {
         return Look::Now(Outcome::Ask);
     }
     let cache = match which(r, conf) {
@@ -103,6 +107,10 @@ pub fn look(
         return Look::Now(Outcome::Ask);
     }
     let main = key::digest(r.get(key));
+    if changes {
+        r.ctx.cache_change = Some(Box::new(Change { cache, key, main }));
+        return Look::Now(Outcome::Ask);
+    }
     if !conf.bypass.is_empty() && Complex::any_is_true(r, &conf.bypass) {
         r.attempts.cache = Some(Status::Bypass);
         r.ctx.cache = Some(Box::new(Caching::new(cache, key, main, conf)));
@@ -114,6 +122,33 @@ pub fn look(
     }
     r.attempts.cache = Some(Status::Miss);
     Look::Open(Box::new(Caching::new(cache, key, main, conf)))
+}
+
+/// What a request changes if it is answered.
+#[derive(Debug)]
+pub struct Change {
+    cache: CacheRef,
+    key: Text,
+    main: Digest,
+}
+
+/// What the cache has under a key is too old from now on: the entry itself, and the variant that the request would get.
+pub fn invalidate(r: &mut Request, change: &Change) {
+    let mut name = change.main;
+    for _ in 0..2 {
+        let Ok(entry) = open_file(r, &change.cache, change.key, &name) else { return };
+        let head = entry.head();
+        let times = Times { valid: 0, updating: 0, error: 0, ..head.times };
+        if let Err(f) = entry.confirm(&change.cache.zone, &name, &Head { times, ..head }) {
+            let text = crate::log::os_error(&f.errno.into());
+            log_error!(r, Crit, "{} of a cache file failed ({text})", f.call);
+        }
+        let head = entry.head();
+        if head.vary.is_empty() || name != change.main {
+            return;
+        }
+        name = variant(r, &change.main, head.vary);
+    }
 }
 
 fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verdict> {

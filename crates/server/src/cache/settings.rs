@@ -47,6 +47,8 @@ settings! {
         background_update: bool = false,
         /// `*_cache_revalidate`
         revalidate: bool = false,
+        /// `*_cache_rfc9111`: what RFC 9111 has beyond nginx.
+        rfc9111: bool = false,
         /// `*_cache_lock`
         lock: bool = false,
         /// `*_cache_lock_timeout`
@@ -256,6 +258,7 @@ macro_rules! cache_directives {
                 set::flag(&mut s.level.conf.$($conf).+.upstream.cache.background_update, n)
             }),
             http(concat!($prefix, "_cache_revalidate"), |s, n| set::flag(&mut s.level.conf.$($conf).+.upstream.cache.revalidate, n)),
+            http(concat!($prefix, "_cache_rfc9111"), |s, n| set::flag(&mut s.level.conf.$($conf).+.upstream.cache.rfc9111, n)),
             http(concat!($prefix, "_cache_lock"), |s, n| set::flag(&mut s.level.conf.$($conf).+.upstream.cache.lock, n)),
             http(concat!($prefix, "_cache_lock_timeout"), |s, n| {
                 set::time(&mut s.level.conf.$($conf).+.upstream.cache.lock_timeout, n)

@@ -1,5 +1,5 @@
 //! From the tree of words to a snapshot: walks the blocks, lets each module set its values, merges the levels.
-//! After: `conf` (text to tree). Before: `snapshot`. Opens no socket and no log file.
+//! From: `conf` (text to tree). To: `snapshot`. Opens no socket and no log file.
 
 pub mod cidr;
 pub mod complex;
@@ -145,6 +145,8 @@ pub struct Build<'f> {
     pub prefix: PathBuf,
     /// The directory of the main configuration file.
     pub conf_prefix: PathBuf,
+    /// The files that were read, by the numbers that places have.
+    pub sources: Vec<PathBuf>,
     /// What is wrong so far.
     pub problems: Vec<Problem>,
     /// What only a look at the whole block shows, so nginx has found every mistake in its text before.
@@ -193,6 +195,7 @@ impl<'f> Build<'f> {
             files,
             prefix: prefix.to_owned(),
             conf_prefix: conf_prefix.to_owned(),
+            sources: Vec::new(),
             problems: Vec::new(),
             late: Vec::new(),
             process: ProcessSettings::default(),

@@ -60,6 +60,7 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     let mut build = Build::new(Plane::Http, files, &which.prefix, &conf_prefix);
     build.process.pid = which.prefix.join("logs/nginx.pid");
     build.problems = problems;
+    build.sources = tree.sources.iter().map(|s| s.path.clone()).collect();
     let mut main = build.level(Contexts::MAIN);
     build.block(&tree.nodes, &mut main);
     if build.error_logs.is_empty() {
@@ -68,7 +69,7 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     if build.process.user.is_none() && crate::master::is_root() {
         build.process.user = nobody();
     }
-    let notes = std::mem::take(&mut build.notes);
+    let mut notes = std::mem::take(&mut build.notes);
     let late = std::mem::take(&mut build.late);
     let late_in_stream = build.stream.as_mut().map(|stream| std::mem::take(&mut stream.late)).unwrap_or_default();
     let mut problems = std::mem::take(&mut build.problems);
@@ -85,6 +86,7 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
         let (built, found) = Snapshot::build(build, generation);
         problems.splice(end_of_http..end_of_http, found);
         snapshot = built;
+        notes.extend(snapshot.iter_mut().flat_map(|s| std::mem::take(&mut s.main.modsecurity.notes)));
     }
     if !main.ignored.iter().any(|n| n == b"events") && !is_fatal(&problems) {
         problems.push(Problem::bare("no \"events\" section in configuration"));

@@ -85,6 +85,10 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
         log_error!(r, Info, "{}", refused.text);
         refused.status
     })?;
+    if block.nameless {
+        log_error!(r, Info, "client sent zero header name length");
+        return Err(400);
+    }
     let base = r.arena.push(&block.bytes).start;
     let moved = |s: Span| Span { start: s.start + base, end: s.end + base };
     let mut found = Found::default();
@@ -103,6 +107,12 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
             continue;
         }
         let known = K::find(r.arena.span(name));
+        if known == K::Other
+            && r.arena.span(name) == b"priority"
+            && let (Some(stream), Some(priority)) = (r.session.stream(), wire::priority::parse(r.arena.span(value)))
+        {
+            stream.prioritize(priority);
+        }
         if known == K::Cookie {
             found.cookies.push(value);
             continue;
@@ -149,6 +159,26 @@ fn check_field(r: &Request, conf: &ServerSettings, name: Span, value: Span) -> R
         return Err(400);
     }
     Ok(odd)
+}
+
+/// What is wrong with trailers, if anything is: they are held to the rules of headers (RFC 9113 sections 8.1 and 8.2).
+pub fn trailers_fault(block: &HeaderBlock) -> Option<&'static str> {
+    if block.nameless {
+        return Some("client sent zero header name length in trailers");
+    }
+    block.iter().find_map(|(name, value)| {
+        if name[0] == b':' {
+            return Some("client sent pseudo-header in trailers");
+        }
+        if name.iter().any(|b| matches!(b, 0..=b' ' | 0x7f.. | b':' | b'A'..=b'Z')) {
+            return Some("client sent invalid header name in trailers");
+        }
+        if value.iter().any(|b| matches!(b, 0 | b'\n' | b'\r')) {
+            return Some("client sent header with invalid value in trailers");
+        }
+        let of_connection = [K::Connection, K::KeepAlive, K::ProxyConnection, K::Te, K::TransferEncoding, K::Upgrade];
+        of_connection.contains(&K::find(name)).then_some("client sent header of a connection in trailers")
+    })
 }
 
 fn pseudo(r: &mut Request, found: &mut Found, name: Span, value: Span) -> Result<(), u16> {

@@ -1,20 +1,21 @@
-//! The TLS handshake with a client: reads what it asks for, finds the server by that name, lets the library do the rest.
-//! After: `proxy_header`. Before: the session, which reads and writes plain bytes. The private-key work of many handshakes
-//! is done one by one with a look at everybody else in between (docs/decisions/0007-tls.md).
+//! The TLS handshake with a client of `http` or `stream`: reads what it asks for, lets hooks find the server and the certificate
+//! (`tls::hooks`), and the library do the rest. From: `proxy_header`. To: the session, which reads and writes plain bytes. The
+//! private-key work of many handshakes is done one by one with a look at everybody else in between (docs/decisions/0007-tls.md).
 
 mod facts;
 
 pub use facts::{Done, Facts, facts};
 
-use super::http1::{Filled, Http1};
+use super::arrival::Arrival;
+use super::incoming::{Filled, Incoming};
 use super::socket::Socket;
 use super::tls::Tls;
 use super::{Client, Session, pool};
-use crate::acme::challenge;
 use crate::log::error::Level;
 use crate::request::Request;
 use crate::snapshot::{ServerId, Shot};
 use crate::status::ssl;
+use crate::tls::hooks::{self, Asked, Refused};
 use crate::tls::notes::{self, Notes};
 use crate::tls::server::Context;
 use crate::tls::verify::Purpose;
@@ -22,7 +23,7 @@ use runtime::clock;
 use rustix::net::RecvFlags;
 use rustls::pki_types::CertificateDer;
 use rustls::server::UnbufferedServerConnection;
-use rustls::{CommonState, HandshakeKind, ProtocolVersion, ServerConfig};
+use rustls::{AlertDescription, CommonState, HandshakeKind, ProtocolVersion, ServerConfig};
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
@@ -43,105 +44,127 @@ thread_local! {
     static SPENT: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// Accepts TLS. True: go on, encrypted or not (whoever speaks plain HTTP here gets an answer that says so); false: the
-/// connection is over.
-pub async fn accept(http: &mut Http1, client: &Rc<Client>) -> bool {
-    let shot = crate::worker::shot();
-    let site = shot.ports[crate::worker::port_of(&shot, client.listener)].site(client);
-    http.timer.set(*shot.server(site.default).conf.core.client_header_timeout);
-    let log = Log { shot: &shot, client, server: site.default };
-    let (message, hello) = match read_hello(http, &log).await {
+/// What became of a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accepted {
+    /// The socket stands for the plain bytes now.
+    Encrypted,
+    /// The client speaks something else, most likely plain HTTP: nothing of it was consumed.
+    Plain,
+    /// The connection is over. The log says why.
+    Over,
+}
+
+/// Accepts TLS. `session`: whose handshake it is, in `stream`.
+pub async fn accept(incoming: &mut Incoming, arrival: Arrival<'_>, session: Option<&mut Request>) -> Accepted {
+    incoming.timer.set(arrival.handshake_timeout());
+    let default = arrival.shot.server(arrival.server);
+    let (message, hello) = match read_hello(incoming, arrival).await {
         Hello::Asked(message, hello) => (message, hello),
-        Hello::Plain => return true,
-        Hello::Nothing => return false,
+        Hello::Plain => return Accepted::Plain,
+        Hello::Nothing => return Accepted::Over,
         Hello::Over(why) => {
-            ssl::failed(shot.server(site.default), why.as_ref());
-            return false;
+            ssl::failed(default, why.as_ref());
+            return Accepted::Over;
         }
     };
-    let name = hello.server_name.and_then(|name| host(name.of(&message)));
-    let found = match name.as_ref().map_or(Ok(None), |name| site.find_early(name.as_bytes())) {
-        Ok(found) => found,
-        Err(failure) => {
-            ssl::failed(shot.server(site.default), Some(&io::ErrorKind::InvalidInput.into()));
-            refuse(http, alert::INTERNAL_ERROR);
-            log.line(Level::Alert, format_args!("{failure}"));
-            return false;
-        }
-    };
-    let server = found.unwrap_or(site.default);
-    let log = Log { server, ..log };
-    let served = shot.server(server);
-    let Some(context) = context(&shot, server, site.default) else {
-        ssl::failed(served, Some(&io::ErrorKind::NotFound.into()));
-        refuse(http, alert::UNRECOGNIZED_NAME);
-        log.line(Level::Info, format_args!("handshake rejected"));
-        return false;
-    };
-    if let Some(misfit) = misfit(&hello, &message, &context.config) {
-        ssl::note(served, ssl::Event::Failed);
-        ssl::note(served, misfit.event);
-        refuse(http, misfit.alert);
-        log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {})", misfit.text));
-        return false;
+    let mut asked = Asked::new(arrival.shot, arrival.site, arrival.client, &message, &hello);
+    asked.session = session;
+    if let Err(refused) = hooks::client_hello(&mut asked).await {
+        ssl::failed(default, Some(&io::ErrorKind::InvalidInput.into()));
+        say_refused(incoming, arrival, &refused);
+        return Accepted::Over;
     }
-    let _ = client.tls.set(Rc::new(facts(&shot, &message, &hello, name.filter(|_| found.is_some()), server)));
-    let proof = proof(&message, &hello);
-    let is_proof = proof.is_some();
-    let config = match (proof, &context.dynamic) {
-        (Some(config), _) => Ok(config),
-        (None, None) => Ok(context.for_ciphers(wire::tls::pairs(hello.ciphers.of(&message))).clone()),
-        (None, Some(dynamic)) => with_request(&shot, client, server, |r| dynamic.config(r, &context.config)),
+    let arrival = arrival.at_server(asked.server);
+    let served = arrival.shot.server(asked.server);
+    let context = match agreed(&mut asked) {
+        Ok(context) => context,
+        Err((refused, event)) => {
+            ssl::note(served, ssl::Event::Failed);
+            event.into_iter().for_each(|event| ssl::note(served, event));
+            say_refused(incoming, arrival, &refused);
+            return Accepted::Over;
+        }
     };
-    let config = match config {
+    let _ = arrival.client.tls.set(Rc::new(asked.facts()));
+    let config = match hooks::certificate(&mut asked).await {
         Ok(config) => config,
-        Err(text) => {
+        Err(refused) => {
             ssl::failed(served, Some(&io::ErrorKind::NotFound.into()));
-            refuse(http, alert::INTERNAL_ERROR);
-            log.line(Level::Error, format_args!("{text}"));
-            return false;
+            say_refused(incoming, arrival, &refused);
+            return Accepted::Over;
         }
     };
-    if *shot.location(shot.server(server).root).conf.core.tcp_nodelay {
-        http.set_nodelay();
+    let is_all = asked.is_all;
+    if arrival.nodelay() {
+        incoming.set_nodelay();
     }
-    match shake(http, client, context, config).await {
-        Ok((mut done, path)) => {
-            if let Some(ocsp) = &context.ocsp
-                && !path.is_empty()
-            {
-                let Some(checked) = http.timer.guard(ocsp.check(path, clock::wall_seconds())).await else {
-                    log.timed_out();
-                    return false;
-                };
-                done.verified = checked;
-            }
-            let facts = client.tls.get().expect("set above");
-            facts.early.set(http.socket.tls().is_some_and(|t| t.state().is_handshaking()));
-            ssl::note(served, ssl::Event::Handshake);
-            if done.kind == Some(HandshakeKind::Resumed) {
-                ssl::note(served, ssl::Event::Reuse);
-            }
-            let _ = facts.done.set(done);
-            // Whoever asked for a proof has it.
-            !is_proof
-        }
+    match shake(incoming, arrival.client, &context, config).await {
+        Ok((done, path)) => match completed(incoming, arrival, &context, done, path).await {
+            true if !is_all => Accepted::Encrypted,
+            _ => Accepted::Over,
+        },
         Err(Some(e)) => {
             ssl::failed(served, Some(&e));
-            log.failed(&e);
-            false
+            failed(arrival, &e);
+            Accepted::Over
         }
         Err(None) => {
             ssl::failed(served, None);
-            log.timed_out();
-            false
+            timed_out(arrival);
+            Accepted::Over
         }
     }
 }
 
+/// Takes the settings of the server that was asked for; where nothing comes of it, also what is counted beside the failure.
+fn agreed(asked: &mut Asked<'_>) -> Result<Arc<Context>, (Refused, Option<ssl::Event>)> {
+    let Some(context) = context(asked.shot, asked.server, asked.site.default).cloned() else {
+        let (alert, text) = (AlertDescription::UnrecognisedName, "handshake rejected".to_owned());
+        return Err((Refused { alert, level: Level::Info, text }, None));
+    };
+    if let Some(misfit) = misfit(asked.hello, asked.message, &context.config) {
+        let text = format!("SSL_do_handshake() failed (SSL: {})", misfit.text);
+        return Err((Refused { alert: misfit.alert, level: Level::Info, text }, Some(misfit.event)));
+    }
+    if asked.config.is_none() {
+        asked.config = Some(context.for_ciphers(wire::tls::pairs(asked.hello.ciphers.of(asked.message))).clone());
+    }
+    asked.context = Some(context.clone());
+    Ok(context)
+}
+
+/// Notes and counts what the handshake came to, once a responder was asked about the client's certificate. False: it took too long.
+async fn completed(
+    incoming: &mut Incoming,
+    arrival: Arrival<'_>,
+    context: &Context,
+    mut done: Done,
+    path: Path,
+) -> bool {
+    if let Some(ocsp) = &context.ocsp
+        && !path.is_empty()
+    {
+        let Some(checked) = incoming.timer.guard(ocsp.check(path, clock::wall_seconds())).await else {
+            timed_out(arrival);
+            return false;
+        };
+        done.verified = checked;
+    }
+    let served = arrival.shot.server(arrival.server);
+    let facts = arrival.client.tls.get().expect("set when the server was known");
+    facts.early.set(incoming.socket.tls().is_some_and(|t| t.state().is_handshaking()));
+    ssl::note(served, ssl::Event::Handshake);
+    if done.kind == Some(HandshakeKind::Resumed) {
+        ssl::note(served, ssl::Event::Reuse);
+    }
+    let _ = facts.done.set(done);
+    true
+}
+
 /// Client and server have nothing in common.
 struct Misfit {
-    alert: u8,
+    alert: AlertDescription,
     event: ssl::Event,
     text: String,
 }
@@ -153,24 +176,15 @@ fn misfit(hello: &ClientHello, message: &[u8], config: &ServerConfig) -> Option<
     if best < u16::from(ProtocolVersion::TLSv1_2) {
         // What is missing is easier found when the line says what the client has.
         let text = format!("unsupported protocol, client offers version 0x{best:04x}");
-        return Some(Misfit { alert: alert::PROTOCOL_VERSION, event: ssl::Event::NoProtocol, text });
+        return Some(Misfit { alert: AlertDescription::ProtocolVersion, event: ssl::Event::NoProtocol, text });
     }
     let known = |number| config.crypto_provider().cipher_suites.iter().any(|s| u16::from(s.suite()) == number);
     let common = wire::tls::pairs(hello.ciphers.of(message)).any(known);
     (!common).then(|| Misfit {
-        alert: alert::HANDSHAKE_FAILURE,
+        alert: AlertDescription::HandshakeFailure,
         event: ssl::Event::NoCipher,
         text: "no shared cipher".to_owned(),
     })
-}
-
-/// Another server's handshake: an ACME authority asks for the proof of a name, and offers no other protocol.
-fn proof(message: &[u8], hello: &ClientHello) -> Option<Arc<ServerConfig>> {
-    let (length, protocol) = hello.alpn.of(message).split_first()?;
-    if protocol != challenge::ALPN || usize::from(*length) != protocol.len() {
-        return None;
-    }
-    challenge::certificate(hello.server_name?.of(message))
 }
 
 /// Names of certificates may have variables: there is no request yet, but what it would be of.
@@ -205,15 +219,16 @@ enum Hello {
     Over(Option<io::Error>),
 }
 
-async fn read_hello(http: &mut Http1, log: &Log<'_>) -> Hello {
+async fn read_hello(incoming: &mut Incoming, arrival: Arrival<'_>) -> Hello {
+    let line = |text: std::fmt::Arguments<'_>| arrival.line(DOING, Level::Info, text);
     loop {
-        if let Some(first) = http.unread().first()
+        if let Some(first) = incoming.unread().first()
             && first & 0x80 == 0
             && *first != wire::tls::HANDSHAKE
         {
             return Hello::Plain;
         }
-        let parsed = match wire::tls::gather(http.unread()) {
+        let parsed = match wire::tls::gather(incoming.unread()) {
             Ok(Some(message)) => wire::tls::parse(&message).map(|hello| Some((message, hello))),
             Ok(None) => Ok(None),
             Err(e) => Err(e),
@@ -222,33 +237,33 @@ async fn read_hello(http: &mut Http1, log: &Log<'_>) -> Hello {
             Ok(Some((message, hello))) => return Hello::Asked(message, hello),
             Ok(None) => {}
             Err(e) => {
-                refuse(http, alert_of(e));
+                refuse(incoming, alert_of(e));
                 if e == HelloError::NotHandshake {
                     // SSL 2 is one of those that come this way.
-                    ssl::note(log.shot.server(log.server), ssl::Event::NoProtocol);
+                    ssl::note(arrival.shot.server(arrival.server), ssl::Event::NoProtocol);
                 }
-                log.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {})", e.text()));
+                line(format_args!("SSL_do_handshake() failed (SSL: {})", e.text()));
                 return Hello::Over(Some(io::ErrorKind::InvalidData.into()));
             }
         }
-        let began = !http.unread().is_empty();
-        match http.fill(log.client).await {
+        let began = !incoming.unread().is_empty();
+        match incoming.fill(arrival.client).await {
             Filled::Read(Ok(n)) if n > 0 => {}
             Filled::Read(Ok(_)) if began => {
-                log.line(Level::Info, format_args!("peer closed connection in SSL handshake"));
+                line(format_args!("peer closed connection in SSL handshake"));
                 return Hello::Over(Some(io::ErrorKind::UnexpectedEof.into()));
             }
             Filled::Read(Ok(_)) => {
-                log.line(Level::Info, format_args!("client closed connection"));
+                line(format_args!("client closed connection"));
                 return Hello::Nothing;
             }
             Filled::Read(Err(e)) => {
-                log.line(Level::Info, format_args!("recv() failed ({})", crate::log::os_error(&e)));
+                line(format_args!("recv() failed ({})", crate::log::os_error(&e)));
                 return Hello::Over(Some(e));
             }
             Filled::Taken => return Hello::Nothing,
             Filled::Late => {
-                log.timed_out();
+                timed_out(arrival);
                 return Hello::Over(None);
             }
         }
@@ -264,22 +279,20 @@ pub fn host(name: &[u8]) -> Option<String> {
 
 /// The handshake proper. An error without cause: it took too long.
 async fn shake(
-    http: &mut Http1,
+    incoming: &mut Incoming,
     client: &Client,
     context: &Context,
     config: Arc<ServerConfig>,
 ) -> Result<(Done, Path), Option<io::Error>> {
     let end = UnbufferedServerConnection::new(config).map_err(|e| Some(io::Error::other(e)))?;
-    let socket = std::mem::replace(&mut http.socket, Socket::none());
-    let incoming = std::mem::take(&mut http.input);
-    debug_assert_eq!(http.at, 0, "what came before the handshake was consumed");
-    let mut tls = Tls::server(socket, end, incoming, context.buffer_size);
+    let socket = std::mem::replace(&mut incoming.socket, Socket::none());
+    let mut tls = Tls::server(socket, end, incoming.take_unread(), context.buffer_size);
     let mut notes = Notes::default();
     let keys = KEYS.with(Rc::clone);
     let turn = match keys.try_acquire() {
         Ok(turn) => turn,
         Err(_) => {
-            let turn = http.timer.guard(keys.acquire()).await.ok_or(None)?;
+            let turn = incoming.timer.guard(keys.acquire()).await.ok_or(None)?;
             // In a crowd many give up while they wait: no work is done for those.
             if is_gone(tls.socket()) {
                 return Err(Some(io::ErrorKind::UnexpectedEof.into()));
@@ -311,7 +324,7 @@ async fn shake(
                 Poll::Pending if client.is_taken() => Poll::Ready(Poll::Pending),
                 Poll::Pending => {
                     client.owes(0);
-                    http.timer.poll_expired(cx).map(|()| Poll::Pending)
+                    incoming.timer.poll_expired(cx).map(|()| Poll::Pending)
                 }
             }
         })
@@ -321,7 +334,7 @@ async fn shake(
     match shaken {
         Poll::Ready(Ok(())) => {
             let done = done(tls.state(), context, notes);
-            http.socket = Socket::encrypted(tls);
+            incoming.socket = Socket::encrypted(tls);
             Ok(done)
         }
         Poll::Ready(Err(e)) => Err(Some(e)),
@@ -367,66 +380,36 @@ pub fn done(state: &CommonState, context: &Context, notes: Notes) -> (Done, Path
     (done, path)
 }
 
-/// Alerts (RFC 8446 section 6).
-mod alert {
-    pub(super) const UNEXPECTED_MESSAGE: u8 = 10;
-    pub(super) const HANDSHAKE_FAILURE: u8 = 40;
-    pub(super) const DECODE_ERROR: u8 = 50;
-    pub(super) const PROTOCOL_VERSION: u8 = 70;
-    pub(super) const INTERNAL_ERROR: u8 = 80;
-    pub(super) const UNRECOGNIZED_NAME: u8 = 112;
-}
-
-fn alert_of(e: HelloError) -> u8 {
+fn alert_of(e: HelloError) -> AlertDescription {
     match e {
-        HelloError::NotHandshake => alert::PROTOCOL_VERSION,
-        HelloError::NotClientHello => alert::UNEXPECTED_MESSAGE,
-        HelloError::Size | HelloError::Malformed => alert::DECODE_ERROR,
+        HelloError::NotHandshake => AlertDescription::ProtocolVersion,
+        HelloError::NotClientHello => AlertDescription::UnexpectedMessage,
+        HelloError::Size | HelloError::Malformed => AlertDescription::DecodeError,
     }
 }
 
-/// Sends a fatal alert before there is a connection of the library.
-fn refuse(http: &mut Http1, alert: u8) {
-    let _ = http.socket.try_write(&[21, 3, 3, 0, 2, 2, alert], false);
+/// Sends a fatal alert (RFC 8446 section 6) before there is a connection of the library.
+fn refuse(incoming: &mut Incoming, alert: AlertDescription) {
+    let _ = incoming.socket.try_write(&[21, 3, 3, 0, 2, 2, alert.into()], false);
 }
 
-/// Where lines about a handshake go.
-struct Log<'s> {
-    shot: &'s Shot,
-    client: &'s Client,
-    server: ServerId,
+/// What lines of the error log say after `while`.
+pub const DOING: &str = "SSL handshaking";
+
+fn say_refused(incoming: &mut Incoming, arrival: Arrival<'_>, refused: &Refused) {
+    refuse(incoming, refused.alert);
+    arrival.line(DOING, refused.level, format_args!("{}", refused.text));
 }
 
-impl Log<'_> {
-    fn line(&self, level: Level, text: std::fmt::Arguments<'_>) {
-        let log = &self.shot.location(self.shot.server(self.server).root).conf.core.error_log;
-        let debug = self.client.debug.get();
-        if !debug && !log.enabled(level) {
-            return;
-        }
-        let number = Some(self.client.number);
-        let address = &self.shot.listens[crate::worker::port_of(self.shot, self.client.listener)].address;
-        let client = self.client.remote.borrow();
-        let text = format_args!("{text} while SSL handshaking, client: {}, server: {address}", client.host());
-        if debug { log.write_to_all(level, number, text) } else { log.write(level, number, text) }
+fn failed(arrival: Arrival<'_>, error: &io::Error) {
+    let line = |text: std::fmt::Arguments<'_>| arrival.line(DOING, Level::Info, text);
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => line(format_args!("peer closed connection in SSL handshake")),
+        io::ErrorKind::InvalidData => line(format_args!("SSL_do_handshake() failed (SSL: {error})")),
+        _ => line(format_args!("SSL_do_handshake() failed ({})", crate::log::os_error(error))),
     }
+}
 
-    fn failed(&self, error: &io::Error) {
-        match error.kind() {
-            io::ErrorKind::UnexpectedEof => {
-                self.line(Level::Info, format_args!("peer closed connection in SSL handshake"));
-            }
-            io::ErrorKind::InvalidData => {
-                self.line(Level::Info, format_args!("SSL_do_handshake() failed (SSL: {error})"));
-            }
-            _ => {
-                let text = crate::log::os_error(error);
-                self.line(Level::Info, format_args!("SSL_do_handshake() failed ({text})"));
-            }
-        }
-    }
-
-    fn timed_out(&self) {
-        self.line(Level::Info, format_args!("client timed out (110: Connection timed out)"));
-    }
+fn timed_out(arrival: Arrival<'_>) {
+    arrival.line(DOING, Level::Info, format_args!("client timed out (110: Connection timed out)"));
 }

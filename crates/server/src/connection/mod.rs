@@ -1,11 +1,14 @@
-//! One client connection, from accept to close. Before: `listen`. After: `request`.
+//! One client connection, from accept to close. From: `listen`. To: `request`.
 //! An idle connection is this small task and nothing else: buffers and requests are taken when bytes arrive.
 
+pub mod arrival;
 pub mod fields;
 pub mod handshake;
 pub mod http1;
 pub mod http2;
 pub mod http3;
+pub mod incoming;
+mod order;
 pub mod output;
 pub mod pool;
 pub mod proxy_header;
@@ -18,10 +21,14 @@ use crate::config::cidr::Plain;
 use crate::listen::datagram::Flow;
 use crate::listen::quic;
 use crate::log::error::Level;
+use crate::request::phases;
 use crate::request::subrequest::SubSession;
 use crate::worker::handover::Parcel;
-use handshake::Facts;
+use arrival::Arrival;
+use handshake::{Accepted, Facts};
 use http1::Http1;
+use incoming::Incoming;
+use proxy_header::Header;
 use reuse::{Seat, Standing, has_room};
 use socket::Socket;
 use std::cell::{Cell, OnceCell, RefCell};
@@ -172,6 +179,8 @@ pub enum Session {
     Http3(http3::Http3Stream),
     /// A parent request.
     Sub(SubSession),
+    /// The request is over for now: its handler has taken the connection.
+    Held(phases::Work),
 }
 
 /// Connections of all threads are counted in one row.
@@ -225,7 +234,7 @@ impl Client {
 }
 
 /// Begins to serve an accepted socket. `now`: before the next one is accepted, while what the kernel has just touched for this one
-/// is in the caches. A request that came with it (`deferred`) is answered then (measured: docs/decisions/0004).
+/// is in the caches. A request that came with it (`deferred`) is answered then (measured: perf/notes/2026-11-22-loop.md).
 pub fn start(fd: OwnedFd, remote: Address, listener: usize, now: bool) {
     if !has_room() {
         return;
@@ -233,7 +242,7 @@ pub fn start(fd: OwnedFd, remote: Address, listener: usize, now: bool) {
     let socket = Socket::new(fd);
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, socket.handle());
     look_closely(&client);
-    let work = guarded(Seat::take(&client), move || run(Http1::new(socket), client));
+    let work = guarded(Seat::take(&client), move || run(Http1::new(Incoming::new(socket)), client));
     if now {
         runtime::spawn_now(work)
     } else {
@@ -249,7 +258,7 @@ pub fn adopt(parcel: Parcel) {
     let (client, socket, wait) = parcel.open();
     look_closely(&client);
     let seat = Seat::take_over(&client);
-    runtime::spawn(guarded(seat, move || http1::resume(Http1::new(socket), client, wait)));
+    runtime::spawn(guarded(seat, move || http1::resume(Http1::new(Incoming::new(socket)), client, wait)));
 }
 
 /// Begins a session of datagrams; false: there is no room for one.
@@ -311,28 +320,45 @@ async fn guarded<F: Future<Output = ()>>(seat: Seat, begin: impl FnOnce() -> F) 
 
 async fn run(mut http: Box<Http1>, client: Rc<Client>) {
     if crate::worker::stream_listen_of(&client).is_some() {
-        let socket = std::mem::replace(&mut http.socket, Socket::none());
+        let incoming = http.take_incoming();
         drop(http);
-        return Box::pin(crate::stream::serve(socket, client)).await;
+        return Box::pin(crate::stream::serve(incoming, client)).await;
     }
     serve_http(http, client).await;
 }
 
 /// Serves a connection of `http`.
 pub async fn serve_http(mut http: Box<Http1>, client: Rc<Client>) {
-    let (proxied, encrypted) = comes_first(&client);
-    if proxied && !Box::pin(proxy_header::read(&mut http, &client)).await {
-        return;
-    }
-    if encrypted && !Box::pin(handshake::accept(&mut http, &client)).await {
-        return;
-    }
+    let encrypted = match comes_first(&client) {
+        (false, false) => false,
+        (proxied, encrypted) => {
+            if !Box::pin(open(&mut http.incoming, &client, proxied, encrypted)).await {
+                return;
+            }
+            encrypted
+        }
+    };
     if encrypted && http2::is_agreed(&client) {
         return Box::pin(http2::serve(http, client)).await;
     }
     if let Some(http) = http1::serve(http, &client).await {
         Box::pin(http2::serve(http, client)).await;
     }
+}
+
+/// Reads the PROXY header, and makes the connection secure, as far as the address wants that. False: it is over. Whoever speaks plain HTTP
+/// where TLS is spoken gets an answer that says so.
+async fn open(incoming: &mut Incoming, client: &Rc<Client>, proxied: bool, encrypted: bool) -> bool {
+    let shot = crate::worker::shot();
+    if proxied && proxy_header::read(incoming, Arrival::at_http(&shot, client)).await != Header::Read {
+        return false;
+    }
+    if !encrypted {
+        return true;
+    }
+    // The header may have taken a while: the configuration that holds now is asked.
+    let shot = crate::worker::shot();
+    handshake::accept(incoming, Arrival::at_http(&shot, client), None).await != Accepted::Over
 }
 
 /// Whether a PROXY header, and whether TLS comes before the first request.
@@ -352,7 +378,9 @@ mod tests {
         let (tx, rx) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
         let socket = Socket::new(tx.into());
         let client = Client::new(1, Address::Unix(PathBuf::new()), 0, socket.handle());
-        let task = std::mem::size_of_val(&guarded(Seat::take(&client), move || run(Http1::new(socket), client)));
+        let task = std::mem::size_of_val(&guarded(Seat::take(&client), move || {
+            run(Http1::new(Incoming::new(socket)), client)
+        }));
         drop(rx);
         let (session, client) = (size_of::<Http1>(), size_of::<Client>());
         println!("task {task}, session {session}, client {client}");

@@ -1,56 +1,76 @@
-//! Reads the PROXY header (versions 1 and 2) that comes before everything else on `listen ... proxy_protocol`.
+//! Reads the PROXY header (versions 1 and 2) that comes before everything else on `listen ... proxy_protocol`, in `http` and in `stream`.
+//! From: `connection`, `stream`. To: `handshake`, or the session.
 
-use super::Client;
-use super::http1::{Filled, Http1};
+use super::arrival::Arrival;
+use super::incoming::{Filled, Incoming};
 use crate::log::error::Level;
 use std::rc::Rc;
+use wire::proxy_protocol::{Parsed, ProxyError, parse, quoted_part};
 
-/// How much of what is no header is shown in the log.
-const SHOWN: usize = 64;
+/// What lines of the error log say after `while`.
+const DOING: &str = "reading PROXY protocol";
 
-/// Reads the header. False: there is none, it is broken, or it did not come in time; the connection is to be closed.
-pub async fn read(http: &mut Http1, client: &Rc<Client>) -> bool {
-    let shot = crate::worker::shot();
-    let port = &shot.ports[crate::worker::port_of(&shot, client.listener)];
-    let server = shot.server(port.any.default);
-    http.timer.set(*server.conf.core.client_header_timeout);
+/// What became of the wait for a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Header {
+    /// It is there, and noted with the client.
+    Read,
+    /// What came is none: the log says so.
+    Broken,
+    /// The client closed before it said anything.
+    Nothing,
+    /// It did not come in time, or the connection is gone.
+    Gone,
+}
+
+/// Reads the header. Unless that has gone well, the connection is to be closed.
+pub async fn read(incoming: &mut Incoming, arrival: Arrival<'_>) -> Header {
+    let client = arrival.client;
+    incoming.timer.set(arrival.proxy_header_timeout());
     loop {
-        match wire::proxy_protocol::parse(http.unread()) {
-            Ok(wire::proxy_protocol::Parsed::Complete { header, len }) => {
-                http.consume(len);
+        match parse(incoming.unread()) {
+            _ if incoming.unread().is_empty() => {}
+            Ok(Parsed::Complete { header, len }) => {
+                incoming.consume(len);
                 if let Some(header) = header {
                     let _ = client.proxy_protocol.set(Rc::new(header));
                 }
-                return true;
+                return Header::Read;
             }
-            Ok(wire::proxy_protocol::Parsed::Partial) => {}
-            Err(_) => {
-                broken(http, &shot, client);
-                return false;
+            Ok(Parsed::Partial) => {}
+            Err(error) => {
+                complain(arrival, error, incoming.unread());
+                return Header::Broken;
             }
         }
-        if !matches!(http.fill(client).await, Filled::Read(Ok(n)) if n > 0) {
-            if !http.unread().is_empty() {
-                broken(http, &shot, client);
+        match incoming.fill(client).await {
+            Filled::Read(Ok(n)) if n > 0 => {}
+            Filled::Read(Ok(_)) if incoming.unread().is_empty() => return Header::Nothing,
+            // Less than a header is none.
+            Filled::Read(Ok(_)) => {
+                complain(arrival, ProxyError::Broken, incoming.unread());
+                return Header::Broken;
             }
-            return false;
+            Filled::Read(Err(e)) => {
+                arrival.line(DOING, Level::Info, format_args!("recv() failed ({})", crate::log::os_error(&e)));
+                return Header::Gone;
+            }
+            Filled::Late => {
+                arrival.line(DOING, Level::Info, format_args!("client timed out (110: Connection timed out)"));
+                return Header::Gone;
+            }
+            Filled::Taken => return Header::Gone,
         }
     }
 }
 
-fn broken(http: &Http1, shot: &crate::snapshot::Shot, client: &Client) {
-    let shown = String::from_utf8_lossy(&http.unread()[..http.unread().len().min(SHOWN)]).into_owned();
-    complain(shot, client, format_args!("broken header: \"{shown}\" while reading PROXY protocol"));
-}
-
-fn complain(shot: &crate::snapshot::Shot, client: &Client, text: std::fmt::Arguments<'_>) {
-    let number = crate::worker::port_of(shot, client.listener);
-    let (port, listen) = (&shot.ports[number], &shot.listens[number]);
-    let root = shot.server(port.any.default).root;
-    let log = &shot.location(root).conf.core.error_log;
-    log.write(
-        Level::Error,
-        Some(client.number),
-        format_args!("{text}, client: {}, server: {}", client.remote.borrow().host(), listen.address),
-    );
+/// Says what is wrong with a header.
+pub fn complain(arrival: Arrival<'_>, error: ProxyError, bytes: &[u8]) {
+    let line = |text: std::fmt::Arguments<'_>| arrival.line(DOING, Level::Error, text);
+    match error {
+        ProxyError::Broken => line(format_args!("broken header: \"{}\"", String::from_utf8_lossy(quoted_part(bytes)))),
+        ProxyError::UnknownVersion(n) => line(format_args!("unknown PROXY protocol version: {n}")),
+        ProxyError::TooLarge => line(format_args!("header is too large")),
+        ProxyError::ShortAddresses => {}
+    }
 }

@@ -1,5 +1,5 @@
 //! Who makes room when a thread has as many connections as it may (`worker_connections`), nginx's `ngx_drain_connections` and
-//! `ngx_reusable_connection`. Before: `listen`, which asks for a seat. Around: whoever waits for a client, and says so here.
+//! `ngx_reusable_connection`. From: `listen`, which asks for a seat. Around: whoever waits for a client, and says so here.
 //!
 //! ```text
 //!          rests()                                take_one()

@@ -6,6 +6,7 @@ use crate::status::requests;
 use std::io;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use wire::priority::Priority;
 
 /// What has come of a stream's body.
 pub struct Arrived<'a> {
@@ -19,6 +20,9 @@ pub struct Arrived<'a> {
 pub trait Stream {
     /// Whether the client has given the stream up, or is gone.
     fn is_gone(&self) -> bool;
+
+    /// Whether the client has said all that it will say.
+    fn has_ended(&self) -> bool;
 
     /// Whether the TLS handshake of the connection is not complete yet.
     fn is_handshaking(&self) -> bool;
@@ -53,6 +57,9 @@ pub trait Stream {
     /// The length that the head has announced for the body.
     fn expect(&self, length: Option<u64>);
 
+    /// What the request's head says of its answer's urgency, unless the client has said otherwise since.
+    fn prioritize(&self, priority: Priority);
+
     /// What has come of the body, given to `take`, after which the client may send more: without limit (`all`: everything is
     /// taken as it comes), or so much that `window` bytes may lie here. False: the stream is gone.
     fn read(&self, all: bool, window: u32, take: &mut dyn FnMut(Arrived<'_>)) -> bool;
@@ -76,7 +83,7 @@ impl Session {
         match self {
             Session::Http2(stream) => Some(stream),
             Session::Http3(stream) => Some(stream),
-            Session::Http1(_) | Session::Sub(_) | Session::None => None,
+            Session::Http1(_) | Session::Sub(_) | Session::Held(_) | Session::None => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Files on disk as requests see them: found by path, with their facts, ready to send. In front of the disk stand the
 //! contents of small files (`small`, always) and the cache of `open_file_cache` (`cache`, when it is on).
-//! Before: the modules that answer with files or test for them. Nothing here waits for anything but the disk.
+//! From: the modules that answer with files or test for them. Nothing here waits for anything but the disk.
 
 pub mod cache;
 pub mod directory;

@@ -104,6 +104,8 @@ pub struct Talk {
     pub send: Arc<[u8]>,
     /// What has to come back.
     pub expect: Option<Arc<Expect>>,
+    /// What is sent when it has.
+    pub bye: &'static [u8],
 }
 
 /// A request and what answers are right.

@@ -86,6 +86,8 @@ pub enum Expect {
     Regex(Regex),
     /// A TLS server's first message.
     ServerHello,
+    /// An MQTT broker's CONNACK without a reason against it.
+    ConnAck,
 }
 
 /// An answer to be judged.
@@ -169,6 +171,7 @@ impl Expect {
             Expect::Bytes(_) => Some(Err(self.cause(came))),
             Expect::Regex(regex) => regex.is_match(came).unwrap_or(false).then_some(Ok(())),
             Expect::ServerHello => hello::judge(came),
+            Expect::ConnAck => Some(wire::mqtt::connack(came)?.map_err(|_| self.cause(came))),
         }
     }
 
@@ -178,6 +181,10 @@ impl Expect {
             Expect::Bytes(bytes) => format!("\"{}\"", shown(bytes)),
             Expect::Regex(regex) => format!("~ \"{}\"", regex.as_str()),
             Expect::ServerHello => return hello::cut_short(),
+            Expect::ConnAck => match wire::mqtt::connack(came) {
+                Some(Err(code)) if code != u8::MAX => format!("MQTT CONNACK without a reason (it is {code})"),
+                _ => "MQTT CONNACK".to_owned(),
+            },
         };
         Cause::Body(format!("wanted {wanted}, came \"{}\"", shown(came)).into())
     }
@@ -229,6 +236,15 @@ mod tests {
         assert_eq!(body, "body did not match: !~ \"error\": began with \"an error\\n\"");
         assert!(header(Value::Missing).holds(&Given(0, "", "")) && header(Value::There).holds(&Given(0, "x", "")));
         assert!(header(Value::Matches(Test::No, regex("^n"))).holds(&Given(0, "x", "")));
+    }
+
+    #[test]
+    fn brokers_accept_or_say_why_not() {
+        assert_eq!(Expect::ConnAck.judge(b"\x20\x02"), None);
+        assert_eq!(Expect::ConnAck.judge(b"\x20\x02\0\0"), Some(Ok(())));
+        let refused = Expect::ConnAck.judge(b"\x20\x02\0\x05").and_then(Result::err).expect("refused").to_string();
+        assert!(refused.contains("(it is 5)"), "{refused}");
+        assert!(matches!(Expect::ConnAck.judge(b"220 mail"), Some(Err(Cause::Body(_)))));
     }
 
     #[test]

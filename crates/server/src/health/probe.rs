@@ -126,6 +126,9 @@ async fn conversation(link: &mut Link, talk: &Talk) -> Result<(), Cause> {
             return Err(if came.is_empty() { Cause::Closed } else { expect.cause(&came) });
         }
         if let Some(verdict) = expect.judge(&came) {
+            if verdict.is_ok() && !talk.bye.is_empty() {
+                link.send(talk.bye).await?;
+            }
             return verdict;
         }
         if came.len() > MAX_BODY {

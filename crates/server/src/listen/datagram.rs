@@ -1,4 +1,4 @@
-//! Datagrams of a listening socket: each goes to its client's session, or begins one. After: `stream::udp`.
+//! Datagrams of a listening socket: each goes to its client's session, or begins one. To: `stream::udp`.
 
 use super::{BATCH, Listener, pktinfo};
 use crate::connection::{self, Address};

@@ -1,4 +1,4 @@
-//! Listening sockets of a thread: accepts in batches and starts a connection for each. After: `connection`.
+//! Listening sockets of a thread: accepts in batches and starts a connection for each. To: `connection`.
 
 pub mod datagram;
 mod holder;

@@ -1,6 +1,6 @@
 //! Lines of access logs on their way to files. Each thread collects its lines for a file: they leave together when the thread
 //! has nothing else to do, after a millisecond at the latest, or, with `buffer=`, when the buffer is full or `flush=` has
-//! passed. Before: `modules::log`.
+//! passed. From: `modules::log`.
 //! Never waits, and allocates only while buffers grow.
 
 use super::error::Level;
@@ -32,6 +32,14 @@ pub struct LineFile {
     pub buffering: Option<Buffering>,
     /// The open file, once the snapshot's logs have been opened.
     pub file: Option<Arc<LogFile>>,
+}
+
+/// The number of a file among those of a configuration, to which it is added if it is new.
+pub fn number_of(files: &mut Vec<LineFile>, path: PathBuf) -> usize {
+    files.iter().position(|f| f.path == path).unwrap_or_else(|| {
+        files.push(LineFile { path, buffering: None, file: None });
+        files.len() - 1
+    })
 }
 
 /// `buffer=`, `flush=`, `gzip=`

@@ -1,5 +1,5 @@
 //! From the command line to a running master: everything that can fail does so while standard error is still seen.
-//! Before: command line. After: `cycle`.
+//! From: command line. To: `cycle`.
 
 use super::cycle::{Master, Running};
 use super::directories::{create_directories, prepare_for_files};

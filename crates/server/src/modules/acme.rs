@@ -12,6 +12,7 @@ use crate::modules::listen::Name;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text};
 use crate::tls::certificate::Source;
+use crate::tls::hooks::{self, Asked};
 use crate::tls::verify;
 use crate::zone;
 use conf::{Contexts, Node, Problem};
@@ -344,6 +345,22 @@ pub fn is_issued(certificate: &[u8], key: &[u8]) -> bool {
 fn shown(r: &mut Request, part: fn(&store::Issued) -> &String) -> Option<Text> {
     let issued = r.server().acme.as_ref()?.current()?;
     Some(r.text(&[b"data:", part(&issued).as_bytes()].concat()))
+}
+
+/// Another server's handshake: an authority asks for the proof of a name, and offers no other protocol. A hook of handshakes.
+pub fn proof_hook(asked: &mut Asked<'_>) -> hooks::Verdict {
+    let protocols = asked.hello.alpn.of(asked.message);
+    let Some((length, protocol)) = protocols.split_first() else { return Ok(()) };
+    if protocol != challenge::ALPN || usize::from(*length) != protocol.len() {
+        return Ok(());
+    }
+    if let Some(name) = asked.hello.server_name
+        && let Some(config) = challenge::certificate(name.of(asked.message))
+    {
+        // Whoever asked for a proof has it when the hands are shaken.
+        (asked.config, asked.is_all) = (Some(config), true);
+    }
+    Ok(())
 }
 
 /// The post-read handler: the text for a token, whichever server is asked.

@@ -119,7 +119,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
     conf.upstream.buffering = Setting::unset(false);
     conf.upstream.pass_trailers = Setting::unset(true);
     let secure = pass.fixed.as_ref().is_none_or(|url| url.secure);
-    let ssl = if secure { proxy::ssl::finish(build, &conf.upstream.ssl, OWNER, true) } else { None };
+    let ssl = if secure { proxy::ssl::finish(build, &conf.upstream.ssl, OWNER, &[b"h2"]) } else { None };
     conf.for_grpc(ssl);
 }
 

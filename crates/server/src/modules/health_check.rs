@@ -93,10 +93,11 @@ enum Kind {
     Tcp,
     HalfOpen,
     Udp,
+    Mqtt,
 }
 
 /// `health_check [interval=] [jitter=] [fails=] [passes=] [uri=] [port=] [match=] [mandatory [persistent]] [type=grpc
-/// [grpc_service=] [grpc_status=]|tcp|tcp_half_open] [keepalive_time=]`; in `stream` also `udp`.
+/// [grpc_service=] [grpc_status=]|tcp|tcp_half_open] [keepalive_time=]`; in `stream` also `udp`, `type=mqtt`.
 fn health_check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let is_stream = scope.build.plane.is_stream();
     let mut w = Written {
@@ -115,7 +116,8 @@ fn health_check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if w.rhythm.persistent && !w.rhythm.mandatory {
         return Err(node.problem("\"persistent\" requires \"mandatory\"".to_owned()));
     }
-    if w.kind != Kind::Http && w.uri.is_some() || matches!(w.kind, Kind::Grpc | Kind::HalfOpen) && w.matching.is_some()
+    if w.kind != Kind::Http && w.uri.is_some()
+        || matches!(w.kind, Kind::Grpc | Kind::HalfOpen | Kind::Mqtt) && w.matching.is_some()
     {
         return Err(node.problem("\"uri\" and \"match\" are for checks by HTTP".to_owned()));
     }
@@ -146,6 +148,7 @@ impl Written {
             (b"grpc_service", Some(v)) if !is_stream && v.len() <= LONGEST_SERVICE => self.service = v.into(),
             (b"grpc_status", Some(v)) if !is_stream => self.status = u32::try_from(value::number(v)?).ok()?,
             (b"udp", None) if is_stream => self.kind = Kind::Udp,
+            (b"type", Some(b"mqtt")) if is_stream => self.kind = Kind::Mqtt,
             _ => return None,
         }
         Some(())
@@ -328,10 +331,15 @@ fn finish(build: &mut Build<'_>, level: &Level, w: &Written) -> Result<(), Probl
         let ask = match w.kind {
             Kind::Udp => Ask::Udp(talk),
             Kind::HalfOpen => Ask::HalfOpen,
+            Kind::Mqtt => Ask::Tcp(mqtt()),
             _ => Ask::Tcp(talk),
         };
         let group = group(build, id);
-        return add(build, &w.node, |number| Check { group, number, rhythm, port: w.port, secure: None, ask });
+        let (own, context) = (&level.conf.stream_proxy.own, &level.conf.stream_proxy.context);
+        let protocols: Vec<&[u8]> = own.ssl_alpn.iter().map(Vec::as_slice).collect();
+        let context = context.as_ref().filter(|_| matches!(ask, Ask::Tcp(_)));
+        let secure = context.map(|c| Arc::new(c.for_checks(group.name.as_bytes(), &protocols)));
+        return add(build, &w.node, |number| Check { group, number, rhythm, port: w.port, secure, ask });
     }
     let (proxy, grpc) = (&level.conf.proxy, &level.conf.grpc);
     let (proxy, (id, host, context)) = match (proxy.checked(), grpc.checked()) {
@@ -361,10 +369,18 @@ fn finish(build: &mut Build<'_>, level: &Level, w: &Written) -> Result<(), Probl
             status: w.status_given(),
         })),
         Kind::HalfOpen => Ask::HalfOpen,
-        Kind::Tcp | Kind::Udp => Ask::Tcp(Talk::default()),
+        Kind::Tcp | Kind::Udp | Kind::Mqtt => Ask::Tcp(Talk::default()),
     };
     let group: Arc<Group> = group(build, id);
     add(build, &w.node, |number| Check { group, number, rhythm, port: w.port, secure, ask })
+}
+
+/// `type=mqtt`: a CONNECT that a broker accepts. Two clients of one name would throw each other out, so each check has its own.
+fn mqtt() -> Talk {
+    let client = format!("healthcheck{:08x}", crate::upstream::choose::random() as u32);
+    let mut send = Vec::new();
+    wire::mqtt::connect(wire::mqtt::Version::V3, &client, None, &mut send);
+    Talk { send: send.into(), expect: Some(Arc::new(Expect::ConnAck)), bye: &wire::mqtt::DISCONNECT }
 }
 
 impl Written {

@@ -2,7 +2,7 @@
 
 use super::core::LimitExcept;
 use super::listen;
-use super::ssl::QuicProtocols;
+use super::ssl::{Alpn, QuicProtocols};
 use crate::config::pattern::Pattern;
 use crate::config::{Build, Directive, Level, Matching, Scope, http, process};
 use crate::request::Method;
@@ -183,10 +183,13 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         let mut conf = *level.server.take().unwrap_or_default();
         conf.core.merge(&defaults.core);
         conf.ssl.merge(&defaults.ssl);
-        // What a server offers by ALPN.
-        let mut http2 = level.conf.http2.http2.clone();
-        http2.inherit(&http.conf.http2.http2);
-        conf.ssl.http2.force(*http2 || level.listens.iter().any(|l| l.http2));
+        if !build.plane.is_stream() {
+            // What a server offers by ALPN.
+            let mut http2 = level.conf.http2.http2.clone();
+            http2.inherit(&http.conf.http2.http2);
+            let is_on = *http2 || level.listens.iter().any(|l| l.http2);
+            conf.ssl.alpn.force(if is_on { Alpn::Http2 } else { Alpn::Http1 });
+        }
         let mut http3 = level.conf.http3.clone();
         http3.merge(&http.conf.http3);
         let quic = level.listens.iter().any(|l| l.spec.quic);

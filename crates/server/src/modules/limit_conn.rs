@@ -133,6 +133,11 @@ impl Context {
         self.more.clear();
     }
 
+    /// Whether it holds nothing, and nobody has asked.
+    pub fn is_blank(&self) -> bool {
+        self.status.is_none() && self.first.is_none() && self.more.is_empty()
+    }
+
     /// For a subrequest that outlives its parent: it is counted already, and holds nothing.
     pub fn without_places(&self) -> Context {
         Context { status: self.status, ..Context::default() }

@@ -111,9 +111,6 @@ fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Resu
         ("http2" | "quic", "") if plane.is_stream() => {
             return Err(node.problem(format!("invalid parameter \"{text}\"")));
         }
-        ("ssl", "") if plane.is_stream() => {
-            return Err(node.problem("the \"ssl\" parameter of \"listen\" is not supported yet".to_owned()));
-        }
         ("ssl", "") => {
             listen.ssl = true;
             return Ok(());

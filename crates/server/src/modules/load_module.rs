@@ -19,6 +19,8 @@ const BUILT_IN: &[&str] = &[
     "ngx_stream_module",
     "ngx_http_acme_module",
     "ngx_otel_module",
+    "ngx_nchan_module",
+    "ngx_http_lua_module",
     "ngx_http_headers_more_filter_module",
     "ngx_http_set_misc_module",
     "ngx_http_geoip2_module",
@@ -41,7 +43,6 @@ const UNDER: &[(&str, &str)] = &[
     ("ngx_http_cache_purge_module", "ngx_cache_purge"),
     ("ngx_http_subs_filter_module", "ngx_http_subs_filter_module"),
     ("ngx_http_uploadprogress_module", "ngx_http_upload_progress_module"),
-    ("ngx_nchan_module", "nchan"),
     ("ngx_http_vhost_traffic_status_module", "nginx_module_vts"),
 ];
 

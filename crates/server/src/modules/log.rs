@@ -143,11 +143,7 @@ fn target(build: &mut Build<'_>, node: &Node) -> Result<Target, Problem> {
 }
 
 fn file_number(build: &mut Build<'_>, path: PathBuf) -> usize {
-    let files = &mut build.main.log.files;
-    files.iter().position(|f| f.path == path).unwrap_or_else(|| {
-        files.push(LineFile { path, buffering: None, file: None });
-        files.len() - 1
-    })
+    lines::number_of(&mut build.main.log.files, path)
 }
 
 /// What may follow the format's name.

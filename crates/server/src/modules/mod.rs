@@ -50,10 +50,13 @@ pub mod listen;
 pub mod load_module;
 pub mod log;
 mod log_format;
+pub mod lua;
 pub mod map;
 pub mod memcached;
 pub mod mirror;
+pub mod modsecurity;
 pub mod mp4;
+pub mod nchan;
 pub mod not_modified;
 pub mod open_file_cache;
 pub mod otel;
@@ -83,6 +86,7 @@ pub mod status_zone;
 pub mod sticky;
 pub mod stream_block;
 pub mod stream_core;
+pub mod stream_mqtt;
 pub mod stream_proxy;
 pub mod stream_variables;
 pub mod stub_status;
@@ -107,6 +111,7 @@ use crate::request::end::Logger;
 use crate::request::include;
 use crate::request::phases::{Handler, Phase};
 use crate::request::respond::HeaderFilter;
+use crate::tls::hooks::{self, Hook};
 use conf::Contexts;
 use dav::ext as dav_ext;
 use std::collections::HashMap;
@@ -143,6 +148,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     userid::DIRECTIVES,
     secure_link::DIRECTIVES,
     mirror::DIRECTIVES,
+    modsecurity::DIRECTIVES,
     proxy::DIRECTIVES,
     proxy::COMMON_DIRECTIVES,
     proxy::HEADER_DIRECTIVES,
@@ -150,6 +156,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     proxy::cache::DIRECTIVES,
     proxy::cache::CONVERT_HEAD,
     proxy::ssl::DIRECTIVES,
+    proxy::ssl::STREAM_DIRECTIVES,
     fastcgi::DIRECTIVES,
     fastcgi::COMMON_DIRECTIVES,
     fastcgi::HEADER_DIRECTIVES,
@@ -212,9 +219,12 @@ const DIRECTIVES: &[&[Directive]] = &[
     dashboard::DIRECTIVES,
     otel::DIRECTIVES,
     keyval::DIRECTIVES,
+    nchan::DIRECTIVES,
+    lua::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
+    stream_mqtt::DIRECTIVES,
 ];
 
 /// The variables of all modules.
@@ -243,10 +253,12 @@ const VARIABLES: &[&[Builtin]] = &[
     ssl_variables::VARIABLES,
     acme::VARIABLES,
     otel::VARIABLES,
+    nchan::VARIABLES,
 ];
 
 /// The variables of all modules in `stream`, beside those of `http` that mean the same there.
-const STREAM_VARIABLES: &[&[Builtin]] = &[stream_variables::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
+const STREAM_VARIABLES: &[&[Builtin]] =
+    &[stream_variables::VARIABLES, stream_mqtt::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
 
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES, auth_jwt::PREFIXES];
@@ -260,11 +272,16 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     // Post-read: before any rewrite, with the server's values.
     &[(|_| true, Handler::Now(acme::handler)), (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler))],
     // Server-rewrite.
-    &[(|c| !c.rewrite.is_empty(), Handler::Now(rewrite::server_handler))],
+    &[
+        (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::server_handler)),
+        (|c| c.lua.server_rewrite.is_some(), lua::SERVER_REWRITE),
+    ],
     // Rewrite.
     &[
+        (|c| c.modsecurity.is_on(), Handler::Now(modsecurity::begin)),
         (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)),
         (|c| c.headers_more.changes_request(), Handler::Now(headers_more::handler)),
+        (|c| c.lua.rewrite.is_some(), lua::REWRITE),
     ],
     // Preaccess.
     &[
@@ -273,6 +290,8 @@ const PHASES: [&[Step]; Phase::COUNT] = [
         (|c| !c.limit_req.limits.is_empty(), Handler::Now(limit_req::handler)),
         (|c| !c.limit_req.limits.is_empty(), limit_req::DELAY),
         (|c| !c.limit_conn.limits.is_empty(), Handler::Now(limit_conn::handler)),
+        (|c| c.modsecurity.is_anywhere(), modsecurity::BODY),
+        (|c| c.modsecurity.is_anywhere(), Handler::Now(modsecurity::judge_request)),
     ],
     // Access: `satisfy` says how its verdicts are taken together.
     &[
@@ -280,11 +299,13 @@ const PHASES: [&[Step]; Phase::COUNT] = [
         (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
         (|c| c.auth_jwt.is_on(), auth_jwt::HANDLER),
         (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
+        (|c| c.lua.access.is_some(), lua::ACCESS),
     ],
     // Precontent.
     &[
         (|c| c.try_files.list.is_some(), Handler::Now(try_files::handler)),
         (|c| !c.mirror.mirror.is_empty(), mirror::HANDLER),
+        (|c| c.lua.precontent.is_some(), lua::PRECONTENT),
     ],
     // Content, for locations without a content handler of their own.
     &[
@@ -325,17 +346,25 @@ impl Busy {
     }
 }
 
+/// Hooks of TLS handshakes with clients for which the ClientHello is enough, in their order: which server is meant comes first.
+pub const CLIENT_HELLO_HOOKS: &[Hook] = &[Hook::Now(hooks::server_by_name), Hook::Now(acme::proof_hook)];
+
+/// Hooks that settle which certificate is shown, in their order. The server's settings are known.
+pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook)];
+
 /// Loggers, in the order in which they look at a request that is done.
-pub const LOGGERS: &[Logger] = &[otel::logger, log::logger];
+pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, lua::logger, log::logger];
 
 /// Header filters in the order in which they run.
 pub const HEADER_FILTERS: &[HeaderFilter] = &[
     slice::filter,
     not_modified::filter,
     headers_more::filter,
+    lua::header_filter,
     headers::filter,
     userid::filter,
     gunzip::filter,
+    modsecurity::ANSWER_FILTER,
     addition::filter,
     echo::filter,
     sub::filter,
@@ -420,6 +449,8 @@ location_confs! {
     mirror,
     /// `auth_request`.
     auth_request,
+    /// `modsecurity`.
+    modsecurity shared,
     /// `open_file_cache`.
     open_file_cache,
     /// `disable_symlinks`.
@@ -480,10 +511,16 @@ location_confs! {
     dashboard,
     /// `otel_trace` and its like.
     otel,
+    /// `nchan_pubsub` and its like.
+    nchan shared,
+    /// `content_by_lua` and its like.
+    lua,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
     stream_proxy shared,
+    /// `mqtt`, `mqtt_preread`.
+    stream_mqtt shared,
 }
 
 /// The values that modules keep once for all of `http`.
@@ -521,6 +558,10 @@ pub struct MainConf {
     pub otel: otel::Main,
     /// `api write=on`.
     pub api: api::Main,
+    /// `modsecurity_rules`.
+    pub modsecurity: modsecurity::Main,
+    /// `nchan_shared_memory_size`.
+    pub nchan: nchan::Main,
     /// `tunnel_pass`.
     pub tunnel: tunnel::Main,
     /// `dav_ext_lock_zone`.
@@ -529,6 +570,8 @@ pub struct MainConf {
     pub geoip2: geoip2::Main,
     /// How many `set_rotate` there are.
     pub set_rotates: usize,
+    /// `lua_shared_dict` and its like.
+    pub lua: lua::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -545,6 +588,8 @@ impl MainConf {
 pub struct RequestContexts {
     /// What the request does for a cache.
     pub cache: Option<Box<crate::cache::caching::Caching>>,
+    /// What the request changes that a cache may have.
+    pub cache_change: Option<Box<crate::cache::lookup::Change>>,
     /// `slice`: the parts of the answer.
     pub slice: Option<Box<slice::Slice>>,
     /// What is too old is being updated beside the request.
@@ -575,8 +620,16 @@ pub struct RequestContexts {
     pub auth_jwt: Option<Box<auth_jwt::Context>>,
     /// `$echo_it` and others.
     pub echo: Option<Box<echo::Context>>,
+    /// Variables and blocks of SSI, shared by all requests for one page.
+    pub ssi_shared: Option<std::rc::Rc<std::cell::RefCell<ssi::Shared>>>,
     /// The trace that the request belongs to.
     pub otel: Option<Box<otel::Context>>,
+    /// The rules that the request is judged by, and what they have found.
+    pub modsecurity: Option<modsecurity::Watch>,
+    /// What a request does with channels.
+    pub nchan: Option<std::rc::Rc<nchan::Context>>,
+    /// What programs in Lua keep.
+    pub lua: Option<Box<lua::Context>>,
     /// This is no request but a session of `stream`: what is known of it.
     pub stream: Option<Box<crate::stream::Facts>>,
 }
@@ -586,6 +639,7 @@ impl RequestContexts {
     pub fn reset(&mut self) {
         let RequestContexts {
             cache,
+            cache_change,
             cache_update,
             slice,
             store,
@@ -601,10 +655,15 @@ impl RequestContexts {
             ssi,
             auth_jwt,
             echo,
+            ssi_shared,
             otel,
+            modsecurity,
+            nchan,
+            lua,
             stream,
         } = self;
         *cache = Default::default();
+        *cache_change = None;
         *cache_update = Default::default();
         *slice = Default::default();
         *store = Default::default();
@@ -620,7 +679,11 @@ impl RequestContexts {
         *ssi = Default::default();
         *auth_jwt = None;
         *echo = None;
+        *ssi_shared = None;
         *otel = None;
+        *modsecurity = None;
+        *nchan = None;
+        *lua = None;
         *stream = None;
     }
 
@@ -632,6 +695,8 @@ impl RequestContexts {
             limit_conn: self.limit_conn,
             limit_req: self.limit_req,
             otel: self.otel,
+            modsecurity: self.modsecurity,
+            ssi_shared: self.ssi_shared,
             auth_jwt: self.auth_jwt,
             ..RequestContexts::default()
         }
@@ -659,7 +724,10 @@ pub fn find(name: &str, context: Contexts) -> Option<&'static Directive> {
 /// Defaults of the `http` level, before anything inherits them.
 pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
     match build.plane {
-        Plane::Http => core::finish_http(build, level),
+        Plane::Http => {
+            core::finish_http(build, level);
+            modsecurity::finish_level(build, level);
+        }
         Plane::Stream => core::finish_stream(build, level),
     }
 }
@@ -678,8 +746,10 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     uwsgi::finish_level(build, level, parent);
     scgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);
+    lua::finish_level(build, level);
     health_check::finish_level(build, level);
     referer::finish_level(build, level, parent);
+    modsecurity::finish_level(build, level);
     let _ = parent;
     log::finish_level(build, level);
     secure_link::finish_level(build, level);
@@ -726,6 +796,7 @@ pub fn configure_arguments() -> String {
         "--with-http_slice_module",
         "--with-http_stub_status_module",
         "--with-stream",
+        "--with-stream_ssl_module",
         "--with-stream_realip_module",
         "--with-stream_ssl_preread_module",
         "--with-debug",

@@ -49,15 +49,13 @@ pub fn filter(r: &mut Request) -> Filtered {
     {
         return Filtered::Replace(412);
     }
-    if asked.modified_since.is_none() && asked.none_match.is_none() {
-        return Filtered::Next;
-    }
-    if asked.modified_since.is_some_and(|since| is_modified(r, since)) {
-        return Filtered::Next;
-    }
-    if let Some(list) = asked.none_match
-        && !is_match(r.get(list), etag.map(|e| r.get(e)), Comparison::Weak)
-    {
+    // Who names an entity tag is not asked about dates (RFC 9110 section 13.2.2); nginx wants both to hold.
+    let is_changed = match (asked.none_match, asked.modified_since) {
+        (Some(list), _) => !is_match(r.get(list), etag.map(|e| r.get(e)), Comparison::Weak),
+        (None, Some(since)) => is_modified(r, since),
+        (None, None) => true,
+    };
+    if is_changed {
         return Filtered::Next;
     }
     let h = &mut r.headers_out;

@@ -1,6 +1,7 @@
 //! `rewrite`, `if`, `set`, `break`, `return` (nginx's `ngx_http_rewrite_module`). A level's directives run in the order
 //! of the text, in the server-rewrite phase for `server` and in the rewrite phase for `location`.
 
+use super::lua::Chunk;
 use crate::config::complex::Complex;
 use crate::config::pattern::Pattern;
 use crate::config::set;
@@ -86,6 +87,12 @@ enum Code {
         status: u16,
         text: Option<Complex>,
     },
+    Program {
+        variable: VariableId,
+        hook: Option<crate::config::variables::Assign>,
+        chunk: Arc<Chunk>,
+        args: Vec<Complex>,
+    },
     Break,
 }
 
@@ -124,6 +131,18 @@ fn push(scope: &mut Scope<'_, '_>, code: Code) -> Result<(), Problem> {
     let codes = &mut scope.level.conf.rewrite.codes;
     Arc::get_mut(codes).expect("a level's list has one owner while it is read").push(code);
     Ok(())
+}
+
+/// `set_by_lua*`: a program that gives a variable its value, in the order of the text.
+pub fn push_program(
+    scope: &mut Scope<'_, '_>,
+    name: &[u8],
+    variable: VariableId,
+    chunk: Arc<Chunk>,
+    args: Vec<Complex>,
+) -> Result<(), Problem> {
+    let hook = scope.build.variables.assign_hook(name);
+    push(scope, Code::Program { variable, hook, chunk, args })
 }
 
 fn is_url(text: &[u8]) -> bool {
@@ -355,6 +374,13 @@ fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
                 match hook {
                     Some(hook) => hook(r, value.unwrap_or(Text::EMPTY)),
                     None => r.assign(*variable, value),
+                }
+            }
+            Code::Program { variable, hook, chunk, args } => {
+                let Some(value) = super::lua::set(r, chunk, args) else { return FAILED };
+                match hook {
+                    Some(hook) => hook(r, value),
+                    None => r.assign(*variable, Some(value)),
                 }
             }
             Code::Return { status, text } => return Flow::Answer(answer(r, *status, text.as_ref())),

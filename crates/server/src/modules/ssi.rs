@@ -191,7 +191,8 @@ impl State {
         if self.output {
             self.out.extend_from_slice(text);
         } else if self.block
-            && let Some((_, block)) = r.ssi.as_mut().and_then(|s| s.blocks.last_mut())
+            && let Some(shared) = &r.ctx.ssi_shared
+            && let Some((_, block)) = shared.borrow_mut().blocks.last_mut()
         {
             Rc::make_mut(block).extend_from_slice(text);
         }

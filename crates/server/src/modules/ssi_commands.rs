@@ -1,6 +1,6 @@
 //! What SSI commands do: `include`, `echo`, `config`, `set`, `if` and its branches, `block`.
 
-use super::ssi::{Conditional, Encoding, State};
+use super::ssi::{Conditional, Encoding, Shared, State};
 use super::ssi_parse::Command;
 use crate::config::Plane;
 use crate::log_error;
@@ -199,9 +199,9 @@ fn include_command(r: &mut Request, _state: &mut State, call: &Call) -> Result<O
     };
     let set: Option<Box<[u8]>> = set.map(|name| name.to_ascii_lowercase().into());
     if let Some(name) = &set
-        && r.ssi.get_or_insert_default().variable(name).is_none()
+        && r.ctx.ssi_shared.get_or_insert_default().borrow().variable(name).is_none()
     {
-        r.ssi.get_or_insert_default().set(name, Vec::new());
+        r.ctx.ssi_shared.get_or_insert_default().borrow_mut().set(name, Vec::new());
     }
     if !include::is_allowed(r, uri) {
         return Err(Failed);
@@ -222,9 +222,10 @@ fn target_of(r: &mut Request, target: &[u8]) -> Result<(Text, Text), Failed> {
 }
 
 fn block_named(r: &Request, name: &[u8]) -> Result<Rc<Vec<u8>>, Failed> {
-    let known = r.ssi.as_ref().and_then(|s| s.blocks.iter().find(|(n, _)| **n == *name));
+    let of = |s: &Shared| s.blocks.iter().find(|(n, _)| **n == *name).map(|(_, text)| text.clone());
+    let known = r.ctx.ssi_shared.as_ref().and_then(|s| of(&s.borrow()));
     match known {
-        Some((_, text)) => Ok(text.clone()),
+        Some(text) => Ok(text),
         None => {
             log_error!(r, Error, "\"stub\"=\"{}\" for \"include\" not found", show(name));
             Err(Failed)
@@ -269,7 +270,8 @@ fn config(r: &mut Request, state: &mut State, call: &Call) -> Result<Outcome, Fa
 fn set(r: &mut Request, _state: &mut State, call: &Call) -> Result<Outcome, Failed> {
     let value = evaluate(r, call.needed("value"), false)?;
     let name = call.needed("var").to_ascii_lowercase();
-    let shared = r.ssi.get_or_insert_default();
+    let shared = r.ctx.ssi_shared.get_or_insert_default().clone();
+    let mut shared = shared.borrow_mut();
     shared.set(&name, value);
     if shared.size() > MAX_VALUE {
         shared.set(&name, Vec::new());
@@ -349,7 +351,7 @@ fn matches(r: &mut Request, pattern: &[u8], subject: &[u8]) -> Result<bool, Fail
         }
     };
     let group = |n| groups.get(n).map_or(Vec::new(), |m: pcre2::bytes::Match<'_>| m.as_bytes().to_vec());
-    let shared = r.ssi.get_or_insert_default();
+    let mut shared = r.ctx.ssi_shared.get_or_insert_default().borrow_mut();
     shared.captures = (0..groups.len()).map(group).collect();
     for (n, name) in regex.capture_names().iter().enumerate() {
         if let Some(name) = name {
@@ -373,7 +375,7 @@ fn endif(_r: &mut Request, state: &mut State, _call: &Call) -> Result<Outcome, F
 }
 
 fn block(r: &mut Request, state: &mut State, call: &Call) -> Result<Outcome, Failed> {
-    r.ssi.get_or_insert_default().blocks.push((call.needed("name").into(), Rc::default()));
+    r.ctx.ssi_shared.get_or_insert_default().borrow_mut().blocks.push((call.needed("name").into(), Rc::default()));
     state.output = false;
     state.block = true;
     Ok(Outcome::Done)
@@ -387,8 +389,8 @@ fn endblock(_r: &mut Request, state: &mut State, _call: &Call) -> Result<Outcome
 
 /// A variable's value: one of the page, one of the configuration, or one that the server knows.
 fn variable(r: &mut Request, name: &[u8]) -> Option<Vec<u8>> {
-    if let Some(value) = r.ssi.as_ref().and_then(|s| s.variable(name)) {
-        return Some(value.to_vec());
+    if let Some(value) = r.ctx.ssi_shared.as_ref().and_then(|s| s.borrow().variable(name).map(<[u8]>::to_vec)) {
+        return Some(value);
     }
     let name = std::str::from_utf8(name).ok()?;
     let value = if r.shot.variables.iter().any(|v| &*v.name == name) {

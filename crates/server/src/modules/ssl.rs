@@ -1,4 +1,4 @@
-//! `ssl_*`: TLS towards clients (nginx's `ngx_http_ssl_module`). What a server needs of it is made in `tls::server`; the
+//! `ssl_*`: TLS towards clients, in `http` and in `stream` (nginx's `ngx_http_ssl_module`, `ngx_stream_ssl_module`). What a server needs of it is made in `tls::server`; the
 //! handshake is `connection::handshake`'s; the variables are in `ssl_variables`.
 
 use super::ssl_caches;
@@ -6,8 +6,9 @@ use crate::acme::store::Slot;
 use crate::config::complex::Complex;
 use crate::config::set;
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Scope, http};
+use crate::config::{Build, Directive, Scope, both, http, stream};
 use crate::fetch::Fetch;
+use crate::log::error::Level;
 use crate::log_error;
 use crate::request::route::Port;
 use crate::request::{Request, Text};
@@ -17,8 +18,10 @@ use crate::snapshot::{Server, ServerId};
 use crate::status::ssl as status;
 use crate::tls::certificate::{self, Source};
 use crate::tls::dynamic::{CacheLimits, Dynamic, Pair};
+use crate::tls::hooks::{Asked, Refused, Verdict};
 use crate::tls::password;
 use crate::tls::server::{self, Context};
+use crate::tls::verify::Failure;
 use aws_lc_rs::digest::{SHA256, digest};
 use conf::{Node, Problem, value};
 use runtime::clock;
@@ -28,44 +31,44 @@ use std::time::Duration;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("ssl_certificate", |s, n| add(&mut server(s).certificate, n)),
-    http("ssl_certificate_key", |s, n| add(&mut server(s).certificate_key, n)),
-    http("ssl_certificate_cache", |s, n| {
+    both("ssl_certificate", |s, n| add(&mut server(s).certificate, n)),
+    both("ssl_certificate_key", |s, n| add(&mut server(s).certificate_key, n)),
+    both("ssl_certificate_cache", |s, n| {
         let limits = ssl_caches::cache_limits(n)?;
         set::value(&mut server(s).certificate_cache, n, limits)
     }),
-    http("ssl_certificate_compression", |s, n| set::flag(&mut server(s).certificate_compression, n)),
-    http("ssl_password_file", |s, n| {
+    both("ssl_certificate_compression", |s, n| set::flag(&mut server(s).certificate_compression, n)),
+    both("ssl_password_file", |s, n| {
         if server(s).passwords.is_set() {
             return Err(set::duplicate(n));
         }
         let passwords = read_passwords(s.build, n)?;
         set::value(&mut server(s).passwords, n, passwords)
     }),
-    http("ssl_protocols", |s, n| {
+    both("ssl_protocols", |s, n| {
         let warnings = Protocols::add(&mut server(s).protocols, n)?;
         s.build.problems.extend(warnings);
         Ok(())
     }),
-    http("ssl_ciphers", |s, n| text(&mut server(s).ciphers, n)),
-    http("ssl_prefer_server_ciphers", |s, n| set::flag(&mut server(s).prefer_server_ciphers, n)),
-    http("ssl_ecdh_curve", |s, n| text(&mut server(s).ecdh_curve, n)),
-    http("ssl_dhparam", |s, n| {
+    both("ssl_ciphers", |s, n| text(&mut server(s).ciphers, n)),
+    both("ssl_prefer_server_ciphers", |s, n| set::flag(&mut server(s).prefer_server_ciphers, n)),
+    both("ssl_ecdh_curve", |s, n| text(&mut server(s).ecdh_curve, n)),
+    both("ssl_dhparam", |s, n| {
         let text = "\"ssl_dhparam\" has no effect: ciphers with finite-field Diffie-Hellman are not supported";
         s.build.problems.push(n.warning(text.to_owned()));
         Ok(())
     }),
-    http("ssl_conf_command", |s, n| {
+    both("ssl_conf_command", |s, n| {
         let command = (n.args[0].text.clone(), n.args[1].text.clone());
         Arc::make_mut(server(s).conf_commands.entry()).push(command);
         Ok(())
     }),
     http("ssl_buffer_size", |s, n| set::size(&mut server(s).buffer_size, n)),
-    http("ssl_session_cache", ssl_caches::session_cache),
-    http("ssl_session_tickets", |s, n| set::flag(&mut server(s).session_tickets, n)),
-    http("ssl_session_ticket_key", |s, n| add(&mut server(s).session_ticket_keys, n)),
-    http("ssl_session_timeout", |s, n| set::seconds(&mut server(s).session_timeout, n)),
-    http("ssl_verify_client", |s, n| {
+    both("ssl_session_cache", ssl_caches::session_cache),
+    both("ssl_session_tickets", |s, n| set::flag(&mut server(s).session_tickets, n)),
+    both("ssl_session_ticket_key", |s, n| add(&mut server(s).session_ticket_keys, n)),
+    both("ssl_session_timeout", |s, n| set::seconds(&mut server(s).session_timeout, n)),
+    both("ssl_verify_client", |s, n| {
         let words = [
             ("off", VerifyClient::Off),
             ("on", VerifyClient::On),
@@ -74,22 +77,24 @@ pub const DIRECTIVES: &[Directive] = &[
         ];
         set::one_of(&mut server(s).verify_client, n, &words)
     }),
-    http("ssl_verify_depth", |s, n| set::number(&mut server(s).verify_depth, n)),
-    http("ssl_client_certificate", |s, n| text(&mut server(s).client_certificate, n)),
-    http("ssl_trusted_certificate", |s, n| text(&mut server(s).trusted_certificate, n)),
-    http("ssl_crl", |s, n| text(&mut server(s).crl, n)),
-    http("ssl_stapling", |s, n| set::flag(&mut server(s).stapling, n)),
-    http("ssl_stapling_file", |s, n| text(&mut server(s).stapling_file, n)),
-    http("ssl_stapling_responder", |s, n| text(&mut server(s).stapling_responder, n)),
-    http("ssl_stapling_verify", |s, n| set::flag(&mut server(s).stapling_verify, n)),
-    http("ssl_ocsp", |s, n| {
+    both("ssl_verify_depth", |s, n| set::number(&mut server(s).verify_depth, n)),
+    both("ssl_client_certificate", |s, n| text(&mut server(s).client_certificate, n)),
+    both("ssl_trusted_certificate", |s, n| text(&mut server(s).trusted_certificate, n)),
+    both("ssl_crl", |s, n| text(&mut server(s).crl, n)),
+    both("ssl_stapling", |s, n| set::flag(&mut server(s).stapling, n)),
+    both("ssl_stapling_file", |s, n| text(&mut server(s).stapling_file, n)),
+    both("ssl_stapling_responder", |s, n| text(&mut server(s).stapling_responder, n)),
+    both("ssl_stapling_verify", |s, n| set::flag(&mut server(s).stapling_verify, n)),
+    both("ssl_ocsp", |s, n| {
         let words = [("off", Ocsp::Off), ("on", Ocsp::On), ("leaf", Ocsp::Leaf)];
         set::one_of(&mut server(s).ocsp, n, &words)
     }),
-    http("ssl_ocsp_cache", ssl_caches::ocsp_cache),
-    http("ssl_ocsp_responder", |s, n| text(&mut server(s).ocsp_responder, n)),
+    both("ssl_ocsp_cache", ssl_caches::ocsp_cache),
+    both("ssl_ocsp_responder", |s, n| text(&mut server(s).ocsp_responder, n)),
     http("ssl_early_data", |s, n| set::flag(&mut server(s).early_data, n)),
-    http("ssl_reject_handshake", |s, n| set::flag(&mut server(s).reject_handshake, n)),
+    stream("ssl_handshake_timeout", |s, n| set::time(&mut server(s).handshake_timeout, n)),
+    stream("ssl_alpn", alpn),
+    both("ssl_reject_handshake", |s, n| set::flag(&mut server(s).reject_handshake, n)),
 ];
 
 settings! {
@@ -153,11 +158,24 @@ settings! {
         early_data: bool = false,
         /// `ssl_reject_handshake`
         reject_handshake: bool = false,
-        /// `http2`: offered by ALPN.
-        http2: bool = false,
+        /// What is offered by ALPN; in `stream` it is what `ssl_alpn` says.
+        alpn: Alpn = Alpn::These(Arc::default()),
+        /// `ssl_handshake_timeout`, in `stream`.
+        handshake_timeout: Duration = Duration::from_secs(60),
         /// What is offered on QUIC connections, where the server is reached by them.
         quic: Option<QuicProtocols> = None,
     }
+}
+
+/// What is offered by ALPN on connections that are none of QUIC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Alpn {
+    /// HTTP/1.
+    Http1,
+    /// HTTP/2, then HTTP/1.
+    Http2,
+    /// `ssl_alpn`, in order of preference; if there are none, whatever the client wants is passed over.
+    These(Arc<Vec<Vec<u8>>>),
 }
 
 /// `http3`, `http3_hq`: offered by ALPN.
@@ -278,6 +296,22 @@ fn add(list: &mut Setting<Arc<Vec<Vec<u8>>>>, node: &Node) -> Result<(), Problem
     Ok(())
 }
 
+/// The longest name of a protocol (RFC 7301 section 3.1).
+const MAX_PROTOCOL: usize = 255;
+
+/// `ssl_alpn`, `proxy_ssl_alpn`: names of protocols.
+pub fn protocols(node: &Node) -> Result<Arc<Vec<Vec<u8>>>, Problem> {
+    match node.args.iter().find(|w| w.text.len() > MAX_PROTOCOL) {
+        Some(_) => Err(node.problem("protocol too long".to_owned())),
+        None => Ok(Arc::new(node.args.iter().map(|w| w.text.clone()).collect())),
+    }
+}
+
+fn alpn(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let protocols = protocols(node)?;
+    set::value(&mut server(scope).alpn, node, Alpn::These(protocols))
+}
+
 fn text(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
     set::value(setting, node, node.args[0].text.as_slice().into())
 }
@@ -354,7 +388,8 @@ fn make(build: &mut Build<'_>, conf: &ServerSettings, around: &Around) -> Option
     };
     let prefix = build.conf_prefix.clone();
     let read = build.tls_reader();
-    let (context, complaints) = server::build(conf, Source { read: &read, prefix: &prefix }, dynamic, around.fetch());
+    let (context, complaints) =
+        server::build(conf, build.plane, Source { read: &read, prefix: &prefix }, dynamic, around.fetch());
     build.problems.extend(complaints.errors.into_iter().map(Problem::bare));
     complaints.warnings.into_iter().for_each(|w| warn_once(build, w));
     let now_s = clock::wall_seconds();
@@ -415,6 +450,18 @@ fn dynamic(
     Ok(Some(Dynamic::new(pairs, passwords, build.conf_prefix.clone(), *conf.certificate_cache)))
 }
 
+/// Certificates whose names have variables: a hook of handshakes.
+pub fn certificate_hook(asked: &mut Asked<'_>) -> Verdict {
+    let (Some(context), Some(base), false) = (asked.context.clone(), asked.config.clone(), asked.is_all) else {
+        return Ok(());
+    };
+    if let Some(dynamic) = &context.dynamic {
+        let config = asked.with_request(|r| dynamic.config(r, &base));
+        asked.config = Some(config.map_err(|text| Refused::internal(Level::Error, text))?);
+    }
+    Ok(())
+}
+
 /// Whether the request came encrypted.
 pub fn is_encrypted(r: &Request) -> bool {
     r.client.tls.get().is_some()
@@ -437,16 +484,41 @@ pub fn check(r: &mut Request, host: Text) -> Result<(), u16> {
         log_error!(r, Info, "{text}");
         return Err(421);
     }
-    match facts.verified() {
-        Some(Err(failure)) if verify != VerifyClient::OptionalNoCa || !failure.is_unknown_issuer() => {
-            status::not_verified(r.server(), failure);
+    match verify_client(r) {
+        Ok(()) => Ok(()),
+        Err(Trouble::NotVerified(failure)) => {
             log_error!(r, Info, "client SSL certificate verify error: ({failure})");
             Err(495)
         }
-        None if verify == VerifyClient::On => {
-            status::note(r.server(), status::Event::NoCert);
+        Err(Trouble::NoCertificate) => {
             log_error!(r, Info, "client sent no required SSL certificate");
             Err(496)
+        }
+    }
+}
+
+/// What is wrong with a client's certificate.
+pub enum Trouble {
+    /// It is no good.
+    NotVerified(Failure),
+    /// There must be one, and is none.
+    NoCertificate,
+}
+
+/// `ssl_verify_client`: judges the client's certificate by the server's settings, and counts it if that is not in order.
+pub fn verify_client(r: &Request) -> Result<(), Trouble> {
+    let verify = *r.server().conf.ssl.verify_client;
+    if verify == VerifyClient::Off {
+        return Ok(());
+    }
+    match r.client.tls.get().and_then(|facts| facts.verified()) {
+        Some(Err(failure)) if verify != VerifyClient::OptionalNoCa || !failure.is_unknown_issuer() => {
+            status::not_verified(r.server(), failure);
+            Err(Trouble::NotVerified(failure))
+        }
+        None if verify == VerifyClient::On => {
+            status::note(r.server(), status::Event::NoCert);
+            Err(Trouble::NoCertificate)
         }
         _ => Ok(()),
     }

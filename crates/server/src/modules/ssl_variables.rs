@@ -108,7 +108,7 @@ fn with(r: &mut Request, get: impl FnOnce(&Facts) -> Option<String>) -> Option<T
 fn early_data(r: &mut Request) -> Option<Text> {
     let early = r.client.tls.get()?.early.get();
     let still = match &r.session {
-        Session::Http1(http) => http.socket.tls().is_some_and(|t| t.state().is_handshaking()),
+        Session::Http1(http) => http.incoming.socket.tls().is_some_and(|t| t.state().is_handshaking()),
         other => other.stream().is_none_or(|stream| stream.is_handshaking()),
     };
     (early && still).then_some(Text::from("1"))

@@ -21,6 +21,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let mut inner = Build::new(Plane::Stream, build.files, &build.prefix, &build.conf_prefix);
     // Names of zones are the whole configuration's.
     std::mem::swap(&mut inner.main.zones, &mut build.main.zones);
+    inner.tls_files = build.tls_files.clone();
     let mut level = inner.level(Contexts::STREAM);
     if let Body::Block(nodes) = &node.body {
         inner.block(nodes, &mut level);
@@ -37,6 +38,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let before = scope.build.problems.len();
     let mut level: Level = scope.child(node, Contexts::STREAM_SERVER);
+    level.place = Some(node.name.span);
     if level.listens.is_empty() && !scope.build.problems[before..].iter().any(|p| p.level.is_fatal()) {
         scope.build.late.push(node.problem("no \"listen\" is defined for server".to_owned()));
         return Ok(());

@@ -3,14 +3,17 @@
 
 use super::stream_core::Handler;
 use super::upstream_block::group_for;
+use super::{proxy, ssl};
 use crate::config::complex::Complex;
 use crate::config::set::{self, duplicate};
 use crate::config::{Build, Directive, Level, Scope, stream};
 use crate::settings;
+use crate::tls::client::Context;
 use crate::upstream::directives::bind_value;
 use crate::upstream::group::GroupId;
-use crate::upstream::settings::UpstreamSettings;
+use crate::upstream::settings::{SslSettings, UpstreamSettings};
 use conf::{Node, Problem};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// What the module understands.
@@ -39,6 +42,12 @@ pub const DIRECTIVES: &[Directive] = &[
     stream("proxy_protocol", |s, n| {
         let words = [("off", ProxyHeader::Off), ("on", ProxyHeader::V1), ("v2", ProxyHeader::V2)];
         set::one_of(&mut own(s).proxy_protocol, n, &words)
+    }),
+    stream("proxy_session_drop", |s, n| set::flag(&mut own(s).session_drop, n)),
+    stream("proxy_ssl", |s, n| set::flag(&mut own(s).ssl, n)),
+    stream("proxy_ssl_alpn", |s, n| {
+        let protocols = ssl::protocols(n)?;
+        set::value(&mut own(s).ssl_alpn, n, protocols)
     }),
     stream("proxy_half_close", |s, n| set::flag(&mut own(s).half_close, n)),
     stream("proxy_socket_keepalive", |s, n| set::flag(&mut s.level.conf.stream_proxy.upstream.socket_keepalive, n)),
@@ -69,10 +78,16 @@ settings! {
         proxy_protocol: ProxyHeader = ProxyHeader::Off,
         /// Each direction ends on its own.
         half_close: bool = false,
+        /// A session ends when its peer is taken out of the group, or is down or unhealthy.
+        session_drop: bool = false,
+        /// TLS is spoken to peers.
+        ssl: bool = false,
+        /// What they are asked for by ALPN, in order of preference.
+        ssl_alpn: Arc<Vec<Vec<u8>>> = Arc::default(),
     }
 }
 
-crate::inherited!(Conf, |_| true);
+crate::inherited!(Conf, |conf| conf.context.is_none());
 
 /// The module's values on one level.
 #[derive(Clone, Debug, Default)]
@@ -81,6 +96,10 @@ pub struct Conf {
     pub own: Own,
     /// Those that it has in common with modules of `http`.
     pub upstream: UpstreamSettings,
+    /// `proxy_ssl_*`, but for `proxy_ssl_alpn`.
+    pub ssl: SslSettings,
+    /// What `proxy_ssl` needs.
+    pub context: Option<Arc<Context>>,
 }
 
 impl Conf {
@@ -88,6 +107,7 @@ impl Conf {
     pub fn merge(&mut self, parent: &Conf) {
         self.own.merge(&parent.own);
         self.upstream.merge(&parent.upstream);
+        self.ssl.merge(&parent.ssl);
     }
 }
 
@@ -146,8 +166,14 @@ fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     set::value(&mut scope.level.conf.stream_proxy.upstream.bind, node, value)
 }
 
-/// Finds the group that `proxy_pass` names.
+/// Finds the group that `proxy_pass` names, and makes what `proxy_ssl` needs.
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+    if *level.conf.stream_proxy.own.ssl {
+        let conf = &level.conf.stream_proxy;
+        let protocols: Vec<&[u8]> = conf.own.ssl_alpn.iter().map(Vec::as_slice).collect();
+        let context = proxy::ssl::finish(build, &conf.ssl, "proxy", &protocols);
+        level.conf.stream_proxy.context = context;
+    }
     let pass = &mut level.conf.stream_proxy.own.pass;
     if let Some(Pass::Written(name, node)) = &**pass {
         match group_for(build, &String::from_utf8_lossy(name), 0) {

@@ -161,12 +161,16 @@ pub fn finish(build: &mut Build<'_>, group: &Arc<Group>, given: Given) -> Result
     }
     let ask = match kind {
         Kind::Tcp => Ask::Tcp(Talk::default()),
-        Kind::Ajp => Ask::Tcp(Talk { send: CPING[..].into(), expect: Some(Arc::new(Expect::Bytes(CPONG.into()))) }),
-        Kind::Mysql => Ask::Tcp(Talk { send: Arc::default(), expect: Some(Arc::new(Expect::Regex(greeting(&node)?))) }),
-        Kind::Udp => Ask::Udp(Talk { send: b"X"[..].into(), expect: None }),
+        Kind::Ajp => {
+            Ask::Tcp(Talk { send: CPING[..].into(), expect: Some(Arc::new(Expect::Bytes(CPONG.into()))), bye: b"" })
+        }
+        Kind::Mysql => {
+            Ask::Tcp(Talk { send: Arc::default(), expect: Some(Arc::new(Expect::Regex(greeting(&node)?))), bye: b"" })
+        }
+        Kind::Udp => Ask::Udp(Talk { send: b"X"[..].into(), expect: None, bye: b"" }),
         Kind::SslHello => {
             let send = client_hello().map_err(|text| node.problem(text))?.into();
-            Ask::Tcp(Talk { send, expect: Some(Arc::new(Expect::ServerHello)) })
+            Ask::Tcp(Talk { send, expect: Some(Arc::new(Expect::ServerHello)), bye: b"" })
         }
         Kind::Http => {
             let request = given.send.unwrap_or_else(|| b"GET / HTTP/1.0\r\n\r\n"[..].into());

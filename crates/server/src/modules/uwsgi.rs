@@ -116,7 +116,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
     let Some(pass) = &conf.pass else { return };
     pass.find(build, |place| scheme(place).1);
     if pass.fixed().is_none_or(|place| scheme(place).0) {
-        conf.tls = proxy::ssl::finish(build, &conf.upstream.ssl, OWNER, false);
+        conf.tls = proxy::ssl::finish(build, &conf.upstream.ssl, OWNER, &[]);
     }
     conf.ready = cgi::make_ready(build, &mut conf.upstream, &conf.own.params, OWNER);
 }

@@ -1,6 +1,6 @@
 //! Traces on their way out: spans of requests wait in bounded buffers, one for each thread, and leave in batches over OTLP
 //! (gRPC) from the service thread. What does not fit is dropped and counted; a collector that is slow or gone costs requests
-//! nothing. Before: `modules::otel`.
+//! nothing. From: `modules::otel`.
 
 pub mod identifier;
 pub mod message;

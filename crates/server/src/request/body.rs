@@ -1,11 +1,13 @@
 //! What a client sends after the head: read into memory or a file, streamed to a handler, or thrown away.
-//! Before: `phases`. Around: a content handler that wants it. Nobody reads a body that is not asked for.
+//! From: `phases`. Around: a content handler that wants it. Nobody reads a body that is not asked for.
 
 use super::Request;
 use super::phases::Verdict;
-use crate::connection::http1::{Filled, Http1};
+use crate::connection::http1::Http1;
+use crate::connection::incoming::{Filled, Incoming};
 use crate::connection::{Session, http2, http3};
 use crate::log_error;
+use crate::status::spent::Part;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -191,11 +193,15 @@ pub fn confirm_expectation(r: &mut Request) {
     if !r.get(expect).eq_ignore_ascii_case(b"100-continue") {
         return;
     }
+    // The client has not waited (RFC 9110 section 10.1.1).
+    if r.session.stream().is_some_and(|stream| stream.has_ended()) {
+        return;
+    }
     match &mut r.session {
         Session::Http1(http) => http.output.push_bytes(b"HTTP/1.1 100 Continue\r\n\r\n"),
         Session::Http2(stream) => http2::informational(stream, 100, &mut std::iter::empty()),
         Session::Http3(stream) => http3::informational(stream, 100, &mut std::iter::empty()),
-        Session::Sub(_) | Session::None => {}
+        Session::Sub(_) | Session::Held(_) | Session::None => {}
     }
 }
 
@@ -204,7 +210,10 @@ pub fn confirm_expectation(r: &mut Request) {
 pub async fn read_some(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
     let timeout = *r.conf().core.client_body_timeout;
     arm(r, timeout);
-    poll_fn(|cx| poll_some(r, cx, out)).await
+    let before = r.spent.enter(Part::Body);
+    let read = poll_fn(|cx| poll_some(r, cx, out)).await;
+    r.spent.enter(before);
+    read
 }
 
 /// Takes the body bytes that came with the head, without waiting. `Ok(true)`: the body is complete.
@@ -226,7 +235,7 @@ pub fn take_preread(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyErro
 /// Starts the clock for [`poll_some`].
 pub fn arm(r: &mut Request, timeout: Duration) {
     match &mut r.session {
-        Session::Http1(http) => http.timer.set(timeout),
+        Session::Http1(http) => http.incoming.timer.set(timeout),
         other => {
             if let Some(stream) = other.stream() {
                 stream.arm(timeout);
@@ -248,7 +257,7 @@ pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Po
         }
         Session::Http1(http) => {
             r.client.owes(http.output.written);
-            http.timer.poll_expired(cx).map(|()| Err(BodyError::Status(408)))
+            http.incoming.timer.poll_expired(cx).map(|()| Err(BodyError::Status(408)))
         }
         _ => stream_body::poll_clock(r, cx).map(Err),
     }
@@ -274,7 +283,7 @@ pub fn poll_patiently(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) 
         }
         // The client may be waiting for `100 Continue`.
         if !http.output.is_empty() {
-            let Http1 { socket, output, .. } = &mut **http;
+            let Http1 { incoming: Incoming { socket, .. }, output, .. } = &mut **http;
             if let Poll::Ready(Err(e)) = output.poll_write(socket, cx, u64::MAX) {
                 r.broken(&e);
                 return Poll::Ready(Err(BodyError::Gone));
@@ -419,7 +428,7 @@ pub async fn discard(r: &mut Request) -> bool {
             return false;
         }
         let Session::Http1(http) = &mut r.session else { return false };
-        http.timer.set(timeout);
+        http.incoming.timer.set(timeout);
         if !matches!(http.fill(&r.client).await, Filled::Read(Ok(n)) if n > 0) {
             return false;
         }

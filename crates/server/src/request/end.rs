@@ -24,6 +24,24 @@ pub fn end(r: &mut Request) {
     }
 }
 
+impl Drop for Request {
+    fn drop(&mut self) {
+        if self.underway.counts() && crate::worker::cutting() && self.has_its_bytes() {
+            cut_off(self);
+        }
+    }
+}
+
+/// `worker_shutdown_timeout` has passed. A request without a head is logged with 000, or with 499 where it was a stream's, as nginx does.
+fn cut_off(r: &mut Request) {
+    if let Some(facts) = &mut r.ctx.stream {
+        facts.status = 200;
+    } else if !r.header_sent && r.headers_out.status == 0 && r.session.stream().is_some() {
+        r.headers_out.status = 499;
+    }
+    end(r);
+}
+
 /// Ends a client's request and makes the one that follows it (`post_action`).
 pub async fn conclude(r: &mut Request) {
     end(r);

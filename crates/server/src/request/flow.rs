@@ -1,11 +1,13 @@
 //! What is queued of an answer on its way to the client: as fast as the client takes it, within `limit_rate` and
-//! `send_timeout`. Before: `respond`.
+//! `send_timeout`. From: `respond`.
 
 use super::phases::Verdict;
 use super::{Request, filter};
+use crate::connection::incoming::Incoming;
 use crate::connection::stream::Stream;
 use crate::connection::{Session, http1};
 use crate::modules;
+use crate::status::spent::Part;
 use runtime::clock;
 use std::future::poll_fn;
 use std::io;
@@ -26,7 +28,8 @@ pub async fn flush(r: &mut Request) -> Result<(), Verdict> {
 /// The same without the answer's includes.
 pub async fn flush_now(r: &mut Request) -> Result<(), Verdict> {
     if let Session::Sub(_) = r.session {
-        return super::subrequest::flush(r).await;
+        poll_fn(|_| super::subrequest::poll_room(r)).await;
+        return Ok(());
     }
     let result = flush_rest(r).await;
     result.map_err(|_| {
@@ -64,6 +67,23 @@ pub fn rate(r: &mut Request) -> (u64, u64) {
     (rate, after)
 }
 
+/// `limit_rate` lets out a part of what a second may carry at a time, each so many milliseconds: who plays what comes, or shows how
+/// far it is, sees no second of silence. (nginx waits as long after as much as it has in a buffer, or a second after all of it.)
+const RATE_STEP_MS: u64 = 250;
+
+/// What may have been written in all, `elapsed_ms` after the answer began, and how long it is until that is more, ms.
+fn due(rate: u64, after: u64, elapsed_ms: u64) -> (u64, u64) {
+    let steps = u128::from(elapsed_ms / RATE_STEP_MS + 1);
+    let bytes = (u128::from(rate) * steps * u128::from(RATE_STEP_MS)).div_ceil(1000);
+    let bytes = u64::try_from(bytes).unwrap_or(u64::MAX).saturating_add(after);
+    (bytes, RATE_STEP_MS - elapsed_ms % RATE_STEP_MS)
+}
+
+/// How long the next byte has to wait, ms, when `over` bytes more than allowed are written.
+fn wait_ms(rate: u64, over: u64, next_step_ms: u64) -> u64 {
+    next_step_ms + (over / rate).saturating_mul(1000)
+}
+
 /// The queue on its way out while something else goes on: rate and timeout included. While it waits for the client, the connection may
 /// have to make room for another (`connection::reuse`).
 pub struct Flow {
@@ -92,6 +112,7 @@ impl Flow {
     pub fn poll(&mut self, r: &mut Request, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
         let http = match &mut r.session {
             Session::Http1(http) => http,
+            Session::Sub(_) => return super::subrequest::poll_room(r).map(Ok),
             other => return other.stream().map_or(Poll::Ready(Ok(())), |stream| self.poll_stream(stream, cx)),
         };
         loop {
@@ -107,18 +128,16 @@ impl Flow {
             let mut limit = u64::MAX;
             if self.rate > 0 {
                 let sent = http.output.written.saturating_sub(http.answer_start);
-                let seconds = (clock::monotonic_ms() - http.rate_start_ms) / 1000 + 1;
-                let due = self.rate * seconds + self.after;
+                let (due, next) = due(self.rate, self.after, clock::monotonic_ms() - http.rate_start_ms);
                 if sent >= due {
                     // It is us who wait.
                     r.client.works();
-                    self.pause((sent - due) * 1000 / self.rate + 1);
+                    self.pause(wait_ms(self.rate, sent - due, next));
                     continue;
                 }
                 limit = due - sent;
             }
-            let http1::Http1 { socket, output, timer, answer_start, .. } = &mut **http;
-            let before = output.written;
+            let http1::Http1 { incoming: Incoming { socket, timer, .. }, output, answer_start, .. } = &mut **http;
             match output.poll_write(socket, cx, limit) {
                 Poll::Ready(Ok(_)) => self.armed = false,
                 Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
@@ -134,10 +153,6 @@ impl Flow {
                     std::task::ready!(timer.poll_expired(cx));
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
-            }
-            let took = output.written - before;
-            if self.rate > 0 && !output.is_empty() {
-                self.pause((took * 1000 / self.rate).min(1000) + 1);
             }
         }
     }
@@ -159,10 +174,9 @@ impl Flow {
             let written = stream.written();
             let mut limit = u64::MAX;
             if self.rate > 0 {
-                let seconds = (clock::monotonic_ms() - stream.rate_start_ms()) / 1000 + 1;
-                let due = self.rate * seconds + self.after;
+                let (due, next) = due(self.rate, self.after, clock::monotonic_ms() - stream.rate_start_ms());
                 if written >= due {
-                    self.pause((written - due) * 1000 / self.rate + 1);
+                    self.pause(wait_ms(self.rate, written - due, next));
                     continue;
                 }
                 limit = due - written;
@@ -191,7 +205,8 @@ impl Flow {
 /// closed while it was waited for (nginx's `ngx_http_test_reading`); `QuotaExceeded`, another connection has its seat.
 pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
     let mut flow = Flow::new(r);
-    poll_fn(|cx| match flow.poll(r, cx) {
+    let before = r.spent.enter(Part::Client);
+    let flushed = poll_fn(|cx| match flow.poll(r, cx) {
         Poll::Pending if is_client_gone(r, cx) => {
             crate::log_error!(r, Info, "client prematurely closed connection{}", crate::upstream::client_error(r));
             Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
@@ -202,12 +217,30 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
         }
         other => other,
     })
-    .await
+    .await;
+    r.spent.enter(before);
+    flushed
 }
 
-fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
+/// Whether the client has closed, as far as is known; the task is woken when it does.
+pub fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
     match &mut r.session {
-        Session::Http1(http) => http.socket.poll_closed(cx).is_ready(),
+        Session::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
         other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{due, wait_ms};
+
+    #[test]
+    fn a_rate_comes_in_quarters_of_a_second() {
+        assert_eq!(due(100_000, 0, 0), (25_000, 250));
+        assert_eq!(due(100_000, 7, 249), (25_007, 1));
+        assert_eq!(due(100_000, 0, 250), (50_000, 250));
+        assert_eq!(due(1, 0, 999), (1, 1));
+        assert_eq!(due(u64::MAX, u64::MAX, u64::MAX / 2).0, u64::MAX);
+        assert_eq!(wait_ms(1000, 2500, 100), 2100);
     }
 }

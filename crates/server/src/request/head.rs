@@ -1,4 +1,4 @@
-//! From a parsed head to a request: target, host, server, framing. Before: `connection::http1`. After: `phases`.
+//! From a parsed head to a request: target, host, server, framing. From: `connection::http1`. To: `phases`.
 //! What is wrong with a head is a status; nothing has been done for the request then.
 
 use super::arena::{Span, Text};
@@ -96,6 +96,7 @@ fn connection_headers(r: &Request) -> Result<(), u16> {
     let named = [
         (K::Connection, "Connection"),
         (K::KeepAlive, "Keep-Alive"),
+        (K::ProxyConnection, "Proxy-Connection"),
         (K::TransferEncoding, "Transfer-Encoding"),
         (K::Upgrade, "Upgrade"),
     ];

@@ -1,24 +1,41 @@
 //! Answers that other answers are put into: what a subrequest says goes to the client in its place (nginx's
-//! `ngx_http_postpone_filter`). Body filters do not wait, so from the first include on an answer is queued here; `drive`
-//! runs the includes one after the other and sends what stands between them. Filters before [`Postpone`] see the
-//! request's own body, filters after it see the whole.
+//! `ngx_http_postpone_filter`). Body filters do not wait, so from the first include on an answer is queued here. `drive` begins all
+//! includes at once, each a task of its own on copies of its parent's bytes and variables. What one says before its turn is held,
+//! as much as is worth the memory, and sent in its turn. Filters before [`Postpone`] see the request's own body, filters after it
+//! see the whole.
+//!
+//! ```text
+//! drive ──begin──> task of the child ──hold──> Aside ──next──> drive ──> the client
+//! ```
 
 use super::filter::{BodyFilter, Chunk, PIECE, Rest};
 use super::phases::{self, From, Verdict};
 use super::subrequest::{self, Mode, Options, SubSession};
-use super::{MAX_SUBREQUESTS, Request, Text, end, flow};
+use super::{MAX_SUBREQUESTS, Request, Text, Values, end, flow};
 use crate::connection::Session;
 use crate::log_error;
 use crate::request::respond::Filtered;
+use runtime::TaskId;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::task::Poll;
 
 /// So much may wait for the client before the next piece of the queue is looked at.
 const FLUSH: u64 = 64 * 1024;
 /// Subrequests of one request in all, so that a page cannot ask for endless work (nginx has 65535 less a reserve).
 const MAX_INCLUDES: u16 = 64_000;
+
+/// Includes of one answer that are under way at once.
+const MAX_TOGETHER: usize = 64;
+
+/// What a child keeps until its parent takes it: then it waits, and its upstream with it.
+const HOLD: u64 = 64 * 1024;
+/// Children below this run for the first time in their own turn: each that runs at once stands on the stack of its parent.
+const AT_ONCE: u8 = 6;
 
 /// A subrequest whose answer has a place in another one.
 pub struct Include {
@@ -46,11 +63,12 @@ enum Piece {
     Bytes(Vec<u8>),
     File { file: Rc<OwnedFd>, offset: u64, len: u64 },
     Include(Include),
+    Child(Child),
     End,
 }
 
 impl Deferred {
-    fn add(&mut self, chunk: Chunk<'_>, last: bool) {
+    pub(super) fn add(&mut self, chunk: Chunk<'_>, last: bool) {
         match chunk {
             _ if chunk.is_empty() => {}
             Chunk::Bytes(bytes) => match self.0.back_mut() {
@@ -111,9 +129,11 @@ pub fn is_allowed(r: &Request, uri: Text) -> bool {
     false
 }
 
-/// Runs the includes of an answer and sends what stands between them, until nothing is left that can be sent now.
+/// Lets the includes of an answer run and sends what they say and what stands between them, until nothing is left that can be sent now.
 pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
-    while let Some(deferred) = &mut r.deferred {
+    while r.deferred.is_some() {
+        begin_waiting(r);
+        let Some(deferred) = &mut r.deferred else { return Ok(()) };
         let done = match deferred.0.pop_front() {
             // The one nearest to the client: what those before it still have would only come on top.
             None => match r.body_filters.iter().rposition(|f| f.is_waiting() || f.is_stuffed()) {
@@ -135,7 +155,13 @@ pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
             }
             Some(Piece::End) => behind(r, Chunk::Bytes(b""), true),
             Some(Piece::Include(include)) => {
-                run(r, include).await?;
+                // There were too many before it.
+                let child = begin(r, include);
+                Box::pin(go_on(r, child)).await?;
+                Ok(())
+            }
+            Some(Piece::Child(child)) => {
+                Box::pin(go_on(r, child)).await?;
                 Ok(())
             }
         };
@@ -148,7 +174,7 @@ pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
 }
 
 /// Whether filters see what is sent behind [`Postpone`].
-fn has_filters_behind(r: &Request) -> bool {
+pub(super) fn has_filters_behind(r: &Request) -> bool {
     !r.tail.is_empty() || r.body_filters.last().is_some_and(|f| !f.is_postpone())
 }
 
@@ -160,62 +186,39 @@ fn behind(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     }
 }
 
-/// Runs one include. While it runs it has the way to the client.
-async fn run(r: &mut Request, include: Include) -> Result<(), Verdict> {
-    r.subrequests += 1;
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::None);
-    let (rate, after) = flow::rate(r);
-    (child.limit_rate, child.limit_rate_after) = (Some(rate), Some(after));
-    child.swap_shared(r);
-    let options = Options { mode: Mode::Capture, with_body: true, get: true };
-    subrequest::prepare(&mut child, r, include.uri, include.args, &options);
-    child.stub = include.stub.map(|text| Box::new(Stub { text, content_type: r.headers_out.content_type }));
-    if include.set.is_some() {
-        child.session = Session::Sub(SubSession::new(Mode::Capture));
-    } else {
-        lend(r, &mut child);
-    }
-    Box::pin(phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite))).await;
-    if child.stub.is_some() && !child.output_begun && !child.aborted {
-        child.response_done = false;
-        let verdict = answer_stub(&mut child);
-        Box::pin(phases::conclude(&mut child, verdict)).await;
-    }
-    end(&mut child);
-    r.subrequests = child.subrequests;
-    child.swap_shared(r);
-    match include.set {
-        None => take_back(r, &mut child),
-        Some(name) => {
-            if let Session::Sub(sub) = std::mem::take(&mut child.session)
-                && child.headers_out.status < 300
-                && child.output_begun
-            {
-                r.ssi.get_or_insert_default().set(&name, sub.captured);
+/// Begins the includes that wait, as many as may be under way at once, in their order.
+fn begin_waiting(r: &mut Request) {
+    let Some(deferred) = &r.deferred else { return };
+    let under_way = deferred.0.iter().filter(|piece| matches!(piece, Piece::Child(_))).count();
+    let waits = |(at, piece): (usize, &Piece)| matches!(piece, Piece::Include(_)).then_some(at);
+    let waiting: Vec<usize> = deferred.0.iter().enumerate().filter_map(waits).collect();
+    for at in waiting.into_iter().take(MAX_TOGETHER.saturating_sub(under_way)) {
+        let Some(slot) = r.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at)) else { return };
+        if let Piece::Include(include) = std::mem::replace(slot, Piece::End) {
+            let child = begin(r, include);
+            if let Some(slot) = r.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at)) {
+                *slot = Piece::Child(child);
             }
         }
     }
-    if child.aborted { Err(Verdict::Broken) } else { Ok(()) }
 }
 
-fn lend(r: &mut Request, child: &mut Request) {
-    child.session = std::mem::take(&mut r.session);
-    child.tail = if r.is_main() {
-        let at = r.body_filters.iter().position(|f| f.is_postpone()).map_or(r.body_filters.len(), |at| at + 1);
-        r.body_filters.split_off(at)
-    } else {
-        std::mem::take(&mut r.tail)
-    };
-}
-
-fn take_back(r: &mut Request, child: &mut Request) {
-    r.session = std::mem::take(&mut child.session);
-    let tail = std::mem::take(&mut child.tail);
-    if r.is_main() {
-        r.body_filters.extend(tail);
-    } else {
-        r.tail = tail;
+/// Sends what the include whose turn it is has said; then it has its turn again, until it is over.
+async fn go_on(r: &mut Request, mut child: Child) -> Result<(), Verdict> {
+    match next(r, &child).await? {
+        Next::Pieces(pieces) => {
+            let queue = &mut r.deferred.get_or_insert_default().0;
+            queue.push_front(Piece::Child(child));
+            pieces.0.into_iter().rev().for_each(|piece| queue.push_front(piece));
+            Ok(())
+        }
+        Next::Done(done) => end_child(r, &mut child, done),
     }
+}
+
+/// What stands in for an answer.
+pub(super) fn stub(text: Rc<Vec<u8>>, content_type: Option<Text>) -> Box<Stub> {
+    Box::new(Stub { text, content_type })
 }
 
 /// Answers a subrequest that has failed with its stub, if it has one.
@@ -233,4 +236,155 @@ pub fn answer_stub(r: &mut Request) -> Verdict {
         Ok(()) => Verdict::Answered,
         Err(verdict) => verdict,
     }
+}
+
+/// What parent and child have in common.
+pub struct Aside {
+    held: RefCell<Deferred>,
+    /// Bytes of `held`.
+    waiting: Cell<u64>,
+    done: Cell<Option<Box<Request>>>,
+    /// Nobody waits for it any more.
+    given_up: Cell<bool>,
+    parent: Cell<TaskId>,
+    child: Cell<TaskId>,
+}
+
+/// A parent's hold on a child. Without it the child ends.
+pub struct Child {
+    aside: Rc<Aside>,
+    /// What becomes of its answer: a variable's value.
+    set: Option<Box<[u8]>>,
+    /// The parent's variables when it began, and the length of the parent's arena.
+    before: Values,
+    base: usize,
+    /// Subrequests that there were.
+    subrequests: u16,
+}
+
+/// What a child has to give.
+pub(super) enum Next {
+    /// Pieces of its answer.
+    Pieces(Deferred),
+    /// All was given: it is over.
+    Done(Box<Request>),
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        self.aside.given_up.set(true);
+        runtime::wake(self.aside.child.get());
+    }
+}
+
+impl Aside {
+    /// Takes a piece of the child's answer.
+    pub(super) fn hold(&self, chunk: Chunk<'_>) {
+        self.waiting.set(self.waiting.get() + chunk.len());
+        self.held.borrow_mut().add(chunk, false);
+        runtime::wake(self.parent.get());
+    }
+
+    /// Bytes that wait for the parent.
+    pub(super) fn waiting(&self) -> u64 {
+        self.waiting.get()
+    }
+
+    /// Ready when the child may say more. Asked by the child's task, which is woken then.
+    pub(super) fn poll_room(&self) -> Poll<()> {
+        if self.waiting.get() < HOLD { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+/// Begins an include, and lets it come as far as it does without waiting.
+pub(super) fn begin(r: &mut Request, include: Include) -> Child {
+    r.subrequests += 1;
+    let aside = Rc::new(Aside {
+        held: RefCell::default(),
+        waiting: Cell::new(0),
+        done: Cell::new(None),
+        given_up: Cell::new(false),
+        parent: Cell::new(TaskId::NOBODY),
+        child: Cell::new(TaskId::NOBODY),
+    });
+    // The page's own variables are one set for all.
+    r.ctx.ssi_shared.get_or_insert_default();
+    let mut session = SubSession::new(if include.set.is_some() { Mode::Capture } else { Mode::Hold });
+    session.aside = include.set.is_none().then(|| aside.clone());
+    let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(session));
+    child.copy_shared(r);
+    let options = Options { mode: Mode::Capture, with_body: true, get: true };
+    subrequest::prepare(&mut child, r, include.uri, include.args, &options);
+    (child.limit_rate, child.limit_rate_after) = (Some(0), Some(0));
+    child.in_memory = has_filters_behind(r);
+    child.stub = include.stub.map(|text| stub(text, r.headers_out.content_type));
+    let begun = Child {
+        aside: aside.clone(),
+        set: include.set,
+        before: r.known_values(),
+        base: r.arena.mark(),
+        subrequests: r.subrequests,
+    };
+    let at_once = r.depth < AT_ONCE;
+    let mut work = Box::pin(work(child, aside.clone()));
+    let task = poll_fn(move |cx| {
+        aside.child.set(runtime::current());
+        if aside.given_up.get() { Poll::Ready(()) } else { work.as_mut().poll(cx) }
+    });
+    if at_once {
+        runtime::spawn_now(task)
+    } else {
+        runtime::spawn(task)
+    };
+    begun
+}
+
+async fn work(mut r: Box<Request>, aside: Rc<Aside>) {
+    Box::pin(phases::conclude(&mut r, Verdict::Restart(From::ServerRewrite))).await;
+    if r.stub.is_some() && !r.output_begun && !r.aborted {
+        r.response_done = false;
+        let verdict = answer_stub(&mut r);
+        Box::pin(phases::conclude(&mut r, verdict)).await;
+    }
+    end(&mut r);
+    aside.done.set(Some(r));
+    runtime::wake(aside.parent.get());
+}
+
+/// Waits for what a child whose turn has come has to say. The client may leave meanwhile.
+pub(super) async fn next(r: &mut Request, child: &Child) -> Result<Next, Verdict> {
+    let aside = &child.aside;
+    poll_fn(|cx| {
+        aside.parent.set(runtime::current());
+        if aside.waiting.get() > 0 {
+            aside.waiting.set(0);
+            let pieces = aside.held.take();
+            runtime::wake(aside.child.get());
+            return Poll::Ready(Ok(Next::Pieces(pieces)));
+        }
+        if let Some(done) = aside.done.take() {
+            return Poll::Ready(Ok(Next::Done(done)));
+        }
+        if flow::is_client_gone(r, cx) {
+            crate::log_error!(r, Info, "client prematurely closed connection");
+            r.aborted = true;
+            return Poll::Ready(Err(Verdict::Broken));
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Takes over what a child that is done has changed.
+pub(super) fn end_child(r: &mut Request, child: &mut Child, mut done: Box<Request>) -> Result<(), Verdict> {
+    r.subrequests = r.subrequests.saturating_add(done.subrequests - child.subrequests);
+    r.take_values(&done, &child.before, child.base);
+    if let Some(name) = child.set.take()
+        && let Session::Sub(sub) = std::mem::take(&mut done.session)
+        && done.headers_out.status < 300
+        && done.output_begun
+    {
+        r.ctx.ssi_shared.get_or_insert_default().borrow_mut().set(&name, sub.captured);
+    }
+    if done.aborted { Err(Verdict::Broken) } else { Ok(()) }
 }

@@ -11,6 +11,7 @@ pub mod finish;
 pub mod flow;
 pub mod head;
 pub mod headers;
+pub mod held;
 pub mod include;
 pub mod pending;
 pub mod phases;
@@ -23,6 +24,7 @@ use crate::connection::{Client, Session, doing};
 use crate::log::error::{ErrorLog, Level};
 use crate::modules::{LocationConf, RequestContexts};
 use crate::snapshot::{Location, LocationId, Server, ServerId, Shot, VariableId};
+use crate::status::spent::Spent;
 use crate::upstream::Attempts;
 pub use arena::Text;
 use arena::{Arena, Span};
@@ -30,6 +32,7 @@ use body::Body;
 pub use end::end;
 use filter::BodyFilter;
 use headers::{HeadersIn, HeadersOut};
+use std::cell::RefCell;
 use std::rc::Rc;
 pub use wire::http1::Version;
 pub use wire::http1::request::Method;
@@ -46,6 +49,23 @@ enum Value {
     Unknown,
     Known(Option<Text>),
 }
+
+impl Value {
+    /// Whether nothing was put in the other's place.
+    fn is_same(&self, other: &Value) -> bool {
+        match (self, other) {
+            (Value::Unknown, Value::Unknown) | (Value::Known(None), Value::Known(None)) => true,
+            (Value::Known(Some(Text::Own(a))), Value::Known(Some(Text::Own(b)))) => {
+                (a.start, a.end) == (b.start, b.end)
+            }
+            (Value::Known(Some(Text::Fixed(a))), Value::Known(Some(Text::Fixed(b)))) => std::ptr::eq(*a, *b),
+            _ => false,
+        }
+    }
+}
+
+/// A request's variables at some time.
+pub(crate) struct Values(Vec<Value>);
 
 /// A request. Boxed, pooled by thread, emptied between uses.
 pub struct Request {
@@ -95,6 +115,10 @@ pub struct Request {
     pub headers_out: HeadersOut,
     /// The answer's head has been handed to the session.
     pub header_sent: bool,
+    /// It has not been written there yet: a body filter may still refuse the answer ([`Request::hold_head`]).
+    pub head_held: bool,
+    /// A body filter did: what is answered instead.
+    pub refused: Option<Box<respond::Refused>>,
     /// The answer has no body: HEAD, 204, 304.
     pub header_only: bool,
     /// The last byte of the answer has been handed over.
@@ -113,8 +137,6 @@ pub struct Request {
     pub stub: Option<Box<include::Stub>>,
     /// Some of the body has been sent.
     pub output_begun: bool,
-    /// Variables and blocks of SSI, shared by all requests for one page.
-    pub ssi: Option<Box<crate::modules::ssi::Shared>>,
     /// Each piece of the answer is to leave at once: filters keep nothing back.
     pub unbuffered: bool,
     /// The answer has a known length, and parts of it may be asked for.
@@ -189,6 +211,8 @@ pub struct Request {
     pub pipelined: bool,
     /// Counts the request as under way.
     pub underway: crate::status::requests::Underway,
+    /// What it waited for.
+    pub spent: Spent,
 }
 
 impl Request {
@@ -218,6 +242,8 @@ impl Request {
             body: Body::default(),
             headers_out: HeadersOut::default(),
             header_sent: false,
+            head_held: false,
+            refused: None,
             header_only: false,
             response_done: false,
             body_filters: Vec::new(),
@@ -227,7 +253,6 @@ impl Request {
             tail: Vec::new(),
             stub: None,
             output_begun: false,
-            ssi: None,
             unbuffered: false,
             allow_ranges: false,
             single_range: false,
@@ -265,6 +290,7 @@ impl Request {
             logged: false,
             pipelined: false,
             underway: Default::default(),
+            spent: Spent::default(),
         })
     }
 
@@ -293,6 +319,8 @@ impl Request {
             body,
             headers_out,
             header_sent,
+            head_held,
+            refused,
             header_only,
             response_done,
             body_filters,
@@ -302,7 +330,6 @@ impl Request {
             tail,
             stub,
             output_begun,
-            ssi,
             unbuffered,
             allow_ranges,
             single_range,
@@ -340,6 +367,7 @@ impl Request {
             logged,
             pipelined,
             underway,
+            spent,
         } = self;
         arena.clear();
         headers_in.clear();
@@ -370,6 +398,8 @@ impl Request {
         *request_port = None;
         *body = Body::default();
         *header_sent = false;
+        *head_held = false;
+        *refused = None;
         *header_only = false;
         *response_done = false;
         *in_memory = false;
@@ -378,7 +408,6 @@ impl Request {
         tail.clear();
         *stub = None;
         *output_begun = false;
-        *ssi = None;
         *unbuffered = false;
         *allow_ranges = false;
         *single_range = false;
@@ -410,6 +439,7 @@ impl Request {
         *logged = false;
         *pipelined = false;
         *underway = Default::default();
+        *spent = Spent::default();
     }
 
     /// Whether this is the client's own request, not a subrequest.
@@ -485,13 +515,52 @@ impl Request {
     pub(crate) fn swap_shared(&mut self, other: &mut Request) {
         std::mem::swap(&mut self.arena, &mut other.arena);
         std::mem::swap(&mut self.values, &mut other.values);
-        std::mem::swap(&mut self.ssi, &mut other.ssi);
+        std::mem::swap(&mut self.ctx.ssi_shared, &mut other.ctx.ssi_shared);
     }
 
-    /// Copies what is shared, for a subrequest that outlives this request.
+    /// Takes the values of another request's variables, whose texts stand in that one's bytes.
+    pub(crate) fn adopt_values(&mut self, other: &Request) {
+        for (at, value) in other.values.iter().enumerate() {
+            let Value::Known(value) = *value else { continue };
+            let value = match value {
+                Some(Text::Own(span)) => Some(Text::Own(self.arena.push(other.arena.span(span)))),
+                fixed => fixed,
+            };
+            self.values[at] = Value::Known(value);
+        }
+    }
+
+    /// Copies what is shared, for a subrequest that runs beside this request or outlives it.
     pub(crate) fn copy_shared(&mut self, other: &Request) {
         self.arena = other.arena.clone();
         self.values.clone_from(&other.values);
+        self.ctx.ssi_shared.clone_from(&other.ctx.ssi_shared);
+    }
+
+    /// The variables as they are known now.
+    pub(crate) fn known_values(&self) -> Values {
+        Values(self.values.clone())
+    }
+
+    /// Takes over what a subrequest on copies has come to know: what is another value than `before`. Its bytes are the same as this
+    /// request's up to `base`.
+    pub(crate) fn take_values(&mut self, other: &Request, before: &Values, base: usize) {
+        for (i, (now, then)) in other.values.iter().zip(&before.0).enumerate() {
+            let Value::Known(text) = *now else { continue };
+            if now.is_same(then) {
+                continue;
+            }
+            let text = text.map(|text| match text {
+                Text::Own(span) if span.end as usize > base => Text::Own(self.arena.push(other.arena.span(span))),
+                text => text,
+            });
+            self.values[i] = Value::Known(text);
+        }
+    }
+
+    /// Whether its own bytes are with it, and not with a subrequest.
+    pub(crate) fn has_its_bytes(&self) -> bool {
+        !matches!(self.line, Text::Own(span) if span.end as usize > self.arena.mark())
     }
 }
 

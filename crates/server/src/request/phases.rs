@@ -65,6 +65,20 @@ pub enum From {
 /// A handler that waits.
 pub type Waiting<'r> = Pin<Box<dyn Future<Output = Verdict> + 'r>>;
 
+/// What a connection's task does while a handler has taken the connection (`request/held.rs`).
+pub type Work = Pin<Box<dyn Future<Output = Back>>>;
+
+/// What goes on with a request that is there again: answers, says that the answer is over, or takes the connection once more.
+pub type GoOn = Box<dyn for<'r> FnOnce(&'r mut Request) -> Waiting<'r>>;
+
+/// The request is there again.
+pub struct Back {
+    /// The request, with its session.
+    pub request: Box<Request>,
+    /// What goes on with it.
+    pub go_on: GoOn,
+}
+
 /// A handler of a phase.
 #[derive(Clone, Copy)]
 pub enum Handler {
@@ -157,6 +171,9 @@ pub async fn answer_status(r: &mut Request, status: u16) {
 /// Follows verdicts until there is an answer.
 pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
     loop {
+        if let Some(refused) = r.refused.take() {
+            verdict = r.instead(*refused);
+        }
         // A value could not be made: whatever was made of it does not count, unless it is out already.
         if r.take_fault() && !r.header_sent && !matches!(verdict, Verdict::Answered | Verdict::Broken) {
             verdict = Verdict::Status(500);
@@ -173,7 +190,10 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
                     Err(verdict) => verdict,
                 },
                 None if modules::slice::is_open(r) => Box::pin(modules::slice::drive(r)).await,
-                None => return,
+                None => {
+                    r.release_head();
+                    return;
+                }
             },
             Verdict::Broken => {
                 r.aborted = true;

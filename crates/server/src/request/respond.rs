@@ -21,8 +21,33 @@ pub enum Filtered {
     Replace(u16),
     /// Send this status's page with the head as it is now.
     Refuse(u16),
+    /// Another answer than the one under way, which the filter has cleared away already.
+    Instead(Verdict),
     /// Nothing can be sent.
     Broken,
+}
+
+/// Why a body filter ends an answer whose head is held: this is answered instead.
+#[derive(Clone, Debug)]
+pub struct Refused {
+    /// The status.
+    pub status: u16,
+    /// Where the client is sent.
+    pub location: Option<Box<[u8]>>,
+}
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "refused with status {}", self.status)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+impl From<Refused> for io::Error {
+    fn from(refused: Refused) -> io::Error {
+        io::Error::other(refused)
+    }
 }
 
 /// Whether a text would end the line of a header that it stands in, or the whole for some who read it (RFC 9110 section 5.5).
@@ -57,6 +82,7 @@ impl Request {
                     self.in_memory = false;
                     return Err(Verdict::Status(status));
                 }
+                Filtered::Instead(verdict) => return Err(verdict),
                 Filtered::Broken => return Err(Verdict::Broken),
             }
         }
@@ -122,9 +148,49 @@ impl Request {
             304 => self.header_only = true,
             _ => {}
         }
-        if !self.is_main() {
-            return;
+        if self.header_only {
+            // No body comes by that could let it go.
+            self.head_held = false;
         }
+        if self.is_main() && !self.head_held {
+            self.write_head();
+        }
+    }
+
+    /// For header filters: the head is ready, but the session does not get it before [`Request::release_head`]. Until then a body
+    /// filter may end the answer with [`Refused`], and must keep all of the body to itself. How much that may be is its business.
+    pub fn hold_head(&mut self) {
+        debug_assert!(self.is_main(), "the head of a subrequest goes nowhere");
+        self.head_held = true;
+    }
+
+    /// Lets a head go that is held.
+    pub fn release_head(&mut self) {
+        if std::mem::take(&mut self.head_held) && self.header_sent {
+            self.write_head();
+        }
+    }
+
+    /// What a body filter has refused is as if it had never been begun. Gives the verdict that answers in its place.
+    pub fn instead(&mut self, refused: Refused) -> Verdict {
+        if self.header_sent && !self.head_held {
+            // Its head is out already.
+            self.keepalive = false;
+            return Verdict::Broken;
+        }
+        (self.header_sent, self.head_held, self.header_only) = (false, false, false);
+        (self.response_done, self.output_begun) = (false, false);
+        (self.pending, self.deferred, self.ctx.slice) = (None, None, None);
+        self.allow_ranges = false;
+        let verdict = super::finish::replace(self, refused.status);
+        if let Some(to) = refused.location {
+            let to = self.text(&to);
+            self.headers_out.set(K::Location, "Location", to);
+        }
+        verdict
+    }
+
+    fn write_head(&mut self) {
         let token = match *self.conf().core.server_tokens {
             ServerTokens::On | ServerTokens::Build => SERVER_VERSION.as_bytes(),
             ServerTokens::Off => SERVER.as_bytes(),
@@ -139,7 +205,7 @@ impl Request {
                 self.absolute_location();
                 http3::write_head(self, token);
             }
-            Session::Sub(_) | Session::None => {}
+            Session::Sub(_) | Session::Held(_) | Session::None => {}
         }
     }
 
@@ -229,6 +295,10 @@ impl Request {
         let last = last && self.pending.is_none();
         filter::run(self, now, last).map_err(|e| self.broken(&e))?;
         if self.header_sent && self.take_fault() {
+            if self.head_held {
+                self.refused = Some(Box::new(Refused { status: 500, location: None }));
+                return Err(Verdict::Broken);
+            }
             // A part of the body could not be made: the client is not to take it for the whole.
             self.keepalive = false;
             self.aborted = true;
@@ -258,6 +328,11 @@ impl Request {
 
     /// Notes why nothing more can be sent.
     pub fn broken(&mut self, error: &io::Error) -> Verdict {
+        if let Some(refused) = error.get_ref().and_then(|e| e.downcast_ref::<Refused>()) {
+            // `phases::conclude` answers.
+            self.refused = Some(Box::new(refused.clone()));
+            return Verdict::Broken;
+        }
         if error.kind() == io::ErrorKind::UnexpectedEof {
             crate::log_error!(self, Alert, "{error}");
         } else if matches!(error.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidData) {
@@ -287,7 +362,7 @@ impl Request {
             Session::Http2(_) => http2::queue(self, chunk, last && self.depth == 0),
             Session::Http3(_) => http3::queue(self, chunk, last && self.depth == 0),
             Session::Sub(_) => super::subrequest::queue(self, chunk),
-            Session::None => Ok(()),
+            Session::Held(_) | Session::None => Ok(()),
         }
     }
 
@@ -322,6 +397,7 @@ impl Request {
     pub fn unsent_bytes(&self) -> u64 {
         match &self.session {
             Session::Http1(http) => http.output.waiting(),
+            Session::Sub(sub) => sub.aside.as_ref().map_or(0, |aside| aside.waiting()),
             other => other.stream().map_or(0, |stream| stream.waiting()),
         }
     }
@@ -371,7 +447,9 @@ impl Request {
     /// Bytes of the answer handed to the session: `$bytes_sent`.
     pub fn bytes_sent(&self) -> u64 {
         match &self.session {
-            Session::Http1(h) if self.header_sent => h.output.queued - h.answer_start - self.unsent(h),
+            Session::Http1(h) if self.header_sent && !self.head_held => {
+                h.output.queued - h.answer_start - self.unsent(h)
+            }
             other => other.stream().map_or(0, |stream| stream.sent().0),
         }
     }

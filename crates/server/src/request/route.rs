@@ -1,4 +1,4 @@
-//! Which server, which location. Before: `head`. After: `phases`. Pure look-ups in the snapshot.
+//! Which server, which location. From: `head`. To: `phases`. Pure look-ups in the snapshot.
 
 use super::{Request, Text};
 use crate::config::pattern::{GaveUp, Pattern};

@@ -2,11 +2,14 @@
 //! A subrequest works on its parent's bytes and variables, which move over while it runs and back when it is done.
 
 use super::filter::Chunk;
+use super::include::{self, Aside};
 use super::phases::{self, From, Verdict};
-use super::{Method, Request, Text, end, include};
+use super::{Method, Request, Text, end};
 use crate::config::complex::Complex;
 use crate::connection::Session;
 use std::io;
+use std::rc::Rc;
+use std::task::Poll;
 
 /// Where a subrequest's answer goes.
 pub struct SubSession {
@@ -18,12 +21,14 @@ pub struct SubSession {
     pub length: u64,
     /// The status was taken from an error without a page (`auth_request` looks at nothing else).
     pub plain_status: bool,
+    /// Where a body is held.
+    pub aside: Option<Rc<Aside>>,
 }
 
 impl SubSession {
     /// For a new subrequest.
     pub fn new(mode: Mode) -> SubSession {
-        SubSession { mode, captured: Vec::new(), length: 0, plain_status: false }
+        SubSession { mode, captured: Vec::new(), length: 0, plain_status: false, aside: None }
     }
 }
 
@@ -34,6 +39,8 @@ pub enum Mode {
     Discard,
     /// It is collected, up to `subrequest_output_buffer_size`.
     Capture,
+    /// Its parent takes it when its turn has come.
+    Hold,
 }
 
 /// What a subrequest is to be.
@@ -55,22 +62,39 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
     r.subrequests += 1;
     let session = Session::Sub(SubSession::new(options.mode));
     let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
-    child.swap_shared(r);
-    prepare(&mut child, r, uri, args, &options);
-    std::mem::swap(&mut child.ctx.limit_conn, &mut r.ctx.limit_conn);
-    let verdict = Box::pin(phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)));
-    verdict.await;
-    end(&mut child);
+    let mut lent = Lent { parent: r, child: &mut child };
+    lent.swap();
+    prepare(lent.child, lent.parent, uri, args, &options);
+    Box::pin(phases::conclude(lent.child, Verdict::Restart(From::ServerRewrite))).await;
+    end(lent.child);
+    drop(lent);
     r.subrequests = child.subrequests;
     // nginx has one word for a connection: what a subrequest did last stands in its parent's lines too.
     r.doing = child.doing;
     r.ctx.limit_req = child.ctx.limit_req;
-    std::mem::swap(&mut child.ctx.limit_conn, &mut r.ctx.limit_conn);
-    child.swap_shared(r);
     if child.aborted && child.headers_out.status == 0 {
         child.headers_out.status = 500;
     }
     Ok(child)
+}
+
+/// What a subrequest has of its parent, until this is dropped: at its end, or with a request that is given up.
+struct Lent<'r> {
+    parent: &'r mut Request,
+    child: &'r mut Request,
+}
+
+impl Lent<'_> {
+    fn swap(&mut self) {
+        self.child.swap_shared(self.parent);
+        std::mem::swap(&mut self.child.ctx.limit_conn, &mut self.parent.ctx.limit_conn);
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.swap();
+    }
 }
 
 /// Makes a subrequest that runs on its own, after the parent's answer or beside it. It has copies of everything.
@@ -134,6 +158,7 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
     child.main_charset = if r.is_main() { r.headers_out.charset } else { r.main_charset };
     child.ctx.realip.clone_from(&r.ctx.realip);
     child.ctx.limit_req = r.ctx.limit_req;
+    child.ctx.nchan.clone_from(&r.ctx.nchan);
     if options.with_body {
         child.body.stored.clone_from(&r.body.stored);
     }
@@ -157,6 +182,10 @@ pub fn absorbs(r: &mut Request, status: u16) -> bool {
 pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
     let Session::Sub(sub) = &mut r.session else { return Ok(()) };
     sub.length += chunk.len();
+    if let Some(aside) = &sub.aside {
+        aside.hold(chunk);
+        return Ok(());
+    }
     if sub.mode != Mode::Capture {
         return Ok(());
     }
@@ -182,9 +211,12 @@ pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// A subrequest waits for nobody: its parent takes what there is.
-pub(crate) async fn flush(_r: &mut Request) -> Result<(), Verdict> {
-    Ok(())
+/// A subrequest waits for nobody, unless it has said as much before its turn as is held.
+pub(crate) fn poll_room(r: &Request) -> Poll<()> {
+    match &r.session {
+        Session::Sub(SubSession { aside: Some(aside), .. }) => aside.poll_room(),
+        _ => Poll::Ready(()),
+    }
 }
 
 /// `post_action`: the finished request goes through the phases once more for another uri; the client sees nothing.

@@ -71,6 +71,37 @@ impl Histogram {
     }
 }
 
+/// Upper bounds of the steps that times of zones and peers are shown in.
+pub const BOUNDS_MS: [u64; 14] = [5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10000];
+/// One number for each, one for what took longer.
+pub const STEPS: usize = BOUNDS_MS.len() + 1;
+
+/// Times in such steps, and their sum: what a histogram of Prometheus is.
+#[derive(Debug, Default)]
+pub struct Times(Tally<{ STEPS + 1 }>);
+
+impl Times {
+    /// Counts one.
+    #[inline]
+    pub fn count(&self, ms: u64) {
+        let step = BOUNDS_MS.iter().position(|bound| ms <= *bound).unwrap_or(BOUNDS_MS.len());
+        let mine = self.0.mine();
+        mine.add(step, 1);
+        mine.add(STEPS, ms);
+    }
+
+    /// Sets all to zero.
+    pub fn reset(&self) {
+        self.0.reset(&[]);
+    }
+
+    /// The numbers of all threads: by step, and the sum in ms.
+    pub fn read(&self) -> ([u64; STEPS], u64) {
+        let all = self.0.sums();
+        (std::array::from_fn(|i| all[i]), all[STEPS])
+    }
+}
+
 /// How long requests of all threads took, ms, from the first byte of the head to the last of the answer. As exact as the
 /// clock of the thread's turns: what begins and ends within one took 0.
 pub static REQUESTS_MS: Tally<WIDTH> = Tally::new();

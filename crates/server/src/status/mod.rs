@@ -17,6 +17,7 @@ pub mod processes;
 pub mod requests;
 pub mod skew;
 pub mod slot;
+pub mod spent;
 pub mod ssl;
 pub mod tally;
 pub mod turns;

@@ -1,24 +1,19 @@
 //! What the API shows of a peer beside its own counts (`upstream::counts`): how long its answers took, and what it had
 //! counted when somebody set that to zero. Part of a peer's state, so it outlives reloads.
 
+pub use super::latency::BOUNDS_MS;
+use super::latency::{STEPS, Times};
 use super::ssl;
-use super::tally::Tally;
 use crate::upstream::Attempt;
 use crate::upstream::counts::Totals;
 use crate::upstream::peer::PeerState;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
-/// Upper bounds of the steps that response times are shown in.
-pub const BOUNDS_MS: [u64; 14] = [5, 10, 25, 50, 75, 100, 250, 500, 750, 1000, 2500, 5000, 7500, 10000];
-/// One number for each, one for what took longer, and their sum.
-const WIDTH: usize = BOUNDS_MS.len() + 2;
-const SUM: usize = WIDTH - 1;
-
 /// See the top of the file.
 #[derive(Debug, Default)]
 pub struct Shown {
-    times: Tally<WIDTH>,
+    times: Times,
     /// TLS handshakes with it.
     pub ssl: ssl::Counts,
     zero: Mutex<Option<Box<Zero>>>,
@@ -42,7 +37,7 @@ pub struct Counted {
     /// How often it was set aside for them.
     pub unavail: u64,
     /// Answers by their time: one number for each of [`BOUNDS_MS`], then those that took longer.
-    pub times: [u64; BOUNDS_MS.len() + 1],
+    pub times: [u64; STEPS],
     /// All times together, ms.
     pub times_sum_ms: u64,
 }
@@ -51,17 +46,14 @@ impl Shown {
     /// A try has ended.
     pub fn count(&self, attempt: &Attempt) {
         if let (Some(ms), Some(_)) = (attempt.response_ms, attempt.header_ms) {
-            let step = BOUNDS_MS.iter().position(|bound| ms <= *bound).unwrap_or(BOUNDS_MS.len());
-            let mine = self.times.mine();
-            mine.add(step, 1);
-            mine.add(SUM, ms);
+            self.times.count(ms);
         }
     }
 }
 
 /// Adds up.
 pub fn counted(state: &PeerState) -> Counted {
-    let times = state.shown.times.sums();
+    let (times, times_sum_ms) = state.shown.times.read();
     let (mut totals, mut fails) = (state.counts.totals(), state.fails.load(Relaxed));
     let mut unavail = state.unavail.load(Relaxed);
     if let Some(zero) = &*state.shown.zero.lock().unwrap_or_else(PoisonError::into_inner) {
@@ -69,8 +61,7 @@ pub fn counted(state: &PeerState) -> Counted {
         fails -= zero.fails;
         unavail -= zero.unavail;
     }
-    let by_step = std::array::from_fn(|i| times[i]);
-    Counted { totals, fails, unavail, times: by_step, times_sum_ms: times[SUM] }
+    Counted { totals, fails, unavail, times, times_sum_ms }
 }
 
 fn subtract(from: &mut Totals, zero: &Totals) {
@@ -91,7 +82,7 @@ pub fn reset(state: &PeerState) {
     let (totals, fails, unavail) = (state.counts.totals(), state.fails.load(Relaxed), state.unavail.load(Relaxed));
     let mut zero = state.shown.zero.lock().unwrap_or_else(PoisonError::into_inner);
     *zero = Some(Box::new(Zero { totals, fails, unavail }));
-    state.shown.times.reset(&[]);
+    state.shown.times.reset();
     state.shown.ssl.reset(&[]);
 }
 

@@ -1,8 +1,9 @@
-//! Requests: all of them, and those of a `status_zone`. Before: `connection` (a head is there). After: the log.
+//! Requests: all of them, and those of a `status_zone`. From: `connection` (a head is there). To: the log.
 
 use super::caches;
 use super::codes::{self, Responses};
 use super::latency;
+use super::spent::{self, Spent};
 use super::tally::{Mine, Tally};
 use crate::modules::variables;
 use crate::request::Request;
@@ -79,6 +80,13 @@ struct Place {
     is_request: bool,
 }
 
+impl Underway {
+    /// Whether it has begun and not ended.
+    pub fn counts(&self) -> bool {
+        self.0.is_some()
+    }
+}
+
 impl Drop for Underway {
     fn drop(&mut self) {
         let Some(place) = self.0.take() else { return };
@@ -100,6 +108,7 @@ pub fn begin(r: &mut Request) {
     let is_request = r.ctx.stream.is_none();
     if is_request {
         start(ALL.mine());
+        r.spent = Spent::begin(clock::wall_ms().saturating_sub(r.started_ms) * 1000);
     }
     if let Some(zone) = &r.server().conf.zone {
         start(zone.counts.mine());
@@ -122,13 +131,16 @@ pub fn end(r: &mut Request) {
     };
     finish(ALL.mine());
     caches::count(r);
+    spent::end(&mut r.spent);
     let ms = clock::wall_ms().saturating_sub(r.started_ms);
     latency::count(latency::REQUESTS_MS.mine(), 0, ms);
     if let Some(zone) = &r.server().conf.zone {
         finish(zone.counts.mine());
+        zone.times.count(ms);
     }
     if let Some(zone) = &*r.conf().status_zone.zone {
         finish(zone.counts.mine());
+        zone.times.count(ms);
         zone.counts.mine().add(REQUESTS, 1);
     }
     r.underway = Underway::default();

@@ -1,6 +1,7 @@
 //! `status_zone`: names under which requests, sessions and handshakes are counted. What is counted outlives reloads, as long
 //! as some configuration has the name.
 
+use super::latency::Times;
 use super::requests::Counts;
 use super::ssl;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -25,6 +26,8 @@ pub struct Zone {
     pub kind: Kind,
     /// Requests.
     pub counts: Counts,
+    /// How long they took.
+    pub times: Times,
     /// Handshakes.
     pub ssl: ssl::Counts,
 }
@@ -38,7 +41,13 @@ pub fn open(kind: Kind, name: &str) -> Arc<Zone> {
     zones.retain(|z| z.strong_count() > 0);
     let known = zones.iter().filter_map(Weak::upgrade).find(|z| z.kind == kind && *z.name == *name);
     known.unwrap_or_else(|| {
-        let zone = Arc::new(Zone { name: name.into(), kind, counts: Counts::default(), ssl: ssl::Counts::default() });
+        let zone = Arc::new(Zone {
+            name: name.into(),
+            kind,
+            counts: Counts::default(),
+            times: Times::default(),
+            ssl: ssl::Counts::default(),
+        });
         zones.push(Arc::downgrade(&zone));
         zone
     })

@@ -1,19 +1,23 @@
 //! `stream {}`: one session for each client connection, from accept to its log line. A session is a `Request` without
 //! HTTP: it has the same arena, variables, snapshot and upstream tries, so the modules that `http` and `stream` have in
-//! common are the same code (docs/decisions/0006). Before: `connection`. After: `pass`, `proxy`, `relay`.
+//! common are the same code (docs/decisions/0006). From: `connection`. To: `pass`, `proxy`, `relay`.
 //!
 //! ```text
-//! PROXY header ─> realip ─> set, limit_conn ─> access ─> preread ─> content: proxy_pass · return · pass ─> log
+//! PROXY header ─> realip ─> set, limit_conn ─> access ─> TLS ─> preread ─> content: proxy_pass · return · pass ─> log
 //! ```
 
+pub mod mqtt;
 pub mod pass;
 pub mod pipe;
 pub mod preread;
 pub mod proxy;
 pub mod relay;
+mod secure;
 pub mod udp;
 
-use crate::connection::socket::Socket;
+use crate::connection::arrival::Arrival;
+use crate::connection::incoming::Incoming;
+use crate::connection::proxy_header::{self, Header};
 use crate::connection::{Address, Client, Session as Way, pool};
 use crate::log::error::Level;
 use crate::log_error;
@@ -24,14 +28,12 @@ use crate::request::end;
 use crate::request::phases::Verdict;
 use crate::status::requests;
 use runtime::timer::Timer;
-use rustix::net::sockopt;
 use std::fmt;
 use std::future::poll_fn;
-use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
-use wire::proxy_protocol::{Parsed, ProxyError, quoted_part};
+use wire::proxy_protocol::ProxyError;
 
 /// How long a client may take to receive the text of `return` (as in nginx).
 const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,6 +57,10 @@ pub struct Facts {
     pub datagrams: bool,
     /// What `ssl_preread` found.
     pub hello: Option<wire::preread::Hello>,
+    /// What `mqtt_preread` found.
+    pub mqtt: Option<Box<mqtt::Said>>,
+    /// By how many bytes `mqtt_set_connect` has made what the client said longer.
+    pub changed: i64,
     /// Index of the address that it came to among the configuration's.
     pub listen: usize,
 }
@@ -112,24 +118,21 @@ pub fn note(r: &Request, level: Level, text: fmt::Arguments<'_>) {
 pub struct Session {
     /// Its facts.
     pub r: Box<Request>,
-    /// The client.
-    pub socket: Socket,
-    /// What the client sent and nobody has passed on yet.
-    pub early: Vec<u8>,
+    /// The connection to the client, with what it sent and nobody has passed on yet.
+    pub incoming: Incoming,
 }
 
 /// Serves an accepted connection.
-pub async fn serve(socket: Socket, client: Rc<Client>) {
+pub async fn serve(incoming: Incoming, client: Rc<Client>) {
     let Some(r) = begin(client, false) else { return };
-    let mut session = Session { r, socket, early: Vec::new() };
+    let mut session = Session { r, incoming };
     let mut passes = 0;
     let status = loop {
         match session.run().await {
             End::Status(status) => break status,
             End::Passed(client) => {
                 passes += 1;
-                let (socket, early) = (session.socket, session.early);
-                match pass::receive(socket, early, client, passes).await {
+                match pass::receive(session.incoming, client, passes).await {
                     Some(next) => session = next,
                     None => return,
                 }
@@ -177,15 +180,31 @@ impl Session {
         let listen = facts(&mut self.r).listen;
         let port = &shot.ports[listen - shot.whole().ports.len()];
         if port.proxy_protocol
-            && let Err(status) = self.read_proxy_header().await
+            && let Err(status) = self.read_proxy_header(listen).await
         {
             return End::Status(status);
         }
         if let Err(status) = checks(&mut self.r) {
             return End::Status(status);
         }
+        if port.encrypted()
+            && port.site(&self.r.client).ssl
+            && let Err(status) = secure::accept(self, listen).await
+        {
+            return End::Status(status);
+        }
         if *self.r.conf().stream_core.ssl_preread
             && let Err(status) = preread::hello(self).await
+        {
+            return End::Status(status);
+        }
+        if *self.r.conf().stream_mqtt.mqtt_preread
+            && let Err(status) = mqtt::preread(self).await
+        {
+            return End::Status(status);
+        }
+        if *self.r.conf().stream_mqtt.mqtt
+            && let Err(status) = mqtt::filter(self).await
         {
             return End::Status(status);
         }
@@ -195,7 +214,7 @@ impl Session {
         let handler = content_handler(&mut self.r);
         let inet = matches!(*self.r.client.remote.borrow(), Address::Inet(_));
         if inet && *self.r.conf().stream_core.tcp_nodelay {
-            let _ = sockopt::set_tcp_nodelay(self.socket.as_fd(), true);
+            self.incoming.set_nodelay();
         }
         match handler {
             Handler::None => End::Status(500),
@@ -206,50 +225,18 @@ impl Session {
     }
 
     /// Reads the PROXY header. The error is the session's status.
-    async fn read_proxy_header(&mut self) -> Result<(), u16> {
-        let r = &mut self.r;
-        facts(r).action = "reading PROXY protocol";
-        let timer = Timer::new();
-        timer.set(*r.conf().stream_core.proxy_protocol_timeout);
-        loop {
-            match wire::proxy_protocol::parse(&self.early) {
-                _ if self.early.is_empty() => {}
-                Ok(Parsed::Complete { header, len }) => {
-                    self.early.drain(..len);
-                    if let Some(header) = header {
-                        let _ = r.client.proxy_protocol.set(Rc::new(header));
-                    }
-                    return Ok(());
-                }
-                Ok(Parsed::Partial) => {}
-                Err(error) => {
-                    complain(r, error, &self.early);
-                    return Err(400);
-                }
+    async fn read_proxy_header(&mut self, listen: usize) -> Result<(), u16> {
+        facts(&mut self.r).action = "reading PROXY protocol";
+        let (shot, client) = (self.r.shot.clone(), self.r.client.clone());
+        let arrival = Arrival::at_stream(&shot, &client, listen);
+        match proxy_header::read(&mut self.incoming, arrival).await {
+            Header::Read => Ok(()),
+            Header::Broken => Err(400),
+            Header::Nothing => {
+                proxy_header::complain(arrival, ProxyError::Broken, &[]);
+                Err(400)
             }
-            self.early.reserve(wire::proxy_protocol::MAX_HEADER);
-            let (socket, early) = (&mut self.socket, &mut self.early);
-            let got = poll_fn(|cx| match socket.poll_read(cx, early) {
-                Poll::Ready(result) => Poll::Ready(Some(result)),
-                Poll::Pending => timer.poll_expired(cx).map(|()| None),
-            })
-            .await;
-            match got {
-                None => {
-                    log_error!(r, Info, "client timed out (110: Connection timed out)");
-                    return Err(200);
-                }
-                Some(Err(e)) => {
-                    log_error!(r, Info, "recv() failed ({})", crate::log::os_error(&e));
-                    return Err(200);
-                }
-                // Nothing, or less than a header, is none.
-                Some(Ok(0)) => {
-                    complain(r, ProxyError::Broken, &self.early);
-                    return Err(400);
-                }
-                Some(Ok(_)) => {}
-            }
+            Header::Gone => Err(200),
         }
     }
 
@@ -266,7 +253,7 @@ impl Session {
         timer.set(RETURN_TIMEOUT);
         let mut at = 0;
         while at < r.get(text).len() {
-            let (socket, rest) = (&mut self.socket, &r.get(text)[at..]);
+            let (socket, rest) = (&mut self.incoming.socket, &r.get(text)[at..]);
             let sent = poll_fn(|cx| match socket.poll_write_with(cx, |s| s.try_write(rest, false)) {
                 Poll::Ready(result) => Poll::Ready(Some(result)),
                 Poll::Pending => timer.poll_expired(cx).map(|()| None),
@@ -305,6 +292,22 @@ fn checks(r: &mut Request) -> Result<(), u16> {
     Ok(())
 }
 
+/// Goes on with the server of a name, if there is one (`ngx_stream_ssl_servername`, `ngx_stream_ssl_preread_servername`).
+fn choose_server(r: &mut Request, name: &[u8]) {
+    if name.is_empty() {
+        return;
+    }
+    let shot = r.shot.clone();
+    let listen = facts(r).listen;
+    let site = shot.ports[listen - shot.whole().ports.len()].site(&r.client);
+    let name = r.text(name);
+    // A pattern that gives up is a fault: the session ends.
+    if let Ok(Some(server)) = site.find(r, name) {
+        r.server = server;
+        r.location = shot.server(server).root;
+    }
+}
+
 /// Who answers.
 fn content_handler(r: &mut Request) -> Handler {
     facts(r).action = "";
@@ -320,18 +323,6 @@ fn close(mut r: Box<Request>, status: u16) {
     // A configuration that nobody else uses must not live on in the pool.
     if crate::worker::shot().generation == r.shot.generation {
         pool::give_request(r);
-    }
-}
-
-/// Says what is wrong with a PROXY header.
-fn complain(r: &Request, error: ProxyError, bytes: &[u8]) {
-    match error {
-        ProxyError::Broken => {
-            log_error!(r, Error, "broken header: \"{}\"", String::from_utf8_lossy(quoted_part(bytes)));
-        }
-        ProxyError::UnknownVersion(n) => log_error!(r, Error, "unknown PROXY protocol version: {n}"),
-        ProxyError::TooLarge => log_error!(r, Error, "header is too large"),
-        ProxyError::ShortAddresses => {}
     }
 }
 

@@ -1,9 +1,9 @@
 //! `pass`: the connection goes on as if it had come to another listener of the configuration, without a second socket
-//! (nginx's `ngx_stream_pass_module`). Before: the phases of the first session. After: those of the second.
+//! (nginx's `ngx_stream_pass_module`). From: the phases of the first session. To: those of the second.
 
 use super::{End, Session, begin};
 use crate::connection::http1::Http1;
-use crate::connection::socket::Socket;
+use crate::connection::incoming::Incoming;
 use crate::connection::{Address, Client};
 use crate::log_error;
 use crate::modules::{listen, upstream_server};
@@ -43,12 +43,21 @@ pub fn hand_over(r: &mut Request) -> End {
     };
     let fits = |l: &&crate::settings::ListenSpec| l.kind == SocketKind::Stream && is_for(&l.address, &address);
     let whole = shot.whole();
-    let listener = whole.listens.iter().position(|l| fits(&l)).and_then(crate::worker::listener_of);
-    let Some(listener) = listener else {
+    let listen = whole.listens.iter().position(|l| fits(&l));
+    let listener = listen.and_then(|listen| Some((listen, crate::worker::listener_of(listen)?)));
+    let Some((listen, listener)) = listener else {
         log_error!(r, Error, "port not found for \"{text}\"");
         return End::Status(200);
     };
-    End::Passed(r.client.passed_to(listener, address))
+    let client = r.client.passed_to(listener, address);
+    let next = whole.ports.iter().chain(&shot.ports).nth(listen);
+    if let Some(facts) = r.client.tls.get()
+        && !next.is_some_and(|port| port.encrypted() && port.site(&client).ssl)
+    {
+        // What is plain for the next listener came by TLS.
+        let _ = client.tls.set(facts.clone());
+    }
+    End::Passed(client)
 }
 
 /// A listener for all addresses takes every address of its family.
@@ -63,17 +72,15 @@ fn is_for(listen: &ListenAddress, address: &Address) -> bool {
 }
 
 /// Goes on with the connection: as a session of `stream`, which is given back, or in `http`.
-pub async fn receive(socket: Socket, early: Vec<u8>, client: Rc<Client>, passes: usize) -> Option<Session> {
+pub async fn receive(incoming: Incoming, client: Rc<Client>, passes: usize) -> Option<Session> {
     if passes > MAX_PASSES {
         crate::log::process_line(crate::log::error::Level::Error, format_args!("*{} stream pass cycle", client.number));
         return None;
     }
     if crate::worker::stream_listen_of(&client).is_some() {
-        return begin(client, false).map(|r| Session { r, socket, early });
+        return begin(client, false).map(|r| Session { r, incoming });
     }
-    let mut http = Http1::new(socket);
-    http.push_back(early);
-    crate::connection::serve_http(http, client).await;
+    crate::connection::serve_http(Http1::new(incoming), client).await;
     None
 }
 

@@ -1,39 +1,59 @@
 //! The preread phase: looks at what the client says first, before the content handler is chosen, and keeps it for the
 //! peer (nginx's `ngx_stream_ssl_preread_module`).
 
-use super::{Session, facts};
+use super::{Session, choose_server, facts};
+use crate::connection::incoming::Incoming;
 use crate::log_error;
-use crate::request::Request;
 use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::task::Poll;
-use wire::preread::{Hello, Preread, parse};
+use wire::preread::{Preread, parse};
 
-/// Reads until the ClientHello is whole, or until it is clear that there is none. The error is the session's status.
+/// `ssl_preread`: reads until the ClientHello is whole, or until it is clear that there is none. The error is the session's status.
 pub async fn hello(session: &mut Session) -> Result<(), u16> {
-    let Session { r, socket, early } = session;
+    let look = |bytes: &[u8]| match parse(bytes) {
+        Preread::Partial => None,
+        Preread::Other => Some(None),
+        Preread::Hello(hello) => Some(Some(hello)),
+    };
+    let limit = *session.r.conf().stream_core.preread_buffer_size;
+    let Some(hello) = read_until(session, limit, look).await? else { return Ok(()) };
+    let r = &mut session.r;
+    let mut name = Vec::new();
+    if wire::http1::values::validate_host(&hello.server_name, &mut name).is_ok() {
+        choose_server(r, &name);
+    }
+    facts(r).hello = Some(hello);
+    Ok(())
+}
+
+/// What is read at once.
+const PIECE: usize = 16 * 1024;
+
+/// Reads until `look` has seen enough, at most `limit` bytes and as long as `preread_timeout`. The error is the session's status.
+pub(super) async fn read_until<T>(
+    session: &mut Session,
+    limit: u64,
+    look: impl Fn(&[u8]) -> Option<T>,
+) -> Result<T, u16> {
+    let Session { r, incoming } = session;
     facts(r).action = "prereading client data";
-    let conf = &r.conf().stream_core;
-    let size = (*conf.preread_buffer_size).max(1) as usize;
+    let size = limit.max(1) as usize;
     let timer = Timer::new();
-    timer.set(*conf.preread_timeout);
+    timer.set(*r.conf().stream_core.preread_timeout);
+    incoming.input = incoming.take_unread();
+    let Incoming { socket, input: early, .. } = incoming;
     loop {
         if !early.is_empty() {
-            match parse(&early[..early.len().min(size)]) {
-                Preread::Other => return Ok(()),
-                Preread::Hello(hello) => {
-                    choose_server(r, &hello);
-                    facts(r).hello = Some(hello);
-                    return Ok(());
-                }
-                Preread::Partial if early.len() >= size => {
-                    log_error!(r, Error, "preread buffer full");
-                    return Err(400);
-                }
-                Preread::Partial => {}
+            if let Some(seen) = look(&early[..early.len().min(size)]) {
+                return Ok(seen);
+            }
+            if early.len() >= size {
+                log_error!(r, Error, "preread buffer full");
+                return Err(400);
             }
         }
-        early.reserve_exact(size - early.len());
+        early.reserve_exact((size - early.len()).min(PIECE));
         let got = poll_fn(|cx| match socket.poll_read(cx, early) {
             Poll::Ready(result) => Poll::Ready(Some(result)),
             Poll::Pending => timer.poll_expired(cx).map(|()| None),
@@ -47,22 +67,5 @@ pub async fn hello(session: &mut Session) -> Result<(), u16> {
             }
             Some(Ok(_)) | None => return Err(200),
         }
-    }
-}
-
-/// The server of that name, if there is one (`ngx_stream_ssl_preread_servername`).
-fn choose_server(r: &mut Request, hello: &Hello) {
-    let mut name = Vec::new();
-    if hello.server_name.is_empty() || wire::http1::values::validate_host(&hello.server_name, &mut name).is_err() {
-        return;
-    }
-    let shot = r.shot.clone();
-    let listen = facts(r).listen;
-    let site = shot.ports[listen - shot.whole().ports.len()].site(&r.client);
-    let name = r.text(&name);
-    // A pattern that gives up is a fault: the session ends.
-    if let Ok(Some(server)) = site.find(r, name) {
-        r.server = server;
-        r.location = shot.server(server).root;
     }
 }

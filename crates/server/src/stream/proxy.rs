@@ -1,11 +1,12 @@
-//! `proxy_pass` of `stream`: finds a peer, connects, and lets `relay` copy until the end. Before: the phases. Each try
+//! `proxy_pass` of `stream`: finds a peer, connects, and lets `relay` copy until the end. From: the phases. Each try
 //! stands in `Request::attempts`, as those of `http` do.
 
 use super::relay::{self, Relay};
 use super::{Session, Totals, facts, note};
 use crate::config::complex::Complex;
-use crate::connection::Address;
 use crate::connection::socket::Socket;
+use crate::connection::{Address, doing};
+use crate::health::cause::Cause;
 use crate::health::passive;
 use crate::log::error::Level;
 use crate::log_error;
@@ -15,21 +16,31 @@ use crate::request::Request;
 use crate::upstream::choose::{self, Chosen, Walk};
 use crate::upstream::directives::parse_local;
 use crate::upstream::group::Group;
-use crate::upstream::{Attempt, connect, names};
+use crate::upstream::peer::State;
+use crate::upstream::standing::Role;
+use crate::upstream::{Attempt, connect, names, secure};
 use runtime::clock;
 use runtime::timer::Timer;
 use rustix::net::{SocketType, sockopt};
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+
+/// What lines of the error log say after `while`.
+const CONNECTING: &str = doing::CONNECTING;
+
+/// What the log says of a session that `proxy_session_drop` has ended.
+pub const DROPPED: &str = "session dropped: its peer is removed, down or unhealthy";
 
 /// A peer that takes the session.
 pub struct Found {
     /// The peer.
     pub chosen: Chosen,
-    /// The connection to it.
+    /// The connection to it, made secure if that is wanted: then it has its PROXY header as well.
     pub socket: Socket,
-    group: Arc<Group>,
+    /// Whose peer it is.
+    pub group: Arc<Group>,
     walk: Walk,
     tries: usize,
 }
@@ -54,12 +65,12 @@ pub async fn handle(session: &mut Session) -> u16 {
     let shot = session.r.shot.clone();
     let conf = &shot.location(session.r.location).conf.stream_proxy;
     let began_ms = clock::wall_ms();
-    let Found { chosen, socket, .. } = match find(&mut session.r, conf).await {
+    let Found { chosen, socket, group, .. } = match find(&mut session.r, conf).await {
         Ok(found) => found,
         Err(status) => return status,
     };
     let started_ms = clock::monotonic_ms();
-    let status = relay_with(session, conf, &chosen, socket, began_ms).await;
+    let status = relay_with(session, conf, (&group, &chosen), socket, began_ms).await;
     let (received, sent) = facts(&mut session.r).upstream;
     let attempt = session.r.attempts.current();
     // The session with the peer began with its connection.
@@ -131,7 +142,7 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
     if *conf.upstream.next_upstream_tries > 0 {
         left = left.min(*conf.upstream.next_upstream_tries as usize);
     }
-    facts(r).action = "connecting to upstream";
+    facts(r).action = CONNECTING;
     loop {
         let chosen = choose::choose(r, &group, &mut walk);
         if r.has_fault() {
@@ -145,7 +156,7 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
         };
         r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
         let started = clock::monotonic_ms();
-        match open(r, conf, &chosen, local).await {
+        match open(r, conf, &group, &chosen, local).await {
             Ok(socket) => {
                 let connect_ms = clock::monotonic_ms() - started;
                 r.attempts.current().connect_ms = Some(connect_ms);
@@ -187,21 +198,62 @@ enum Failure {
     Ours,
 }
 
-async fn open(r: &mut Request, conf: &Conf, chosen: &Chosen, local: Option<SocketAddr>) -> Result<Socket, Failure> {
+async fn open(
+    r: &mut Request,
+    conf: &Conf,
+    group: &Group,
+    chosen: &Chosen,
+    local: Option<SocketAddr>,
+) -> Result<Socket, Failure> {
+    facts(r).action = CONNECTING;
     let kind = if facts(r).datagrams { SocketType::DGRAM } else { SocketType::STREAM };
     let connecting =
         connect::begin_as(kind, &chosen.peer.address, local, &conf.upstream).map_err(|f| failed(r, chosen, &f))?;
     let timer = Timer::new();
     timer.set(*conf.upstream.connect_timeout);
-    match timer.guard(connect::finish(connecting)).await {
-        Some(Ok(socket)) => Ok(socket),
-        Some(Err(f)) => Err(failed(r, chosen, &f)),
+    let socket = match timer.guard(connect::finish(connecting)).await {
+        Some(Ok(socket)) => socket,
+        Some(Err(f)) => return Err(failed(r, chosen, &f)),
         None => {
             passive::no_answer(&chosen.peer, *conf.upstream.connect_timeout);
             log_error!(r, Error, "upstream timed out (110: Connection timed out)");
-            Err(Failure::Peer)
+            return Err(Failure::Peer);
         }
+    };
+    if conf.context.is_some() && kind == SocketType::STREAM {
+        return Box::pin(secure(r, conf, group, chosen, socket, &timer)).await;
     }
+    Ok(socket)
+}
+
+/// `proxy_ssl`. The PROXY header goes before it, as plain bytes.
+async fn secure(
+    r: &mut Request,
+    conf: &Conf,
+    group: &Group,
+    chosen: &Chosen,
+    mut socket: Socket,
+    timer: &Timer,
+) -> Result<Socket, Failure> {
+    let Some(context) = &conf.context else { return Ok(socket) };
+    let mut header = Vec::new();
+    write_header(r, *conf.own.proxy_protocol, &mut header);
+    if !matches!(timer.guard(socket.write_all(&header)).await, Some(Ok(()))) {
+        log_error!(r, Error, "send() of the PROXY header failed");
+        return Err(Failure::Peer);
+    }
+    facts(r).action = doing::SHAKING_UPSTREAM;
+    let secure = match context.secure(r, group.name.as_bytes()) {
+        Ok(secure) => secure,
+        Err(text) => {
+            log_error!(r, Error, "{text}");
+            return Err(Failure::Ours);
+        }
+    };
+    secure::shake(r, &conf.upstream, timer, socket, &secure, chosen).await.map_err(|_| {
+        passive::note(&chosen.peer, Cause::Tls("see the error log".into()));
+        Failure::Peer
+    })
 }
 
 fn failed(r: &Request, chosen: &Chosen, f: &connect::Failed) -> Failure {
@@ -217,8 +269,14 @@ fn failed(r: &Request, chosen: &Chosen, f: &connect::Failed) -> Failure {
 }
 
 /// Copies both ways until the end; gives the session's status.
-async fn relay_with(session: &mut Session, conf: &Conf, chosen: &Chosen, mut peer: Socket, began_ms: u64) -> u16 {
-    let Session { r, socket, early } = session;
+async fn relay_with(
+    session: &mut Session,
+    conf: &Conf,
+    (group, chosen): (&Group, &Chosen),
+    mut peer: Socket,
+    began_ms: u64,
+) -> u16 {
+    let Session { r, incoming } = session;
     if r.error_log().enabled(Level::Info)
         && let Some(name) = r.attempts.all.last().and_then(|a| a.peer.as_ref()).map(|p| p.name.clone())
     {
@@ -229,10 +287,11 @@ async fn relay_with(session: &mut Session, conf: &Conf, chosen: &Chosen, mut pee
         let _ = sockopt::set_tcp_nodelay(peer.as_fd(), false);
     }
     let mut first = Vec::new();
-    write_header(r, *conf.own.proxy_protocol, &mut first);
+    if peer.tls().is_none() {
+        write_header(r, *conf.own.proxy_protocol, &mut first);
+    }
     let header = first.len() as u64;
-    let early = std::mem::take(early);
-    first.extend_from_slice(&early);
+    first.extend_from_slice(&incoming.take_unread());
     facts(r).action = "proxying connection";
     let mut relay = Relay {
         timeout: *conf.own.timeout,
@@ -241,8 +300,11 @@ async fn relay_with(session: &mut Session, conf: &Conf, chosen: &Chosen, mut pee
         down: relay::Flow::new(*conf.own.buffer_size, size_of(r, &conf.own.download_rate), began_ms, Vec::new()),
         started_ms: clock::monotonic_ms(),
     };
-    let end = relay.run(socket, &mut peer, || chosen.byte_came()).await;
-    facts(r).received = relay.up.received - header;
+    let version = Cell::new(None);
+    let is_dropped = || is_gone(group, chosen, &version);
+    let is_dropped: Option<&dyn Fn() -> bool> = if *conf.own.session_drop { Some(&is_dropped) } else { None };
+    let end = relay.run(&mut incoming.socket, &mut peer, || chosen.byte_came(), is_dropped).await;
+    facts(r).received = (relay.up.received - header).saturating_sub_signed(facts(r).changed);
     facts(r).sent = relay.down.sent;
     facts(r).upstream = (relay.down.received, relay.up.sent);
     r.attempts.current().header_ms = relay.first_byte_ms();
@@ -254,9 +316,29 @@ async fn relay_with(session: &mut Session, conf: &Conf, chosen: &Chosen, mut pee
                 note(r, Level::Info, format_args!("{who} disconnected{totals}"));
             }
         }
+        relay::End::Dropped => log_error!(r, Info, "{DROPPED}"),
         relay::End::Broken(e) => log_error!(r, Info, "send() failed ({})", crate::log::os_error(&e)),
     }
     200
+}
+
+/// `proxy_session_drop`: whether the peer is no longer one of the group, or no longer serves. `version`: the list of peers in which it was
+/// found last.
+pub fn is_gone(group: &Group, chosen: &Chosen, version: &Cell<Option<u32>>) -> bool {
+    if matches!(chosen.peer.state(), State::Down | State::Unhealthy) {
+        return true;
+    }
+    let Some(live) = &group.live else { return false };
+    let now = live.version();
+    if version.replace(Some(now)) == Some(now) {
+        return false;
+    }
+    // A line that was edited has other words for the same state.
+    let tiers = live.tiers();
+    !tiers
+        .iter()
+        .flat_map(|t| &t.peers)
+        .any(|p| Arc::ptr_eq(&p.state, &chosen.peer.state) && p.settings.role != Role::Down)
 }
 
 /// `proxy_protocol`

@@ -1,5 +1,5 @@
 //! Copies bytes between a client and a peer until one side ends, or, with `proxy_half_close`, both (nginx's
-//! `ngx_stream_proxy_process`). An idle session holds no buffers. Before: `proxy`. Knows no request.
+//! `ngx_stream_proxy_process`). An idle session holds no buffers. From: `proxy`. Knows no request.
 
 use super::pipe::{CAPACITY, Pipe};
 use crate::connection::pool as buffers;
@@ -32,6 +32,8 @@ pub struct Flow {
     /// When the first byte was read, ms of the monotonic clock.
     first_ms: Option<u64>,
     pace: Option<Pace>,
+    /// Both sides are plain: the kernel may move bytes by itself.
+    splices: bool,
     /// Reads in a row that filled the buffer.
     full: u8,
     pipe: Option<Pipe>,
@@ -68,6 +70,8 @@ pub enum End {
     TimedOut,
     /// A write failed.
     Broken(io::Error),
+    /// Whoever was asked (`Relay::run`) wants it so.
+    Dropped,
 }
 
 impl Pace {
@@ -124,6 +128,7 @@ impl Flow {
             sent: 0,
             first_ms: None,
             pace,
+            splices: false,
             full: 0,
             pipe: None,
         }
@@ -189,7 +194,8 @@ impl Flow {
 
     /// Reads what there is. 0 is the end; a broken connection is one as well.
     fn poll_read(&mut self, cx: &mut Context<'_>, from: &mut Socket) -> Poll<usize> {
-        if self.full >= FULL_READS
+        if self.splices
+            && self.full >= FULL_READS
             && let Some(polled) = self.poll_fill(cx, from)
         {
             return polled;
@@ -256,18 +262,26 @@ impl Flow {
     }
 
     /// Passes the end on once everything before it was sent.
-    fn shut(&mut self, to: &Socket) {
+    fn shut(&mut self, to: &mut Socket) {
         if self.ended && !self.is_pending() && !self.shut {
             self.shut = true;
-            let _ = rustix::net::shutdown(to.as_fd(), rustix::net::Shutdown::Write);
+            to.shutdown();
         }
     }
 }
 
 impl Relay {
-    /// Copies until the end. `on_first` is told when the peer's first byte is there.
-    pub async fn run(&mut self, client: &mut Socket, peer: &mut Socket, on_first: impl FnOnce()) -> End {
+    /// Copies until the end. `on_first` is told when the peer's first byte is there; `is_dropped` is asked whenever bytes have moved.
+    pub async fn run(
+        &mut self,
+        client: &mut Socket,
+        peer: &mut Socket,
+        on_first: impl FnOnce(),
+        is_dropped: Option<&dyn Fn() -> bool>,
+    ) -> End {
         let mut on_first = Some(on_first);
+        let splices = client.tls().is_none() && peer.tls().is_none();
+        (self.up.splices, self.down.splices) = (splices, splices);
         let timer = Timer::new();
         timer.set(self.timeout);
         poll_fn(|cx| {
@@ -282,6 +296,9 @@ impl Relay {
             }
             if let Some(end) = self.end() {
                 return Poll::Ready(end);
+            }
+            if moved && is_dropped.is_some_and(|asked| asked()) {
+                return Poll::Ready(End::Dropped);
             }
             if self.up.is_delayed() || self.down.is_delayed() {
                 timer.clear();

@@ -1,5 +1,5 @@
 //! Sessions of datagrams: what one client sends within `proxy_timeout`, and what a peer answers (the datagram half of
-//! nginx's `ngx_stream_proxy_module`). Before: `listen::datagram`. Each datagram is passed on whole or lost.
+//! nginx's `ngx_stream_proxy_module`). From: `listen::datagram`. Each datagram is passed on whole or lost.
 
 use super::relay::Pace;
 use super::{Totals, begin, checks, close, content_handler, facts, note, proxy};
@@ -16,6 +16,7 @@ use runtime::clock;
 use runtime::io::{Interest, Registration};
 use runtime::timer::Timer;
 use rustix::net::{RecvFlags, SendFlags};
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -75,6 +76,7 @@ async fn proxied(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
     let started_ms = clock::monotonic_ms();
     let mut header = Vec::new();
     proxy::write_header(r, *conf.own.proxy_protocol, &mut header);
+    let version = Cell::new(None);
     let mut exchange = Exchange {
         flow,
         first: Some(first),
@@ -88,6 +90,7 @@ async fn proxied(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
         upstream: (0, 0),
         first_ms: None,
         buffer: Vec::with_capacity(conf.own.buffer_size.max(1) as usize),
+        peer_is_gone: &|| proxy::is_gone(&found.group, &found.chosen, &version),
         upload: Pace::new(size_of(r, &conf.own.upload_rate), began_ms),
         download: Pace::new(size_of(r, &conf.own.download_rate), began_ms),
     };
@@ -119,6 +122,7 @@ fn tell(r: &Request, end: &End, requests: u64, responses: u64) -> (u16, bool) {
     match end {
         End::Done => line("udp done"),
         End::Quiet => line("udp timed out"),
+        End::Dropped => log_error!(r, Info, "{}", proxy::DROPPED),
         End::Shutdown => note(r, Level::Info, format_args!("disconnected on shutdown")),
         End::Unanswered => {
             log_error!(r, Error, "upstream timed out (110: Connection timed out)");
@@ -143,6 +147,8 @@ enum End {
     Failed(&'static str, io::Error),
     /// The server ends.
     Shutdown,
+    /// The peer is no longer one of the group, or no longer serves.
+    Dropped,
 }
 
 struct Peer {
@@ -165,6 +171,8 @@ struct Exchange<'s> {
     upstream: (u64, u64),
     first_ms: Option<u64>,
     buffer: Vec<u8>,
+    /// `proxy_session_drop`
+    peer_is_gone: &'s dyn Fn() -> bool,
     upload: Option<Pace>,
     download: Option<Pace>,
 }
@@ -183,6 +191,9 @@ impl Exchange<'_> {
             };
             if self.is_complete() {
                 return Poll::Ready(End::Done);
+            }
+            if moved && *self.conf.own.session_drop && (self.peer_is_gone)() {
+                return Poll::Ready(End::Dropped);
             }
             if moved {
                 timer.set(*self.conf.own.timeout);

@@ -88,10 +88,15 @@ impl Context {
 }
 
 impl Context {
-    /// With a protocol that is asked for by ALPN.
-    fn speaking(mut self, protocol: &[u8]) -> Context {
-        Arc::make_mut(&mut self.config).alpn_protocols = vec![protocol.to_vec()];
+    /// With protocols that are asked for by ALPN.
+    fn speaking(mut self, protocols: &[&[u8]]) -> Context {
+        Arc::make_mut(&mut self.config).alpn_protocols = protocols.iter().map(|p| p.to_vec()).collect();
         self
+    }
+
+    /// Whether it knows whom certificates must come from.
+    pub fn verifies(&self) -> bool {
+        self.trust.is_some()
     }
 
     /// What a health check asks: as a request without variables would. `protocols`: offered by ALPN. Sessions are not
@@ -156,18 +161,17 @@ fn without_port(host: &[u8]) -> &[u8] {
     &host[..end]
 }
 
-/// Makes a context. `prefix`: of the directives, for messages: `proxy`. `http2`: what is asked for by ALPN.
+/// Makes a context. `prefix`: of the directives, for messages: `proxy`. `alpn`: what is asked for.
 pub fn build(
     conf: &SslSettings,
     prefix: &str,
-    http2: bool,
+    alpn: &[&[u8]],
     source: Source<'_>,
     dynamic: Option<Dynamic>,
 ) -> (Option<Context>, Complaints) {
     let mut complaints = Complaints::default();
     let context = try_build(conf, prefix, source, dynamic, &mut complaints);
-    let context =
-        context.map(|c| if http2 { c.speaking(b"h2") } else { c }).map_err(|e| complaints.errors.push(e)).ok();
+    let context = context.map(|c| c.speaking(alpn)).map_err(|e| complaints.errors.push(e)).ok();
     (context, complaints)
 }
 

@@ -49,7 +49,7 @@ impl Held {
 pub fn certificates(snapshot: &Snapshot) -> Vec<Held> {
     let mut seen: Vec<*const super::server::Context> = Vec::new();
     let mut all = Vec::new();
-    for context in snapshot.servers.iter().filter_map(|s| s.tls.as_ref()) {
+    for context in snapshot.planes().flat_map(|p| &p.servers).filter_map(|s| s.tls.as_ref()) {
         if !seen.contains(&Arc::as_ptr(context)) {
             seen.push(Arc::as_ptr(context));
             all.extend(context.certificates.iter().cloned());
@@ -59,6 +59,35 @@ pub fn certificates(snapshot: &Snapshot) -> Vec<Held> {
         let issued = slot.current().and_then(|i| Held::new(slot.name(), &i.pair.cert[0]));
         all.extend(issued.filter(|held| !all.contains(held)).into_iter().collect::<Vec<_>>());
     }
+    all
+}
+
+/// What becomes of a certificate that is ordered by itself.
+#[derive(Clone, Debug)]
+pub struct Ordered {
+    /// As in logs and files.
+    pub name: String,
+    /// There is one to show.
+    pub issued: bool,
+    /// Tries in a row that have failed.
+    pub failures: i64,
+    /// When the authority is asked again, Unix seconds; 0 before that is known.
+    pub next_s: i64,
+}
+
+/// All of them, by name.
+pub fn orders(snapshot: &Snapshot) -> Vec<Ordered> {
+    let slots = snapshot.servers.iter().filter_map(|s| s.acme.as_ref());
+    let mut all: Vec<Ordered> = slots
+        .map(|slot| Ordered {
+            name: slot.name(),
+            issued: slot.current().is_some(),
+            failures: slot.failures(),
+            next_s: slot.next_s(),
+        })
+        .collect();
+    all.sort_by(|a, b| a.name.cmp(&b.name));
+    all.dedup_by(|a, b| a.name == b.name);
     all
 }
 

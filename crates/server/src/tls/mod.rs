@@ -11,6 +11,7 @@ pub mod commands;
 pub mod der;
 pub mod dynamic;
 pub mod expiry;
+pub mod hooks;
 pub mod names;
 pub mod notes;
 pub mod ocsp;

@@ -1,6 +1,7 @@
 //! TLS of QUIC connections: the ClientHello is read first, the server is found by its name, the library does the rest
 //! (as `connection::handshake` does for TCP). Called by the QUIC library, on the thread that serves the connection.
 
+use super::hooks::{self, Asked, Refused};
 use super::notes::{self, Notes};
 use super::server::Context;
 use crate::connection::Client;
@@ -148,20 +149,17 @@ fn begin(message: &[u8], params: Vec<u8>) -> Result<Begun, TransportError> {
     let client = CLIENT.with_borrow(Clone::clone).expect("handshakes are worked on for a client");
     let shot = crate::worker::shot();
     let site = shot.ports[crate::worker::port_of(&shot, client.listener)].site(&client);
-    let name = hello.server_name.and_then(|name| handshake::host(name.of(message)));
-    let found = name.as_ref().map_or(Ok(None), |name| site.find_early(name.as_bytes()));
-    let found = found.map_err(|failure| alert(AlertDescription::InternalError, failure.to_string()))?;
-    let server = found.unwrap_or(site.default);
-    let facts = handshake::facts(&shot, message, &hello, name.filter(|_| found.is_some()), server);
-    let _ = client.tls.set(Rc::new(facts));
-    let refused = || alert(AlertDescription::UnrecognisedName, "callback failed");
-    let context = handshake::context(&shot, server, site.default).ok_or_else(refused)?;
-    let config = context.quic.as_ref().ok_or_else(refused)?;
-    let config = match &context.dynamic {
-        None => Ok(config.clone()),
-        Some(dynamic) => handshake::with_request(&shot, &client, server, |r| dynamic.config(r, config)),
-    };
-    let config = config.map_err(|text| alert(AlertDescription::InternalError, text))?;
+    let refused = |refused: Refused| alert(refused.alert, refused.text);
+    let mut asked = Asked::new(&shot, site, &client, message, &hello);
+    hooks::client_hello_at_once(&mut asked).map_err(refused)?;
+    let _ = client.tls.set(Rc::new(asked.facts()));
+    let rejected = || alert(AlertDescription::UnrecognisedName, "callback failed");
+    let context = handshake::context(&shot, asked.server, site.default).ok_or_else(rejected)?;
+    let config = context.quic.as_ref().ok_or_else(rejected)?;
+    asked.context = Some(context.clone());
+    // Another configuration's protocols are none of QUIC.
+    asked.config = Some(config.clone());
+    let config = hooks::certificate_at_once(&mut asked).map_err(refused)?;
     let internal = |e: rustls::Error| alert(AlertDescription::InternalError, e.to_string());
     let tls = ServerConnection::new(config, Version::V1, params).map_err(internal)?;
     Ok(Begun { tls, context: context.clone(), notes: Default::default() })

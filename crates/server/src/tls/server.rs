@@ -12,8 +12,9 @@ use super::ocsp::{Clients, Responder};
 use super::sessions::{Cache, Zone};
 use super::tickets::{Scope, TicketKey, Tickets};
 use super::verify::{self, Trust};
+use crate::config::Plane;
 use crate::fetch::Fetch;
-use crate::modules::ssl::{Ocsp, QuicProtocols, ServerSettings, SessionCache, VerifyClient};
+use crate::modules::ssl::{Alpn, Ocsp, QuicProtocols, ServerSettings, SessionCache, VerifyClient};
 use aws_lc_rs::digest::{Context as Digest, SHA256};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::sign::CertifiedKey;
@@ -83,18 +84,20 @@ pub struct Complaints {
 /// Makes the context of a server that has a certificate or refuses handshakes.
 pub fn build(
     conf: &ServerSettings,
+    plane: Plane,
     source: Source<'_>,
     dynamic: Option<Dynamic>,
     fetch: Fetch,
 ) -> (Option<Context>, Complaints) {
     let mut complaints = Complaints::default();
-    let context = try_build(conf, source, dynamic, fetch, &mut complaints);
+    let context = try_build(conf, plane, source, dynamic, fetch, &mut complaints);
     let context = context.map_err(|e| complaints.errors.push(e)).ok();
     (context, complaints)
 }
 
 fn try_build(
     conf: &ServerSettings,
+    plane: Plane,
     source: Source<'_>,
     dynamic: Option<Dynamic>,
     fetch: Fetch,
@@ -116,7 +119,7 @@ fn try_build(
     };
     let ocsp = ocsp(conf, || responder(&conf.ocsp_responder))?;
     let staples = staples(conf, source, &certificates, || responder(&conf.stapling_responder), complaints)?;
-    let scope = scope(conf, &certificates, &hints);
+    let scope = scope(conf, plane, &certificates, &hints);
     let versions: Vec<_> = options.protocols.versions().collect();
     if versions.is_empty() {
         return Err("SSL_CTX_new() failed (SSL: no protocols available)".to_owned());
@@ -131,7 +134,7 @@ fn try_build(
     let mut config =
         builder.with_cert_resolver(Arc::new(Certificates::new(certificates.into_iter().zip(staples.iter().cloned()))));
     config.ignore_client_order = options.server_preference;
-    config.alpn_protocols = alpn(*conf.http2);
+    config.alpn_protocols = alpn(&conf.alpn);
     config.send_tls13_tickets = options.ticket_count;
     if !*conf.certificate_compression {
         config.cert_compressors = Vec::new();
@@ -160,9 +163,13 @@ fn try_build(
 }
 
 /// What is offered by ALPN, in order of preference.
-fn alpn(http2: bool) -> Vec<Vec<u8>> {
+fn alpn(offered: &Alpn) -> Vec<Vec<u8>> {
     let all: &[&[u8]] = &[b"h2", b"http/1.1", b"http/1.0", b"http/0.9"];
-    all[usize::from(!http2)..].iter().map(|p| p.to_vec()).collect()
+    match offered {
+        Alpn::These(names) => names.to_vec(),
+        Alpn::Http2 => all.iter().map(|p| p.to_vec()).collect(),
+        Alpn::Http1 => all[1..].iter().map(|p| p.to_vec()).collect(),
+    }
 }
 
 /// QUIC limits early data by its own means, and the protocol must be agreed on (RFC 9001 sections 4.6.1, 8.1).
@@ -279,13 +286,13 @@ fn trust(
 }
 
 /// What a session belongs to (`ngx_ssl_session_id_context`): elsewhere it cannot be resumed.
-fn scope(conf: &ServerSettings, certificates: &[CertifiedKey], hints: &[DistinguishedName]) -> Scope {
+fn scope(conf: &ServerSettings, plane: Plane, certificates: &[CertifiedKey], hints: &[DistinguishedName]) -> Scope {
     let mut digest = Digest::new(&SHA256);
     let mut add = |bytes: &[u8]| {
         digest.update(&(bytes.len() as u64).to_be_bytes());
         digest.update(bytes);
     };
-    add(b"HTTP");
+    add(if plane.is_stream() { b"STREAM" } else { b"HTTP" });
     add(&[*conf.verify_client as u8]);
     for leaf in certificates.iter().filter_map(|c| c.cert.first()) {
         add(leaf);

@@ -45,6 +45,15 @@ pub fn is_for_client(known: K) -> bool {
     matches!(known, K::IfModifiedSince | K::IfUnmodifiedSince | K::IfMatch | K::IfNoneMatch | K::Range | K::IfRange)
 }
 
+/// A request that changes what is behind its target was answered: what the cache has of it is too old from now on, unless nothing was
+/// changed (RFC 9111 section 4.4).
+pub(super) fn invalidate(r: &mut Request, status: u16) {
+    let Some(changes) = r.ctx.cache_change.take() else { return };
+    if (200..400).contains(&status) {
+        lookup::invalidate(r, &changes);
+    }
+}
+
 /// There is no answer: an old one may do.
 pub fn failed(r: &mut Request, conf: &UpstreamConf, verdict: Verdict) -> Verdict {
     let kinds = std::mem::take(&mut r.attempts.failed);
@@ -80,7 +89,7 @@ pub(super) fn instead(r: &mut Request, conf: &UpstreamConf, status: u16) -> Opti
         entry = caching.entry.take();
         r.attempts.cache = Some(Status::Stale);
     } else {
-        caching.judge(r, ignored);
+        caching.judge(r, &conf.cache, ignored);
     }
     if expired && status == 304 && *conf.cache.revalidate && caching.entry.is_some() {
         r.attempts.cache = Some(Status::Revalidated);
@@ -102,7 +111,7 @@ pub(super) fn resend(r: &mut Request, conf: &UpstreamConf, entry: &Entry) -> Ver
     {
         caching::confirm(r, &caching, &conf.cache, ignored);
     }
-    r.disable_not_modified = !caching::judge(r, ignored).allows();
+    r.disable_not_modified = !caching::judge(r, &conf.cache, ignored).allows();
     pass_on::accel_limit_rate(r, conf);
     if let Some(verdict) = pass_on::accel_redirect(r, conf) {
         return verdict;
@@ -118,6 +127,11 @@ pub(super) fn resend(r: &mut Request, conf: &UpstreamConf, entry: &Entry) -> Ver
         r.headers_out.status_line = (line.start < line.end).then(|| r.attempts.text(line));
     }
     pass_on::accel_charset(r, conf);
+    if *conf.cache.rfc9111 {
+        let age = caching::age(r, entry);
+        let age = crate::text!(r, "{age}");
+        r.headers_out.set(K::Age, "Age", age);
+    }
     if *conf.force_ranges {
         r.allow_ranges = true;
     }

@@ -1,4 +1,4 @@
-//! One try at one peer: a connection, the request out (`send`), the answer's head in (`head`). After: `relay`, or `retry` with
+//! One try at one peer: a connection, the request out (`send`), the answer's head in (`head`). To: `relay`, or `retry` with
 //! another peer.
 
 use super::choose::Chosen;
@@ -15,6 +15,7 @@ use crate::health::cause::Cause;
 use crate::health::passive;
 use crate::log_error;
 use crate::request::Request;
+use crate::status::spent::Part;
 use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
@@ -73,7 +74,7 @@ impl Failure {
 /// Whether the client has gone away.
 pub fn poll_client_gone(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
     match &mut r.session {
-        Session::Http1(http) => http.socket.poll_closed(cx),
+        Session::Http1(http) => http.incoming.socket.poll_closed(cx),
         other => other.stream().map_or(Poll::Pending, |stream| stream.poll_gone()),
     }
 }
@@ -139,6 +140,7 @@ pub async fn ask(
         });
     }
     r.doing = doing::SENDING_REQUEST;
+    r.spent.enter(Part::FirstByte);
     let mut this = Try { job, conf, connection, input: Vec::new(), reused };
     // The head of a stream is out already; its body goes while the answer is waited for.
     let sent = if shared { Ok(true) } else { this.send(r).await };
@@ -149,6 +151,7 @@ pub async fn ask(
     match result {
         Ok((request_sent, at)) => {
             r.attempts.current().header_ms = Some(clock::monotonic_ms() - started_ms);
+            r.spent.enter(Part::Own);
             let Try { connection, input, .. } = this;
             Ok(Answer { connection, input, at, chosen, request_sent, started_ms, _in_use: in_use })
         }

@@ -5,6 +5,7 @@ use super::exchange::{Event, Failure, Try, client_gone, poll_client_gone, watche
 use super::job::Protocol;
 use super::settings::next;
 use crate::connection::http1::Http1;
+use crate::connection::incoming::Incoming;
 use crate::connection::{Session, doing, http2, http3, pool as buffers};
 use crate::log_error;
 use crate::request::Request;
@@ -171,7 +172,7 @@ impl Try<'_> {
             if let Session::Http1(http) = &mut r.session
                 && !http.output.is_empty()
             {
-                let Http1 { socket, output, .. } = &mut **http;
+                let Http1 { incoming: Incoming { socket, .. }, output, .. } = &mut **http;
                 let _ = output.poll_write(socket, cx, u64::MAX);
             }
             Poll::Pending

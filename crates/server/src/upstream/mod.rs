@@ -166,7 +166,7 @@ pub fn ended_well(r: &mut Request, group: &group::Group, chosen: &choose::Chosen
 /// What the kernel knows about the client's end, for the error log: ` (104: Connection reset by peer)` or nothing.
 pub fn client_error(r: &Request) -> String {
     let Session::Http1(http) = &r.session else { return String::new() };
-    match rustix::net::sockopt::socket_error(&http.socket) {
+    match rustix::net::sockopt::socket_error(&http.incoming.socket) {
         Ok(Err(e)) => format!(" ({})", crate::log::os_error(&e.into())),
         Ok(Ok(())) | Err(_) => String::new(),
     }
@@ -178,7 +178,7 @@ fn client_nodelay(r: &mut Request) {
         return;
     }
     if let Session::Http1(http) = &mut r.session {
-        http.set_nodelay();
+        http.incoming.set_nodelay();
     }
 }
 

@@ -41,7 +41,11 @@ pub fn resolvers<T>(show: impl Fn(&[u8], &Counters) -> T) -> Vec<T> {
 }
 
 /// The addresses of a name; the text of an error otherwise.
-async fn resolve(config: &Arc<ResolverConfig>, name: &str, timeout: Duration) -> Result<Vec<IpAddr>, String> {
+pub(crate) async fn resolve(
+    config: &Arc<ResolverConfig>,
+    name: &str,
+    timeout: Duration,
+) -> Result<Vec<IpAddr>, String> {
     let (config, name) = (config.clone(), name.to_owned());
     let asked = crate::service::ask(move || async move {
         let found = resolver(&config).resolve(name.as_bytes(), timeout).await;

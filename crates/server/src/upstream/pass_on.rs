@@ -21,6 +21,9 @@ pub async fn pass_on(r: &mut Request, conf: &UpstreamConf, job: &Job, answer: An
     r.attempts.current().status = if http09 { 200 } else { status };
     let keep = keeps_connection(r);
     let length = content_length(r);
+    if r.ctx.cache_change.is_some() {
+        cached::invalidate(r, status);
+    }
     if r.ctx.cache.is_some()
         && let Some(entry) = cached::instead(r, conf, status)
     {

@@ -1,4 +1,4 @@
-//! `queue`: requests that find no peer with room wait for one, first come first served, for all threads. Before: `choose` had
+//! `queue`: requests that find no peer with room wait for one, first come first served, for all threads. From: `choose` had
 //! nobody. A connection that ends calls the first in the row; the rest is looked at now and then, since peers also come
 //! back by themselves.
 

@@ -13,6 +13,7 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::pending::Pending;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, include};
+use crate::status::spent::Part;
 use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
@@ -88,6 +89,7 @@ pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answe
         turn: 0,
     };
     let verdict = relay.run(r, &mut answer).await;
+    r.spent.enter(Part::Own);
     answer.connection.complain(r, job);
     r.doing = doing::SENDING_TO_CLIENT;
     let now = clock::monotonic_ms();
@@ -272,6 +274,7 @@ impl Relay<'_> {
             if watch && poll_client_gone(r, cx).is_ready() {
                 return Poll::Ready(Step::ClientGone);
             }
+            r.spent.enter(if room && !paused { Part::Answer } else { Part::Client });
             Poll::Pending
         })
         .await;

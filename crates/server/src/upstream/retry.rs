@@ -11,6 +11,7 @@ use crate::health::passive;
 use crate::log_error;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
+use crate::status::spent::Part;
 use runtime::clock;
 
 /// How often an idle connection may turn out to be dead before a fresh one is opened.
@@ -29,6 +30,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
     }
     loop {
         r.doing = doing::CONNECTING;
+        r.spent.enter(Part::Connect);
         let chosen = choose_or_wait(r, job, &mut walk).await?;
         if r.has_fault() {
             // Something in what would be sent, or in the key that chose, has no value.
@@ -66,6 +68,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         let attempt = r.attempts.current();
         attempt.response_ms = Some(clock::monotonic_ms() - began);
         if let Some(status) = failure.over {
+            r.spent.enter(Part::Own);
             attempt.status = status;
             r.aborted |= status == 499;
             return Err(Verdict::Status(status));
@@ -85,6 +88,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         let wanted = *conf.next_upstream & failure.kind != 0;
         if left == 0 || late || !wanted || !may_repeat(r, conf, job, failure.request_sent) {
             r.doing = doing::SENDING_TO_CLIENT;
+            r.spent.enter(Part::Own);
             r.attempts.failed = failure.kind;
             return Err(Verdict::Status(status));
         }
@@ -102,7 +106,10 @@ async fn choose_or_wait(r: &mut Request, job: &Job, walk: &mut Walk) -> Result<O
     {
         return Ok(Some(chosen));
     }
-    match Box::pin(queue::wait(r, &job.group, line, walk)).await {
+    r.spent.enter(Part::Queue);
+    let waited = Box::pin(queue::wait(r, &job.group, line, walk)).await;
+    r.spent.enter(Part::Connect);
+    match waited {
         Ok(chosen) => Ok(Some(chosen)),
         Err(InVain::NoRoom) => Ok(None),
         Err(InVain::ClientGone) => {
@@ -117,6 +124,7 @@ fn no_live_upstreams(r: &mut Request, job: &Job) -> Verdict {
     r.attempts.all.push(Attempt { group, status: 502, ..Attempt::default() });
     log_error!(r, Error, "no live upstreams");
     r.doing = doing::SENDING_TO_CLIENT;
+    r.spent.enter(Part::Own);
     r.attempts.failed = next::NO_LIVE;
     Verdict::Status(502)
 }

@@ -1,4 +1,4 @@
-//! The `server` lines of a group and the peers they stand for. After: `group` (the peers in their ranks). Lines change while
+//! The `server` lines of a group and the peers they stand for. To: `group` (the peers in their ranks). Lines change while
 //! the server runs: names are followed (`live`), and whoever may edits them (`Group::edit`), which a `state` file keeps.
 
 use super::group::{Group, Method, Tier, Tiers};

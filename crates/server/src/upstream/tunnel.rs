@@ -2,17 +2,18 @@
 
 use super::exchange::Answer;
 use super::settings::UpstreamSettings;
-use crate::connection::http1::Http1;
 use crate::connection::socket::Socket;
 use crate::connection::{Session, doing, pool as buffers};
 use crate::log_error;
 use crate::request::Request;
-use crate::request::phases::Verdict;
+use crate::request::held::{Kept, hold};
+use crate::request::phases::{Back, GoOn, Verdict};
 use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 /// One direction.
 struct Pipe {
@@ -74,48 +75,81 @@ impl Pipe {
     }
 }
 
-/// Runs the tunnel; the head of the answer is queued already.
-pub async fn run(r: &mut Request, conf: &UpstreamSettings, answer: Answer) -> Verdict {
-    let Answer { mut connection, input, at, started_ms, chosen, .. } = answer;
+/// What the two sides have sent, and all that is needed for it.
+struct Tunnel {
+    kept: Box<Kept>,
+    socket: Socket,
+    /// The peer, which counts as in use as long as this is here.
+    answer: Answer,
+    down: Pipe,
+    up: Pipe,
+    timer: Timer,
+    timeout: Duration,
+}
+
+/// Runs the tunnel; the head of the answer is queued already. The request is put aside meanwhile (`request/held.rs`).
+pub async fn run(r: &mut Request, conf: &UpstreamSettings, mut answer: Answer) -> Verdict {
     super::client_nodelay(r);
     r.doing = doing::TUNNELING;
-    let mut down = Pipe::new(&input[at..]);
-    buffers::give_buffer(input);
+    r.spent.stop();
+    let down = Pipe::new(&answer.input[answer.at..]);
+    buffers::give_buffer(std::mem::take(&mut answer.input));
     let Session::Http1(http) = &mut r.session else { return Verdict::Status(502) };
     if http.flush().await.is_err() {
         return Verdict::Broken;
     }
-    let mut up = Pipe::new(http.unread());
+    let up = Pipe::new(http.unread());
     let n = http.unread().len();
     http.consume(n);
-    let timer = Timer::new();
     let timeout = *conf.read_timeout;
-    timer.set(timeout);
-    let Http1 { socket, .. } = &mut **http;
-    let result = poll_fn(|cx| {
-        let moved_down = down.poll(cx, &mut connection.socket, socket);
-        let moved_up = up.poll(cx, socket, &mut connection.socket);
+    hold(r, |kept, socket| {
+        let timer = Timer::new();
+        timer.set(timeout);
+        Box::pin(carry(Box::new(Tunnel { kept, socket, answer, down, up, timer, timeout })))
+    })
+}
+
+/// Moves bytes until one side ends.
+async fn carry(mut tunnel: Box<Tunnel>) -> Back {
+    let result = poll_fn(|cx| tunnel.poll(cx)).await;
+    let Tunnel { mut kept, socket, answer, down, up, .. } = *tunnel;
+    kept.sent += down.total;
+    kept.request_length += up.total;
+    let (sent, received) = (up.total, down.total);
+    let go_on: GoOn = Box::new(move |r| {
+        Box::pin(async move {
+            let attempt = r.attempts.current();
+            attempt.response_ms = Some(clock::monotonic_ms() - answer.started_ms);
+            attempt.received += received;
+            attempt.sent += sent;
+            attempt.body_bytes += received;
+            drop(answer);
+            r.response_done = true;
+            ended(r, result);
+            Verdict::Answered
+        })
+    });
+    Back { request: kept.back(socket), go_on }
+}
+
+impl Tunnel {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let Tunnel { socket, answer, down, up, .. } = self;
+        let moved_down = down.poll(cx, &mut answer.connection.socket, socket);
+        let moved_up = up.poll(cx, socket, &mut answer.connection.socket);
         match (moved_down, moved_up) {
             (Err(e), _) | (_, Err(e)) => return Poll::Ready(Err(e)),
-            (Ok(a), Ok(b)) if a || b => timer.set(timeout),
+            (Ok(a), Ok(b)) if a || b => self.timer.set(self.timeout),
             _ => {}
         }
-        if down.is_done() || up.is_done() {
+        if self.down.is_done() || self.up.is_done() {
             return Poll::Ready(Ok(()));
         }
-        timer.poll_expired(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
-    })
-    .await;
-    http.output.queued += down.total;
-    http.output.written += down.total;
-    let attempt = r.attempts.current();
-    attempt.response_ms = Some(clock::monotonic_ms() - started_ms);
-    attempt.received += down.total;
-    attempt.sent += up.total;
-    attempt.body_bytes += down.total;
-    r.request_length += up.total;
-    drop(chosen);
-    r.response_done = true;
+        self.timer.poll_expired(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+fn ended(r: &Request, result: io::Result<()>) {
     match result {
         Err(e) if e.kind() == io::ErrorKind::TimedOut => {
             log_error!(r, Error, "upstream timed out (110: Connection timed out)");
@@ -125,5 +159,4 @@ pub async fn run(r: &mut Request, conf: &UpstreamSettings, answer: Answer) -> Ve
         }
         _ => {}
     }
-    Verdict::Answered
 }

@@ -1,5 +1,5 @@
 //! A thread that a reload has made superfluous hands its idle HTTP/1 connections to threads that stay, over TLS or not: their clients see
-//! nothing of it. Before: `connection::http1`, where a connection is idle. After: the other thread's loop, which goes on waiting.
+//! nothing of it. From: `connection::http1`, where a connection is idle. To: the other thread's loop, which goes on waiting.
 
 use super::thread::Order;
 use crate::connection::handshake::Facts;

@@ -16,6 +16,7 @@ use std::rc::Rc;
 thread_local! {
     static SHOT: RefCell<Option<Rc<Shot>>> = const { RefCell::new(None) };
     static DRAINING: Cell<bool> = const { Cell::new(false) };
+    static CUTTING: Cell<bool> = const { Cell::new(false) };
     /// For each listener of this thread, the index of its address in the current snapshot's `listens`.
     static PORTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
@@ -28,6 +29,11 @@ pub fn shot() -> Rc<Shot> {
 /// Whether the thread is to end once its connections are done.
 pub fn draining() -> bool {
     DRAINING.get()
+}
+
+/// Whether requests that are dropped now are cut off by `worker_shutdown_timeout`.
+pub fn cutting() -> bool {
+    CUTTING.get()
 }
 
 /// The local address of a client's connection; asked of the kernel once.

@@ -70,13 +70,13 @@ impl Workers {
             let _ = t.orders.send(Order::Drain { heirs: Vec::new() });
         }
         let end = at_most.map(|d| Instant::now() + d);
-        for t in all {
-            while !t.join.is_finished() {
-                if end.is_some_and(|e| Instant::now() >= e) || interrupted(LOOK) {
-                    return;
-                }
+        while !all.iter().all(|t| t.join.is_finished()) {
+            if end.is_some_and(|e| Instant::now() >= e) {
+                return cut(&all);
             }
-            let _ = t.join.join();
+            if interrupted(LOOK) {
+                return;
+            }
         }
     }
 
@@ -89,6 +89,17 @@ impl Workers {
         for t in all {
             let _ = t.join.join();
         }
+    }
+}
+
+/// Ends threads that have not drained in time, and waits for their last log lines, though not for a stuck thread.
+fn cut(threads: &[Handle]) {
+    for t in threads {
+        let _ = t.orders.send(Order::Cut);
+    }
+    let end = Instant::now() + STUCK;
+    while Instant::now() < end && !threads.iter().all(|t| t.join.is_finished()) {
+        std::thread::sleep(LOOK);
     }
 }
 

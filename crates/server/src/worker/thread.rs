@@ -1,7 +1,7 @@
 //! The loop of one worker thread: listeners, connections, orders from the control thread, logs at the end of a turn.
 
 use super::handover::{self, Parcel};
-use super::{DRAINING, PORTS, SHOT};
+use super::{CUTTING, DRAINING, PORTS, SHOT};
 use crate::connection;
 use crate::listen::Listener;
 use crate::snapshot::{Shot, Snapshot};
@@ -44,6 +44,8 @@ pub enum Order {
     Adopt(Box<Parcel>),
     /// Close everything now.
     Stop,
+    /// The same after a drain that took too long: what is cut off has its log line.
+    Cut,
 }
 
 /// The control thread's end of a worker thread.
@@ -56,10 +58,19 @@ pub struct Handle {
     pub join: std::thread::JoinHandle<()>,
 }
 
+/// Writes what is gathered for access logs; how long that takes is counted.
+fn write_lines() {
+    if crate::log::lines::pending() == runtime::Pending::Nothing {
+        // Connections may wait for an end without lines.
+        return crate::log::lines::write_pending();
+    }
+    crate::status::spent::write_log(crate::log::lines::write_pending);
+}
+
 /// What a thread that serves or asks does around its loop's turns: log lines leave together, turns are timed, a panic has its line.
 pub const HOOKS: runtime::Hooks = runtime::Hooks {
     pending: crate::log::lines::pending,
-    before_sleep: crate::log::lines::write_pending,
+    before_sleep: write_lines,
     turn_began: crate::status::turns::begin,
     turn_ended: crate::status::turns::end,
     panicked: || {
@@ -113,14 +124,23 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                         l.close();
                     }
                     DRAINING.set(true);
+                    SHOT.with_borrow(|shot| shot.iter().for_each(|s| s.leave()));
                     // Connections between two requests close.
                     runtime::wake_all();
                     while open.load(Ordering::Relaxed) > 0 {
+                        match orders.try_recv() {
+                            Ok(Order::Stop) => break,
+                            Ok(Order::Cut) => {
+                                CUTTING.set(true);
+                                break;
+                            }
+                            _ => {}
+                        }
                         timer::sleep(std::time::Duration::from_millis(10)).await;
                     }
                     break;
                 }
-                Order::Stop => break,
+                Order::Stop | Order::Cut => break,
             }
         }
     });
@@ -171,7 +191,10 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
             ),
         }
     }
-    SHOT.set(Some(shot.clone()));
+    shot.begin();
+    if let Some(before) = SHOT.replace(Some(shot.clone())) {
+        before.leave();
+    }
     for l in &mine.listeners {
         l.start();
     }

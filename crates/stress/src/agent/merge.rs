@@ -1,4 +1,4 @@
-//! Puts together what agents measured: exactly, since all histograms have one layout. Before: `fleet`. After: the reports.
+//! Puts together what agents measured: exactly, since all histograms have one layout. From: `fleet`. To: the reports.
 
 use super::Part;
 use super::fleet::{Outcome, Remote};

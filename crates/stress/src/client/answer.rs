@@ -1,4 +1,4 @@
-//! Finds where an answer ends. Before: bytes of one connection, in pieces. Never keeps a body.
+//! Finds where an answer ends. From: bytes of one connection, in pieces. Never keeps a body.
 
 use crate::sample::Tally;
 use wire::http1::chunked::{Decoder, Event, Trailers};

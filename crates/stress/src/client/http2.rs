@@ -208,7 +208,7 @@ impl Client<'_> {
                     self.park_again(queue, exchange.lane);
                 }
             }
-            Event::Window { .. } | Event::Refused | Event::More => {}
+            Event::Window { .. } | Event::Refused | Event::Priority { .. } | Event::More => {}
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! One client thread: its share of the connections on one epoll. Before: `run`, which starts it. After: its `Sample`.
+//! One client thread: its share of the connections on one epoll. From: `run`, which starts it. To: its `Sample`.
 //!
 //! A turn waits for events, and answers each with at most one read and one write. Nothing is allocated or shared for a
 //! request; once a second the thread sends what it counted.

@@ -1,4 +1,4 @@
-//! Hold mode: opens N connections at a steady rate and keeps them, idle or with a heartbeat. Before: options. After: its own summary.
+//! Hold mode: opens N connections at a steady rate and keeps them, idle or with a heartbeat. From: options. To: its own summary.
 
 mod client;
 pub mod report;

@@ -4,10 +4,10 @@ use super::{AGENT, Command, STRESS};
 use std::fmt::Write;
 
 /// What stands behind `ironweir`.
-const COMMANDS: &str = "demo stress agent top doctor nic lab l4 help";
+const COMMANDS: &str = "demo stress agent top doctor why redline nic lab l4 help";
 
 /// Options of `ironweir top`, which has no table.
-const TOP: &str = "--once --help --man";
+const TOP: &str = "--once --user --user-file --cacert --insecure --help --man";
 
 /// Completions for `bash`, `zsh` or `fish`; nothing for another shell.
 pub fn completion(shell: &str) -> Option<String> {

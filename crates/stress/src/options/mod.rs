@@ -1,5 +1,5 @@
 //! The command line of `ironweir stress`: one table, from which parsing, `--help`, the man page and completions come.
-//! Before: arguments. After: `plan`, which decides what they mean together.
+//! From: arguments. To: `plan`, which decides what they mean together.
 
 mod command;
 mod completion;

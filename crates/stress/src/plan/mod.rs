@@ -1,4 +1,4 @@
-//! What a run will do, decided before it. Before: options. After: the clients, which only read it.
+//! What a run will do, decided before it. From: options. To: the clients, which only read it.
 
 pub mod list;
 pub mod preset;

@@ -1,4 +1,4 @@
-//! What people and programs read of a run. Before: `run::Record`. All pure but for writing.
+//! What people and programs read of a run. From: `run::Record`. All pure but for writing.
 
 pub mod compare;
 pub mod html;

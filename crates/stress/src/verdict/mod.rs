@@ -1,4 +1,4 @@
-//! What limited a run. Before: everything that was seen. After: the reports. Pure.
+//! What limited a run. From: everything that was seen. To: the reports. Pure.
 
 mod evidence;
 

@@ -7,11 +7,13 @@ pub(crate) mod rx;
 mod verify;
 
 use crate::expand::Text;
+use crate::limits::MAX_WORD_DOTS;
 use crate::names::{CAPTURES, Names};
 use crate::prefilter::{ByteSet, Need};
 use ip::IpSet;
 use pm::Pm;
 use rx::{Found, Rx, Scratch, Spans};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// A rule's question.
@@ -176,7 +178,7 @@ impl Operator {
                 yes
             }
             Kind::Ip(set) => set.contains(value),
-            Kind::Sqli => libinjectionrs::detect_sqli(value).is_injection(),
+            Kind::Sqli => libinjectionrs::detect_sqli(&shortened(value)).is_injection(),
             Kind::Xss => libinjectionrs::detect_xss(value).is_injection(),
             Kind::ByteRange(allowed) => value.iter().any(|b| !allowed.contains(*b)),
             Kind::UrlEncoding => verify::has_invalid_url_encoding(value),
@@ -189,7 +191,9 @@ impl Operator {
     /// What libinjection calls the form of an injection, for `TX:0`.
     pub(crate) fn fingerprint(&self, value: &[u8]) -> Option<Vec<u8>> {
         match self.kind {
-            Kind::Sqli => libinjectionrs::detect_sqli(value).fingerprint.map(|f| f.to_string().into_bytes()),
+            Kind::Sqli => {
+                libinjectionrs::detect_sqli(&shortened(value)).fingerprint.map(|f| f.to_string().into_bytes())
+            }
             Kind::Xss => Some(value.to_vec()),
             _ => None,
         }
@@ -322,6 +326,26 @@ fn ip_set<'a>(texts: impl Iterator<Item = &'a str>) -> Result<IpSet, String> {
     Ok(set)
 }
 
+/// A value for libinjection. It looks a word up anew at each full stop, from its beginning, for keywords of 31 bytes at most: what
+/// follows [`MAX_WORD_DOTS`] of them in one word says nothing, and would cost the square of its length.
+fn shortened(value: &[u8]) -> Cow<'_, [u8]> {
+    // What ends its words.
+    let ends = ByteSet::of(b" []{}<>:\\?=@!#~+-*/&|^%(),';\t\n\x0b\x0c\r\"\xa0\0");
+    if value.len() <= MAX_WORD_DOTS || memchr::memchr2_iter(b'.', b'`', value).nth(MAX_WORD_DOTS).is_none() {
+        return Cow::Borrowed(value);
+    }
+    let mut dots = 0;
+    let keep = |b: &u8| {
+        if ends.contains(*b) {
+            dots = 0;
+        } else if matches!(b, b'.' | b'`') {
+            dots += 1;
+        }
+        dots <= MAX_WORD_DOTS
+    };
+    Cow::Owned(value.iter().copied().filter(keep).collect())
+}
+
 /// A number as C's `atoi` reads it: what is none is 0.
 pub(crate) fn number(text: &[u8]) -> i64 {
     let text = text.trim_ascii_start();
@@ -398,6 +422,15 @@ mod tests {
             }
         }
         assert!(ask("@validateUtf8Encoding", b"\xff"));
+    }
+
+    #[test]
+    fn libinjection_gets_no_word_of_many_parts() {
+        let dots = "a.".repeat(MAX_WORD_DOTS + 9);
+        assert_eq!(shortened(b"a.b").as_ref(), b"a.b");
+        let text = format!("{dots} union {dots}' or 1=1");
+        let short = format!("{0} union {0}' or 1=1", format!("{}a", "a.".repeat(MAX_WORD_DOTS)));
+        assert_eq!(String::from_utf8_lossy(&shortened(text.as_bytes())), short);
     }
 
     #[test]

@@ -1,8 +1,11 @@
-//! Regular expressions. PCRE2 with compiled code runs them, as in libmodsecurity, with a limit of steps. A value on which an
-//! expression runs out of steps is given to a second engine that takes linear time; only what that one cannot express counts
-//! as exhausted.
+//! Regular expressions. PCRE2 with compiled code runs them, as in libmodsecurity, with a limit of steps. Its steps are counted anew
+//! at every place of a value, so long values are given to a second engine that takes linear time, and so is everything once a
+//! transaction has had its share, and a value on which an expression runs out of steps. What the second one cannot express
+//! (look-around, back references) stays with PCRE2; running out of steps there counts as exhausted.
 
-use crate::limits::{LINEAR_SIZE_BYTES, PCRE_MATCH_LIMIT, PCRE_STACK_BYTES};
+use crate::limits::{
+    LINEAR_CACHE_BYTES, LINEAR_SIZE_BYTES, LONG_VALUE_BYTES, MAX_BACKTRACKED_BYTES, PCRE_MATCH_LIMIT, PCRE_STACK_BYTES,
+};
 use crate::names::CAPTURES;
 use crate::prefilter::{Need, portable};
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
@@ -37,6 +40,8 @@ pub struct Rx {
 #[derive(Debug)]
 pub struct Scratch {
     locations: CaptureLocations,
+    /// Bytes that PCRE2 has looked through.
+    pub spent: u64,
     /// How often an expression ran out of steps.
     pub slow: u32,
     /// How often nothing else could judge then.
@@ -72,7 +77,7 @@ impl Rx {
 
     /// Room for the results of any expression with at most as many groups.
     pub fn scratch(&self) -> Scratch {
-        Scratch { locations: self.regex.capture_locations(), slow: 0, exhausted: 0 }
+        Scratch { locations: self.regex.capture_locations(), spent: 0, slow: 0, exhausted: 0 }
     }
 
     /// Whether a short text matches: names that selectors choose.
@@ -82,6 +87,14 @@ impl Rx {
 
     /// Looks for a match from a place on; `spans` gets its groups.
     pub fn search(&self, text: &[u8], from: usize, scratch: &mut Scratch, spans: &mut Spans) -> Found {
+        let len = text.len() - from;
+        if len > LONG_VALUE_BYTES || scratch.spent > MAX_BACKTRACKED_BYTES {
+            let found = self.search_linear(text, from, spans);
+            if found != Found::Exhausted {
+                return found;
+            }
+        }
+        scratch.spent += len as u64;
         match self.regex.captures_read_at(&mut scratch.locations, text, from) {
             Ok(None) => Found::No,
             Ok(Some(_)) => {
@@ -127,6 +140,7 @@ impl Rx {
                 .dot_matches_new_line(true)
                 .multi_line(true)
                 .size_limit(LINEAR_SIZE_BYTES)
+                .dfa_size_limit(LINEAR_CACHE_BYTES)
                 .build()
                 .ok()
         });
@@ -178,6 +192,22 @@ mod tests {
         let hard = format!("{}!", "a".repeat(64));
         assert_eq!(search(r"^(a+)+$", hard.as_bytes()).0, Found::No);
         assert_eq!(search(r"(x+x+)+y|!", format!("{}!", "x".repeat(64)).as_bytes()).0, Found::Yes);
+    }
+
+    #[test]
+    fn long_values_and_many_short_ones_go_to_the_linear_engine() {
+        let rx = Rx::compile(b"(?:a|b|ab)+=", false).unwrap();
+        let (mut scratch, mut spans) = (rx.scratch(), Spans::default());
+        let long = "ab".repeat(LONG_VALUE_BYTES);
+        assert_eq!(rx.search(long.as_bytes(), 0, &mut scratch, &mut spans), Found::No);
+        assert_eq!(scratch.spent, 0);
+        assert_eq!(rx.search(format!("{long}=").as_bytes(), 0, &mut scratch, &mut spans), Found::Yes);
+        assert_eq!(spans[0], Some((0, long.len() as u32 + 1)));
+        rx.search(b"ab", 0, &mut scratch, &mut spans);
+        assert_eq!(scratch.spent, 2);
+        scratch.spent = MAX_BACKTRACKED_BYTES + 1;
+        assert_eq!(rx.search(b"ab=", 0, &mut scratch, &mut spans), Found::Yes);
+        assert_eq!(scratch.spent, MAX_BACKTRACKED_BYTES + 1);
     }
 
     #[test]

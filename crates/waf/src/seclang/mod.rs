@@ -1,4 +1,4 @@
-//! SecLang: from text to what rules say. After: [`crate::rules`] makes of it what runs.
+//! SecLang: from text to what rules say. To: [`crate::rules`] makes of it what runs.
 
 pub(crate) mod actions;
 mod ctl;

@@ -241,12 +241,14 @@ impl Transaction {
         self.matches.push(found);
     }
 
-    /// The lines of rules that matched since this was last called, for the server's error log. A refusal's own line is in its
-    /// [`Intervention`], too.
-    pub fn log_lines(&mut self) -> Vec<String> {
+    /// The lines of rules that matched since this was last called, for the server's error log, each with whether the rule
+    /// refused the request. A refusal's own line is in its [`Intervention`], too. Only those that are `wanted` are made.
+    pub fn log_lines(&mut self, wanted: impl Fn(bool) -> bool, mut write: impl FnMut(bool, &str)) {
         let from = std::mem::replace(&mut self.logged, self.matches.len());
         let status = self.intervention.as_ref().map(|i| i.status);
-        self.matches[from..].iter().filter(|m| m.log).map(|m| self.line(m, status.filter(|_| m.disruptive))).collect()
+        for found in self.matches[from..].iter().filter(|m| m.log && wanted(m.disruptive)) {
+            write(found.disruptive, &self.line(found, status.filter(|_| found.disruptive)));
+        }
     }
 
     /// One line in the form that readers of ModSecurity's lines know.

@@ -251,7 +251,7 @@ impl Transaction {
         self.sanitise.clear();
         self.highest_severity = None;
         if let Some(scratch) = &mut self.scratch {
-            (scratch.slow, scratch.exhausted) = (0, 0);
+            (scratch.spent, scratch.slow, scratch.exhausted) = (0, 0, 0);
         }
         self.phases_done = [false; PHASES + 1];
         (self.intervention, self.fault, self.status) = (None, None, 0);
@@ -262,6 +262,11 @@ impl Transaction {
         self.texts.clear();
         let web_app = self.texts.add(self.rules.settings.web_app.as_bytes());
         self.set(Single::Webappid, web_app);
+    }
+
+    /// The rules that it runs.
+    pub fn rules(&self) -> &Arc<Rules> {
+        &self.rules
     }
 
     /// Names the transaction: what the audit log, `UNIQUE_ID` and a refused request's page show.

@@ -145,6 +145,12 @@ impl Transaction {
         self.intervention.clone()
     }
 
+    /// Whether more of the request's body would change nothing.
+    pub fn request_body_is_full(&self) -> bool {
+        self.singles[Single::InboundDataError as usize] != EMPTY
+            && self.request_body.len() >= self.switches.request_body_limit
+    }
+
     /// Step 5: the request's body is complete, or there was none. Runs phase 2.
     pub fn request_body_end(&mut self) -> Option<Intervention> {
         self.guarded(|t| {

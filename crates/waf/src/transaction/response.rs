@@ -2,7 +2,7 @@
 
 use super::{Intervention, Transaction};
 use crate::limits::MAX_VALUES;
-use crate::settings::LimitAction;
+use crate::settings::{Engine, LimitAction};
 use crate::variable::{Collection, Single};
 
 impl Transaction {
@@ -58,6 +58,17 @@ impl Transaction {
         let message = "the response body is longer than SecResponseBodyLimit";
         self.refuse(500, self.rules.settings.response_body_action, message);
         self.intervention.clone()
+    }
+
+    /// What of the answer's body has been taken: all of it, or as much as `SecResponseBodyLimit` allows. A server that holds an
+    /// answer back needs no copy of its own.
+    pub fn response_body_taken(&self) -> &[u8] {
+        &self.response_body
+    }
+
+    /// Whether a rule may refuse the answer now: who only looks need not hold anything back.
+    pub fn may_refuse(&self) -> bool {
+        self.switches.engine == Engine::On && self.intervention.is_none()
     }
 
     /// Whether more of the answer's body would change nothing, so that a server need not hold back the rest.

@@ -114,7 +114,8 @@ pub(crate) fn judge(transaction: &mut Transaction, rules: &Arc<Rules>, bytes: &[
     transaction.response_body_end();
     transaction.logging(answer.status);
     assert_eq!(transaction.fault(), None, "{}", String::from_utf8_lossy(bytes));
-    let log = transaction.log_lines().join("\n");
+    let mut log = String::new();
+    transaction.log_lines(|_| true, |_, line| log.push_str(&format!("{line}\n")));
     let ids = transaction.matches().iter().filter(|m| m.log).map(|m| m.id).collect();
     Seen { ids, log, status: if refused { 400 } else { answer.status }, refused }
 }

@@ -1,4 +1,4 @@
-//! Reads one request head. Before: bytes from a connection. After: choice of the server, checks of header values.
+//! Reads one request head. From: bytes from a connection. To: choice of the server, checks of header values.
 //!
 //! The parser is fed the same buffer again as it grows. It never looks at a byte twice and allocates nothing: header
 //! lines go into the head's `Vec`, which the next request on the connection uses again.

@@ -1,4 +1,4 @@
-//! Reads one head of an upstream's answer. Before: bytes from a peer. After: what the headers mean to the proxy.
+//! Reads one head of an upstream's answer. From: bytes from a peer. To: what the headers mean to the proxy.
 //!
 //! Resumable like [`super::request`]. The rules are nginx's (`ngx_http_parse_status_line`,
 //! `ngx_http_proxy_process_header`): header names may have any visible byte.

@@ -5,7 +5,8 @@ use super::flood::Counters;
 use super::frame::{FrameHeader, kind};
 use super::hpack::decoder::{Decoder, Limits};
 use super::hpack::encoder::Encoder;
-use super::{DEFAULT_FRAME, DEFAULT_WINDOW, ErrorCode, LARGEST_FROM_SERVER, MAX_WINDOW};
+use super::{DEFAULT_FRAME, DEFAULT_WINDOW, ErrorCode, LARGEST_FROM_SERVER, MAX_FRAME, MAX_WINDOW};
+use crate::priority::Priority;
 use crate::span::Span;
 
 /// Streams that we reset last: what is still on the way for them is no error.
@@ -24,7 +25,7 @@ impl Role {
     /// The largest frame that is taken of the other side.
     pub(super) fn largest_taken(self) -> usize {
         match self {
-            Role::Server => DEFAULT_FRAME,
+            Role::Server => MAX_FRAME,
             Role::Client => LARGEST_FROM_SERVER,
         }
     }
@@ -111,6 +112,13 @@ pub enum Event {
     Window {
         /// The stream.
         stream: u32,
+    },
+    /// The client says how urgent an answer is, perhaps before it asks for it.
+    Priority {
+        /// The answer's stream.
+        stream: u32,
+        /// How urgent.
+        priority: Priority,
     },
     /// The peer takes no streams above `last` any more.
     Goaway {

@@ -16,6 +16,8 @@ pub mod kind {
     pub const GOAWAY: u8 = 7;
     pub const WINDOW_UPDATE: u8 = 8;
     pub const CONTINUATION: u8 = 9;
+    /// RFC 9218 section 7.1
+    pub const PRIORITY_UPDATE: u8 = 16;
 }
 
 /// Flags of frames.
@@ -36,6 +38,8 @@ pub mod setting {
     pub const MAX_CONCURRENT_STREAMS: u16 = 3;
     pub const INITIAL_WINDOW_SIZE: u16 = 4;
     pub const MAX_FRAME_SIZE: u16 = 5;
+    /// RFC 9218 section 2.1
+    pub const NO_RFC7540_PRIORITIES: u16 = 9;
 }
 
 /// A frame's header.

@@ -19,8 +19,8 @@ pub const DEFAULT_WINDOW: u32 = 65_535;
 /// The largest frame before anybody says otherwise.
 pub const DEFAULT_FRAME: usize = 16_384;
 /// The largest frame we take of a server. DATA are handed on as they come and bounded by the windows, header blocks by their limits,
-/// the others are short: a large frame costs no memory, but no other stream's frames can come before its end (nginx takes 2^24 - 1).
-/// Of a client we take [`DEFAULT_FRAME`], for which there is no need to ask: streams of one connection do not wait for each other.
+/// the others are short: a large frame costs no memory, but no other stream's frames can come before its end. Of a client we take
+/// [`MAX_FRAME`], as nginx does: who sends such frames makes only itself wait.
 pub const LARGEST_FROM_SERVER: usize = 1 << 20;
 /// The largest frame a peer may ask for (RFC 9113 section 6.5.2).
 pub const MAX_FRAME: usize = (1 << 24) - 1;

@@ -96,7 +96,10 @@ impl<T: Default> Connection<T> {
             kind::CONTINUATION if self.block.is_none() => {
                 return protocol("client sent unexpected CONTINUATION frame");
             }
-            kind::HEADERS..=kind::CONTINUATION => {
+            kind::PRIORITY_UPDATE if self.config.role == Role::Client => {
+                return protocol("server sent PRIORITY_UPDATE frame");
+            }
+            kind::HEADERS..=kind::CONTINUATION | kind::PRIORITY_UPDATE => {
                 self.check_length(header)?;
                 self.reading = Reading::Payload(header);
                 return Ok(None);
@@ -129,6 +132,7 @@ impl<T: Default> Connection<T> {
             kind::PING => (header.len != 8, "PING"),
             kind::GOAWAY => (header.len < 8 || header.len > DEFAULT_FRAME, "GOAWAY"),
             kind::WINDOW_UPDATE => (header.len != 4, "WINDOW_UPDATE"),
+            kind::PRIORITY_UPDATE => (header.len < 4 || header.len > DEFAULT_FRAME, "PRIORITY_UPDATE"),
             kind::SETTINGS => (!header.len.is_multiple_of(6) || header.len > DEFAULT_FRAME, "SETTINGS"),
             _ => {
                 // A header block, perhaps in one large frame.
@@ -255,6 +259,7 @@ impl<T: Default> Connection<T> {
                 Ok(Some(Event::Goaway { last, code: ErrorCode(word(&payload[4..]).unwrap_or(0)) }))
             }
             kind::WINDOW_UPDATE => self.window_update(stream, payload),
+            kind::PRIORITY_UPDATE => self.priority_update(stream, payload),
             _ => Ok(None),
         }
     }
@@ -422,6 +427,23 @@ impl<T: Default> Connection<T> {
         Ok(None)
     }
 
+    /// RFC 9218 section 7.1. What is no value is passed over, and so is what comes for a stream that is gone.
+    fn priority_update(&mut self, stream: u32, payload: &[u8]) -> Step {
+        let prioritized = word(payload).unwrap_or(0) & MAX_WINDOW;
+        if stream != 0 {
+            return protocol("client sent PRIORITY_UPDATE frame with incorrect identifier");
+        }
+        if prioritized.is_multiple_of(2) {
+            return protocol(format!("client sent PRIORITY_UPDATE frame for incorrect stream {prioritized}"));
+        }
+        self.counters.idle_frame()?;
+        if prioritized <= self.last_stream && self.find(prioritized).is_none() {
+            return Ok(None);
+        }
+        let priority = crate::priority::parse(&payload[4..]);
+        Ok(priority.map(|priority| Event::Priority { stream: prioritized, priority }))
+    }
+
     fn rst_stream(&mut self, stream: u32, payload: &[u8]) -> Step {
         let code = ErrorCode(word(payload).unwrap_or(0));
         if stream == 0 {
@@ -469,6 +491,10 @@ impl<T: Default> Connection<T> {
                 setting::MAX_FRAME_SIZE => self.peer_frame = value as usize,
                 setting::ENABLE_PUSH if value > 1 => {
                     return protocol(format!("client sent SETTINGS frame with incorrect ENABLE_PUSH value {value}"));
+                }
+                setting::NO_RFC7540_PRIORITIES if value > 1 => {
+                    let text = format!("client sent SETTINGS frame with incorrect NO_RFC7540_PRIORITIES value {value}");
+                    return protocol(text);
                 }
                 setting::HEADER_TABLE_SIZE => self.encoder.allow(value as usize),
                 setting::MAX_CONCURRENT_STREAMS => self.peer_streams = value,
@@ -571,7 +597,6 @@ fn hpack_error<V>(error: HpackError) -> Result<V, ConnectionError> {
         HpackError::BadIndex => (ErrorCode::COMPRESSION_ERROR, "client sent invalid hpack table index"),
         HpackError::BadHuffman => (ErrorCode::COMPRESSION_ERROR, "client sent invalid encoded header field"),
         HpackError::BadTableSize => (ErrorCode::COMPRESSION_ERROR, "client sent invalid table size update"),
-        HpackError::EmptyName => (ErrorCode::PROTOCOL_ERROR, "client sent zero header name length"),
         HpackError::FieldTooLarge => (ErrorCode::ENHANCE_YOUR_CALM, "client sent too large header field"),
         HpackError::BlockTooLarge => (ErrorCode::ENHANCE_YOUR_CALM, "client sent too large header"),
     };

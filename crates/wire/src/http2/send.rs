@@ -58,7 +58,10 @@ impl<T> Connection<T> {
             false => (setting::MAX_CONCURRENT_STREAMS, self.config.max_streams),
         };
         let window = (setting::INITIAL_WINDOW_SIZE, self.config.stream_window);
-        let settings = [first, window, (setting::MAX_FRAME_SIZE, self.config.role.largest_taken() as u32)];
+        let frame = (setting::MAX_FRAME_SIZE, self.config.role.largest_taken() as u32);
+        let settings = [first, window, frame, (setting::NO_RFC7540_PRIORITIES, 1)];
+        // The last is about answers, so a server's.
+        let settings = &settings[..if client { 3 } else { 4 }];
         self.frame(kind::SETTINGS, 0, 0, settings.len() * 6);
         for (name, value) in settings {
             self.out.extend_from_slice(&name.to_be_bytes());

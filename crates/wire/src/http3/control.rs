@@ -5,11 +5,15 @@ use super::frame::{Numbers, kind, setting, stream};
 use super::qpack::table::Table;
 use super::{ConnectionError, ErrorCode, varint};
 use crate::http2::hpack::HpackError;
+use crate::priority::{self, Priority};
 
 /// Frames of a control stream that are held until they are whole: settings of many names. Larger ones are an attack.
 const MAX_FRAME: u64 = 4096;
 /// Frames of a control stream that change nothing: more are an attack.
 const MAX_IDLE_FRAMES: u32 = 10_000;
+
+/// Priorities that are kept until the owner looks.
+const MAX_PRIORITIES: usize = 128;
 
 /// What a stream turned out to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,6 +38,10 @@ pub struct Reader {
     pub kind: Kind,
     /// What the last GOAWAY said: a server names the first stream it does not work on (RFC 9114 section 5.2).
     pub goaway: Option<u64>,
+    /// How urgent answers are, as the client has said since the owner looked here: streams and priorities, the latest last.
+    pub priorities: Vec<(u64, Priority)>,
+    /// What the last MAX_PUSH_ID said.
+    max_push: Option<u64>,
     numbers: Numbers,
     /// The frame under way: its type and what is still to come of it.
     frame: Option<(u64, u64)>,
@@ -106,8 +114,43 @@ impl Reader {
             let kind = *kind;
             self.frame = None;
             let body = std::mem::take(&mut self.body);
-            self.goaway = read(kind, &body)?.or(self.goaway);
+            if kind == kind::PRIORITY_UPDATE {
+                self.take_priority(&body)?;
+            } else if let Some(number) = read(kind, &body)? {
+                self.take_number(kind, number)?;
+            }
         }
+    }
+
+    /// RFC 9218 section 7.2. What is no value is passed over.
+    fn take_priority(&mut self, body: &[u8]) -> Result<(), ConnectionError> {
+        let mut at = 0;
+        let Some(stream) = varint::read(body, &mut at) else {
+            return error(ErrorCode::FRAME_ERROR, "client sent a PRIORITY_UPDATE frame that is cut short");
+        };
+        if !stream.is_multiple_of(4) {
+            return error(ErrorCode::ID_ERROR, "client sent PRIORITY_UPDATE frame for no request");
+        }
+        if let Some(priority) = priority::parse(&body[at..]) {
+            self.priorities.retain(|(said, _)| *said != stream);
+            if self.priorities.len() >= MAX_PRIORITIES {
+                self.priorities.remove(0);
+            }
+            self.priorities.push((stream, priority));
+        }
+        Ok(())
+    }
+
+    /// GOAWAY only goes back, MAX_PUSH_ID only forward (RFC 9114 sections 5.2 and 7.2.7).
+    fn take_number(&mut self, kind: u64, number: u64) -> Result<(), ConnectionError> {
+        if kind == kind::MAX_PUSH_ID {
+            if self.max_push.replace(number).is_some_and(|before| number < before) {
+                return error(ErrorCode::ID_ERROR, "client sent MAX_PUSH_ID with a smaller number than before");
+            }
+        } else if self.goaway.replace(number).is_some_and(|before| number > before) {
+            return error(ErrorCode::ID_ERROR, "client sent GOAWAY with a larger number than before");
+        }
+        Ok(())
     }
 
     /// Decoder instructions: only streams that are cancelled can be told of a table that nobody uses (RFC 9204 section 4.4).
@@ -132,6 +175,9 @@ impl Reader {
             (kind::SETTINGS | kind::DATA | kind::HEADERS | kind::PUSH_PROMISE, true) => {
                 return error(ErrorCode::FRAME_UNEXPECTED, "client sent an unexpected frame on its control stream");
             }
+            (kind::PRIORITY_UPDATE_PUSH, true) => {
+                return error(ErrorCode::ID_ERROR, "client sent PRIORITY_UPDATE frame for a push that is none");
+            }
             (kind, true) if kind::is_of_http2(kind) => {
                 return error(ErrorCode::FRAME_UNEXPECTED, "client sent a frame of HTTP/2");
             }
@@ -150,10 +196,10 @@ impl Reader {
 }
 
 fn is_read(kind: u64) -> bool {
-    matches!(kind, kind::SETTINGS | kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID)
+    matches!(kind, kind::SETTINGS | kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID | kind::PRIORITY_UPDATE)
 }
 
-/// A whole frame: is it well formed? Gives the number in a GOAWAY; there is nothing else in it that an answer depends on.
+/// A whole frame: is it well formed? Gives the number in a GOAWAY or MAX_PUSH_ID.
 fn read(kind: u64, body: &[u8]) -> Result<Option<u64>, ConnectionError> {
     let mut at = 0;
     match kind {
@@ -174,7 +220,7 @@ fn read(kind: u64, body: &[u8]) -> Result<Option<u64>, ConnectionError> {
         }
         kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID => match varint::read(body, &mut at) {
             Some(_) if kind == kind::CANCEL_PUSH => error(ErrorCode::ID_ERROR, "client cancelled a push that is none"),
-            Some(number) if at == body.len() => Ok((kind == kind::GOAWAY).then_some(number)),
+            Some(number) if at == body.len() => Ok(Some(number)),
             _ => error(ErrorCode::FRAME_ERROR, "client sent a control frame of a wrong size"),
         },
         _ => Ok(None),

@@ -12,6 +12,10 @@ pub mod kind {
     pub const PUSH_PROMISE: u64 = 5;
     pub const GOAWAY: u64 = 7;
     pub const MAX_PUSH_ID: u64 = 0xd;
+    /// RFC 9218 section 7.2: of a request's answer.
+    pub const PRIORITY_UPDATE: u64 = 0xf_0700;
+    /// The same of a push.
+    pub const PRIORITY_UPDATE_PUSH: u64 = 0xf_0701;
 
     /// Frames of HTTP/2 that have no meaning here (RFC 9114 section 7.2.8).
     pub fn is_of_http2(kind: u64) -> bool {

@@ -63,7 +63,7 @@ impl Facts {
 const OFFERED: [&str; 3] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs"];
 
 /// What a ClientHello tells.
-pub fn facts(shot: &Shot, message: &[u8], hello: &ClientHello, found: Option<String>, server: ServerId) -> Facts {
+pub fn facts(shot: &Shot, message: &[u8], hello: &ClientHello, found: Option<&str>, server: ServerId) -> Facts {
     let asked = hello.server_name.and_then(|name| std::str::from_utf8(name.of(message)).ok());
     let wanted = shot.variables.iter().any(|v| OFFERED.contains(&&*v.name));
     let offered = || Box::new([hello.ciphers, hello.groups, hello.signatures].map(|list| list.of(message).into()));

@@ -1,9 +1,10 @@
 //! Where a request is worked on. All that a request may have to wait for makes a future of 2 kB; a thread works on few at a time, and
 //! each takes the place that was left last: memory that is in the processor's cache, whichever connection the request came through.
-//! A connection between two requests has none of it. Measured: docs/decisions/0004.
+//! A connection between two requests has none of it. Measured: perf/notes/2026-11-22-loop.md.
 
-use super::{Http1, one_request};
+use super::{Http1, go_on, one_request};
 use crate::request::Request;
+use crate::request::phases::{Back, Work};
 use std::cell::{Cell, RefCell};
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -25,7 +26,6 @@ pub(super) struct Done {
 }
 
 /// What becomes of a connection after a request.
-#[derive(Clone, Copy)]
 pub(super) enum Then {
     /// It waits for the next one, so long.
     Wait(Duration),
@@ -38,6 +38,8 @@ pub(super) enum Then {
         /// For each read.
         each: Duration,
     },
+    /// A handler has it, until it gives the request back.
+    Held(Work),
 }
 
 impl Then {
@@ -45,10 +47,18 @@ impl Then {
     pub(super) const OVER: Then = Then::Wait(Duration::ZERO);
 }
 
+/// What a desk gets to work on.
+pub(super) enum New {
+    /// A request whose head is to be read.
+    Request(Box<Request>),
+    /// One that a handler had put aside.
+    Back(Back),
+}
+
 /// What lies on the desk.
 #[derive(Default)]
 struct Trays {
-    new: Cell<Option<Box<Request>>>,
+    new: Cell<Option<New>>,
     done: Cell<Option<Done>>,
 }
 
@@ -62,9 +72,9 @@ thread_local! {
 }
 
 /// Works on one request. A desk whose request is given up half way goes with it.
-pub(super) async fn work(r: Box<Request>) -> Done {
+pub(super) async fn work(new: New) -> Done {
     let mut desk = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(Desk::new);
-    desk.trays.new.set(Some(r));
+    desk.trays.new.set(Some(new));
     let done = poll_fn(|cx| match desk.worker.as_mut().poll(cx) {
         Poll::Ready(never) => match never {},
         Poll::Pending => desk.trays.done.take().map_or(Poll::Pending, Poll::Ready),
@@ -87,8 +97,17 @@ impl Desk {
 
 async fn work_at(trays: Rc<Trays>) -> Infallible {
     loop {
-        let mut request = poll_fn(|_| trays.new.take().map_or(Poll::Pending, Poll::Ready)).await;
-        let (then, session) = one_request(&mut request).await;
+        let new = poll_fn(|_| trays.new.take().map_or(Poll::Pending, Poll::Ready)).await;
+        let (request, then, session) = match new {
+            New::Request(mut request) => {
+                let (then, session) = one_request(&mut request).await;
+                (request, then, session)
+            }
+            New::Back(Back { mut request, go_on: handler }) => {
+                let (then, session) = Box::pin(go_on(&mut request, handler)).await;
+                (request, then, session)
+            }
+        };
         trays.done.set(Some(Done { request, then, session }));
     }
 }

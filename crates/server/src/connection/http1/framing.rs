@@ -124,7 +124,7 @@ pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
             http.output.push_bytes(bytes);
             Ok(())
         }
-        other => http.output.push(&mut http.socket, other),
+        other => http.output.push(&mut http.incoming.socket, other),
     };
     if !http.chunked {
         return if chunk.is_empty() { Ok(()) } else { push(http) };

@@ -123,7 +123,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
             Poll::Ready(read) => Filled::Read(read),
             Poll::Pending => {
                 if !std::mem::replace(&mut http.head_armed, true) {
-                    http.timer.set(*conf.client_header_timeout);
+                    http.incoming.timer.set(*conf.client_header_timeout);
                 }
                 let state = if http.unread().is_empty() { counters::waiting } else { counters::reading };
                 state(1);
@@ -221,7 +221,7 @@ fn time_out(r: &mut Request, began: bool) -> HeadRead {
     if *r.conf().core.reset_timedout_connection
         && let Session::Http1(http) = &r.session
     {
-        reset_on_close(&http.socket);
+        reset_on_close(&http.incoming.socket);
     }
     HeadRead::Nothing
 }

@@ -1,32 +1,32 @@
 //! The HTTP/1 session: reads heads (`head`), hands requests on (`desk`), frames their answers (`framing`), decides what becomes
 //! of the connection.
-//! Before: `connection`. Around: `request`. RFC 9112; nginx's `ngx_http_request.c` where the RFC leaves a choice.
+//! From: `connection`. Around: `request`. RFC 9112; nginx's `ngx_http_request.c` where the RFC leaves a choice.
 
 mod desk;
 mod first;
 mod framing;
 mod head;
 
-pub use first::Filled;
 pub use framing::{may_chunk, queue, write_head};
 
+use super::incoming::{Filled, Incoming};
 use super::output::Output;
 use super::socket::Socket;
 use super::{Client, Session, pool};
 use crate::modules::core::Lingering;
+use crate::request::phases::GoOn;
 use crate::request::{Request, end, phases};
 use crate::status::requests;
 use crate::worker::counters;
 use crate::worker::handover;
-use desk::{Done, Then};
+use desk::{Done, New, Then};
 use head::{HeadRead, read_head};
 use runtime::clock;
-use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::task::{Poll, ready};
+use std::task::Poll;
 use std::time::Duration;
 
 /// Answers to pipelined requests are written together up to this many bytes.
@@ -36,14 +36,8 @@ const LINGER_BUFFER: usize = 4096;
 
 /// One HTTP/1 connection.
 pub struct Http1 {
-    /// The way to the client.
-    pub socket: Socket,
-    /// The deadline of whatever is waited for.
-    pub timer: Timer,
-    /// Bytes that came and are not used yet start at `at`.
-    pub input: Vec<u8>,
-    /// See `input`.
-    pub at: usize,
+    /// The connection below.
+    pub incoming: Incoming,
     /// Bytes on their way out.
     pub output: Output,
     /// The answer is sent in chunks.
@@ -56,83 +50,64 @@ pub struct Http1 {
     pub rate_start_ms: u64,
     /// `keepalive_min_timeout`: until then (monotonic ms) a shutdown leaves the idle connection alone.
     stay_until_ms: u64,
-    /// TCP_NODELAY is set.
-    nodelay: bool,
     /// `client_header_timeout` runs for the head that comes.
     head_armed: bool,
 }
 
 impl Drop for Http1 {
     fn drop(&mut self) {
-        crate::log::lines::close_after_lines(std::mem::replace(&mut self.socket, Socket::none()));
+        crate::log::lines::close_after_lines(std::mem::replace(&mut self.incoming.socket, Socket::none()));
     }
 }
 
 impl Http1 {
-    /// A session on a new connection.
-    pub fn new(socket: Socket) -> Box<Http1> {
+    /// A session on a new connection, or on one that has been read from.
+    pub fn new(incoming: Incoming) -> Box<Http1> {
         Box::new(Http1 {
-            socket,
-            timer: Timer::new(),
-            input: Vec::new(),
-            at: 0,
+            incoming,
             output: Output::default(),
             chunked: false,
             answer_start: 0,
             header_size: 0,
             rate_start_ms: 0,
             stay_until_ms: 0,
-            nodelay: false,
             head_armed: false,
         })
     }
 
-    /// Takes what was read from the connection before the session began.
-    pub fn push_back(&mut self, early: Vec<u8>) {
-        self.input = early;
+    /// Takes the connection away: another session follows.
+    pub fn take_incoming(&mut self) -> Incoming {
+        std::mem::replace(&mut self.incoming, Incoming::new(Socket::none()))
     }
 
     /// Bytes that came and are not used yet.
     pub fn unread(&self) -> &[u8] {
-        &self.input[self.at..]
+        self.incoming.unread()
     }
 
     /// Marks `n` unread bytes as used.
     pub fn consume(&mut self, n: usize) {
-        self.at += n;
-        if self.at == self.input.len() {
-            self.input.clear();
-            self.at = 0;
-        }
+        self.incoming.consume(n);
     }
 
-    /// Makes room and reads once.
+    /// See [`Incoming::poll_fill`].
     pub fn poll_fill(&mut self, cx: &mut std::task::Context<'_>) -> Poll<io::Result<usize>> {
-        if self.is_slim() {
-            ready!(self.socket.poll_readable(cx))?;
-        }
-        self.make_room();
-        self.socket.poll_read(cx, &mut self.input)
+        self.incoming.poll_fill(cx)
     }
 
-    fn make_room(&mut self) {
-        if self.input.capacity() < pool::BUFFER {
-            let few = std::mem::replace(&mut self.input, pool::take_buffer());
-            self.input.extend_from_slice(&few[self.at..]);
-            self.at = 0;
-        }
-        if self.at > 0 && self.input.capacity() - self.input.len() < pool::BUFFER / 4 {
-            self.input.drain(..self.at);
-            self.at = 0;
-        }
-        if self.input.capacity() == self.input.len() {
-            self.input.reserve(pool::BUFFER);
-        }
+    /// See [`Incoming::fill`].
+    pub async fn fill(&mut self, client: &Client) -> Filled {
+        self.incoming.fill(client).await
+    }
+
+    /// See [`Incoming::lend_input`].
+    pub fn lend_input(&mut self) {
+        self.incoming.lend_input();
     }
 
     /// Writes all that is queued. The deadline is the caller's.
     pub async fn flush(&mut self) -> io::Result<()> {
-        let Http1 { socket, output, .. } = self;
+        let Http1 { incoming: Incoming { socket, .. }, output, .. } = self;
         while !output.is_empty() {
             poll_fn(|cx| output.poll_write(socket, cx, u64::MAX)).await?;
         }
@@ -147,23 +122,7 @@ impl Http1 {
     /// Makes an idle connection end as soon as a shutdown may close it.
     fn end_when_drained(&self) {
         let left = Duration::from_millis(self.stay_until_ms.saturating_sub(clock::monotonic_ms()));
-        self.timer.shorten(left);
-    }
-
-    /// `tcp_nodelay`: what is written leaves at once. Asks the kernel once a connection.
-    pub fn set_nodelay(&mut self) {
-        if !std::mem::replace(&mut self.nodelay, true) {
-            // A unix socket has no such option, and needs none.
-            let _ = rustix::net::sockopt::set_tcp_nodelay(self.socket.as_fd(), true);
-        }
-    }
-
-    /// Gives an empty input buffer back while somebody else is waited for.
-    pub fn lend_input(&mut self) {
-        if self.input.capacity() > 0 && self.unread().is_empty() {
-            pool::give_buffer(std::mem::take(&mut self.input));
-            self.at = 0;
-        }
+        self.incoming.timer.shorten(left);
     }
 
     /// Gives back what an idle connection does not need.
@@ -182,10 +141,19 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
         let mut r = pool::take_request(crate::worker::shot(), client.clone(), Session::None);
         r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
         r.session = Session::Http1(http);
-        let Done { request, then, session } = desk::work(r).await;
-        pool::give_request(request);
-        http = session?;
+        let mut new = New::Request(r);
+        let then = loop {
+            let Done { request, then, session } = desk::work(new).await;
+            pool::give_request(request);
+            if let Then::Held(work) = then {
+                new = New::Back(work.await);
+                continue;
+            }
+            http = session?;
+            break then;
+        };
         let wait = match then {
+            Then::Held(_) => unreachable!("waited for above"),
             Then::Wait(wait) => wait,
             Then::Http2 => return Some(http),
             Then::Linger { time, each } => {
@@ -206,7 +174,7 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
             continue;
         }
         http.rest();
-        http.timer.set(wait);
+        http.incoming.timer.set(wait);
         if !next_request(&mut http, client).await {
             hand_over(&mut http, client);
             return None;
@@ -216,7 +184,7 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
 
 /// Goes on with an idle connection that another thread has handed over.
 pub async fn resume(mut http: Box<Http1>, client: Rc<Client>, wait: Duration) {
-    http.timer.set(wait);
+    http.incoming.timer.set(wait);
     if next_request(&mut http, &client).await {
         // HTTP/2 begins with the first bytes of a connection, which are long past.
         let _ = serve(http, &client).await;
@@ -227,11 +195,11 @@ pub async fn resume(mut http: Box<Http1>, client: Rc<Client>, wait: Duration) {
 
 /// Where a thread ends before its process, its idle connections go on at others.
 fn hand_over(http: &mut Http1, client: &Client) {
-    if !crate::worker::draining() || !handover::has_heirs() || client.is_taken() || http.timer.expired() {
+    if !crate::worker::draining() || !handover::has_heirs() || client.is_taken() || http.incoming.timer.expired() {
         return;
     }
-    let wait = http.timer.left();
-    let socket = std::mem::replace(&mut http.socket, Socket::none());
+    let wait = http.incoming.timer.left();
+    let socket = std::mem::replace(&mut http.incoming.socket, Socket::none());
     if let Some((fd, keys)) = socket.into_parts() {
         handover::send(fd, keys, client, wait);
     }
@@ -244,7 +212,7 @@ async fn next_request(http: &mut Http1, client: &Client) -> bool {
         if client.is_taken() {
             return Poll::Ready(false);
         }
-        if let Poll::Ready(r) = http.socket.poll_readable(cx) {
+        if let Poll::Ready(r) = http.incoming.socket.poll_readable(cx) {
             return Poll::Ready(r.is_ok());
         }
         client.rests();
@@ -254,7 +222,7 @@ async fn next_request(http: &mut Http1, client: &Client) -> bool {
             }
             http.end_when_drained();
         }
-        http.timer.poll_expired(cx).map(|()| false)
+        http.incoming.timer.poll_expired(cx).map(|()| false)
     })
     .await;
     counters::waiting(-1);
@@ -291,13 +259,22 @@ async fn one_request(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     finish(r).await
 }
 
+/// Goes on with a request that a handler had put aside.
+async fn go_on(r: &mut Request, handler: GoOn) -> (Then, Option<Box<Http1>>) {
+    let verdict = handler(r).await;
+    phases::conclude(r, verdict).await;
+    finish(r).await
+}
+
 /// After the answer: the rest of the body, the last bytes, the log line, and whether the connection lives on.
 async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     let shot = r.shot.clone();
     let conf = &shot.location(r.location).conf.core;
-    if !matches!(r.session, Session::Http1(_)) {
-        // The connection was handed over: an upgrade or a tunnel has ended with it.
-        return (Then::OVER, None);
+    match std::mem::take(&mut r.session) {
+        Session::Http1(http) => r.session = Session::Http1(http),
+        Session::Held(work) => return (Then::Held(work), None),
+        // The connection was handed over.
+        _ => return (Then::OVER, None),
     }
     if r.keepalive && !r.aborted && !crate::request::body::discard(r).await {
         r.keepalive = false;
@@ -309,7 +286,7 @@ async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     let Session::Http1(http) = &mut r.session else { unreachable!("checked above") };
     if !keep && r.response_done {
         let waiting = http.output.waiting();
-        http.socket.tls_mut().into_iter().for_each(|tls| tls.end_after(waiting));
+        http.incoming.socket.tls_mut().into_iter().for_each(|tls| tls.end_after(waiting));
         // Nothing is waited for between the last byte and the close.
         http.output.last = conf.post_action.is_empty() && r.ctx.cache_update.is_none();
     }
@@ -333,7 +310,7 @@ async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     http.chunked = false;
     if keep {
         if *conf.tcp_nodelay {
-            http.set_nodelay();
+            http.incoming.set_nodelay();
         }
         let min = *conf.keepalive_min_timeout;
         http.stay_until_ms = match min.is_zero() {
@@ -346,19 +323,19 @@ async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
         return (Then::Linger { time: *conf.lingering_time, each: *conf.lingering_timeout }, Some(http));
     }
     if r.aborted && *conf.reset_timedout_connection {
-        reset_on_close(&http.socket);
+        reset_on_close(&http.incoming.socket);
     }
     (Then::OVER, None)
 }
 
 fn has_unread(r: &Request) -> bool {
     let Session::Http1(http) = &r.session else { return false };
-    !http.unread().is_empty() || http.socket.has_unread()
+    !http.unread().is_empty() || http.incoming.socket.has_unread()
 }
 
 /// Says that nothing more comes and reads what the client still sends, so that it sees the answer before a reset.
 async fn lingering_close(mut http: Box<Http1>, client: &Client, time: Duration, each: Duration) {
-    http.socket.shutdown();
+    http.incoming.socket.shutdown();
     let end = clock::monotonic_ms() + time.as_millis() as u64;
     let mut buffer = Vec::with_capacity(LINGER_BUFFER);
     loop {
@@ -366,9 +343,9 @@ async fn lingering_close(mut http: Box<Http1>, client: &Client, time: Duration, 
         if left == 0 {
             return;
         }
-        http.timer.set(each.min(Duration::from_millis(left)));
+        http.incoming.timer.set(each.min(Duration::from_millis(left)));
         buffer.clear();
-        let Http1 { socket, timer, .. } = &mut *http;
+        let Incoming { socket, timer, .. } = &mut http.incoming;
         let read = poll_fn(|cx| {
             if client.is_taken() {
                 return Poll::Ready(None);

@@ -124,7 +124,7 @@ impl State {
     /// Lets the streams that have something to send do so in turn, a chunk each, until enough waits for the socket.
     pub(super) fn pump(&mut self) {
         while self.wire.output().len() < OUTPUT_LIMIT
-            && let Some(id) = self.ready.pop_front()
+            && let Some(id) = self.ready.pop()
         {
             let Some(s) = self.wire.stream(id) else { continue };
             s.data.is_ready = false;

@@ -7,6 +7,7 @@ use super::link::Link;
 use super::{Http2Stream, OUTPUT_LIMIT, Session, State};
 use crate::connection::fields::{self, Arrived};
 use crate::connection::http1::Http1;
+use crate::connection::order::Row;
 use crate::connection::socket::Socket;
 use crate::connection::{Client, Session as Way, pool, stream};
 use crate::log::error::Level;
@@ -94,8 +95,8 @@ impl Driver {
         if crate::worker::draining() {
             wire.goaway(ErrorCode::NO_ERROR);
         }
-        let state = State { wire, ready: VecDeque::new(), unread: VecDeque::new(), task: TaskId::NOBODY, dead: false };
-        let socket = std::mem::replace(&mut http.socket, Socket::none());
+        let state = State { wire, ready: Row::default(), unread: VecDeque::new(), task: TaskId::NOBODY, dead: false };
+        let socket = std::mem::replace(&mut http.incoming.socket, Socket::none());
         Driver {
             session: Rc::new(Session {
                 state: RefCell::new(state),
@@ -103,7 +104,7 @@ impl Driver {
                 handshaking: Cell::new(false),
             }),
             client,
-            link: Link::new(socket, std::mem::take(&mut http.input), std::mem::take(&mut http.at)),
+            link: Link::new(socket, std::mem::take(&mut http.incoming.input), std::mem::take(&mut http.incoming.at)),
             timer: Timer::new(),
             wait: Wait::Streams,
             unread_timer: None,
@@ -240,6 +241,9 @@ impl Driver {
             match event {
                 Ok(Event::More) => break,
                 Ok(Event::Head { stream, end, len }) => {
+                    if let Some(early) = state.ready.take_early(stream) {
+                        state.prioritize(stream, early);
+                    }
                     drop(state);
                     let version = Version::HTTP20;
                     self.open(cx, stream, &Arrived { version, end, len, block: Ok(&fields) });
@@ -248,11 +252,11 @@ impl Driver {
                     state.take_data(stream, span.of(&input), end);
                 }
                 Ok(Event::Trailers { stream }) => {
-                    let pseudo = fields.iter().any(|(name, _)| name.starts_with(b":"));
-                    if pseudo {
-                        self.log(Level::Info, "client sent pseudo-header in trailers");
+                    let fault = fields::trailers_fault(&fields);
+                    if let Some(text) = fault {
+                        self.log(Level::Info, text);
                     }
-                    state.end_body(stream, pseudo);
+                    state.end_body(stream, fault.is_some());
                 }
                 Ok(Event::Reset { stream, code, ours }) => {
                     if !ours {
@@ -267,6 +271,7 @@ impl Driver {
                     }
                 }
                 Ok(Event::Window { stream }) => state.make_ready(stream),
+                Ok(Event::Priority { stream, priority }) => state.prioritize(stream, priority),
                 Ok(Event::Refused | Event::Goaway { .. }) => {}
                 Err(error) => {
                     drop(state);

@@ -1,5 +1,5 @@
 //! The HTTP/2 session: one task reads frames, hands requests on, and writes all frames of a loop turn at once. Every stream
-//! is a request of its own that goes the way of all requests. Before: `connection`. Around: `request`.
+//! is a request of its own that goes the way of all requests. From: `connection`. Around: `request`.
 //! The protocol itself is `wire::http2`, which knows no socket.
 //!
 //! ```text
@@ -24,12 +24,14 @@ pub use answer::{informational, queue, write_head};
 pub use driver::serve;
 pub use stream::Http2Stream;
 
+use crate::connection::order::Row;
 use crate::connection::output::Output;
 use runtime::TaskId;
 use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use wire::http2::connection::Connection;
+use wire::priority::Priority;
 
 /// How long a client may go on sending a body after its answer is complete, ms: most bodies that nobody reads are short and
 /// on the way already, and then the client need not be told to stop. A large one meets its window first.
@@ -49,7 +51,7 @@ pub struct Session {
 struct State {
     wire: Connection<StreamState>,
     /// Streams with something to send, in turn.
-    ready: VecDeque<u32>,
+    ready: Row<u32>,
     /// Streams whose answer is complete while the client still sends, with the time until which it may do so, ms.
     unread: VecDeque<(u64, u32)>,
     /// The driver's.
@@ -80,6 +82,8 @@ struct StreamState {
     allowed: u64,
     /// Stands in `State::ready`.
     is_ready: bool,
+    /// What the client has said of it.
+    priority: Option<Priority>,
     /// The request's task.
     task: Option<TaskId>,
     /// Bytes of frames sent, and how many of them were the head.
@@ -117,6 +121,17 @@ impl StreamState {
 }
 
 impl State {
+    /// The client says how urgent an answer is, perhaps one that it has not asked for yet.
+    fn prioritize(&mut self, id: u32, priority: Priority) {
+        match self.wire.stream(id) {
+            Some(s) => {
+                s.data.priority = Some(priority);
+                self.ready.change(id, priority);
+            }
+            None => self.ready.note_early(id, priority),
+        }
+    }
+
     /// Puts a stream in the row of those that send.
     fn make_ready(&mut self, id: u32) {
         if let Some(s) = self.wire.stream(id)
@@ -125,7 +140,8 @@ impl State {
             && (!s.data.output.is_empty() || s.data.last)
         {
             s.data.is_ready = true;
-            self.ready.push_back(id);
+            let priority = s.data.priority.unwrap_or(Priority::UNSAID);
+            self.ready.push(id, priority);
         }
     }
 }

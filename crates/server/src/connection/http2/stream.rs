@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use wire::http2::{ErrorCode, connection::Stream};
+use wire::priority::Priority;
 
 /// A request's hold on its stream. When it is dropped the stream ends.
 pub struct Http2Stream {
@@ -30,6 +31,10 @@ impl stream::Stream for Http2Stream {
     fn is_gone(&self) -> bool {
         let mut state = self.state();
         state.dead || state.wire.stream(self.id).is_none_or(|s| s.reset)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.with(|s| s.remote_closed).unwrap_or(true)
     }
 
     fn is_handshaking(&self) -> bool {
@@ -88,6 +93,10 @@ impl stream::Stream for Http2Stream {
 
     fn expect(&self, length: Option<u64>) {
         self.with(|s| s.data.length = length);
+    }
+
+    fn prioritize(&self, priority: Priority) {
+        self.with(|s| *s.data.priority.get_or_insert(priority));
     }
 
     fn read(&self, all: bool, window: u32, take: &mut dyn FnMut(Arrived<'_>)) -> bool {

@@ -6,7 +6,7 @@ use crate::connection::fields::head_fields;
 use crate::request::Request;
 use crate::request::filter::Chunk;
 use bytes::Bytes;
-use quinn_proto::{Dir, StreamId, WriteError};
+use quinn_proto::{StreamId, WriteError};
 use runtime::clock;
 use std::io;
 use wire::http3::frame::{self, kind};
@@ -146,9 +146,9 @@ impl State {
     /// Lets the streams that have something to send do so in turn, a piece each, until QUIC takes no more or `pieces` are out.
     /// True: there is more that may go now.
     pub(super) fn pump(&mut self, hq: bool, pieces: usize) -> bool {
-        self.pump_oneway();
+        self.pump_oneway(hq);
         for _ in 0..pieces {
-            let Some(id) = self.ready.pop_front() else { return false };
+            let Some(id) = self.ready.pop() else { return false };
             if let Some(s) = self.streams.get_mut(&id) {
                 s.is_ready = false;
             }
@@ -168,9 +168,13 @@ impl State {
         !self.ready.is_empty()
     }
 
-    fn pump_oneway(&mut self) {
+    fn pump_oneway(&mut self, hq: bool) {
+        if hq {
+            // There are no fields.
+            self.decoder.output.clear();
+        }
         if self.decoder.id.is_none() && !self.decoder.output.is_empty() {
-            self.decoder.id = self.quic.streams().open(Dir::Uni);
+            self.decoder.id = self.open_oneway();
             self.decoder.output.insert(0, frame::stream::DECODER as u8);
         }
         for stream in [&mut self.control, &mut self.decoder] {

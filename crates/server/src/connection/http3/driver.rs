@@ -3,6 +3,7 @@
 use super::handshake::Check;
 use super::wait::Wait;
 use super::{MAX_BLOCKED, OneWay, Session, State, TABLE, code, default_server, log};
+use crate::connection::order::Row;
 use crate::connection::{Address, Client};
 use crate::listen::quic::{self, Link};
 use crate::log::error::Level;
@@ -15,8 +16,8 @@ use quinn_proto::{Connection, Dir, Event, StreamEvent, StreamId, Transmit};
 use runtime::clock;
 use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::future::poll_fn;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -33,9 +34,35 @@ const PIECES: usize = 4;
 const TICK: Duration = Duration::from_millis(1);
 /// No client needs to be told of later deadlines exactly.
 const LATEST: Duration = Duration::from_secs(3600);
+/// How long a client may hold an acknowledgement back unless it says otherwise (RFC 9000 section 18.2).
+const MAX_ACK_DELAY: Duration = Duration::from_millis(25);
 
 thread_local! {
     static PACKETS: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The client's packets come from another address. Requests are said to come from the old one until it is certain that the client is
+/// there (RFC 9000 section 9.3): the library goes back to the old address when its challenge is not answered within three
+/// timeouts, and says nothing of it, so that time has to have passed.
+struct Move {
+    remote: SocketAddr,
+    /// The library has given up by then, if it has to.
+    sure: Instant,
+    /// PATH_RESPONSE frames that had come before.
+    responses: u64,
+}
+
+impl Move {
+    fn begin(remote: SocketAddr, quic: &Connection, now: Instant) -> Move {
+        // A timeout is the round trip and four times its deviation, and the time an acknowledgement may be held back (RFC 9002
+        // section 6.2.1); a deviation is hardly ever above the round trip.
+        let timeout = quic.rtt() * 6 + MAX_ACK_DELAY;
+        Move { remote, sure: now + 3 * timeout, responses: quic.stats().frame_rx.path_response }
+    }
+
+    fn is_sure(&self, quic: &Connection, now: Instant) -> bool {
+        now >= self.sure && quic.stats().frame_rx.path_response > self.responses
+    }
 }
 
 pub(super) struct Driver {
@@ -54,6 +81,7 @@ pub(super) struct Driver {
     /// Requests are left for later: the others are to run first.
     pub(super) held: bool,
     drained: bool,
+    move_to: Option<Move>,
     pub(super) counted_idle: bool,
     /// The estimate of the round trip when it was looked at the last time.
     pub(super) round_trip: Duration,
@@ -76,7 +104,7 @@ impl Driver {
             quic,
             streams: HashMap::new(),
             oneway: Vec::new(),
-            ready: VecDeque::new(),
+            ready: Row::default(),
             control: OneWay::default(),
             decoder: OneWay::default(),
             table: Table::with_longest(TABLE, size),
@@ -94,6 +122,7 @@ impl Driver {
             hq: Cell::new(false),
             limits: Limits { field: size, block: number * size },
             error: RefCell::default(),
+            note: Cell::default(),
         };
         link.endpoint.shaking.set(link.endpoint.shaking.get() + 1);
         let patience = Timer::new();
@@ -110,6 +139,7 @@ impl Driver {
             check: None,
             held: false,
             drained: false,
+            move_to: None,
             counted_idle: false,
             round_trip: Duration::ZERO,
             unsent: None,
@@ -162,7 +192,12 @@ impl Driver {
             state.quic.handle_timeout(now);
         }
         let remote = quic::plain(state.quic.remote_address());
-        if *self.client.remote.borrow() != Address::Inet(remote) {
+        if *self.client.remote.borrow() == Address::Inet(remote) {
+            self.move_to = None;
+        } else if self.move_to.as_ref().is_none_or(|m| m.remote != remote) {
+            self.move_to = Some(Move::begin(remote, &state.quic, now));
+        } else if self.move_to.as_ref().is_some_and(|m| m.is_sure(&state.quic, now)) {
+            self.move_to = None;
             self.client.remote.replace(Address::Inet(remote));
         }
     }
@@ -206,6 +241,9 @@ impl Driver {
                 self.fail(&e);
             }
         }
+        if let Some(text) = self.session.note.take() {
+            self.note(text);
+        }
         let error = self.session.error.take().or_else(|| self.session.state.borrow().is_crumbling());
         if let Some(e) = error {
             self.fail(&e);
@@ -229,7 +267,7 @@ impl Driver {
         if self.session.hq.get() || state.control.id.is_some() {
             return;
         }
-        state.control.id = state.quic.streams().open(Dir::Uni);
+        state.control.id = state.open_oneway();
         let settings = [
             (setting::QPACK_MAX_TABLE_CAPACITY, TABLE as u64),
             (setting::MAX_FIELD_SECTION_SIZE, self.session.limits.block as u64),

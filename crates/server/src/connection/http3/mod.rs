@@ -1,5 +1,5 @@
 //! The HTTP/3 session: one task drives a QUIC connection, every stream is a request of its own that goes the way of all
-//! requests (as in `connection::http2`). Before: `listen::quic`. Around: `request`. The protocols themselves are
+//! requests (as in `connection::http2`). From: `listen::quic`. Around: `request`. The protocols themselves are
 //! `quinn_proto` and `wire::http3`, which know no socket.
 //!
 //! ```text
@@ -24,20 +24,21 @@ pub use handshake::failed;
 pub use stream::Http3Stream;
 
 use crate::connection::Client;
+use crate::connection::order::Row;
 use crate::connection::output::Output;
 use crate::log::error::Level;
 use bytes::Bytes;
 use hashbrown::HashMap;
-use quinn_proto::{Connection, StreamId, VarInt};
+use quinn_proto::{Connection, Dir, StreamId, VarInt};
 use runtime::TaskId;
 use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
 use wire::http2::flood::{Counters, Flood};
 use wire::http2::hpack::decoder::Limits;
 use wire::http3::qpack::{self, table::Table};
 use wire::http3::{ConnectionError, ErrorCode, control, request};
+use wire::priority::Priority;
 
 /// What the driver and the streams of a connection share.
 pub struct Session {
@@ -50,6 +51,8 @@ pub struct Session {
     limits: Limits,
     /// What the client has done wrong while a request looked at its stream.
     error: RefCell<Option<ConnectionError>>,
+    /// The same, where it costs a stream only: a line for the log.
+    note: Cell<Option<&'static str>>,
 }
 
 struct State {
@@ -58,7 +61,7 @@ struct State {
     /// The client's one-way streams.
     oneway: Vec<(StreamId, control::Reader)>,
     /// Streams with something to send, in turn.
-    ready: VecDeque<StreamId>,
+    ready: Row<StreamId>,
     /// Our control stream.
     control: OneWay,
     /// What we say about the client's table.
@@ -109,6 +112,8 @@ struct StreamState {
     ended: bool,
     /// Nothing more is wanted of it.
     stopped: bool,
+    /// The client's encoder was told so.
+    unread: bool,
     /// The client wants no answer, or has given up.
     reset: bool,
     /// A request works on it.
@@ -128,6 +133,8 @@ struct StreamState {
     allowed: u64,
     /// Stands in `State::ready`.
     is_ready: bool,
+    /// What the client has said of it.
+    priority: Option<Priority>,
     /// The request's task.
     task: Option<TaskId>,
     /// Bytes of frames sent, and how many of them were the head.
@@ -171,7 +178,32 @@ impl StreamState {
     }
 }
 
+/// QUIC sends what streams have given it in this order, those of one number in turn. Of those that come one after the other each has
+/// its own.
+fn rank(id: StreamId, priority: Priority) -> i32 {
+    /// More streams than a client opens before those before them are forgotten.
+    const TURN: i32 = 1 << 20;
+    let place = match priority.incremental {
+        true => 0,
+        false => TURN - (id.index() % (TURN as u64 - 1)) as i32,
+    };
+    i32::from(wire::priority::LEAST - priority.urgency) * 2 * TURN + place
+}
+
 impl State {
+    /// The client says how urgent an answer is, perhaps one that it has not asked for yet.
+    fn prioritize(&mut self, id: StreamId, priority: Priority) {
+        let Some(s) = self.streams.get_mut(&id) else {
+            if id.index() * 4 >= self.next {
+                self.ready.note_early(id, priority);
+            }
+            return;
+        };
+        s.priority = Some(priority);
+        self.ready.change(id, priority);
+        let _ = self.quic.send_stream(id).set_priority(rank(id, priority));
+    }
+
     /// Puts a stream in the row of those that send.
     fn make_ready(&mut self, id: StreamId) {
         if let Some(s) = self.streams.get_mut(&id)
@@ -180,16 +212,21 @@ impl State {
             && s.has_output()
         {
             s.is_ready = true;
-            self.ready.push_back(id);
+            let priority = s.priority.unwrap_or(Priority::UNSAID);
+            self.ready.push(id, priority);
         }
     }
 
-    /// Nothing more is read of a stream: what it refers to in the table need not be kept for it.
+    /// Nothing more is read of a stream: what it refers to in the table need not be kept for it. Said of every such stream, once: its
+    /// references may be on their way (RFC 9204 section 2.2.2.2).
     fn unread(&mut self, id: StreamId) {
         self.blocked.retain(|blocked| *blocked != id);
-        if self.table.inserted() > 0 {
-            qpack::cancel(u64::from(id), &mut self.decoder.output);
+        if let Some(s) = self.streams.get_mut(&id)
+            && std::mem::replace(&mut s.unread, true)
+        {
+            return;
         }
+        qpack::cancel(u64::from(id), &mut self.decoder.output);
     }
 
     /// The client has given up a request that is being answered. Those who do nothing else are attackers (rapid reset).
@@ -207,6 +244,13 @@ impl State {
     /// Bytes have come that ask for nothing yet and carry nothing.
     fn idle(&mut self) -> Result<(), ConnectionError> {
         self.flood.idle_frame().map_err(flood)
+    }
+
+    /// A stream of ours that goes before all answers.
+    fn open_oneway(&mut self) -> Option<StreamId> {
+        let id = self.quic.streams().open(Dir::Uni)?;
+        let _ = self.quic.send_stream(id).set_priority(i32::MAX);
+        Some(id)
     }
 
     /// Whether the client has not confirmed all of an answer.

@@ -8,7 +8,7 @@ use crate::connection::stream;
 use crate::request::Version;
 use crate::worker::counters;
 use bytes::Bytes;
-use quinn_proto::{Dir, ReadError, StreamId};
+use quinn_proto::{Dir, ReadError, Side, StreamId};
 use std::cell::RefCell;
 use std::task::Context;
 use wire::http2::hpack::decoder::Limits;
@@ -17,6 +17,7 @@ use wire::http3::control::{self, Kind};
 use wire::http3::qpack;
 use wire::http3::request::Event;
 use wire::http3::{ConnectionError, ErrorCode};
+use wire::priority::Priority;
 use wire::span::Span;
 
 /// The longest request line of HTTP/0.9.
@@ -67,6 +68,11 @@ fn take_chunk(state: &mut State, id: StreamId) -> Got {
     }
 }
 
+/// A request's stream by its number.
+fn request_stream(number: u64) -> StreamId {
+    StreamId::new(Side::Client, Dir::Bi, number / 4)
+}
+
 impl Driver {
     /// Streams that the client has opened.
     pub(super) fn accept_streams(&mut self, cx: &mut Context<'_>, dir: Dir) -> Result<(), ConnectionError> {
@@ -83,10 +89,17 @@ impl Driver {
                     if state.goaway.is_some_and(|end| id.index() * 4 >= end) {
                         let _ = state.quic.recv_stream(id).stop(code(ErrorCode::REQUEST_REJECTED));
                         let _ = state.quic.send_stream(id).reset(code(ErrorCode::REQUEST_REJECTED));
+                        state.unread(id);
                         continue;
                     }
                     state.next = state.next.max(id.index() * 4 + 4);
                     state.streams.insert(id, super::StreamState::default());
+                    // QUIC's numbers are the other way round: what nothing is said of has the rank of what is said to be so.
+                    let early = state.ready.take_early(id).unwrap_or(Priority::UNSAID);
+                    let _ = state.quic.send_stream(id).set_priority(super::rank(id, early));
+                    if early != Priority::UNSAID {
+                        state.prioritize(id, early);
+                    }
                 }
             }
             self.readable(cx, id)?;
@@ -141,6 +154,7 @@ impl Driver {
             if let Some(s) = state.streams.get_mut(&id) {
                 s.stopped = true;
             }
+            state.unread(id);
             return state.cancel(id);
         }
         Ok(())
@@ -287,7 +301,10 @@ impl State {
             s.rest = bytes.slice(at..);
             match self.noted(id, event)? {
                 Event::Head { len, .. } => return Ok(Head::Whole(len)),
-                Event::HeadTooLarge => return Ok(Head::TooLarge),
+                Event::HeadTooLarge => {
+                    self.unread(id);
+                    return Ok(Head::TooLarge);
+                }
                 Event::Blocked => return Ok(Head::Pending),
                 Event::More | Event::Data(_) | Event::Trailers { .. } => {}
             }
@@ -306,8 +323,8 @@ impl State {
 
     /// Forgets a stream that no request works on.
     fn drop_stream(&mut self, id: StreamId, why: ErrorCode) {
-        self.streams.remove(&id);
         self.unread(id);
+        self.streams.remove(&id);
         let _ = self.quic.send_stream(id).reset(code(why));
     }
 
@@ -320,7 +337,11 @@ impl State {
                 Got::Nothing => return Ok(()),
                 Got::Bytes(bytes) => {
                     self.idle()?;
-                    if self.oneway[place].1.take(&bytes, &mut self.table)? {
+                    let known = self.oneway[place].1.take(&bytes, &mut self.table)?;
+                    for (id, priority) in std::mem::take(&mut self.oneway[place].1.priorities) {
+                        self.prioritize(request_stream(id), priority);
+                    }
+                    if known {
                         let kind = self.oneway[place].1.kind;
                         let same = self.oneway.iter().filter(|(_, r)| r.kind == kind).count();
                         if same > 1 && kind != Kind::Ignored {
@@ -366,6 +387,7 @@ impl State {
                     }
                     Got::Reset => {
                         s.stopped = true;
+                        self.unread(id);
                         broken = self.cancel(id).err();
                         break;
                     }
@@ -382,9 +404,17 @@ impl State {
                     s.input.extend_from_slice(span.of(&rest));
                     self.flood.payload(span.of(&rest).len());
                 }
-                // Nobody has a use for trailers.
+                // Nobody has a use for trailers, but they have to be some.
                 other => match self.noted(id, other) {
                     Ok(Event::Blocked) => break,
+                    Ok(Event::Trailers { .. }) => {
+                        if let Some(text) = fields::trailers_fault(&fields) {
+                            session.note.set(Some(text));
+                            broken = self.refuse_trailers(id).err();
+                            break;
+                        }
+                    }
+                    Ok(Event::HeadTooLarge) => self.unread(id),
                     Ok(_) => {}
                     Err(e) => {
                         broken = Some(e);
@@ -401,6 +431,20 @@ impl State {
             }
         }
         read
+    }
+}
+
+impl State {
+    /// A request whose trailers are malformed ends (RFC 9114 section 4.1.2).
+    fn refuse_trailers(&mut self, id: StreamId) -> Result<(), ConnectionError> {
+        let _ = self.quic.recv_stream(id).stop(code(ErrorCode::MESSAGE_ERROR));
+        let _ = self.quic.send_stream(id).reset(code(ErrorCode::MESSAGE_ERROR));
+        if let Some(s) = self.streams.get_mut(&id) {
+            s.stopped = true;
+            s.failed = Some(ErrorCode::MESSAGE_ERROR);
+        }
+        self.unread(id);
+        self.cancel(id)
     }
 }
 

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use wire::http3::ErrorCode;
+use wire::priority::Priority;
 
 /// A buffer of body above this is freed once it is empty.
 const KEEP_INPUT: usize = 16 * 1024;
@@ -38,6 +39,10 @@ impl stream::Stream for Http3Stream {
     fn is_gone(&self) -> bool {
         let state = self.state();
         state.dead || state.streams.get(&self.id).is_none_or(|s| s.reset)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.with(|s| s.ended).unwrap_or(true)
     }
 
     fn is_handshaking(&self) -> bool {
@@ -98,6 +103,13 @@ impl stream::Stream for Http3Stream {
         self.with(|s| s.length = length);
     }
 
+    fn prioritize(&self, priority: Priority) {
+        let mut state = self.state();
+        if state.streams.get(&self.id).is_some_and(|s| s.priority.is_none()) {
+            state.prioritize(self.id, priority);
+        }
+    }
+
     fn read(&self, _all: bool, window: u32, take: &mut dyn FnMut(Arrived<'_>)) -> bool {
         let mut state = self.state();
         // Windows are QUIC's: it opens them as bytes are taken from it.
@@ -134,12 +146,14 @@ impl stream::Stream for Http3Stream {
 impl Drop for Http3Stream {
     fn drop(&mut self) {
         let mut state = self.state();
-        let Some(s) = state.streams.remove(&self.id) else { return };
+        let Some(s) = state.streams.get(&self.id) else { return };
         if !s.ended && !s.stopped {
             // RFC 9114 section 4.1: the answer is complete without the rest of the request.
-            let _ = state.quic.recv_stream(self.id).stop(code(s.failed.unwrap_or(ErrorCode::NO_ERROR)));
+            let why = code(s.failed.unwrap_or(ErrorCode::NO_ERROR));
+            let _ = state.quic.recv_stream(self.id).stop(why);
             state.unread(self.id);
         }
+        let Some(s) = state.streams.remove(&self.id) else { return };
         if s.finished {
             state.flood.finished();
         } else {

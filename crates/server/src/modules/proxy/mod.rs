@@ -183,7 +183,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
     let mut ready = ready(conf);
     if pass.fixed.as_ref().is_none_or(|url| url.secure) {
         let http2 = *conf.http_version >= Version::HTTP20;
-        ready.ssl = ssl::finish(build, &conf.upstream.ssl, "proxy", http2);
+        ready.ssl = ssl::finish(build, &conf.upstream.ssl, "proxy", if http2 { &[b"h2"] } else { &[] });
     }
     conf.ready = Arc::new(ready);
 }

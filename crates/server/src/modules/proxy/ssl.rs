@@ -3,7 +3,7 @@
 
 use crate::config::complex::Complex;
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Scope, http, set};
+use crate::config::{Build, Directive, Scope, http, set, stream};
 use crate::modules::ssl::{Protocols, read_passwords, warn_once};
 use crate::modules::ssl_caches::cache_limits;
 use crate::tls::certificate::Source;
@@ -13,57 +13,60 @@ use crate::upstream::settings::SslSettings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
-/// The directives under `$prefix`; their values are in the level's `$conf`, in its field `upstream`.
+/// The directives under `$prefix`, in `http` or `stream` (`$plane`); their values are in the level's `$conf`.
 macro_rules! ssl_directives {
-    ($prefix:literal, $($conf:ident).+) => {{
+    ($plane:ident, $prefix:literal, $($conf:ident).+) => {{
         fn conf<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut SslSettings {
-            &mut scope.level.conf.$($conf).+.upstream.ssl
+            &mut scope.level.conf.$($conf).+
         }
         &[
-            http(concat!($prefix, "_ssl_certificate"), |s, n| text(&mut conf(s).certificate, n)),
-            http(concat!($prefix, "_ssl_certificate_key"), |s, n| text(&mut conf(s).certificate_key, n)),
-            http(concat!($prefix, "_ssl_certificate_cache"), |s, n| {
+            $plane(concat!($prefix, "_ssl_certificate"), |s, n| text(&mut conf(s).certificate, n)),
+            $plane(concat!($prefix, "_ssl_certificate_key"), |s, n| text(&mut conf(s).certificate_key, n)),
+            $plane(concat!($prefix, "_ssl_certificate_cache"), |s, n| {
                 let limits = cache_limits(n)?;
                 set::value(&mut conf(s).certificate_cache, n, limits)
             }),
-            http(concat!($prefix, "_ssl_password_file"), |s, n| {
+            $plane(concat!($prefix, "_ssl_password_file"), |s, n| {
                 if conf(s).passwords.is_set() {
                     return Err(set::duplicate(n));
                 }
                 let passwords = read_passwords(s.build, n)?;
                 set::value(&mut conf(s).passwords, n, passwords)
             }),
-            http(concat!($prefix, "_ssl_protocols"), |s, n| {
+            $plane(concat!($prefix, "_ssl_protocols"), |s, n| {
                 let warnings = Protocols::add(&mut conf(s).protocols, n)?;
                 s.build.problems.extend(warnings);
                 Ok(())
             }),
-            http(concat!($prefix, "_ssl_ciphers"), |s, n| text(&mut conf(s).ciphers, n)),
-            http(concat!($prefix, "_ssl_conf_command"), |s, n| {
+            $plane(concat!($prefix, "_ssl_ciphers"), |s, n| text(&mut conf(s).ciphers, n)),
+            $plane(concat!($prefix, "_ssl_conf_command"), |s, n| {
                 let command = (n.args[0].text.clone(), n.args[1].text.clone());
                 Arc::make_mut(conf(s).conf_commands.entry()).push(command);
                 Ok(())
             }),
-            http(concat!($prefix, "_ssl_name"), |s, n| {
+            $plane(concat!($prefix, "_ssl_name"), |s, n| {
                 let name = Complex::compile(s.build, &n.args[0])?;
                 set::value(&mut conf(s).name, n, Some(name))
             }),
-            http(concat!($prefix, "_ssl_server_name"), |s, n| set::flag(&mut conf(s).server_name, n)),
-            http(concat!($prefix, "_ssl_verify"), |s, n| set::flag(&mut conf(s).verify, n)),
-            http(concat!($prefix, "_ssl_verify_depth"), |s, n| set::number(&mut conf(s).verify_depth, n)),
-            http(concat!($prefix, "_ssl_trusted_certificate"), |s, n| text(&mut conf(s).trusted_certificate, n)),
-            http(concat!($prefix, "_ssl_crl"), |s, n| text(&mut conf(s).crl, n)),
-            http(concat!($prefix, "_ssl_session_reuse"), |s, n| set::flag(&mut conf(s).session_reuse, n)),
+            $plane(concat!($prefix, "_ssl_server_name"), |s, n| set::flag(&mut conf(s).server_name, n)),
+            $plane(concat!($prefix, "_ssl_verify"), |s, n| set::flag(&mut conf(s).verify, n)),
+            $plane(concat!($prefix, "_ssl_verify_depth"), |s, n| set::number(&mut conf(s).verify_depth, n)),
+            $plane(concat!($prefix, "_ssl_trusted_certificate"), |s, n| text(&mut conf(s).trusted_certificate, n)),
+            $plane(concat!($prefix, "_ssl_crl"), |s, n| text(&mut conf(s).crl, n)),
+            $plane(concat!($prefix, "_ssl_session_reuse"), |s, n| set::flag(&mut conf(s).session_reuse, n)),
         ]
     }};
 }
 
 /// `proxy_ssl_*`
-pub const DIRECTIVES: &[Directive] = ssl_directives!("proxy", proxy);
+pub const DIRECTIVES: &[Directive] = ssl_directives!(http, "proxy", proxy.upstream.ssl);
 /// `uwsgi_ssl_*`
-pub const UWSGI_DIRECTIVES: &[Directive] = ssl_directives!("uwsgi", uwsgi);
+pub const UWSGI_DIRECTIVES: &[Directive] = ssl_directives!(http, "uwsgi", uwsgi.upstream.ssl);
 /// `grpc_ssl_*`
-pub const GRPC_DIRECTIVES: &[Directive] = ssl_directives!("grpc", grpc.proxy);
+pub const GRPC_DIRECTIVES: &[Directive] = ssl_directives!(http, "grpc", grpc.proxy.upstream.ssl);
+
+/// `proxy_ssl_*` of `stream`
+pub const STREAM_DIRECTIVES: &[Directive] = ssl_directives!(stream, "proxy", stream_proxy.ssl);
 
 fn text(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
     set::value(setting, node, node.args[0].text.as_slice().into())
@@ -75,19 +78,19 @@ pub struct Main {
     made: Vec<([u8; 32], Option<Arc<Context>>)>,
 }
 
-/// Makes what a level with a pass to TLS needs (`ngx_http_proxy_set_ssl`). `prefix`: of the directives; `http2`: that is agreed
-/// on by ALPN.
-pub fn finish(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str, http2: bool) -> Option<Arc<Context>> {
-    let key = crate::modules::ssl::key(prefix, &(conf, http2));
+/// Makes what a level with a pass to TLS needs (`ngx_http_proxy_set_ssl`, `ngx_stream_proxy_set_ssl`). `prefix`: of the directives;
+/// `alpn`: what is asked for.
+pub fn finish(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str, alpn: &[&[u8]]) -> Option<Arc<Context>> {
+    let key = crate::modules::ssl::key(prefix, &(conf, alpn));
     if let Some((_, made)) = build.main.proxy_ssl.made.iter().find(|(k, _)| *k == key) {
         return made.clone();
     }
-    let made = make(build, conf, prefix, http2);
+    let made = make(build, conf, prefix, alpn);
     build.main.proxy_ssl.made.push((key, made.clone()));
     made
 }
 
-fn make(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str, http2: bool) -> Option<Arc<Context>> {
+fn make(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str, alpn: &[&[u8]]) -> Option<Arc<Context>> {
     let mut dynamic = None;
     if conf.certificate.contains(&b'$') || conf.certificate_key.contains(&b'$') {
         let pair = Complex::compile_bytes(build, &conf.certificate)
@@ -102,7 +105,7 @@ fn make(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str, http2: 
     }
     let base = build.conf_prefix.clone();
     let read = build.tls_reader();
-    let (context, complaints) = client::build(conf, prefix, http2, Source { read: &read, prefix: &base }, dynamic);
+    let (context, complaints) = client::build(conf, prefix, alpn, Source { read: &read, prefix: &base }, dynamic);
     build.problems.extend(complaints.errors.into_iter().map(Problem::bare));
     complaints.warnings.into_iter().for_each(|w| warn_once(build, w));
     context.map(Arc::new)

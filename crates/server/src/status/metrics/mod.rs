@@ -1,5 +1,5 @@
 //! All numbers as Prometheus reads them. One row of a table for each metric: its name, what it is, and where its samples
-//! come from. Before: `modules::prometheus`.
+//! come from. From: `modules::prometheus`.
 
 mod upstreams;
 
@@ -12,6 +12,7 @@ use crate::status::requests::{self, Totals};
 use crate::status::ssl::{self, Event as Handshake};
 use crate::status::zones::{self, Kind};
 use crate::status::{listeners, processes, slot, turns};
+use crate::tls::expiry::{self, Held, Ordered};
 use crate::worker::counters;
 use std::fmt::{Display, Write};
 
@@ -107,6 +108,7 @@ pub fn page(snapshot: &Snapshot) -> String {
     requests_of_zones(&mut page, Kind::Location, "location_zone");
     sessions(&mut page);
     handshakes(&mut page);
+    certificates(&mut page, snapshot);
     caches(&mut page, snapshot);
     limits(&mut page, snapshot);
     upstreams::add(&mut page, snapshot, "upstream_server");
@@ -173,6 +175,7 @@ fn class_samples(responses: &Responses) -> Vec<(String, u64)> {
 fn requests_of_zones(page: &mut Page, kind: Kind, label: &'static str) {
     let all: Vec<(String, Totals)> =
         zones::all(kind).iter().map(|z| (z.name.to_string(), requests::totals(&z.counts))).collect();
+    durations(page, kind, label);
     let prefix = format!("nginxplus_{label}");
     let numbers: [Metric<Totals>; 4] = [
         ("requests", "counter", "Requests.", |t| t.requests),
@@ -197,6 +200,49 @@ fn requests_of_zones(page: &mut Page, kind: Kind, label: &'static str) {
     page.each((&name, "counter", "Answers by class."), &answers, |(zone, class, n)| {
         Some((vec![(label, zone.clone()), ("code", class.clone())], *n))
     });
+}
+
+fn durations(page: &mut Page, kind: Kind, label: &'static str) {
+    let all: Vec<_> = zones::all(kind).iter().map(|z| (z.name.to_string(), z.times.read())).collect();
+    let seen: Vec<_> = all.iter().filter(|(_, (steps, _))| steps.iter().any(|n| *n > 0)).collect();
+    if seen.is_empty() {
+        return;
+    }
+    let name = format!("ironweir_{label}_response_seconds");
+    page.metric(&name, "histogram", "From the first byte of a head to the last of its answer.");
+    for (zone, (steps, sum_ms)) in seen {
+        page.buckets(&name, &[(label, zone)], &latency::BOUNDS_MS, steps, Some(*sum_ms));
+    }
+}
+
+/// Certificates shown to clients, and what becomes of those that are ordered.
+fn certificates(page: &mut Page, snapshot: &Snapshot) {
+    let held = expiry::certificates(snapshot);
+    let labels =
+        |c: &Held| vec![("certificate", c.name.clone()), ("host", c.hosts.first().cloned().unwrap_or_default())];
+    let numbers: [Metric<Held, i64>; 2] = [
+        ("ironweir_certificate_not_before_seconds", "gauge", "When a certificate begins to be valid.", |c| {
+            c.not_before
+        }),
+        ("ironweir_certificate_not_after_seconds", "gauge", "When it ceases.", |c| c.not_after),
+    ];
+    for (name, kind, help, number) in numbers {
+        page.each((name, kind, help), &held, |c| Some((labels(c), number(c))));
+    }
+    let orders = expiry::orders(snapshot);
+    let numbers: [Metric<Ordered, i64>; 3] = [
+        ("ironweir_acme_issued", "gauge", "1 if there is a certificate to show.", |s| i64::from(s.issued)),
+        ("ironweir_acme_failures", "gauge", "Tries in a row that failed.", |s| s.failures),
+        (
+            "ironweir_acme_next_step_seconds",
+            "gauge",
+            "When the authority is asked again; 0: that is not known yet.",
+            |s| s.next_s,
+        ),
+    ];
+    for (name, kind, help, number) in numbers {
+        page.each((name, kind, help), &orders, |s| Some((vec![("certificate", s.name.clone())], number(s))));
+    }
 }
 
 fn sessions(page: &mut Page) {

@@ -122,7 +122,7 @@ impl Staple {
 
 /// Asks for the answers of a configuration from now on, as long as anybody uses them.
 pub fn follow(snapshot: &Snapshot) {
-    let contexts = snapshot.servers.iter().filter_map(|s| s.tls.as_ref());
+    let contexts = snapshot.planes().flat_map(|p| &p.servers).filter_map(|s| s.tls.as_ref());
     for staple in contexts.flat_map(|c| &c.staples).filter(|s| !s.followed.swap(true, Relaxed)) {
         let staple = Arc::downgrade(staple);
         crate::service::spawn(move || async move {

@@ -215,7 +215,7 @@ impl State {
                     s.data.wake();
                 }
             }
-            Event::More | Event::Refused | Event::Goaway { .. } => {}
+            Event::More | Event::Refused | Event::Priority { .. } | Event::Goaway { .. } => {}
         }
     }
 

@@ -42,6 +42,9 @@ fn is_valid(name: &[u8], value: &[u8]) -> bool {
 
 /// Appends a head as text. `end`: nothing follows it. The error is for the log.
 pub fn write(block: &HeaderBlock, end: bool, is_head: bool, out: &mut Vec<u8>) -> Result<Found, Rc<str>> {
+    if block.nameless {
+        return Err("upstream sent header without a name".into());
+    }
     let mut fields = block.iter().peekable();
     let mut status = None;
     while let Some((name, value)) = fields.next_if(|(name, _)| name.starts_with(b":")) {
@@ -106,6 +109,9 @@ pub fn complete(head: &mut ResponseHead) {
 
 /// Trailers, checked. The error is for the log.
 pub(super) fn trailers(block: &HeaderBlock) -> Result<Trailers, Rc<str>> {
+    if block.nameless {
+        return Err("upstream sent trailer without a name".into());
+    }
     let checked = block.iter().map(|(name, value)| match is_valid(name, value) {
         true => Ok((name.into(), value.into())),
         false => Err(format!("upstream sent invalid trailer {}", shown(name, value)).into()),

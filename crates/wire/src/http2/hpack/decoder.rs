@@ -2,8 +2,7 @@
 
 use super::static_table::STATIC;
 use super::table::Table;
-use super::{DEFAULT_TABLE_SIZE, Field, HeaderBlock, HpackError, huffman, integer};
-use crate::span::Span;
+use super::{DEFAULT_TABLE_SIZE, HeaderBlock, HpackError, huffman, integer};
 
 /// What a block may be at most, in bytes; both without the overhead of entries, as nginx counts.
 #[derive(Clone, Copy, Debug)]
@@ -46,14 +45,13 @@ impl Decoder {
             let before = out.bytes.len();
             if first & 0x80 != 0 {
                 let index = integer::read(block, &mut at, 7)?;
-                let (name_len, value_len) = self.copy(index, true, &mut out.bytes)?;
-                push(out, before, name_len, value_len);
+                let name_len = self.copy(index, true, &mut out.bytes)?;
+                out.close_field(before, before + name_len);
             } else if first & 0x40 != 0 {
                 let name_len = self.literal(block, &mut at, 6, limits.field, &mut out.bytes)?;
-                let value_len = out.bytes.len() - before - name_len;
                 let (name, value) = out.bytes[before..].split_at(name_len);
                 self.table.add(name, value, 0);
-                push(out, before, name_len, value_len);
+                out.close_field(before, before + name_len);
             } else if first & 0x20 != 0 {
                 let size = integer::read(block, &mut at, 5)?;
                 if size > self.allowed || begun {
@@ -63,8 +61,7 @@ impl Decoder {
                 continue;
             } else {
                 let name_len = self.literal(block, &mut at, 4, limits.field, &mut out.bytes)?;
-                let value_len = out.bytes.len() - before - name_len;
-                push(out, before, name_len, value_len);
+                out.close_field(before, before + name_len);
             }
             begun = true;
             left = left.checked_sub(out.bytes.len() - before).ok_or(HpackError::BlockTooLarge)?;
@@ -84,33 +81,24 @@ impl Decoder {
         let index = integer::read(block, at, bits)?;
         let name_len = match index {
             0 => string(block, at, limit, out)?,
-            index => self.copy(index, false, out)?.0,
+            index => self.copy(index, false, out)?,
         };
-        if name_len == 0 {
-            return Err(HpackError::EmptyName);
-        }
         string(block, at, limit, out)?;
         Ok(name_len)
     }
 
-    /// Copies an entry of the tables. Gives the lengths of name and value.
-    fn copy(&self, index: usize, with_value: bool, out: &mut Vec<u8>) -> Result<(usize, usize), HpackError> {
+    /// Copies an entry of the tables. Gives the length of its name.
+    fn copy(&self, index: usize, with_value: bool, out: &mut Vec<u8>) -> Result<usize, HpackError> {
         let (name, value) = match index.checked_sub(1).ok_or(HpackError::BadIndex)? {
             i if i < STATIC.len() => (STATIC[i].0.as_bytes(), STATIC[i].1.as_bytes()),
             i => self.table.entry(i - STATIC.len()).ok_or(HpackError::BadIndex)?,
         };
         out.extend_from_slice(name);
-        if !with_value {
-            return Ok((name.len(), 0));
+        if with_value {
+            out.extend_from_slice(value);
         }
-        out.extend_from_slice(value);
-        Ok((name.len(), value.len()))
+        Ok(name.len())
     }
-}
-
-fn push(out: &mut HeaderBlock, start: usize, name_len: usize, value_len: usize) {
-    let middle = start + name_len;
-    out.fields.push(Field { name: Span::new(start, middle), value: Span::new(middle, middle + value_len) });
 }
 
 /// Reads a string (RFC 7541 section 5.2). Gives its decoded length.

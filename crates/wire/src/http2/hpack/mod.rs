@@ -31,6 +31,9 @@ pub struct HeaderBlock {
     pub bytes: Vec<u8>,
     /// The fields in order.
     pub fields: Vec<Field>,
+    /// There was a field without a name, which is none of them: the message is malformed (RFC 9113 section 8.2.1), but it can
+    /// be decoded, so its connection goes on.
+    pub nameless: bool,
 }
 
 impl HeaderBlock {
@@ -38,6 +41,17 @@ impl HeaderBlock {
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.fields.clear();
+        self.nameless = false;
+    }
+
+    /// Takes what was appended to the bytes from `start` on as a field whose name ends at `middle`.
+    pub(crate) fn close_field(&mut self, start: usize, middle: usize) {
+        if start == middle {
+            self.bytes.truncate(start);
+            self.nameless = true;
+            return;
+        }
+        self.fields.push(Field { name: Span::new(start, middle), value: Span::new(middle, self.bytes.len()) });
     }
 
     /// Names and values as slices.
@@ -59,8 +73,6 @@ pub enum HpackError {
     BadHuffman,
     /// A table size above what was allowed, or one after the first field; in HTTP/3 also an entry that the table cannot hold.
     BadTableSize,
-    /// A field without a name.
-    EmptyName,
     /// One string is longer than allowed.
     FieldTooLarge,
     /// The fields together are longer than allowed.

@@ -48,13 +48,25 @@ fn answers_of_the_rfc() {
     assert_eq!(fields[3].0, "location");
 }
 
+/// A field without a name spoils its message, not what the tables hold.
+#[test]
+fn a_field_without_a_name_is_decoded() {
+    let (mut decoder, mut block) = (Decoder::default(), HeaderBlock::default());
+    let limits = Limits { field: 100, block: 100 };
+    decoder.decode(&[0x40, 0x00, 0x01, b'v', 0x00, 0x01, b'a', 0x01, b'b', 0xbe], limits, &mut block).unwrap();
+    assert!(block.nameless);
+    assert_eq!(block.iter().collect::<Vec<_>>(), [(&b"a"[..], &b"b"[..])]);
+    block.clear();
+    decoder.decode(&[0x40, 0x01, b'c', 0x00, 0xbe], limits, &mut block).unwrap();
+    assert_eq!((block.nameless, block.fields.len()), (false, 2));
+}
+
 #[test]
 fn broken_blocks() {
     let refused = |block: &[u8], error| assert_eq!(decode(&mut Decoder::default(), block), Err(error), "{block:x?}");
     refused(&[0x80], HpackError::BadIndex);
     refused(&[0xbe], HpackError::BadIndex);
     refused(&[0xff, 0xff, 0xff, 0xff, 0x7f], HpackError::TooLong);
-    refused(&[0x00, 0x00, 0x00], HpackError::EmptyName);
     refused(&[0x40, 0x01], HpackError::Truncated);
     refused(&[0x00, 0x01, b'a', 0x81, 0x00], HpackError::BadHuffman);
     refused(&[0x00, 0x01, b'a', 0x82, 0x1f, 0xff], HpackError::BadHuffman);

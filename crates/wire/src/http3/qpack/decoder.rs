@@ -4,8 +4,7 @@ use super::static_table::STATIC;
 use super::string;
 use super::table::Table;
 use crate::http2::hpack::decoder::Limits;
-use crate::http2::hpack::{Field, HeaderBlock, HpackError, integer};
-use crate::span::Span;
+use crate::http2::hpack::{HeaderBlock, HpackError, integer};
 
 /// What a section came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +52,6 @@ pub fn decode(section: &[u8], limits: Limits, table: &Table, out: &mut HeaderBlo
             0x20.. => {
                 string(section, &mut at, 3, limits.field, &mut out.bytes)?;
                 let middle = out.bytes.len();
-                if middle == start {
-                    return Err(HpackError::EmptyName);
-                }
                 string(section, &mut at, 7, limits.field, &mut out.bytes)?;
                 middle
             }
@@ -70,7 +66,7 @@ pub fn decode(section: &[u8], limits: Limits, table: &Table, out: &mut HeaderBlo
                 middle
             }
         };
-        out.fields.push(Field { name: Span::new(start, middle), value: Span::new(middle, out.bytes.len()) });
+        out.close_field(start, middle);
         left = left.checked_sub(out.bytes.len() - start).ok_or(HpackError::BlockTooLarge)?;
     }
     Ok(Decoded::Whole { referring: required > 0 })

@@ -96,9 +96,6 @@ impl Table {
             0x40.. => {
                 self.string(bytes, at, 5, &mut entry)?;
                 let name_len = entry.len();
-                if name_len == 0 {
-                    return Err(HpackError::EmptyName);
-                }
                 self.string(bytes, at, 7, &mut entry)?;
                 self.insert(entry, name_len)
             }

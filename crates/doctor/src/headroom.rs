@@ -1,0 +1,138 @@
+//! How much more a server could carry: of each resource the part that is in use at the present rate; the one with the largest part ends
+//! first. Pure.
+
+use crate::facts::Facts;
+use crate::text::number;
+use serde::Serialize;
+
+/// Below this rate (requests a second) nothing can be said: what a server does at rest is not what requests cost.
+const LEAST_RATE: f64 = 5.0;
+/// No resource is used in such a measure that a greater headroom than this is believed.
+const MOST_TIMES: f64 = 50.0;
+
+/// A resource that grows with the rate of requests.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Resource {
+    /// What it is, as in "then ...".
+    pub name: String,
+    /// The part in use, 0 to 1.
+    pub used: f64,
+    /// By which numbers.
+    pub evidence: String,
+}
+
+/// What is left.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Headroom {
+    /// Requests a second now.
+    pub rate: f64,
+    /// So many more.
+    pub more: f64,
+    /// The resource that ends first.
+    pub then: Resource,
+}
+
+/// What is left; none where nothing is served, or nothing is known of any resource.
+pub fn headroom(facts: &Facts) -> Option<Headroom> {
+    let rate = facts.serving.as_ref()?.answers;
+    if rate < LEAST_RATE {
+        return None;
+    }
+    let then = resources(facts).into_iter().max_by(|a, b| a.used.total_cmp(&b.used))?;
+    let times = if then.used <= 0.0 { MOST_TIMES } else { (1.0 / then.used - 1.0).clamp(0.0, MOST_TIMES) };
+    Some(Headroom { rate, more: rate * times, then })
+}
+
+fn resources(facts: &Facts) -> Vec<Resource> {
+    let mut found = Vec::new();
+    let Some(s) = &facts.serving else { return found };
+    if !s.threads.is_empty() {
+        let count = s.threads.len() as f64;
+        let running: f64 = s.threads.iter().map(|t| t.running).sum();
+        let group = facts
+            .machine
+            .processes
+            .iter()
+            .find(|p| p.pid == s.pid)
+            .and_then(|p| p.cgroup.as_ref())
+            .or(facts.machine.cgroup.as_ref());
+        let cpus = group.and_then(|c| c.cpus).unwrap_or(f64::MAX).min(f64::from(facts.machine.cpus.max(1))).min(count);
+        let evidence = format!("{:.2} of {cpus:.1} CPUs", running);
+        found.push(Resource { name: "the CPU time of worker threads".to_owned(), used: running / cpus, evidence });
+    }
+    let m = &facts.machine;
+    let (busy, all) = (m.now.cpu.0.saturating_sub(m.before.cpu.0), m.now.cpu.1.saturating_sub(m.before.cpu.1));
+    if all > 0 {
+        let used = busy as f64 / all as f64;
+        found.push(Resource {
+            name: "all CPUs of the machine".to_owned(),
+            used,
+            evidence: format!("{:.0} %", used * 100.0),
+        });
+    }
+    for now in &m.now.links {
+        let Some((before, speed)) =
+            m.before.links.iter().find(|b| b.name == now.name).zip(now.speed.filter(|s| *s > 0))
+        else {
+            continue;
+        };
+        let added = now.counts.since(&before.counts);
+        let bits = added.rx_bytes.max(added.tx_bytes) as f64 * 8.0 / m.seconds.max(1e-3);
+        let evidence = format!("{:.0} of {:.0} Mbit/s", bits / 1e6, speed as f64 / 1e6);
+        found.push(Resource { name: format!("the interface {}", now.name), used: bits / speed as f64, evidence });
+    }
+    let busiest = s
+        .peers
+        .iter()
+        .filter(|p| p.active.1 > 0)
+        .max_by(|a, b| (a.active.0 * b.active.1).cmp(&(b.active.0 * a.active.1)));
+    if let Some(p) = busiest {
+        let evidence = format!("{} of {}", number(p.active.0), number(p.active.1));
+        found.push(Resource {
+            name: format!("max_conns of {} in \"{}\"", p.server, p.group),
+            used: p.active.0 as f64 / p.active.1 as f64,
+            evidence,
+        });
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serving::{Peer, Serving, Thread};
+
+    fn facts(running: f64) -> Facts {
+        let mut facts = Facts::default();
+        facts.machine.cpus = 4;
+        let threads = vec![Thread { running, ..Thread::default() }; 2];
+        facts.serving = Some(Serving { answers: 1_000.0, threads, ..Serving::default() });
+        facts
+    }
+
+    #[test]
+    fn the_fullest_resource_ends_first() {
+        let found = headroom(&facts(0.25)).unwrap();
+        assert_eq!(
+            (found.rate, found.more, found.then.name.as_str()),
+            (1000.0, 3000.0, "the CPU time of worker threads")
+        );
+        let mut limited = facts(0.25);
+        limited.machine.cgroup = Some(machine::cgroup::Cgroup { cpus: Some(0.5), ..Default::default() });
+        assert_eq!(headroom(&limited).unwrap().more, 0.0, "its group may not use more");
+        let mut peers = facts(0.25);
+        let peer = Peer { active: (8, 10), server: "a:1".into(), group: "g".into(), ..Peer::default() };
+        peers.serving.as_mut().unwrap().peers = vec![peer];
+        let found = headroom(&peers).unwrap();
+        assert!((found.more - 250.0).abs() < 1e-6 && found.then.name == "max_conns of a:1 in \"g\"", "{found:?}");
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_server_at_rest() {
+        assert_eq!(headroom(&Facts::default()), None);
+        let mut rest = facts(0.5);
+        rest.serving.as_mut().unwrap().answers = 1.0;
+        assert_eq!(headroom(&rest), None);
+        assert_eq!(headroom(&facts(0.0)).unwrap().more, 50_000.0);
+    }
+}

@@ -1,0 +1,332 @@
+//! `ironweir why`: what is in the way now, in one sentence with its evidence, and how much more the server could carry.
+
+use crate::command::{PAUSE, finish, print};
+use crate::facts::Facts;
+use crate::finding::{Finding, Weight};
+use crate::headroom::{Headroom, headroom};
+use crate::options::{Options, WHY};
+use crate::serving::{Ask, Look, Serving};
+use crate::text::{self, microseconds, number};
+use crate::{command, rules};
+use api_client::{Client, Failure, Trust, URL};
+use machine::counters::Moving;
+use machine::processes::Process;
+use serde::Serialize;
+use std::fmt::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// What is in the way.
+#[derive(Clone, Debug, Serialize)]
+pub struct Answer {
+    /// One sentence, or two.
+    pub sentence: String,
+    /// The finding it is of; none: nothing is in the way.
+    pub finding: Option<Finding>,
+    /// Others that may have a part in it.
+    pub others: Vec<Finding>,
+    /// What is left.
+    pub headroom: Option<Headroom>,
+    /// What a request waits for, microseconds on average, in the order of its life.
+    pub parts_us: Vec<(String, f64)>,
+}
+
+/// The order of a request's life.
+const ORDER: [&str; 8] = ["head", "body", "own", "queue", "connect", "first_byte", "answer", "client"];
+
+/// Findings that say nothing about now.
+const NOT_NOW: [&str; 7] =
+    ["configuration", "backlog-cut", "backlog-short", "no-keepalive", "no-pool", "deprecated", "ports-unreserved"];
+
+/// Judges facts.
+pub fn judge(facts: &Facts) -> Answer {
+    let now = |f: &Finding| f.weight != Weight::Note && !NOT_NOW.contains(&f.id) && !f.id.starts_with("kernel-");
+    let all = rules::judge(facts);
+    let mut findings: Vec<Finding> = all.iter().filter(|f| now(f)).cloned().collect();
+    let is_short = all.iter().any(|f| f.id == "backlog-short");
+    findings.sort_by_key(|f| {
+        (if is_short && f.id.starts_with("accept-queue") { SHORT_BACKLOG } else { rank(f.id) }, f.weight)
+    });
+    let headroom = headroom(facts);
+    let mut findings = findings.into_iter();
+    let finding = findings.next();
+    let nothing = if facts.serving.is_some() {
+        "Nothing is in the way."
+    } else {
+        "The server does not say what it does, and nothing else is wrong with this machine."
+    };
+    let mut sentence = finding.as_ref().map_or_else(|| nothing.to_owned(), |f| f.what.clone());
+    if let Some(s) = &facts.serving {
+        let rate = if s.answers < 10.0 { format!("{:.1}", s.answers) } else { number(s.answers.round() as u64) };
+        let _ = write!(sentence, " It answers {rate} requests/s");
+        match headroom.as_ref().filter(|h| finding.is_none() && h.more >= 1.0) {
+            Some(h) => {
+                let more = number(round(h.more));
+                let _ = write!(
+                    sentence,
+                    " and could answer about {more} more; then {} end{}.",
+                    h.then.name,
+                    plural(&h.then.name)
+                );
+            }
+            None => sentence.push('.'),
+        }
+    }
+    let parts = facts.serving.iter().flat_map(|s| ORDER.map(|name| (name.to_owned(), s.part_us(name))));
+    Answer { sentence, finding, others: findings.collect(), headroom, parts_us: parts.collect() }
+}
+
+fn plural(name: &str) -> &'static str {
+    if name.starts_with("all ") { "" } else { "s" }
+}
+
+/// Two digits are all that an estimate has.
+fn round(n: f64) -> u64 {
+    let unit = 10f64.powi((n.max(1.0).log10().floor() as i32 - 1).max(0));
+    ((n / unit).round() * unit) as u64
+}
+
+/// A queue that overflows since it is short is a cause; another one overflows since somebody does not take from it.
+const SHORT_BACKLOG: usize = 1;
+
+/// What causes others comes before what follows from it: a stopped thread fills queues, a full queue makes clients slow.
+fn rank(id: &str) -> usize {
+    const CAUSES: [&[&str]; 6] = [
+        &["server-stopped", "thread-stuck", "memory", "tcp-memory", "file-max", "descriptors", "conntrack-full"],
+        &["local-ports-used-up", "port-taken", "cpu-limit", "log-write", "disk", "interface-full"],
+        &["one-cpu", "syn-queue-full"],
+        &[
+            "workers-starved",
+            "handshakes",
+            "workers-cpu",
+            "peers-out",
+            "upstream-queue",
+            "upstream-slow",
+            "upstream-connect",
+            "held-here",
+            "connections-limit",
+        ],
+        &[
+            "accept-queue-full",
+            "accept-queue-overflowed",
+            "unix-queue-full",
+            "loss",
+            "interface-drops",
+            "backlog-drops",
+            "budget",
+        ],
+        &["errors", "cpu", "clients-take-slowly", "clients-send-slowly"],
+    ];
+    CAUSES.iter().position(|ids| ids.contains(&id)).unwrap_or(CAUSES.len())
+}
+
+/// Asked again and again from within a server, of itself: each answer is about the time since the one before.
+#[derive(Default)]
+pub struct Watch {
+    last: Option<(Instant, Moving, Look)>,
+    answer: Option<(Answer, f64)>,
+}
+
+/// Who asks more often than this gets the last answer again.
+const LEAST_BETWEEN: Duration = Duration::from_secs(1);
+
+impl Watch {
+    /// The answer and how many seconds it is about; none for the first time.
+    ///
+    /// # Errors
+    /// As [`Look::take`].
+    pub fn ask(&mut self, ask: &Ask) -> Result<Option<(Answer, f64)>, String> {
+        if self.last.as_ref().is_some_and(|(at, ..)| at.elapsed() < LEAST_BETWEEN) {
+            return Ok(self.answer.clone());
+        }
+        let look = Look::take(ask)?;
+        if let Some((began, moving, before)) = self.last.take() {
+            let serving = Serving::between(&before, &look);
+            let mut machine = machine::Facts::since(moving, began);
+            machine.processes.extend(Process::read(serving.pid, Vec::new()));
+            let seconds = machine.seconds;
+            let facts = Facts { machine, serving: Some(serving), ..Facts::default() };
+            self.answer = Some((judge(&facts), seconds));
+        }
+        self.last = Some((Instant::now(), Moving::read(), look));
+        Ok(self.answer.clone())
+    }
+}
+
+/// Runs the command. `arguments` are those behind `why`.
+pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode {
+    finish("why", WHY.parse(arguments).and_then(|o| run(&o, version)))
+}
+
+fn run(o: &Options, version: &str) -> Result<u8, String> {
+    if let Some(text) = WHY.about(o, version) {
+        print(&text);
+        return Ok(0);
+    }
+    if let Some(word) = o.words.first() {
+        return Err(format!("{word}: is it --api {word} that is meant?"));
+    }
+    let facts = read(o.value("api").unwrap_or(URL), o.duration("interval", PAUSE)?)?;
+    let answer = judge(&facts);
+    if o.has("json") {
+        print(&(serde_json::to_string_pretty(&answer).map_err(|e| e.to_string())? + "\n"));
+    } else {
+        print(&shown(&answer, &facts.machine.missing));
+    }
+    Ok(command::status(answer.finding.as_slice()))
+}
+
+/// This machine, the server that an API belongs to, and its configuration where that can be found.
+fn read(url: &str, pause: Duration) -> Result<Facts, String> {
+    let client = Client::new(url, &Trust::System, None)?.with_patience(PATIENCE);
+    let before = Look::over(&client);
+    let mut facts = Facts::read(pause.max(Duration::from_millis(100)), None)?;
+    match before.and_then(|before| Ok(Serving::between(&before, &Look::over(&client)?))) {
+        Ok(serving) => facts.serving = Some(serving),
+        // A server that has a fault may not be able to say so; the machine tells of it all the same.
+        Err(Failure::Silent(text)) => {
+            facts.machine.missing.insert(0, format!("what the server says of itself: {text}"))
+        }
+        Err(Failure::Other(text)) => return Err(text),
+    }
+    Ok(facts)
+}
+
+/// How long the server may take for each answer: what is in its way may be in ours.
+const PATIENCE: Duration = Duration::from_millis(700);
+
+/// For people.
+fn shown(answer: &Answer, missing: &[String]) -> String {
+    let mut out = format!("{}\n", answer.sentence);
+    out.push_str(&bar(&answer.parts_us));
+    if let Some(h) = &answer.headroom {
+        let _ = writeln!(out, "\n{}: {} in use.", capital(&h.then.name), h.then.evidence);
+    }
+    let findings: Vec<Finding> = answer.finding.iter().chain(&answer.others).cloned().collect();
+    if !findings.is_empty() {
+        out.push('\n');
+        out.push_str(&text::report(&findings, missing));
+    }
+    out
+}
+
+fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |c| c.to_uppercase().chain(chars).collect())
+}
+
+/// Columns of the longest bar.
+const BAR: f64 = 40.0;
+
+/// The time of a request, part by part.
+fn bar(parts: &[(String, f64)]) -> String {
+    let whole: f64 = parts.iter().map(|p| p.1).sum();
+    if whole <= 0.0 {
+        return String::new();
+    }
+    let mut out = format!("\nA request takes {}:\n", microseconds(whole));
+    for (name, us) in parts.iter().filter(|p| p.1 > 0.0) {
+        let length = (us / whole * BAR).round() as usize;
+        let _ = writeln!(
+            out,
+            "  {:<11}{:>9} {:>4.0} %  {}",
+            meaning(name),
+            microseconds(*us),
+            us / whole * 100.0,
+            "#".repeat(length)
+        );
+    }
+    out
+}
+
+/// A part's name for people.
+fn meaning(name: &str) -> &str {
+    match name {
+        "first_byte" => "first byte",
+        "own" => "server",
+        "answer" => "upstream",
+        other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serving::Thread;
+
+    /// A server that answers 1,000 requests a second, of 3 ms each.
+    fn healthy() -> Facts {
+        let mut facts = Facts::default();
+        facts.machine.cpus = 4;
+        facts.serving = Some(Serving {
+            answers: 1_000.0,
+            seconds: 1.0,
+            timed: 1_000,
+            threads: vec![Thread { running: 0.2, requests: 500.0, connections: 5, ..Thread::default() }; 2],
+            parts_us: [("own".to_owned(), 1_000.0), ("first_byte".to_owned(), 2_000.0)].into(),
+            ..Serving::default()
+        });
+        facts
+    }
+
+    /// What is in the way after a change.
+    fn after(change: impl FnOnce(&mut Serving)) -> Option<&'static str> {
+        let mut facts = healthy();
+        change(facts.serving.as_mut().unwrap());
+        judge(&facts).finding.map(|f| f.id)
+    }
+
+    #[test]
+    fn nothing_is_in_the_way() {
+        let answer = judge(&healthy());
+        assert_eq!(
+            answer.sentence,
+            "Nothing is in the way. It answers 1,000 requests/s and could answer about 4,000 more; then the CPU time of worker threads ends."
+        );
+        let page = shown(&answer, &[]);
+        assert!(page.contains("A request takes 3.0 ms:\n  server        1.0 ms   33 %  #############\n"), "{page}");
+    }
+
+    #[test]
+    fn each_fault_is_named() {
+        assert_eq!(after(|s| s.threads.iter_mut().for_each(|t| t.running = 0.96)), Some("workers-cpu"));
+        assert_eq!(after(|s| s.threads[0].running = 0.96), Some("workers-cpu"));
+        let starved = |s: &mut Serving| s.threads.iter_mut().for_each(|t| (t.running, t.waiting) = (0.1, 0.9));
+        assert_eq!(after(starved), Some("workers-starved"));
+        let stuck = |s: &mut Serving| (s.threads[1].running, s.threads[1].requests) = (0.0, 0.0);
+        assert_eq!(after(stuck), Some("thread-stuck"));
+        let storm = |s: &mut Serving| {
+            s.threads.iter_mut().for_each(|t| t.running = 0.97);
+            (s.handshakes, s.answers) = (400.0, 410.0);
+        };
+        assert_eq!(after(storm), Some("handshakes"));
+        let part = |name: &'static str, us: f64| move |s: &mut Serving| _ = s.parts_us.insert(name.to_owned(), us);
+        assert_eq!(after(part("first_byte", 300_000.0)), Some("upstream-slow"));
+        assert_eq!(after(part("connect", 1_000_000.0)), Some("upstream-connect"));
+        assert_eq!(after(part("client", 900_000.0)), Some("clients-take-slowly"));
+        assert_eq!(after(part("own", 500_000.0)), Some("held-here"));
+        assert_eq!(after(part("first_byte", 50_000.0)), None, "an application of 50 ms is no fault");
+        assert_eq!(after(|s| s.log_write_us = 20_000.0), Some("log-write"));
+        assert_eq!(after(|s| s.errors = 200.0), Some("errors"));
+        assert_eq!(after(|s| s.connections = (512, 512)), Some("connections-limit"));
+        let queue = |s: &mut Serving| _ = s.queues.insert("app".into(), (9, 3));
+        assert_eq!(after(queue), Some("upstream-queue"));
+        let out = |s: &mut Serving| {
+            let peer =
+                |state: &str| crate::serving::Peer { group: "app".into(), state: state.into(), ..Default::default() };
+            s.peers = vec![peer("up"), peer("unhealthy"), peer("down")];
+        };
+        assert_eq!(after(out), Some("peers-out"));
+    }
+
+    #[test]
+    fn a_cause_stands_before_what_follows_from_it() {
+        let both = |s: &mut Serving| {
+            (s.threads[1].running, s.threads[1].requests) = (0.0, 0.0);
+            s.errors = 900.0;
+            s.parts_us.insert("client".into(), 900_000.0);
+        };
+        assert_eq!(after(both), Some("thread-stuck"));
+        assert_eq!((round(38_412.0), round(7.0), round(0.2)), (38_000, 7, 0));
+    }
+}

@@ -1,0 +1,480 @@
+//! The machine that runs programs: LuaJIT with all of its libraries, and the functions of `ngx` that need no server. One for each thread
+//! and configuration; nothing of it crosses threads.
+
+use crate::{Fault, json, regex, text};
+use mlua::{
+    FromLuaMulti, Function, IntoLuaMulti, LightUserData, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value,
+};
+
+/// What stands in front of a fault's text in what a function gives back: the program's side of it (`prelude.lua`) raises the text then.
+const FAULT: usize = 1;
+/// What stands in front of what a coroutine waits for when it yields to the server.
+const WAIT: usize = 2;
+
+/// How deep tables of pieces may nest (`ngx.say({...})`).
+const MAX_PIECES_DEPTH: usize = 100;
+
+/// A new machine, with LuaJIT's own libraries and nothing else.
+///
+/// # Errors
+/// Out of memory.
+pub fn new() -> Lua {
+    let options = LuaOptions::new().catch_rust_panics(false);
+    // SAFETY: programs are as trusted as the configuration that names them: like OpenResty's they may call C by `ffi` and load C
+    // libraries, and what those do is theirs. The machine itself stays on the thread that makes it.
+    #[allow(unsafe_code)]
+    let lua = unsafe { Lua::unsafe_new_with(StdLib::ALL, options) };
+    lua
+}
+
+/// The mark of a fault.
+pub fn fault_mark() -> Value {
+    Value::LightUserData(LightUserData(FAULT as *mut _))
+}
+
+/// The mark of a wait.
+pub fn wait_mark() -> Value {
+    Value::LightUserData(LightUserData(WAIT as *mut _))
+}
+
+/// Whether a value is the mark of a wait.
+pub fn is_wait(value: Option<&Value>) -> bool {
+    matches!(value, Some(Value::LightUserData(p)) if p.0 as usize == WAIT)
+}
+
+/// Puts a function into a table. A fault comes back as its mark and its text. What it gives back ends with its last value that is not `nil`:
+/// `ngx.say(dict:get(key))` shows how many there are.
+///
+/// # Errors
+/// Out of memory.
+pub fn add<A, R>(
+    lua: &Lua,
+    table: &Table,
+    name: &str,
+    function: impl Fn(&Lua, A) -> Result<R, Fault> + Send + 'static,
+) -> mlua::Result<()>
+where
+    A: FromLuaMulti,
+    R: IntoLuaMulti,
+{
+    let function = lua.create_function(move |lua, arguments: A| match function(lua, arguments) {
+        Ok(values) => {
+            let mut values = values.into_lua_multi(lua)?;
+            while values.len() > 1 && values.back().is_some_and(Value::is_nil) {
+                values.pop_back();
+            }
+            Ok(values)
+        }
+        Err(fault) => (fault_mark(), lua.create_string(fault.0)?).into_lua_multi(lua),
+    })?;
+    table.raw_set(name, function)
+}
+
+/// A fault of an argument, in Lua's words.
+pub fn bad_argument(number: usize, function: &str, text: &str) -> Fault {
+    Fault(format!("bad argument #{number} to '{function}' ({text})"))
+}
+
+/// A number as Lua writes it: `%.14g`.
+pub fn write_number(number: f64, out: &mut Vec<u8>) {
+    use std::io::Write;
+    if number == number.trunc() && number.abs() < 1e14 {
+        let _ = write!(out, "{}", number as i64);
+        return;
+    }
+    if !number.is_finite() {
+        let text = if number.is_nan() {
+            "nan"
+        } else if number > 0.0 {
+            "inf"
+        } else {
+            "-inf"
+        };
+        out.extend_from_slice(text.as_bytes());
+        return;
+    }
+    let scientific = format!("{number:.13e}");
+    let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let trim = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    let _ = if (-5..14).contains(&exponent) && exponent != -5 {
+        write!(out, "{}", trim(&format!("{number:.*}", (13 - exponent).max(0) as usize)))
+    } else {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        write!(out, "{}e{sign}{:02}", trim(mantissa), exponent.abs())
+    };
+}
+
+/// Appends a value as `ngx.say` and `ngx.log` write it.
+///
+/// # Errors
+/// What is wrong with it: tables with keys, functions.
+pub fn write_piece(value: &Value, number: usize, function: &str, out: &mut Vec<u8>) -> Result<(), Fault> {
+    match value {
+        Value::Nil => out.extend_from_slice(b"nil"),
+        Value::LightUserData(p) if p.0.is_null() => out.extend_from_slice(b"null"),
+        Value::Boolean(b) => out.extend_from_slice(if *b { b"true" } else { b"false" }),
+        Value::Integer(i) => out.extend_from_slice(i.to_string().as_bytes()),
+        Value::Number(n) => write_number(*n, out),
+        Value::String(text) => out.extend_from_slice(&text.as_bytes()),
+        Value::Table(table) => return write_pieces(table, number, function, 0, out),
+        other => {
+            let got = other.type_name();
+            let text = format!("string, number, boolean, nil, ngx.null, or array table expected, but got {got}");
+            return Err(bad_argument(number, function, &text));
+        }
+    }
+    Ok(())
+}
+
+fn write_pieces(table: &Table, number: usize, function: &str, depth: usize, out: &mut Vec<u8>) -> Result<(), Fault> {
+    let bad = |text: &str| bad_argument(number, function, text);
+    if depth > MAX_PIECES_DEPTH {
+        return Err(bad("too many nested tables"));
+    }
+    let mut last = 0;
+    for pair in table.pairs::<Value, Value>() {
+        match pair.map_err(|e| Fault(e.to_string()))?.0 {
+            Value::Integer(i) if i > 0 => last = last.max(i),
+            Value::Integer(_) | Value::Number(_) => return Err(bad("non-array table found")),
+            _ => return Err(bad("non-array table found")),
+        }
+    }
+    for index in 1..=last {
+        match table.raw_get::<Value>(index).map_err(|e| Fault(e.to_string()))? {
+            Value::Table(inner) => write_pieces(&inner, number, function, depth + 1, out)?,
+            Value::Function(_) | Value::UserData(_) | Value::Thread(_) => return Err(bad("bad data type found")),
+            other => write_piece(&other, number, function, out)?,
+        }
+    }
+    Ok(())
+}
+
+/// The bytes of a text or number, or what is wrong.
+///
+/// # Errors
+/// `bad argument #n to 'f' (string expected, got table)`.
+pub fn bytes_of(value: &Value, number: usize, function: &str) -> Result<Vec<u8>, Fault> {
+    match value {
+        Value::String(_) | Value::Integer(_) | Value::Number(_) => {
+            let mut out = Vec::new();
+            write_piece(value, number, function, &mut out)?;
+            Ok(out)
+        }
+        other => {
+            let got = if matches!(other, Value::Nil) { "nil" } else { other.type_name() };
+            Err(bad_argument(number, function, &format!("string expected, got {got}")))
+        }
+    }
+}
+
+/// The same for functions that take `nil` as the empty text, and booleans by their names.
+fn loose_bytes(value: &Value) -> Result<Vec<u8>, Fault> {
+    match value {
+        Value::Nil => Ok(Vec::new()),
+        other => {
+            let mut out = Vec::new();
+            write_piece(other, 1, "?", &mut out)
+                .map_err(|_| bad_argument(1, "?", &format!("string expected, got {}", other.type_name())))?;
+            Ok(out)
+        }
+    }
+}
+
+type Text = Result<Vec<u8>, Fault>;
+
+fn text_function(
+    lua: &Lua,
+    raw: &Table,
+    name: &str,
+    function: impl Fn(&[u8]) -> Vec<u8> + Send + 'static,
+) -> mlua::Result<()> {
+    add(lua, raw, name, move |lua, value: Value| {
+        let made = match &value {
+            Value::String(text) => function(&text.as_bytes()),
+            other => function(&loose_bytes(other)?),
+        };
+        made_text(lua, &made)
+    })
+}
+
+/// A text of Lua.
+///
+/// # Errors
+/// Out of memory.
+pub fn made_text(lua: &Lua, bytes: &[u8]) -> Result<LuaString, Fault> {
+    lua.create_string(bytes).map_err(|e| Fault(e.to_string()))
+}
+
+/// Adds what needs no server to the table of functions that the prelude builds `ngx` of.
+///
+/// # Errors
+/// Out of memory.
+pub fn add_library(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    raw.raw_set("FAULT", fault_mark())?;
+    raw.raw_set("WAIT", wait_mark())?;
+    raw.raw_set("null", json::null())?;
+    add_texts(lua, raw)?;
+    add_expressions(lua, raw)?;
+    let mark = lua.create_table()?;
+    raw.raw_set("array_mt", &mark)?;
+    let own = mark.clone();
+    add(lua, raw, "json_encode", move |lua, (value, empty_array): (Value, Option<bool>)| -> Result<_, Fault> {
+        let empty = if empty_array == Some(true) { json::Empty::Array } else { json::Empty::Object };
+        made_text(lua, &json::encode(&value, empty, &own)?)
+    })?;
+    add(lua, raw, "json_decode", move |lua, (text, marked): (Value, Option<bool>)| -> Result<_, Fault> {
+        let text = bytes_of(&text, 1, "decode")?;
+        json::decode(lua, &text, Some(&mark).filter(|_| marked == Some(true))).map_err(Fault)
+    })
+}
+
+fn add_texts(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    add(lua, raw, "escape_uri", |lua, (value, kind): (Value, Value)| -> Result<_, Fault> {
+        let kind = match &kind {
+            Value::Nil => text::Escape::Component,
+            Value::Integer(number) => {
+                text::Escape::of(*number).ok_or_else(|| Fault(format!("\"type\" {number} out of range")))?
+            }
+            _ => return Err(Fault("\"type\" is not a number".to_owned())),
+        };
+        let mut out = Vec::new();
+        text::escape_uri(&loose_bytes(&value)?, kind, &mut out);
+        made_text(lua, &out)
+    })?;
+    text_function(lua, raw, "unescape_uri", |t| {
+        let mut out = Vec::with_capacity(t.len());
+        text::unescape_uri(t, &mut out);
+        out
+    })?;
+    add(lua, raw, "encode_base64", |lua, (value, no_padding): (Value, Value)| -> Result<_, Fault> {
+        let padded = !matches!(no_padding, Value::Boolean(true));
+        made_text(lua, text::encode_base64(&loose_bytes(&value)?, padded).as_bytes())
+    })?;
+    type Decode = fn(&[u8]) -> Option<Vec<u8>>;
+    for (name, decode) in
+        [("decode_base64", text::decode_base64 as Decode), ("decode_base64url", text::decode_base64url)]
+    {
+        add(lua, raw, name, move |lua, value: LuaString| -> Result<_, Fault> {
+            decode(&value.as_bytes()).map(|made| made_text(lua, &made)).transpose()
+        })?;
+    }
+    text_function(lua, raw, "encode_base64url", |t| text::encode_base64url(t).into_bytes())?;
+    text_function(lua, raw, "md5", |t| text::hex(&text::md5(t)))?;
+    text_function(lua, raw, "md5_bin", text::md5)?;
+    text_function(lua, raw, "sha1_bin", text::sha1)?;
+    text_function(lua, raw, "to_hex", text::hex)?;
+    text_function(lua, raw, "quote_sql_str", text::quote_sql)?;
+    add(lua, raw, "digest", |lua, (name, bytes): (String, LuaString)| -> Result<_, Fault> {
+        text::digest(&name, &bytes.as_bytes()).map(|made| made_text(lua, &made)).transpose()
+    })?;
+    add(lua, raw, "hmac_sha1", |lua, (key, bytes): (LuaString, LuaString)| -> Result<_, Fault> {
+        made_text(lua, &text::hmac_sha1(&key.as_bytes(), &bytes.as_bytes()))
+    })?;
+    add(lua, raw, "crc32", |_, bytes: LuaString| -> Result<_, Fault> {
+        Ok(f64::from(text::crc32(&bytes.as_bytes())))
+    })?;
+    add(lua, raw, "decode_args", |lua, (query, max): (LuaString, Option<f64>)| {
+        let max = max.map_or(text::MAX_ARGS, |n| n.max(0.0) as usize);
+        let (table, more) = args_table(lua, &query.as_bytes(), max)?;
+        Ok((table, more.then_some("truncated")))
+    })?;
+    add(lua, raw, "encode_args", |lua, table: Table| made_text(lua, &encode_args(&table)?))
+}
+
+/// The arguments of a query as a table: `true` for those without a value, a list for those given more than once. Whether there were
+/// more than `max`.
+///
+/// # Errors
+/// Out of memory.
+pub fn args_table(lua: &Lua, query: &[u8], max: usize) -> Result<(Table, bool), Fault> {
+    let (all, more) = text::decode_args(query, max);
+    let broken = |e: mlua::Error| Fault(e.to_string());
+    let table = lua.create_table().map_err(broken)?;
+    for (name, value) in all {
+        let value = match value {
+            Some(value) => Value::String(made_text(lua, &value)?),
+            None => Value::Boolean(true),
+        };
+        add_to_table(lua, &table, &name, value).map_err(broken)?;
+    }
+    Ok((table, more))
+}
+
+/// Adds a value under a name that may be there already: there is a list then.
+///
+/// # Errors
+/// Out of memory.
+pub fn add_to_table(lua: &Lua, table: &Table, name: &[u8], value: Value) -> mlua::Result<()> {
+    let name = lua.create_string(name)?;
+    match table.raw_get::<Value>(&name)? {
+        Value::Nil => table.raw_set(name, value),
+        Value::Table(list) => list.raw_push(value),
+        first => table.raw_set(name, lua.create_sequence_from([first, value])?),
+    }
+}
+
+/// A table as a query.
+///
+/// # Errors
+/// `attempt to use userdata as query arg value` and the like.
+pub fn encode_args(table: &Table) -> Text {
+    let mut out = Vec::new();
+    for pair in table.pairs::<Value, Value>() {
+        let (name, value) = pair.map_err(|e| Fault(e.to_string()))?;
+        let Value::String(name) = name else {
+            return Err(Fault("attempt to use a non-string key in the \"args\" option table".to_owned()));
+        };
+        let values = match value {
+            Value::Table(list) => {
+                list.sequence_values::<Value>().collect::<mlua::Result<Vec<_>>>().map_err(|e| Fault(e.to_string()))?
+            }
+            one => vec![one],
+        };
+        for value in values {
+            let text = match &value {
+                Value::Boolean(false) => continue,
+                Value::Boolean(true) => None,
+                Value::String(_) | Value::Number(_) | Value::Integer(_) => Some(bytes_of(&value, 1, "encode_args")?),
+                other => {
+                    return Err(Fault(format!("attempt to use {} as query arg value", other.type_name())));
+                }
+            };
+            if !out.is_empty() {
+                out.push(b'&');
+            }
+            text::escape_uri(&name.as_bytes(), text::Escape::Component, &mut out);
+            if let Some(text) = text {
+                out.push(b'=');
+                text::escape_uri(&text, text::Escape::Component, &mut out);
+            }
+        }
+    }
+    Ok(out)
+}
+
+/// `re_exec(subject, pattern, letters, from)`: from byte, to byte, and the table of groups; `re_find`: only the stretch of one group.
+fn add_expressions(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    type Call = (LuaString, LuaString, Option<LuaString>, Option<f64>, Value);
+    fn letters(given: &Option<LuaString>) -> Vec<u8> {
+        given.as_ref().map_or_else(Vec::new, |l| l.as_bytes().to_vec())
+    }
+    add(lua, raw, "re_exec", |lua, (subject, pattern, options, from, into): Call| {
+        let expression = regex::find(&pattern.as_bytes(), &letters(&options))?;
+        let subject = subject.as_bytes();
+        let from = from.map_or(0, |n| (n.max(1.0) as usize) - 1);
+        let found = expression.exec(&subject, from, |groups| groups_table(lua, &expression, &subject, groups, into))?;
+        match found {
+            None => Ok((Value::Nil, 0, 0)),
+            Some(made) => {
+                let (table, start, end) = made.map_err(|e| Fault(e.to_string()))?;
+                Ok((Value::Table(table), start + 1, end))
+            }
+        }
+    })?;
+    type Find = (LuaString, LuaString, Option<LuaString>, Option<f64>, Option<f64>);
+    add(lua, raw, "re_find", |_, (subject, pattern, options, from, group): Find| {
+        let expression = regex::find(&pattern.as_bytes(), &letters(&options))?;
+        let from = from.map_or(0, |n| (n.max(1.0) as usize) - 1);
+        let group = group.map_or(0, |n| n.max(0.0) as usize);
+        if group > expression.groups() {
+            return Err(Fault("nth out of bound".to_owned()));
+        }
+        let found = expression.exec(&subject.as_bytes(), from, |groups| groups.nth(group).flatten())?.flatten();
+        Ok(found.map_or((None, None), |(start, end)| (Some(start + 1), Some(end))))
+    })
+}
+
+fn groups_table(
+    lua: &Lua,
+    expression: &regex::Expression,
+    subject: &[u8],
+    groups: &mut dyn Iterator<Item = regex::Group>,
+    into: Value,
+) -> mlua::Result<(Table, usize, usize)> {
+    let table = match into {
+        Value::Table(given) => given,
+        _ => lua.create_table_with_capacity(expression.groups(), 1 + expression.names.len())?,
+    };
+    let mut whole = (0, 0);
+    for (number, group) in groups.enumerate() {
+        let value = match group {
+            Some((start, end)) => Value::String(lua.create_string(&subject[start..end])?),
+            None => Value::Boolean(false),
+        };
+        if number == 0 {
+            whole = group.unwrap_or_default();
+        } else if let Some((name, _)) = expression.names.iter().find(|(_, n)| *n == number) {
+            // Of groups with one name the one counts that took part.
+            if group.is_some() || matches!(table.raw_get::<Value>(name.as_str())?, Value::Nil) {
+                table.raw_set(name.as_str(), value.clone())?;
+            }
+        }
+        table.raw_set(number, value)?;
+    }
+    Ok((table, whole.0, whole.1))
+}
+
+/// Compiles a program. `name` is what messages call it, with `=` or `@` in front as Lua wants it.
+///
+/// # Errors
+/// Lua's words for the mistake, with the program's name and line.
+pub fn compile(lua: &Lua, source: &[u8], name: &str) -> Result<Function, String> {
+    let loaded = lua.load(source).set_name(name).set_mode(mlua::chunk::ChunkMode::Text).into_function();
+    loaded.map_err(|e| match e {
+        mlua::Error::SyntaxError { message, .. } => message,
+        other => other.to_string(),
+    })
+}
+
+/// Values that are none.
+pub fn nothing() -> MultiValue {
+    MultiValue::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_lua_does() {
+        for (number, text) in [
+            (1.0, "1"),
+            (-3.5, "-3.5"),
+            (0.1, "0.1"),
+            (1e15, "1e+15"),
+            (1e100, "1e+100"),
+            (1.0 / 3.0, "0.33333333333333"),
+            (0.0001, "0.0001"),
+            (0.00001, "1e-05"),
+            (123456.789, "123456.789"),
+        ] {
+            let mut out = Vec::new();
+            write_number(number, &mut out);
+            assert_eq!(String::from_utf8_lossy(&out), text);
+        }
+    }
+
+    #[test]
+    fn a_program_runs_and_mistakes_have_their_line() {
+        let lua = new();
+        let raw = lua.create_table().unwrap();
+        add_library(&lua, &raw).unwrap();
+        lua.globals().set("raw", raw).unwrap();
+        let run = |text: &str| -> String { lua.load(text).eval::<mlua::LuaString>().unwrap().to_string_lossy() };
+        assert_eq!(run("return raw.md5('hello')"), "5d41402abc4b2a76b9719d911017c592");
+        assert_eq!(run("local m = raw.re_exec('hello, 1234', '([0-9])[0-9]+', 'jo') return m[0] .. m[1]"), "12341");
+        assert_eq!(run("return raw.json_encode({ 1, 'a', { b = raw.null } })"), r#"[1,"a",{"b":null}]"#);
+        assert_eq!(run("return tostring(raw.json_decode('{\"a\":[1,{\"b\":2}]}').a[2].b)"), "2");
+        assert_eq!(run("return select(2, raw.json_decode('{'))").split(" at ").count(), 2);
+        assert_eq!(run("return raw.encode_args({ a = { 1, 'x y' } })"), "a=1&a=x%20y");
+        assert!(
+            compile(&lua, b"\n x x", "=content_by_lua(nginx.conf:1)")
+                .unwrap_err()
+                .starts_with("content_by_lua(nginx.conf:1):2:")
+        );
+    }
+}

@@ -1,0 +1,189 @@
+//! Expressions of `ngx.re`: PCRE2 with ngx_lua's letters for options. Each is compiled once for a thread and kept.
+
+use crate::Fault;
+use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// Expressions that a thread keeps where `lua_regex_cache_max_entries` says nothing else. More than that are compiled for each call.
+pub const MAX_ENTRIES: usize = 1024;
+
+/// What letters say.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Options {
+    caseless: bool,
+    multi_line: bool,
+    dot_all: bool,
+    extended: bool,
+    utf: bool,
+    anchored: bool,
+    duplicate_names: bool,
+    /// `o`: keep it.
+    pub once: bool,
+    /// `j`: compile it to machine code.
+    pub jit: bool,
+}
+
+impl Options {
+    /// Reads the letters.
+    ///
+    /// # Errors
+    /// `unknown flag "x" (flags "...")`.
+    pub fn parse(letters: &[u8]) -> Result<Options, Fault> {
+        let mut options = Options::default();
+        for letter in letters {
+            match letter {
+                b'i' => options.caseless = true,
+                b'm' => options.multi_line = true,
+                b's' => options.dot_all = true,
+                b'x' => options.extended = true,
+                b'u' | b'U' => options.utf = true,
+                b'a' => options.anchored = true,
+                b'D' => options.duplicate_names = true,
+                b'o' => options.once = true,
+                b'j' => options.jit = true,
+                b'd' | b'J' => {}
+                other => {
+                    let (flag, all) = (char::from(*other), String::from_utf8_lossy(letters));
+                    return Err(Fault(format!("unknown flag \"{flag}\" (flags \"{all}\")")));
+                }
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// A compiled expression.
+pub struct Expression {
+    regex: Regex,
+    /// Names of groups with their numbers.
+    pub names: Vec<(String, usize)>,
+    locations: RefCell<CaptureLocations>,
+}
+
+/// Expressions of one pattern, by their letters.
+type Known = Vec<(Box<[u8]>, Rc<Expression>)>;
+
+thread_local! {
+    static KNOWN: RefCell<HashMap<Box<[u8]>, Known>> = RefCell::default();
+    static COUNT: Cell<usize> = const { Cell::new(0) };
+    static MOST: Cell<usize> = const { Cell::new(MAX_ENTRIES) };
+}
+
+/// `lua_regex_cache_max_entries` of this thread.
+pub fn set_max_entries(most: usize) {
+    MOST.set(most);
+}
+
+/// The expression for a pattern and its letters, compiled now if it is not known.
+///
+/// # Errors
+/// PCRE2's, with the pattern.
+pub fn find(pattern: &[u8], letters: &[u8]) -> Result<Rc<Expression>, Fault> {
+    let known = KNOWN.with_borrow(|all| {
+        let same = all.get(pattern)?.iter().find(|(l, _)| **l == *letters)?;
+        Some(same.1.clone())
+    });
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let options = Options::parse(letters)?;
+    let made = Rc::new(compile(pattern, options)?);
+    if COUNT.get() < MOST.get() {
+        COUNT.set(COUNT.get() + 1);
+        KNOWN.with_borrow_mut(|all| all.entry(pattern.into()).or_default().push((letters.into(), made.clone())));
+    }
+    Ok(made)
+}
+
+fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
+    let shown = String::from_utf8_lossy(pattern);
+    let source = std::str::from_utf8(pattern);
+    let mut source = source.map_err(|_| format!("pcre2_compile() failed: not UTF-8 in \"{shown}\""))?.to_owned();
+    if options.anchored {
+        source = format!("\\G(?:{source})");
+    }
+    if options.duplicate_names {
+        source = format!("(?J){source}");
+    }
+    let regex = RegexBuilder::new()
+        .caseless(options.caseless)
+        .multi_line(options.multi_line)
+        .dotall(options.dot_all)
+        .extended(options.extended)
+        .utf(options.utf)
+        .ucp(options.utf)
+        // Compiled code is so much faster that there is no reason to wait for `j`.
+        .jit_if_available(true)
+        .build(&source)
+        .map_err(|e| explain(&shown, &e))?;
+    let names = regex.capture_names().iter().enumerate();
+    let names = names.filter_map(|(number, name)| Some((name.clone()?, number))).collect();
+    let locations = RefCell::new(regex.capture_locations());
+    Ok(Expression { regex, names, locations })
+}
+
+fn explain(shown: &str, error: &pcre2::Error) -> Fault {
+    let text = error.to_string();
+    let text = text.rsplit(": ").next().unwrap_or(&text).to_owned();
+    match error.offset().and_then(|at| shown.get(at..)).filter(|rest| !rest.is_empty()) {
+        Some(rest) => Fault(format!("pcre2_compile() failed: {text} in \"{shown}\" at \"{rest}\"")),
+        None => Fault(format!("pcre2_compile() failed: {text} in \"{shown}\"")),
+    }
+}
+
+/// A stretch of a subject, unless the group took no part.
+pub type Group = Option<(usize, usize)>;
+
+impl Expression {
+    /// Matches from a byte on and shows the groups, the whole match first; `None` if there is none.
+    ///
+    /// # Errors
+    /// PCRE2 gave up.
+    pub fn exec<T>(
+        &self,
+        subject: &[u8],
+        from: usize,
+        show: impl FnOnce(&mut dyn Iterator<Item = Group>) -> T,
+    ) -> Result<Option<T>, Fault> {
+        if from > subject.len() {
+            return Ok(None);
+        }
+        let mut locations = self.locations.borrow_mut();
+        match self.regex.captures_read_at(&mut locations, subject, from) {
+            Ok(None) => Ok(None),
+            Ok(Some(_)) => Ok(Some(show(&mut (0..self.regex.captures_len()).map(|n| locations.get(n))))),
+            Err(e) => Err(Fault(format!("pcre2_match() failed: {}", e.code()))),
+        }
+    }
+
+    /// Number of groups, without the whole match.
+    pub fn groups(&self) -> usize {
+        self.regex.captures_len() - 1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn groups(pattern: &str, letters: &str, subject: &str, from: usize) -> Option<Vec<Group>> {
+        let expression = find(pattern.as_bytes(), letters.as_bytes()).ok()?;
+        expression.exec(subject.as_bytes(), from, |groups| groups.collect()).ok()?
+    }
+
+    #[test]
+    fn groups_that_take_no_part_are_none() {
+        assert_eq!(groups("(a)|(b)", "jo", "xb", 0), Some(vec![Some((1, 2)), None, Some((1, 2))]));
+        assert_eq!(groups("A", "i", "xa", 0), Some(vec![Some((1, 2))]));
+        assert_eq!(groups("a", "a", "xa", 0), None);
+        assert_eq!(groups("a", "a", "xa", 1), Some(vec![Some((1, 2))]));
+    }
+
+    #[test]
+    fn mistakes_are_explained() {
+        assert!(find(b"(a", b"").is_err_and(|e| e.0.contains("in \"(a\"")));
+        assert_eq!(Options::parse(b"jq").err(), Some(Fault("unknown flag \"q\" (flags \"jq\")".to_owned())));
+    }
+}

@@ -1,0 +1,297 @@
+//! One channel: its buffer, what is kept for readers that are behind, who reads.
+
+use crate::group::Group;
+use crate::id::Id;
+use crate::limits::{TRAIL_BYTES, TRAIL_MESSAGES, TRAIL_SECONDS};
+use crate::mailbox::Mailbox;
+use crate::message::Message;
+use crate::store::Shared;
+use crate::subscription::Start;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// [`Channel::latest`] of a channel that was deleted.
+pub(crate) const DELETED: u64 = u64::MAX;
+
+/// A channel. Whoever holds one that was deleted finds out by [`Channel::is_deleted`].
+#[derive(Debug)]
+pub struct Channel {
+    name: Box<[u8]>,
+    pub(crate) group: Arc<Group>,
+    shared: Arc<Shared>,
+    /// The order of its newest message: who has taken that need not lock anything to know that there is no other.
+    latest: AtomicU64,
+    state: Mutex<State>,
+}
+
+/// What a channel has, as publishers are told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Info {
+    /// Messages in its buffer.
+    pub messages: usize,
+    /// Subscribers.
+    pub subscribers: usize,
+    /// When a subscriber last asked for something, Unix time.
+    pub requested: Option<i64>,
+    /// Its newest message.
+    pub last: Option<Id>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Oldest first. The first `behind` are beyond the buffer: only who has subscribed already gets them.
+    messages: VecDeque<Arc<Message>>,
+    behind: usize,
+    behind_bytes: usize,
+    /// The last id that was given under this name, perhaps to a channel before this one.
+    last: Id,
+    has_published: bool,
+    /// The newest message that is no longer here.
+    dropped: Id,
+    pub(crate) subscribers: usize,
+    requested: Option<i64>,
+    /// Threads with subscribers, and with how many.
+    readers: Vec<(Arc<Mailbox>, usize)>,
+    /// When it was last used.
+    touched: i64,
+    /// How long it stays empty before it is forgotten, s.
+    pub(crate) timeout: i64,
+}
+
+/// What a look for the next message finds.
+pub(crate) enum Found {
+    Message(Arc<Message>),
+    Nothing,
+    Deleted,
+    /// Messages that the reader has not had are gone.
+    Lost,
+}
+
+impl Channel {
+    pub(crate) fn new(name: &[u8], group: Arc<Group>, shared: Arc<Shared>, floor: Id, now: i64) -> Channel {
+        group.channels.fetch_add(1, Ordering::Relaxed);
+        shared.channel_made(name.len());
+        Channel {
+            name: name.into(),
+            group,
+            shared,
+            latest: AtomicU64::new(0),
+            state: Mutex::new(State {
+                messages: VecDeque::new(),
+                behind: 0,
+                behind_bytes: 0,
+                last: floor,
+                has_published: false,
+                dropped: floor,
+                subscribers: 0,
+                requested: None,
+                readers: Vec::new(),
+                touched: now,
+                timeout: 0,
+            }),
+        }
+    }
+
+    /// Its whole name: `group/id`.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+
+    /// Its name in its group.
+    pub fn id(&self) -> &[u8] {
+        let slash = self.name.iter().position(|b| *b == b'/').map_or(0, |at| at + 1);
+        &self.name[slash..]
+    }
+
+    /// Whether it was deleted: its subscribers are to go.
+    pub fn is_deleted(&self) -> bool {
+        self.latest() == DELETED
+    }
+
+    /// What it has.
+    pub fn info(&self, now: i64) -> Info {
+        let mut state = self.lock();
+        self.trim(&mut state, now, None);
+        state.info()
+    }
+
+    pub(crate) fn latest(&self) -> u64 {
+        self.latest.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("nothing panics while it is locked")
+    }
+
+    /// Adds a message: its id is made under the lock. None: the channel was deleted meanwhile.
+    pub(crate) fn publish(
+        self: &Arc<Self>,
+        now: i64,
+        length: usize,
+        make: impl FnOnce(Id) -> Message,
+    ) -> Option<(Id, Info)> {
+        let mut state = self.lock();
+        if self.is_deleted() {
+            return None;
+        }
+        let id = state.last.next(now);
+        let message = Arc::new(make(id));
+        self.shared.stored(message.bytes());
+        self.group.stored(message.bytes());
+        state.last = id;
+        state.has_published = true;
+        state.touched = now;
+        let order = message.order;
+        state.messages.push_back(message);
+        self.trim(&mut state, now, Some(length));
+        self.latest.store(order, Ordering::Release);
+        let info = state.info();
+        self.tell(&state);
+        Some((id, info))
+    }
+
+    /// Wakes the threads that have subscribers.
+    fn tell(self: &Arc<Self>, state: &State) {
+        for (mailbox, _) in &state.readers {
+            mailbox.put(self.clone());
+        }
+    }
+
+    /// Lets go of what is too old, beyond the buffer (of `length`, where that is said anew), or not waited for any more.
+    fn trim(&self, state: &mut State, now: i64, length: Option<usize>) {
+        let is_old = |m: &Message| m.expires != 0 && m.expires <= now;
+        while state.messages.front().is_some_and(|m| is_old(m)) {
+            self.drop_first(state);
+        }
+        if let Some(length) = length {
+            while state.messages.len() - state.behind > length {
+                state.behind_bytes += state.messages[state.behind].bytes();
+                state.behind += 1;
+            }
+        }
+        while state.behind > 0 {
+            let is_late = state.messages.front().is_some_and(|m| m.at + TRAIL_SECONDS < now);
+            if state.subscribers > 0 && !is_late && state.behind <= TRAIL_MESSAGES && state.behind_bytes <= TRAIL_BYTES
+            {
+                break;
+            }
+            self.drop_first(state);
+        }
+    }
+
+    fn drop_first(&self, state: &mut State) {
+        let Some(message) = state.messages.pop_front() else { return };
+        state.dropped = message.id;
+        let bytes = message.bytes();
+        if state.behind > 0 {
+            state.behind -= 1;
+            state.behind_bytes -= bytes;
+        }
+        self.shared.dropped(1, bytes);
+        self.group.dropped(1, bytes);
+    }
+
+    /// Makes it one that is gone: empty, its subscribers woken. The last id that it gave.
+    pub(crate) fn delete(self: &Arc<Self>) -> Id {
+        let mut state = self.lock();
+        while !state.messages.is_empty() {
+            self.drop_first(&mut state);
+        }
+        self.latest.store(DELETED, Ordering::Release);
+        self.tell(&state);
+        state.last
+    }
+
+    /// Lets go of what time has made useless. Some: nobody needs the channel, which has given this id last.
+    pub(crate) fn sweep(&self, now: i64) -> Option<Id> {
+        let mut state = self.lock();
+        self.trim(&mut state, now, None);
+        let is_idle = state.subscribers == 0 && state.messages.is_empty() && state.touched + state.timeout < now;
+        is_idle.then_some(state.last)
+    }
+
+    /// Notes a subscriber that begins at `start`; after which message that is, and whether it is the channel's first now.
+    pub(crate) fn attach(&self, mailbox: &Arc<Mailbox>, start: &Start<'_>, number: usize, now: i64) -> Option<Id> {
+        let mut state = self.lock();
+        if self.is_deleted() {
+            return None;
+        }
+        self.trim(&mut state, now, None);
+        state.subscribers += 1;
+        (state.requested, state.touched) = (Some(now), now);
+        self.group.subscribers.fetch_add(1, Ordering::Relaxed);
+        self.shared.subscribers(1);
+        match state.readers.iter_mut().find(|(m, _)| Arc::ptr_eq(m, mailbox)) {
+            Some((_, count)) => *count += 1,
+            None => state.readers.push((mailbox.clone(), 1)),
+        }
+        Some(state.after(start, number))
+    }
+
+    /// The same, backwards.
+    pub(crate) fn detach(&self, mailbox: &Arc<Mailbox>) {
+        let mut state = self.lock();
+        state.subscribers -= 1;
+        self.group.subscribers.fetch_sub(1, Ordering::Relaxed);
+        self.shared.subscribers(-1);
+        if let Some(at) = state.readers.iter().position(|(m, _)| Arc::ptr_eq(m, mailbox)) {
+            state.readers[at].1 -= 1;
+            if state.readers[at].1 == 0 {
+                state.readers.swap_remove(at);
+            }
+        }
+    }
+
+    /// The first message after an id.
+    pub(crate) fn after(&self, id: Id, now: i64) -> Found {
+        let state = self.lock();
+        if self.is_deleted() {
+            return Found::Deleted;
+        }
+        if id < state.dropped {
+            return Found::Lost;
+        }
+        let at = state.messages.partition_point(|m| m.id <= id);
+        let mut rest = state.messages.range(at..);
+        match rest.find(|m| m.expires == 0 || m.expires > now) {
+            Some(message) => Found::Message(message.clone()),
+            None => Found::Nothing,
+        }
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        let state = self.state.get_mut().expect("nothing panics while it is locked");
+        let bytes: usize = state.messages.iter().map(|m| m.bytes()).sum();
+        self.shared.dropped(state.messages.len(), bytes);
+        self.group.dropped(state.messages.len(), bytes);
+        self.group.channels.fetch_sub(1, Ordering::Relaxed);
+        self.shared.channel_gone(self.name.len());
+    }
+}
+
+impl State {
+    pub(crate) fn info(&self) -> Info {
+        Info {
+            messages: self.messages.len() - self.behind,
+            subscribers: self.subscribers,
+            requested: self.requested,
+            last: self.has_published.then_some(self.last),
+        }
+    }
+
+    /// After which message who starts so begins. `number`: which of the subscriber's channels this is.
+    fn after(&self, start: &Start<'_>, number: usize) -> Id {
+        let before = |at: usize| at.checked_sub(1).map_or(self.dropped, |at| self.messages[at].id);
+        let buffered = self.messages.len() - self.behind;
+        match start {
+            Start::Newest => self.last,
+            // The n-th from the oldest, from 1 on; of those from the newest backwards the -n-th.
+            Start::Number(n) if *n > 0 => before(self.behind + buffered.min(*n as usize - 1)),
+            Start::Number(n) => before(self.messages.len() - buffered.min(n.unsigned_abs() as usize)),
+            Start::After(position) => position.of(number).clamp(self.dropped, self.last.max(self.dropped)),
+        }
+    }
+}

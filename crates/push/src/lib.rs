@@ -1,0 +1,24 @@
+//! Channels: who publishes to one is heard by all who subscribe to it. Messages, their ids and buffers, groups with limits, who is
+//! to be woken. No sockets and no clock: bytes and times are arguments. Shared by threads; what it keeps is bounded (`limits`).
+//! The protocols on both sides are `server`'s; how the parts stand together is in docs/push.md.
+
+mod channel;
+mod group;
+mod id;
+pub mod limits;
+mod mailbox;
+mod message;
+mod render;
+mod store;
+mod subscription;
+#[cfg(test)]
+mod tests;
+
+pub use channel::{Channel, Info};
+pub use group::{Group, Limits, Totals};
+pub use id::{BadId, Id, Position};
+pub use mailbox::Mailbox;
+pub use message::{Draft, Message};
+pub use render::{multipart_part, with_meta};
+pub use store::{Keep, Now, Published, Refused, Store, Sums};
+pub use subscription::{Next, Options, Start, Subscription};

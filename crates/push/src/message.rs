@@ -1,0 +1,128 @@
+//! One message: its bytes as all subscribers of all threads write them.
+
+use crate::id::Id;
+use crate::limits::MAX_META;
+use std::sync::OnceLock;
+use wire::websocket;
+
+/// What a publisher hands in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Draft<'a> {
+    /// The bytes.
+    pub data: &'a [u8],
+    /// Their type, if it was named.
+    pub content_type: &'a [u8],
+    /// The event of EventSource, if one was named.
+    pub event: &'a [u8],
+}
+
+/// A message that was published.
+#[derive(Debug)]
+pub struct Message {
+    /// Its id in its channel.
+    pub id: Id,
+    /// Where it stands among all messages of the store.
+    pub(crate) order: u64,
+    /// From this second on nobody gets it; 0: never.
+    pub(crate) expires: i64,
+    /// When it was published.
+    pub(crate) at: i64,
+    content_type: Box<[u8]>,
+    event: Box<[u8]>,
+    /// A frame of WebSocket; the message is its payload.
+    frame: Box<[u8]>,
+    head: u8,
+    /// An event as a chunk of HTTP/1, and how long what frames it is before it.
+    eventsource: OnceLock<(Box<[u8]>, u8)>,
+}
+
+/// A message of this type is binary for WebSocket.
+const BINARY: &[u8] = b"application/octet-stream";
+
+impl Message {
+    pub(crate) fn new(id: Id, order: u64, at: i64, expires: i64, draft: Draft<'_>) -> Message {
+        let (content_type, event) = (one_line(draft.content_type), one_line(draft.event));
+        let opcode = if content_type == BINARY { websocket::BINARY } else { websocket::TEXT };
+        let mut frame = Vec::with_capacity(draft.data.len() + websocket::MAX_HEADER);
+        websocket::write_header(opcode, draft.data.len() as u64, &mut frame);
+        let head = frame.len() as u8;
+        frame.extend_from_slice(draft.data);
+        Message {
+            id,
+            order,
+            expires,
+            at,
+            content_type: content_type.into(),
+            event: event.into(),
+            frame: frame.into(),
+            head,
+            eventsource: OnceLock::new(),
+        }
+    }
+
+    /// Its bytes.
+    pub fn data(&self) -> &[u8] {
+        &self.frame[usize::from(self.head)..]
+    }
+
+    /// Its bytes as a frame of WebSocket.
+    pub fn frame(&self) -> &[u8] {
+        &self.frame
+    }
+
+    /// The type it was published with; empty for none.
+    pub fn content_type(&self) -> &[u8] {
+        &self.content_type
+    }
+
+    /// The event it was published with; empty for none.
+    pub fn event(&self) -> &[u8] {
+        &self.event
+    }
+
+    /// Whether it is no text for WebSocket.
+    pub fn is_binary(&self) -> bool {
+        *self.content_type == *BINARY
+    }
+
+    /// As an event of EventSource, with the id it has for subscribers of its channel alone.
+    pub fn eventsource(&self) -> &[u8] {
+        let (chunk, head) = self.event_chunk();
+        &chunk[usize::from(head)..chunk.len() - 2]
+    }
+
+    /// The same as a chunk of a body (RFC 9112 section 7.1).
+    pub fn eventsource_chunk(&self) -> &[u8] {
+        self.event_chunk().0
+    }
+
+    fn event_chunk(&self) -> (&[u8], u8) {
+        let (chunk, head) = self.eventsource.get_or_init(|| {
+            let mut event = Vec::with_capacity(self.data().len() + 48);
+            crate::render::eventsource(self, &self.event, self.id.to_string().as_bytes(), &mut event);
+            let mut chunk = Vec::with_capacity(event.len() + 20);
+            wire::http1::chunked::encode_size(event.len() as u64, &mut chunk);
+            let head = chunk.len() as u8;
+            chunk.extend_from_slice(&event);
+            chunk.extend_from_slice(b"\r\n");
+            (chunk.into(), head)
+        });
+        (chunk, *head)
+    }
+
+    /// The same with another id or event.
+    pub fn write_eventsource(&self, event: Option<&[u8]>, id: &[u8], out: &mut Vec<u8>) {
+        crate::render::eventsource(self, event.unwrap_or(&self.event), id, out);
+    }
+
+    /// What it costs, for the bill.
+    pub(crate) fn bytes(&self) -> usize {
+        size_of::<Message>() + self.frame.len() + self.content_type.len() + self.event.len() + 32
+    }
+}
+
+/// A value that is to stand in a line of its own: up to the first end of a line, and not too long.
+fn one_line(text: &[u8]) -> &[u8] {
+    let end = text.iter().position(|b| matches!(b, b'\r' | b'\n' | 0)).unwrap_or(text.len());
+    &text[..end.min(MAX_META)]
+}

@@ -1,0 +1,365 @@
+//! All channels of a process.
+
+use crate::channel::{Channel, Info};
+use crate::group::{Group, Limits};
+use crate::id::Id;
+use crate::limits::{CHANNEL_BYTES, DEFAULT_MEMORY, MAX_BUFFER, PARTS};
+use crate::mailbox::Mailbox;
+use crate::message::{Draft, Message};
+use crate::subscription::{Options, Place, Start, Subscription};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The time, as the caller knows it: Unix seconds.
+pub type Now = i64;
+
+/// What a publisher wants of a channel from now on.
+#[derive(Clone, Copy, Debug)]
+pub struct Keep {
+    /// So many messages are kept.
+    pub length: usize,
+    /// So long, s; 0: until there are others.
+    pub seconds: i64,
+    /// Limits of the group hold.
+    pub accounting: bool,
+    /// How long the channel stays when it is empty, s.
+    pub channel_timeout: i64,
+}
+
+/// What became of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Published {
+    /// Its id.
+    pub id: Id,
+    /// The channel after it.
+    pub info: Info,
+}
+
+/// Why something is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refused {
+    /// There is no such channel, and nobody may make it here.
+    NoChannel,
+    /// The channel has as many subscribers as it may.
+    ChannelSubscribers,
+    /// The group has as many channels as it may.
+    GroupChannels,
+    /// The group has as many subscribers as it may.
+    GroupSubscribers,
+    /// The group has as many messages as it may.
+    GroupMessages,
+    /// The group's messages have as many bytes as they may.
+    GroupMemory,
+    /// The store has as many bytes as it may.
+    Memory,
+}
+
+/// What a store has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sums {
+    /// Messages that were ever published.
+    pub published: u64,
+    /// Messages in buffers.
+    pub messages: u64,
+    /// Bytes of messages and channels.
+    pub memory: u64,
+    /// How many bytes those may be.
+    pub limit: u64,
+    /// Channels.
+    pub channels: u64,
+    /// Subscribers; who has several channels counts for each.
+    pub subscribers: u64,
+}
+
+/// What all channels count in.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    order: AtomicU64,
+    messages: AtomicU64,
+    memory: AtomicUsize,
+    channels: AtomicU64,
+    subscribers: AtomicI64,
+    /// The latest second that anybody has named: ids never go back.
+    second: AtomicI64,
+}
+
+impl Shared {
+    pub(crate) fn stored(&self, bytes: usize) {
+        self.messages.fetch_add(1, Relaxed);
+        self.memory.fetch_add(bytes, Relaxed);
+    }
+
+    pub(crate) fn dropped(&self, count: usize, bytes: usize) {
+        self.messages.fetch_sub(count as u64, Relaxed);
+        self.memory.fetch_sub(bytes, Relaxed);
+    }
+
+    pub(crate) fn channel_made(&self, name: usize) {
+        self.channels.fetch_add(1, Relaxed);
+        self.memory.fetch_add(CHANNEL_BYTES + 2 * name, Relaxed);
+    }
+
+    pub(crate) fn channel_gone(&self, name: usize) {
+        self.channels.fetch_sub(1, Relaxed);
+        self.memory.fetch_sub(CHANNEL_BYTES + 2 * name, Relaxed);
+    }
+
+    pub(crate) fn subscribers(&self, more: i64) {
+        self.subscribers.fetch_add(more, Relaxed);
+    }
+}
+
+/// The channels, in parts with a lock each; that of a part is taken before that of a channel, never the other way round.
+#[derive(Debug)]
+pub struct Store {
+    parts: Vec<Mutex<Part>>,
+    groups: Mutex<HashMap<Box<[u8]>, Arc<Group>>>,
+    hasher: RandomState,
+    shared: Arc<Shared>,
+    limit: AtomicUsize,
+    /// The part that is swept next.
+    next: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Part {
+    channels: HashMap<Box<[u8]>, Arc<Channel>>,
+    /// The last id of a channel that is gone: who makes one of that name goes on behind it.
+    floor: Id,
+}
+
+impl Default for Store {
+    fn default() -> Store {
+        Store {
+            parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+            groups: Mutex::default(),
+            hasher: RandomState::new(),
+            shared: Arc::default(),
+            limit: AtomicUsize::new(DEFAULT_MEMORY),
+            next: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Store {
+    /// An empty one.
+    pub fn new() -> Store {
+        Store::default()
+    }
+
+    /// Bytes of messages and channels from now on.
+    pub fn set_memory(&self, bytes: usize) {
+        self.limit.store(bytes, Relaxed);
+    }
+
+    /// What it has.
+    pub fn sums(&self) -> Sums {
+        let s = &self.shared;
+        Sums {
+            published: s.order.load(Relaxed),
+            messages: s.messages.load(Relaxed),
+            memory: s.memory.load(Relaxed) as u64,
+            limit: self.limit.load(Relaxed) as u64,
+            channels: s.channels.load(Relaxed),
+            subscribers: s.subscribers.load(Relaxed).max(0) as u64,
+        }
+    }
+
+    /// The group of a name, which is made where there is none.
+    pub fn group(&self, name: &[u8]) -> Arc<Group> {
+        let mut groups = self.groups.lock().expect("nothing panics while it is locked");
+        if let Some(group) = groups.get(name) {
+            return group.clone();
+        }
+        groups.entry(name.into()).or_default().clone()
+    }
+
+    /// The channel of a name.
+    pub fn find(&self, name: &[u8]) -> Option<Arc<Channel>> {
+        self.part(name).channels.get(name).cloned()
+    }
+
+    /// Publishes to a channel, which is made where there is none.
+    ///
+    /// # Errors
+    /// A limit is reached.
+    pub fn publish(&self, name: &[u8], draft: Draft<'_>, keep: Keep, now: Now) -> Result<Published, Refused> {
+        let now = self.second(now);
+        let size = size_of::<Message>() + draft.data.len() + 64;
+        self.make_room(size, now)?;
+        let expires = if keep.seconds > 0 { now + keep.seconds } else { 0 };
+        loop {
+            let channel = self.channel(name, keep.accounting, now)?;
+            if keep.accounting {
+                let (limits, totals) = (channel.group.limits(), channel.group.totals());
+                if is_reached(limits.messages, totals.messages, 1) {
+                    return Err(Refused::GroupMessages);
+                }
+                if is_reached(limits.memory, totals.memory, size as u64) {
+                    return Err(Refused::GroupMemory);
+                }
+            }
+            channel.lock().timeout = keep.channel_timeout;
+            let make = |id| Message::new(id, self.shared.order.fetch_add(1, Relaxed) + 1, now, expires, draft);
+            if let Some((id, info)) = channel.publish(now, keep.length.min(MAX_BUFFER), make) {
+                return Ok(Published { id, info });
+            }
+        }
+    }
+
+    /// Subscribes to channels, which are made where there are none.
+    ///
+    /// # Errors
+    /// A limit is reached, or there is no such channel.
+    pub fn subscribe(
+        &self,
+        names: &[&[u8]],
+        start: &Start<'_>,
+        mailbox: &Arc<Mailbox>,
+        options: Options,
+        now: Now,
+    ) -> Result<Subscription, Refused> {
+        let now = self.second(now);
+        let mut places = Vec::with_capacity(names.len());
+        for (number, name) in names.iter().enumerate() {
+            match self.place(name, number, start, mailbox, options, now) {
+                Ok(place) => places.push(place),
+                Err(refused) => {
+                    // Those that were attached are given back.
+                    drop(Subscription::new(mailbox.clone(), places));
+                    return Err(refused);
+                }
+            }
+        }
+        Ok(Subscription::new(mailbox.clone(), places))
+    }
+
+    fn place(
+        &self,
+        name: &[u8],
+        number: usize,
+        start: &Start<'_>,
+        mailbox: &Arc<Mailbox>,
+        options: Options,
+        now: Now,
+    ) -> Result<Place, Refused> {
+        loop {
+            let channel = match options.existing_only {
+                true => self.find(name).ok_or(Refused::NoChannel)?,
+                false => self.channel(name, options.accounting, now)?,
+            };
+            let subscribers = {
+                let mut state = channel.lock();
+                state.timeout = state.timeout.max(options.channel_timeout);
+                state.subscribers as u64
+            };
+            if is_reached(options.max_subscribers, subscribers, 1) {
+                return Err(Refused::ChannelSubscribers);
+            }
+            let limit = channel.group.limits().subscribers;
+            if options.accounting && is_reached(limit, channel.group.totals().subscribers, 1) {
+                return Err(Refused::GroupSubscribers);
+            }
+            if let Some(after) = channel.attach(mailbox, start, number, now) {
+                return Ok(Place::new(channel, after));
+            }
+        }
+    }
+
+    /// Deletes a channel; what it had.
+    pub fn delete(&self, name: &[u8], now: Now) -> Option<Info> {
+        let mut part = self.part(name);
+        let channel = part.channels.remove(name)?;
+        let info = channel.info(now);
+        part.floor = part.floor.max(channel.delete());
+        Some(info)
+    }
+
+    /// Deletes all channels of a group.
+    pub fn delete_group(&self, name: &[u8], now: Now) {
+        let is_in = |channel: &[u8]| channel.strip_prefix(name).is_some_and(|rest| rest.first() == Some(&b'/'));
+        for part in &self.parts {
+            let names: Vec<Box<[u8]>> = {
+                let part = part.lock().expect("nothing panics while it is locked");
+                part.channels.keys().filter(|n| is_in(n)).cloned().collect()
+            };
+            for name in names {
+                self.delete(&name, now);
+            }
+        }
+    }
+
+    /// Looks at the next part: drops what time has made useless. To be called some times a second.
+    pub fn sweep(&self, now: Now) {
+        let now = self.second(now);
+        let number = self.next.fetch_add(1, Relaxed) % PARTS;
+        self.sweep_part(number, now);
+        if number == 0 {
+            let mut groups = self.groups.lock().expect("nothing panics while it is locked");
+            groups.retain(|_, group| Arc::strong_count(group) > 1 || group.limits() != Limits::default());
+        }
+    }
+
+    fn sweep_part(&self, number: usize, now: i64) {
+        let mut part = self.parts[number].lock().expect("nothing panics while it is locked");
+        let Part { channels, floor } = &mut *part;
+        channels.retain(|_, channel| match channel.sweep(now) {
+            // Nobody else has it, and whoever wants it has to ask this part.
+            Some(last) if Arc::strong_count(channel) == 1 => {
+                *floor = (*floor).max(last);
+                false
+            }
+            _ => true,
+        });
+        if channels.capacity() > 64 && channels.len() * 4 < channels.capacity() {
+            channels.shrink_to_fit();
+        }
+    }
+
+    fn make_room(&self, bytes: usize, now: i64) -> Result<(), Refused> {
+        let is_full = || self.shared.memory.load(Relaxed).saturating_add(bytes) > self.limit.load(Relaxed);
+        if is_full() {
+            // Some of it may be of no use any more; one part at a time, so that a flood of publishers does not stand still for it.
+            self.sweep_part(self.next.fetch_add(1, Relaxed) % PARTS, now);
+            if is_full() {
+                return Err(Refused::Memory);
+            }
+        }
+        Ok(())
+    }
+
+    fn channel(&self, name: &[u8], accounting: bool, now: i64) -> Result<Arc<Channel>, Refused> {
+        if let Some(channel) = self.find(name) {
+            return Ok(channel);
+        }
+        self.make_room(CHANNEL_BYTES + 2 * name.len(), now)?;
+        let slash = name.iter().position(|b| *b == b'/').unwrap_or(0);
+        let group = self.group(&name[..slash]);
+        if accounting && is_reached(group.limits().channels, group.totals().channels, 1) {
+            return Err(Refused::GroupChannels);
+        }
+        let mut part = self.part(name);
+        if let Some(channel) = part.channels.get(name) {
+            return Ok(channel.clone());
+        }
+        let channel = Arc::new(Channel::new(name, group, self.shared.clone(), part.floor, now));
+        part.channels.insert(name.into(), channel.clone());
+        Ok(channel)
+    }
+
+    fn part(&self, name: &[u8]) -> MutexGuard<'_, Part> {
+        let number = self.hasher.hash_one(name) as usize % PARTS;
+        self.parts[number].lock().expect("nothing panics while it is locked")
+    }
+
+    /// The second for ids and deadlines: it never goes back.
+    fn second(&self, now: Now) -> i64 {
+        self.shared.second.fetch_max(now, Relaxed).max(now)
+    }
+}
+
+fn is_reached(limit: u64, has: u64, more: u64) -> bool {
+    limit > 0 && has + more > limit
+}

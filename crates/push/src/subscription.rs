@@ -1,0 +1,140 @@
+//! A subscriber's place in its channels.
+
+use crate::channel::{Channel, DELETED, Found};
+use crate::id::{Id, Position, write_tags};
+use crate::mailbox::Mailbox;
+use crate::message::Message;
+use std::sync::Arc;
+
+/// Where a subscriber begins.
+#[derive(Clone, Debug)]
+pub enum Start<'a> {
+    /// With the next message that is published.
+    Newest,
+    /// With a number of the buffer's messages: 1 the oldest, -1 the newest.
+    Number(i64),
+    /// After what it has had.
+    After(&'a Position),
+}
+
+impl Start<'_> {
+    /// With the oldest message of the buffer.
+    pub const OLDEST: Start<'static> = Start::Number(1);
+}
+
+/// What a subscriber may.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// It does not make the channels that it names.
+    pub existing_only: bool,
+    /// A channel has at most so many; 0: any number.
+    pub max_subscribers: u64,
+    /// Limits of the group hold.
+    pub accounting: bool,
+    /// How long a channel stays when nobody needs it, s.
+    pub channel_timeout: i64,
+}
+
+/// What comes next for a subscriber.
+#[derive(Debug)]
+pub enum Next {
+    /// A message; [`Subscription::write_tags`] says its id.
+    Message(Arc<Message>),
+    /// Nothing yet: its thread's mailbox is told when there is.
+    Nothing,
+    /// A channel was deleted.
+    Deleted,
+    /// It is so far behind that messages it has not had are gone.
+    Lost,
+}
+
+/// A subscriber. It is counted as one until it is dropped.
+#[derive(Debug)]
+pub struct Subscription {
+    places: Box<[Place]>,
+    mailbox: Arc<Mailbox>,
+    /// The channel of the message that was taken last.
+    active: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Place {
+    channel: Arc<Channel>,
+    after: Id,
+    /// [`Channel::latest`] when there was nothing more to take.
+    seen: u64,
+}
+
+impl Subscription {
+    pub(crate) fn new(mailbox: Arc<Mailbox>, places: Vec<Place>) -> Subscription {
+        Subscription { places: places.into(), mailbox, active: u32::MAX }
+    }
+
+    /// Its channels.
+    pub fn channels(&self) -> impl ExactSizeIterator<Item = &Arc<Channel>> {
+        self.places.iter().map(|p| &p.channel)
+    }
+
+    /// Takes the next message: of several channels the one that was published first.
+    pub fn next(&mut self, now: i64) -> Next {
+        let mut first: Option<(usize, Arc<Message>)> = None;
+        for (number, place) in self.places.iter_mut().enumerate() {
+            let latest = place.channel.latest();
+            if latest == DELETED {
+                return Next::Deleted;
+            }
+            if latest == place.seen {
+                continue;
+            }
+            match place.channel.after(place.after, now) {
+                Found::Nothing => place.seen = latest,
+                Found::Message(m) => {
+                    let sooner = first.as_ref().is_none_or(|(_, f)| (m.id.time, m.order) < (f.id.time, f.order));
+                    if sooner {
+                        first = Some((number, m));
+                    }
+                }
+                Found::Deleted => return Next::Deleted,
+                Found::Lost => return Next::Lost,
+            }
+        }
+        let Some((number, message)) = first else { return Next::Nothing };
+        let place = &mut self.places[number];
+        (place.after, place.seen) = (message.id, message.order);
+        self.active = number as u32;
+        Next::Message(message)
+    }
+
+    /// The second of its place: that of the last message that it has had.
+    pub fn time(&self) -> i64 {
+        self.places.iter().map(|p| p.after.time).max().unwrap_or(0)
+    }
+
+    /// Appends the tags of its place: `Etag`, and what follows the colon of an id.
+    pub fn write_tags(&self, out: &mut Vec<u8>) {
+        let time = self.time();
+        let tags = self.places.iter().map(|p| if p.after.time == time { p.after.tag } else { -1 });
+        write_tags(tags, usize::try_from(self.active).ok(), out);
+    }
+
+    /// Appends the id of its place.
+    pub fn write_id(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.time().to_string().as_bytes());
+        out.push(b':');
+        self.write_tags(out);
+    }
+}
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        for place in &self.places {
+            place.channel.detach(&self.mailbox);
+        }
+    }
+}
+
+impl Place {
+    pub(crate) fn new(channel: Arc<Channel>, after: Id) -> Place {
+        Place { channel, after, seen: 0 }
+    }
+}

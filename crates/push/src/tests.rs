@@ -1,0 +1,264 @@
+//! Channels as publishers and subscribers see them, without sockets or clocks.
+
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Barrier};
+use std::task::{Wake, Waker};
+
+const KEEP: Keep = Keep { length: 3, seconds: 60, accounting: false, channel_timeout: 5 };
+const ANY: Options = Options { existing_only: false, max_subscribers: 0, accounting: false, channel_timeout: 5 };
+
+fn draft(data: &str) -> Draft<'_> {
+    Draft { data: data.as_bytes(), ..Draft::default() }
+}
+
+fn say(store: &Store, name: &str, data: &str, now: i64) -> Published {
+    store.publish(name.as_bytes(), draft(data), KEEP, now).unwrap()
+}
+
+fn hear(store: &Store, names: &[&str], start: &Start<'_>, now: i64) -> Subscription {
+    let names: Vec<&[u8]> = names.iter().map(|n| n.as_bytes()).collect();
+    store.subscribe(&names, start, &Mailbox::new(), ANY, now).unwrap()
+}
+
+/// All that comes: the message's bytes and the id it comes with.
+fn all(subscription: &mut Subscription, now: i64) -> Vec<String> {
+    let mut got = Vec::new();
+    while let Next::Message(m) = subscription.next(now) {
+        let mut id = Vec::new();
+        subscription.write_id(&mut id);
+        got.push(format!("{}={}", String::from_utf8_lossy(&id), String::from_utf8_lossy(m.data())));
+    }
+    got
+}
+
+#[test]
+fn a_buffer_keeps_the_newest_and_ids_count_within_a_second() {
+    let store = Store::new();
+    for n in 1..=5 {
+        say(&store, "/a", &format!("m{n}"), 100);
+    }
+    let last = say(&store, "/a", "m6", 101);
+    assert_eq!(last.id, Id { time: 101, tag: 0 });
+    assert_eq!(last.info, Info { messages: 3, subscribers: 0, requested: None, last: Some(last.id) });
+    assert_eq!(all(&mut hear(&store, &["/a"], &Start::OLDEST, 101), 101), ["100:3=m4", "100:4=m5", "101:0=m6"]);
+    assert_eq!(store.sums().messages, 3);
+}
+
+#[test]
+fn subscribers_begin_where_they_want() {
+    let store = Store::new();
+    for n in 1..=3 {
+        say(&store, "/a", &format!("m{n}"), 100);
+    }
+    let first = |start: Start<'_>| all(&mut hear(&store, &["/a"], &start, 100), 100).first().cloned();
+    assert_eq!(first(Start::Number(2)).as_deref(), Some("100:1=m2"));
+    assert_eq!(first(Start::Number(9)), None);
+    assert_eq!(first(Start::Number(-1)).as_deref(), Some("100:2=m3"));
+    assert_eq!(first(Start::Number(-9)).as_deref(), Some("100:0=m1"));
+    assert_eq!(first(Start::Newest), None);
+    assert_eq!(first(Start::After(&Position::parse(b"100:1").unwrap())).as_deref(), Some("100:2=m3"));
+    // What it had is gone from the buffer: the oldest that is there.
+    assert_eq!(first(Start::After(&Position::parse(b"7:1").unwrap())).as_deref(), Some("100:0=m1"));
+    // From another life of the server: it hears what comes next.
+    let mut future = hear(&store, &["/a"], &Start::After(&Position::parse(b"900:1").unwrap()), 100);
+    assert_eq!(all(&mut future, 100).len(), 0);
+    say(&store, "/a", "m4", 100);
+    assert_eq!(all(&mut future, 100), ["100:3=m4"]);
+}
+
+#[test]
+fn several_channels_come_in_the_order_of_publishing_and_may_be_resumed_anywhere() {
+    let store = Store::new();
+    for (name, data, now) in
+        [("/a", "1", 10), ("/b", "2", 10), ("/a", "3", 10), ("/b", "4", 11), ("/c", "5", 12), ("/a", "6", 12)]
+    {
+        say(&store, name, data, now);
+    }
+    let names = ["/a", "/b", "/c"];
+    let whole = all(&mut hear(&store, &names, &Start::OLDEST, 12), 12);
+    assert_eq!(whole[0], "10:[0],-,-=1");
+    assert_eq!(whole[1], "10:0,[0],-=2");
+    assert_eq!(whole[4], "12:-,-,[0]=5");
+    for at in 0..whole.len() {
+        let id = whole[at].split('=').next().unwrap();
+        let position = Position::parse(id.as_bytes()).unwrap();
+        assert_eq!(all(&mut hear(&store, &names, &Start::After(&position), 12), 12), whole[at + 1..], "after {id}");
+    }
+}
+
+#[test]
+fn messages_go_when_their_time_is_over_and_channels_when_nobody_needs_them() {
+    let store = Store::new();
+    say(&store, "/a", "m", 100);
+    let mut waiting = hear(&store, &["/b"], &Start::OLDEST, 100);
+    assert_eq!(all(&mut hear(&store, &["/a"], &Start::OLDEST, 160), 160).len(), 0);
+    for _ in 0..limits::PARTS {
+        store.sweep(170);
+    }
+    let sums = store.sums();
+    assert_eq!((sums.messages, sums.channels, sums.subscribers), (0, 1, 1));
+    say(&store, "/b", "x", 170);
+    assert_eq!(all(&mut waiting, 170).len(), 1);
+    drop(waiting);
+    for _ in 0..2 * limits::PARTS {
+        store.sweep(400);
+    }
+    assert_eq!(store.sums().memory, 0);
+}
+
+#[test]
+fn ids_never_come_twice_whatever_becomes_of_channel_or_clock() {
+    let store = Store::new();
+    let first = say(&store, "/a", "1", 100).id;
+    assert!(store.delete(b"/a", 100).is_some() && store.delete(b"/a", 100).is_none());
+    let second = say(&store, "/a", "2", 100).id;
+    let third = say(&store, "/a", "3", 50).id;
+    assert!(first < second && second < third, "{first} {second} {third}");
+    assert_eq!(third.time, 100);
+}
+
+#[test]
+fn who_reads_gets_more_than_the_buffer_has_and_who_does_not_read_is_told_what_was_lost() {
+    let store = Store::new();
+    let mut reader = hear(&store, &["/a"], &Start::Newest, 100);
+    let mut late = hear(&store, &["/a"], &Start::Newest, 100);
+    for n in 0..100 {
+        say(&store, "/a", &n.to_string(), 100);
+    }
+    assert_eq!(all(&mut reader, 100).len(), 100);
+    assert_eq!(all(&mut hear(&store, &["/a"], &Start::OLDEST, 100), 100).len(), 3);
+    say(&store, "/a", "later", 100 + limits::TRAIL_SECONDS + 1);
+    assert!(matches!(late.next(106), Next::Lost));
+    drop(late);
+    assert_eq!(all(&mut reader, 106), ["106:0=later"]);
+    let before = store.sums().memory;
+    for n in 0..10_000 {
+        say(&store, "/a", &n.to_string(), 106);
+    }
+    assert!(store.sums().memory < before + 2 * 300 * limits::TRAIL_MESSAGES as u64, "{}", store.sums().memory);
+    assert!(matches!(reader.next(106), Next::Lost));
+}
+
+#[test]
+fn nothing_is_kept_where_nothing_is_stored_but_for_those_who_are_there() {
+    let store = Store::new();
+    let keep = Keep { length: 0, ..KEEP };
+    let mut there = hear(&store, &["/a"], &Start::OLDEST, 1);
+    let published = store.publish(b"/a", draft("x"), keep, 1).unwrap();
+    assert_eq!(published.info.messages, 0);
+    assert_eq!(all(&mut there, 1), ["1:0=x"]);
+    assert_eq!(all(&mut hear(&store, &["/a"], &Start::OLDEST, 1), 1).len(), 0);
+}
+
+#[test]
+fn limits_hold() {
+    let store = Store::new();
+    let keep = Keep { accounting: true, ..KEEP };
+    let group = store.group(b"g");
+    group.set_limits(|l| (l.channels, l.messages, l.subscribers) = (2, 3, 1));
+    for _ in 0..2 {
+        store.publish(b"g/a", draft("x"), keep, 1).unwrap();
+    }
+    store.publish(b"g/b", draft("x"), keep, 1).unwrap();
+    assert_eq!(store.publish(b"g/c", draft("x"), keep, 1), Err(Refused::GroupChannels));
+    assert_eq!(store.publish(b"g/a", draft("x"), keep, 1), Err(Refused::GroupMessages));
+    let options = Options { accounting: true, max_subscribers: 2, ..ANY };
+    let (mailbox, names) = (Mailbox::new(), [&b"g/a"[..], b"g/b"]);
+    assert!(store.subscribe(&names, &Start::OLDEST, &mailbox, options, 1).is_err());
+    assert_eq!(group.totals().subscribers, 0, "what was attached is given back");
+    let one = store.subscribe(&names[..1], &Start::OLDEST, &mailbox, options, 1).unwrap();
+    let two = store.subscribe(&names[..1], &Start::OLDEST, &mailbox, options, 1);
+    assert_eq!(two.err(), Some(Refused::GroupSubscribers));
+    let existing = Options { existing_only: true, ..options };
+    let none = store.subscribe(&[b"g/none"], &Start::OLDEST, &mailbox, existing, 1);
+    assert_eq!(none.err(), Some(Refused::NoChannel));
+    drop(one);
+    assert_eq!(group.totals(), Totals { channels: 2, subscribers: 0, messages: 3, memory: group.totals().memory });
+    store.delete_group(b"g", 1);
+    assert_eq!((group.totals().channels, group.totals().messages), (0, 0));
+    store.set_memory(10_000);
+    assert_eq!(store.publish(b"g/a", draft(&"x".repeat(20_000)), KEEP, 1), Err(Refused::Memory));
+}
+
+#[test]
+fn who_subscribes_to_a_channel_that_is_deleted_is_told() {
+    let store = Store::new();
+    say(&store, "/a", "x", 1);
+    let mut two = hear(&store, &["/a", "/b"], &Start::OLDEST, 1);
+    assert_eq!(store.delete(b"/a", 1).map(|i| (i.messages, i.subscribers)), Some((1, 1)));
+    assert!(matches!(two.next(1), Next::Deleted));
+}
+
+struct Counted(AtomicUsize);
+
+impl Wake for Counted {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+#[test]
+fn a_thread_is_woken_once_for_what_it_has_not_looked_at() {
+    let store = Store::new();
+    let (mailbox, counted) = (Mailbox::new(), Arc::new(Counted(AtomicUsize::new(0))));
+    let waker = Waker::from(counted.clone());
+    let mut changed = Vec::new();
+    mailbox.take(&waker, &mut changed);
+    let _two: Vec<_> = (0..2).map(|_| store.subscribe(&[b"/a"], &Start::OLDEST, &mailbox, ANY, 1).unwrap()).collect();
+    for _ in 0..10 {
+        say(&store, "/a", "x", 1);
+    }
+    assert_eq!(counted.0.load(Relaxed), 1);
+    mailbox.take(&waker, &mut changed);
+    assert_eq!(changed.len(), 1);
+    assert_eq!(changed[0].name(), b"/a");
+}
+
+#[test]
+fn threads_that_publish_at_once_give_each_id_once_and_readers_lose_nothing() {
+    let store = Arc::new(Store::new());
+    let mut reader = hear(&store, &["/a"], &Start::Newest, 1);
+    let barrier = Arc::new(Barrier::new(4));
+    let threads: Vec<_> = (0..4)
+        .map(|_| {
+            let (store, barrier) = (store.clone(), barrier.clone());
+            std::thread::spawn(move || {
+                barrier.wait();
+                (0..500).map(|n| say(&store, "/a", "x", 1 + n / 100).id).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let mut ids: Vec<_> = threads.into_iter().flat_map(|t| t.join().unwrap()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), 2000);
+    assert_eq!(all(&mut reader, 5).len(), 2000);
+}
+
+#[test]
+fn events_have_a_line_of_data_for_each_line() {
+    let store = Store::new();
+    let draft = Draft { data: b"a\nb\r\nc\n", event: b"ev\nid: 1", content_type: b"text/plain" };
+    store.publish(b"/a", draft, KEEP, 9).unwrap();
+    let mut reader = hear(&store, &["/a"], &Start::OLDEST, 9);
+    let Next::Message(m) = reader.next(9) else { panic!("it is there") };
+    assert_eq!(m.eventsource(), b"event: ev\nid: 9:0\ndata: a\ndata: b\ndata: c\ndata: \n\n");
+    let mut meta = Vec::new();
+    with_meta(&m, b"9:0", &mut meta);
+    assert_eq!(meta, b"id: 9:0\ncontent-type: text/plain\n\na\nb\r\nc\n");
+    assert_eq!(m.frame()[..2], [0x81, 7]);
+}
+
+#[test]
+fn texts_that_are_no_ids_are_refused() {
+    for good in ["1:0", "1450755280:[3],-", "1:-,[0],7"] {
+        Position::parse(good.as_bytes()).unwrap_or_else(|_| panic!("{good}"));
+    }
+    for bad in ["", "1", ":", "1:", "1:x", "x:1", "1:[1", "1:1,,2", "-1:0", "1:99999999999", "99999999999999999999:1"] {
+        assert!(Position::parse(bad.as_bytes()).is_err(), "{bad}");
+    }
+    assert!(Position::parse_tags(1, "1,".repeat(300).trim_end_matches(',').as_bytes()).is_err());
+}

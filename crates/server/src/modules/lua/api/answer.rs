@@ -1,0 +1,408 @@
+//! `ngx.say`, `ngx.print`, `ngx.header`, `ngx.status`, `ngx.exit`, `ngx.redirect`, `ngx.exec`: what the client gets.
+
+use super::super::current::{ANSWERING, BEFORE_BODY, Phase, WAITING, need, phase, request, request_in};
+use super::super::phases::{add_header, content_type, finish_answer, send_head, set_header};
+use crate::log_error;
+use crate::request::filter::Chunk;
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::Verdict;
+use crate::request::{Request, Version};
+use ::lua::Fault;
+use ::lua::machine::{add as add_function, add_to_table, bad_argument, bytes_of, made_text, write_piece};
+use mlua::{Lua, MultiValue, Table, Value};
+use std::cell::RefCell;
+
+/// Headers that are shown where nobody says how many.
+const MAX_HEADERS: usize = 100;
+
+thread_local! {
+    static ROOM: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What says that it did not work: `nil` and why.
+type Tried = Result<(Value, Option<&'static str>), Fault>;
+
+fn done() -> Tried {
+    Ok((Value::Integer(1), None))
+}
+
+fn refused(why: &'static str) -> Tried {
+    Ok((Value::Nil, Some(why)))
+}
+
+/// See the module's head.
+pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    add_function(lua, raw, "say", |_, values: MultiValue| say(&values, true))?;
+    add_function(lua, raw, "print", |_, values: MultiValue| say(&values, false))?;
+    add_function(lua, raw, "send_headers", |_, ()| {
+        request_in(ANSWERING, |r| if r.header_sent || send_head(r).is_ok() { done() } else { refused("failed") })
+    })?;
+    add_function(lua, raw, "checks_abort", |_, ()| request_in(ANSWERING, |r| Ok(*r.conf().lua.check_client_abort)))?;
+    add_function(lua, raw, "eof", |_, ()| request_in(ANSWERING, eof))?;
+    add_function(lua, raw, "flush", |_, wait: Option<bool>| request_in(ANSWERING, |r| flush(r, wait == Some(true))))?;
+    add_function(lua, raw, "exit", |_, status: Value| exit(&status))?;
+    add_function(lua, raw, "redirect", |_, (uri, status): (Value, Option<f64>)| redirect(&uri, status))?;
+    add_function(lua, raw, "exec", |_, (uri, args): (Value, Value)| exec(&uri, &args))?;
+    add_function(lua, raw, "status", |_, ()| request(|r| Ok(status(r))))?;
+    add_function(lua, raw, "set_status", |_, value: Value| request(|r| set_status(r, &value)))?;
+    add_function(lua, raw, "headers_sent", |_, ()| request(|r| Ok(r.header_sent)))?;
+    add_function(lua, raw, "is_subrequest", |_, ()| request(|r| Ok(!r.is_main())))?;
+    add_function(lua, raw, "header", |lua, name: Value| {
+        let name = bytes_of(&name, 1, "header")?;
+        request(|r| header(lua, r, &name))
+    })?;
+    add_function(lua, raw, "set_header", |_, (name, value): (Value, Value)| set(&name, &value))?;
+    add_function(lua, raw, "add_header", |_, (name, value): (Value, Value)| {
+        let name = bytes_of(&name, 1, "add_header")?;
+        let all = texts_of(&value)?;
+        request_in(BEFORE_BODY, |r| {
+            all.iter().for_each(|value| add_header(r, &name, value));
+            Ok(())
+        })
+    })?;
+    add_function(lua, raw, "resp_headers", |lua, (max, as_they_are): (Option<f64>, Option<bool>)| {
+        request(|r| headers(lua, r, max, as_they_are == Some(true)))
+    })?;
+    add_arguments(lua, raw)
+}
+
+fn say(values: &MultiValue, newline: bool) -> Tried {
+    let name = if newline { "say" } else { "print" };
+    need(ANSWERING)?;
+    let mut room = ROOM.take();
+    room.clear();
+    let written = values.iter().enumerate().try_for_each(|(number, v)| write_piece(v, number + 1, name, &mut room));
+    if newline {
+        room.push(b'\n');
+    }
+    let sent = written.and_then(|()| request(|r| send(r, &room)));
+    ROOM.set(room);
+    sent
+}
+
+fn send(r: &mut Request, bytes: &[u8]) -> Tried {
+    let context = r.ctx.lua.get_or_insert_default();
+    if context.eof || r.response_done {
+        return refused("seen eof");
+    }
+    context.answered = true;
+    if r.version == Version::HTTP10 && !r.header_sent && r.is_main() && *r.conf().lua.http10_buffering {
+        r.ctx.lua.get_or_insert_default().held.get_or_insert_default().extend_from_slice(bytes);
+        return done();
+    }
+    if !r.header_sent && send_head(r).is_err() {
+        return refused("nginx output filter error");
+    }
+    if r.header_only {
+        return refused("header only");
+    }
+    if bytes.is_empty() {
+        return done();
+    }
+    match r.send_body(Chunk::Bytes(bytes), false) {
+        Ok(()) => done(),
+        Err(_) => refused("nginx output filter error"),
+    }
+}
+
+fn eof(r: &mut Request) -> Tried {
+    let context = r.ctx.lua.get_or_insert_default();
+    if std::mem::replace(&mut context.eof, true) {
+        return refused("seen eof");
+    }
+    match finish_answer(r) {
+        Verdict::Answered => done(),
+        _ => refused("nginx output filter error"),
+    }
+}
+
+/// `ngx.null` says that it has to be waited for.
+fn flush(r: &mut Request, wait: bool) -> Tried {
+    if r.ctx.lua.as_ref().is_some_and(|c| c.held.is_some()) {
+        return refused("buffering");
+    }
+    if r.ctx.lua.as_ref().is_some_and(|c| c.eof) {
+        return refused("seen eof");
+    }
+    if r.header_only {
+        return refused("header only");
+    }
+    if !r.header_sent {
+        return refused("nothing to flush");
+    }
+    r.unbuffered = true;
+    if wait { Ok((::lua::json::null(), None)) } else { done() }
+}
+
+fn number_of(value: &Value) -> Option<f64> {
+    super::super::run::number(value)
+}
+
+/// Whether the program ends here; otherwise the status is noted.
+fn exit(status: &Value) -> Result<bool, Fault> {
+    let status = match status {
+        Value::Nil => 0,
+        value => number_of(value).ok_or_else(|| bad_argument(1, "exit", "number expected"))? as i64,
+    };
+    let phase = phase();
+    if phase == Phase::Timer {
+        return Ok(true);
+    }
+    match phase {
+        Phase::HeaderFilter | Phase::BodyFilter => request(|r| {
+            r.ctx.lua.get_or_insert_default().exit = Some(status);
+            Ok(false)
+        }),
+        _ => request_in(ANSWERING, |r| {
+            if r.header_sent && status >= 300 && i64::from(r.headers_out.status) != status {
+                let sent = r.headers_out.status;
+                log_error!(
+                    r,
+                    Error,
+                    "attempt to set status {status} via ngx.exit after sending out the response status {sent}"
+                );
+            }
+            Ok(true)
+        }),
+    }
+}
+
+fn redirect(uri: &Value, status: Option<f64>) -> Result<i64, Fault> {
+    let uri = bytes_of(uri, 1, "redirect")?;
+    let status = status.map_or(302, |s| s as i64);
+    if !matches!(status, 301 | 302 | 303 | 307 | 308) {
+        return Err(Fault(
+            "only ngx.HTTP_MOVED_TEMPORARILY, ngx.HTTP_MOVED_PERMANENTLY, ngx.HTTP_PERMANENT_REDIRECT, ngx.HTTP_SEE_OTHER, and \
+             ngx.HTTP_TEMPORARY_REDIRECT are allowed"
+                .to_owned(),
+        ));
+    }
+    request_in(ANSWERING, |r| {
+        if r.header_sent {
+            return Err(Fault("attempt to call ngx.redirect after sending out the headers".to_owned()));
+        }
+        if let Some(byte) = uri.iter().find(|b| matches!(b, 0..0x20 | 0x7f)) {
+            let shown = String::from_utf8_lossy(&uri).into_owned();
+            return Err(Fault(format!("unsafe byte \"0x{byte:02x}\" in redirect uri \"{}\"", shown.escape_default())));
+        }
+        let to = r.text(&uri);
+        r.headers_out.set(K::Location, "Location", to);
+        Ok(status)
+    })
+}
+
+fn exec(uri: &Value, args: &Value) -> Result<(), Fault> {
+    let uri = bytes_of(uri, 1, "exec")?;
+    let args = match args {
+        Value::Nil => None,
+        value => Some(bytes_of(value, 2, "exec")?),
+    };
+    if uri.is_empty() {
+        return Err(Fault("The uri argument is empty".to_owned()));
+    }
+    request_in(ANSWERING, |r| {
+        if r.header_sent {
+            return Err(Fault("attempt to call ngx.exec after sending out response headers".to_owned()));
+        }
+        r.ctx.lua.get_or_insert_default().exec = Some((uri, args));
+        Ok(())
+    })
+}
+
+fn status(r: &Request) -> u16 {
+    match (r.error_status, r.headers_out.status) {
+        (0, status) => status,
+        (status, _) => status,
+    }
+}
+
+fn set_status(r: &mut Request, value: &Value) -> Result<(), Fault> {
+    need(BEFORE_BODY).or_else(|e| if phase() == Phase::Log { Ok(()) } else { Err(e) })?;
+    let status = number_of(value).ok_or_else(|| bad_argument(1, "status", "number expected"))?;
+    if r.header_sent {
+        let sent = r.headers_out.status;
+        log_error!(r, Error, "attempt to set ngx.status after sending out response headers: {sent}");
+        return Ok(());
+    }
+    r.headers_out.status = status as u16;
+    r.headers_out.status_line = None;
+    r.error_status = 0;
+    Ok(())
+}
+
+fn dashes(r: &Request, name: &[u8]) -> Vec<u8> {
+    let swap = *r.conf().lua.transform_underscores;
+    name.iter().map(|b| if swap && *b == b'_' { b'-' } else { *b }).collect()
+}
+
+fn header(lua: &Lua, r: &mut Request, name: &[u8]) -> Result<Value, Fault> {
+    let name = dashes(r, name);
+    let own = match K::find(&name) {
+        K::ContentType => content_type(r),
+        K::ContentLength => r.headers_out.content_length.map(|n| n.to_string().into_bytes()),
+        K::LastModified => r.headers_out.last_modified.map(|t| wire::date::format_http(t).to_vec()),
+        _ => None,
+    };
+    if let Some(own) = own {
+        return Ok(Value::String(made_text(lua, &own)?));
+    }
+    let of_that_name = |l: &&crate::request::headers::HeaderOut| r.arena.get(l.name).eq_ignore_ascii_case(&name);
+    let values: Vec<_> = r.headers_out.lines.iter().filter(of_that_name).map(|l| r.arena.get(l.value)).collect();
+    match values.as_slice() {
+        [] => Ok(Value::Nil),
+        [one] => Ok(Value::String(made_text(lua, one)?)),
+        all => {
+            let all = all.iter().map(|v| made_text(lua, v)).collect::<Result<Vec<_>, _>>()?;
+            lua.create_sequence_from(all).map(Value::Table).map_err(|e| Fault(e.to_string()))
+        }
+    }
+}
+
+/// A text, or a list of them.
+fn texts_of(value: &Value) -> Result<Vec<Vec<u8>>, Fault> {
+    let one = |value: &Value| match value {
+        Value::Boolean(b) => Ok(b.to_string().into_bytes()),
+        value => bytes_of(value, 2, "header"),
+    };
+    match value {
+        Value::Nil => Ok(Vec::new()),
+        Value::Table(list) => {
+            let mut all = Vec::new();
+            for value in list.sequence_values::<Value>() {
+                all.push(one(&value.map_err(|e| Fault(e.to_string()))?)?);
+            }
+            Ok(all)
+        }
+        value => Ok(vec![one(value)?]),
+    }
+}
+
+/// Bytes that would end a header's line are escaped.
+pub fn escaped(text: Vec<u8>, is_name: bool) -> Vec<u8> {
+    let unsafe_byte = |b: &u8| *b < 0x20 && *b != b'\t' || *b == 0x7f || is_name && !b.is_ascii_graphic();
+    if !text.iter().any(unsafe_byte) {
+        return text;
+    }
+    text.into_iter().flat_map(|b| if unsafe_byte(&b) { format!("%{b:02X}").into_bytes() } else { vec![b] }).collect()
+}
+
+fn set(name: &Value, value: &Value) -> Result<(), Fault> {
+    let name = escaped(bytes_of(name, 1, "header")?, true);
+    let values: Vec<_> = texts_of(value)?.into_iter().map(|v| escaped(v, false)).collect();
+    need(BEFORE_BODY)?;
+    request(|r| {
+        if r.header_sent && phase() != Phase::HeaderFilter {
+            let (name, value) = (String::from_utf8_lossy(&name), values.first().map(|v| String::from_utf8_lossy(v)));
+            let value = value.unwrap_or_default();
+            log_error!(r, Error, "attempt to set ngx.header.{name} to \"{value}\" after sending out response headers");
+            return Ok(());
+        }
+        let name = dashes(r, &name);
+        set_header(r, &name, &values);
+        Ok(())
+    })
+}
+
+fn headers(
+    lua: &Lua,
+    r: &mut Request,
+    max: Option<f64>,
+    as_they_are: bool,
+) -> Result<(Table, Option<&'static str>), Fault> {
+    let broken = |e: mlua::Error| Fault(e.to_string());
+    let max = max.map_or(MAX_HEADERS, |n| n.max(0.0) as usize);
+    let table = lua.create_table().map_err(broken)?;
+    let mut all: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
+    if let Some(kind) = content_type(r) {
+        all.push((b"Content-Type".to_vec(), kind));
+    }
+    if let Some(length) = r.headers_out.content_length {
+        all.push((b"Content-Length".to_vec(), length.to_string().into_bytes()));
+    }
+    if let Some(time) = r.headers_out.last_modified {
+        all.push((b"Last-Modified".to_vec(), wire::date::format_http(time).to_vec()));
+    }
+    let connection = if r.keepalive { &b"keep-alive"[..] } else { b"close" };
+    all.push((b"Connection".to_vec(), connection.to_vec()));
+    if r.headers_out.content_length.is_none() && r.header_sent && r.version == crate::request::Version::HTTP11 {
+        all.push((b"Transfer-Encoding".to_vec(), b"chunked".to_vec()));
+    }
+    all.extend(r.headers_out.lines.iter().map(|l| (r.get(l.name).to_vec(), r.get(l.value).to_vec())));
+    let more = max > 0 && all.len() > max;
+    all.truncate(if max == 0 { usize::MAX } else { max });
+    for (mut name, value) in all {
+        if !as_they_are {
+            name.make_ascii_lowercase();
+        }
+        let value = Value::String(made_text(lua, &value)?);
+        add_to_table(lua, &table, &name, value).map_err(broken)?;
+    }
+    Ok((table, more.then_some("truncated")))
+}
+
+/// `ngx.arg`: of a body filter the piece and whether it is the last, of `set_by_lua` its arguments.
+fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    add_function(lua, raw, "arg", |lua, number: Option<f64>| {
+        let number = number.unwrap_or(0.0) as usize;
+        let phase = phase();
+        request(|r| {
+            let Some(context) = &r.ctx.lua else { return Ok(Value::Nil) };
+            match (phase, number, &context.piece) {
+                (Phase::BodyFilter, 1, Some((bytes, _))) => Ok(Value::String(made_text(lua, bytes)?)),
+                (Phase::BodyFilter, 2, Some((_, last))) => Ok(Value::Boolean(*last)),
+                (Phase::Set, ..) => match context.arguments.get(number.wrapping_sub(1)) {
+                    Some(text) => Ok(Value::String(made_text(lua, r.get(*text))?)),
+                    None => Ok(Value::Nil),
+                },
+                (Phase::BodyFilter, ..) => Err(Fault("bad argument #2 to '__index' (1 or 2 expected)".to_owned())),
+                _ => Err(Fault(format!("API disabled in the context of {}", phase.context()))),
+            }
+        })
+    })?;
+    add_function(lua, raw, "set_arg", |_, (number, value): (Option<f64>, Value)| {
+        if phase() != Phase::BodyFilter {
+            return Err(Fault(format!("API disabled in the context of {}", phase().context())));
+        }
+        request(|r| {
+            let Some((bytes, last)) = r.ctx.lua.as_mut().and_then(|c| c.piece.as_mut()) else { return Ok(()) };
+            match number.unwrap_or(0.0) as u8 {
+                1 => {
+                    bytes.clear();
+                    if !matches!(value, Value::Nil) {
+                        write_piece(&value, 1, "arg", bytes)?;
+                    }
+                }
+                2 => *last = !matches!(value, Value::Nil | Value::Boolean(false)),
+                _ => return Err(Fault("bad argument #2 to '__newindex' (1 or 2 expected)".to_owned())),
+            }
+            Ok(())
+        })
+    })?;
+    add_function(lua, raw, "phase", |_, ()| Ok(phase().label()))?;
+    add_function(lua, raw, "may_wait", |lua, set: mlua::LuaString| {
+        let set = if &*set.as_bytes() == b"capture" { ANSWERING } else { WAITING };
+        match need(set) {
+            Ok(()) => Ok(Value::Nil),
+            Err(fault) => Ok(Value::String(made_text(lua, fault.0.as_bytes())?)),
+        }
+    })?;
+    add_function(lua, raw, "ctx", |lua, ()| {
+        request(|r| {
+            let context = r.ctx.lua.get_or_insert_default();
+            if context.table.is_none() {
+                context.table = Some(lua.create_table().map_err(|e| Fault(e.to_string()))?);
+            }
+            Ok(context.table.clone())
+        })
+    })?;
+    add_function(lua, raw, "set_ctx", |_, value: Value| {
+        let Value::Table(table) = value else {
+            return Err(Fault("ctx should be a table while getting a ".to_owned() + value.type_name()));
+        };
+        request(|r| {
+            r.ctx.lua.get_or_insert_default().table = Some(table);
+            Ok(())
+        })
+    })?;
+    Ok(())
+}

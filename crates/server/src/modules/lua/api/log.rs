@@ -1,0 +1,125 @@
+//! `ngx.log`, and what a program is told of the worker.
+
+use super::super::current::{self, machine};
+use super::super::run::{log, number};
+use crate::log::error::Level;
+use crate::snapshot::Shot;
+use ::lua::Fault;
+use ::lua::machine::{add as add_function, bad_argument, made_text, write_piece};
+use mlua::{Lua, LuaString, MultiValue, Table, Value};
+use std::rc::Rc;
+
+/// The function of the program that called: behind the raw function and its wrapper in the prelude.
+const CALLER: usize = 2;
+/// Bytes of one message (nginx's `NGX_MAX_ERROR_STR`, less what stands around it).
+const MAX_MESSAGE: usize = 4096;
+
+/// nginx's levels by number.
+fn level(number: i64) -> Option<Level> {
+    Some(match number {
+        0 | 1 => Level::Emerg,
+        2 => Level::Alert,
+        3 => Level::Crit,
+        4 => Level::Error,
+        5 => Level::Warn,
+        6 => Level::Notice,
+        7 => Level::Info,
+        8 => Level::Debug,
+        _ => return None,
+    })
+}
+
+fn is_enabled(level: Level) -> bool {
+    current::request(|r| Ok(r.logs(level))).unwrap_or_else(|_| crate::log::error::default_enabled(level))
+}
+
+/// `content_by_lua(nginx.conf:40):3: name(): `
+fn place(lua: &Lua) -> String {
+    let shown = lua.inspect_stack(CALLER, |debug| {
+        let source = debug.source();
+        let file = source.short_src.as_deref().unwrap_or("?").to_owned();
+        // Of a file the name without its folders; a program of the configuration has none.
+        let file = if file.contains('(') { file } else { file.rsplit('/').next().unwrap_or(&file).to_owned() };
+        let line = debug.current_line().map_or(-1, |l| l as i64);
+        let name = debug.names().name.map(|n| format!("{n}(): ")).unwrap_or_default();
+        format!("{file}:{line}: {name}")
+    });
+    shown.unwrap_or_default()
+}
+
+fn write(lua: &Lua, mut values: MultiValue) -> Result<(), Fault> {
+    let given = values.pop_front();
+    let given = given.as_ref().and_then(number).ok_or_else(|| bad_argument(1, "log", "number expected"))?;
+    let level =
+        level(given as i64).ok_or_else(|| bad_argument(1, "log", &format!("bad log level: {}", given as i64)))?;
+    if !is_enabled(level) {
+        return Ok(());
+    }
+    let mut text = Vec::new();
+    for (at, value) in values.iter().enumerate() {
+        match value {
+            Value::Table(table) if table.metatable().is_some_and(|m| m.contains_key("__tostring").unwrap_or(false)) => {
+                text.extend_from_slice(value.to_string().unwrap_or_default().as_bytes());
+            }
+            Value::Table(_) => return Err(bad_argument(at + 2, "log", "expected table to have __tostring metamethod")),
+            value => write_piece(value, at + 2, "log", &mut text)?,
+        }
+    }
+    text.truncate(MAX_MESSAGE);
+    log(level, format_args!("[lua] {}{}", place(lua), String::from_utf8_lossy(&text)));
+    Ok(())
+}
+
+/// See the module's head.
+pub fn add(lua: &Lua, raw: &Table, shot: &Rc<Shot>) -> mlua::Result<()> {
+    add_function(lua, raw, "log", write)?;
+    add_function(lua, raw, "raw_log", |_, (number, text): (f64, LuaString)| {
+        let level = level(number as i64).ok_or_else(|| bad_argument(1, "raw_log", "bad log level"))?;
+        log(level, format_args!("{}", text.to_string_lossy()));
+        Ok(())
+    })?;
+    add_function(lua, raw, "log_level", |_, ()| -> Result<_, Fault> {
+        let all = [Level::Debug, Level::Info, Level::Notice, Level::Warn, Level::Error, Level::Crit, Level::Alert];
+        let lowest = all.iter().position(|l| is_enabled(*l)).map_or(1, |at| 8 - at);
+        Ok(lowest)
+    })?;
+    add_function(lua, raw, "global_written", |lua, name: Value| -> Result<_, Fault> {
+        if machine()?.furnished.get() && is_enabled(Level::Warn) {
+            let name = name.to_string().unwrap_or_default();
+            let text =
+                "which may lead to race conditions between concurrent requests, so prefer the use of 'local' variables";
+            log(Level::Warn, format_args!("[lua] {}writing a global Lua variable ('{name}') {text}", place(lua)));
+        }
+        Ok(())
+    })?;
+    add_function(lua, raw, "worker_pid", |_, ()| -> Result<_, Fault> { Ok(std::process::id()) })?;
+    add_function(lua, raw, "master_pid", |_, ()| -> Result<_, Fault> {
+        Ok(rustix::process::getppid().map(|p| p.as_raw_nonzero().get()))
+    })?;
+    let threads = shot.process.threads;
+    add_function(lua, raw, "worker_count", move |_, ()| -> Result<_, Fault> { Ok(threads) })?;
+    add_function(lua, raw, "worker_id", |_, ()| -> Result<_, Fault> { Ok(worker_number()) })?;
+    add_function(lua, raw, "worker_exiting", |_, ()| -> Result<_, Fault> { Ok(machine()?.exiting.get()) })?;
+    let prefix = shot.prefix.display().to_string();
+    let prefix = if prefix.ends_with('/') { prefix } else { prefix + "/" };
+    add_function(lua, raw, "prefix", move |_, ()| -> Result<_, Fault> { Ok(prefix.clone()) })?;
+    add_function(lua, raw, "nginx_configure", |_, ()| -> Result<_, Fault> {
+        Ok(crate::modules::configure_arguments())
+    })?;
+    add_function(lua, raw, "random_bytes", |lua, count: f64| {
+        let mut bytes = vec![0; (count.max(0.0) as usize).min(MAX_MESSAGE)];
+        fill_random(&mut bytes);
+        made_text(lua, &bytes)
+    })
+}
+
+fn fill_random(bytes: &mut [u8]) {
+    // Asked of the library that makes keys: it never fails once it is seeded.
+    let _ = aws_lc_rs::rand::fill(bytes);
+}
+
+/// Which worker thread this is.
+fn worker_number() -> usize {
+    let thread = std::thread::current();
+    thread.name().and_then(|n| n.strip_prefix("worker ")?.parse().ok()).unwrap_or(0)
+}

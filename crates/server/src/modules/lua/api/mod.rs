@@ -1,0 +1,30 @@
+//! What programs call: the functions that `prelude.lua` makes `ngx` of. Each works on what `current` says.
+
+pub mod answer;
+pub mod dict;
+pub mod later;
+pub mod log;
+pub mod request;
+pub mod request_body;
+pub mod times;
+pub mod variables;
+
+use crate::snapshot::Shot;
+use mlua::{Lua, Table};
+use std::rc::Rc;
+
+/// Adds them.
+///
+/// # Errors
+/// Out of memory.
+pub fn add(lua: &Lua, raw: &Table, shot: &Rc<Shot>) -> mlua::Result<()> {
+    answer::add(lua, raw)?;
+    request::add(lua, raw)?;
+    request_body::add(lua, raw)?;
+    variables::add(lua, raw)?;
+    times::add(lua, raw)?;
+    log::add(lua, raw, shot)?;
+    later::add(lua, raw)?;
+    super::socket::add(lua, raw)?;
+    dict::add(lua, raw, &shot.main.lua.dicts)
+}

@@ -1,0 +1,207 @@
+//! `ngx.req`: the request's head, and what a program changes of it.
+
+use super::super::current::{ANSWERING, Phase, phase, request, request_in};
+use super::answer::escaped;
+use crate::request::headers::{HeaderLine, KnownHeader as K};
+use crate::request::{Method, Request, Text, Version};
+use ::lua::Fault;
+use ::lua::machine::{add as add_function, add_to_table, args_table, bad_argument, bytes_of, made_text};
+use ::lua::text::MAX_ARGS;
+use mlua::{Lua, Table, Value};
+
+/// Headers that are shown where nobody says how many.
+const MAX_HEADERS: usize = 100;
+
+fn broken(e: mlua::Error) -> Fault {
+    Fault(e.to_string())
+}
+
+/// See the module's head.
+pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    add_function(lua, raw, "req_method", |lua, ()| request(|r| made_text(lua, r.get(r.method_name))))?;
+    add_function(lua, raw, "req_set_method", |_, number: Option<f64>| request(|r| set_method(r, number)))?;
+    add_function(lua, raw, "req_http_version", |_, ()| {
+        request(|r| {
+            Ok(match r.version {
+                v if v < Version::HTTP10 => Some(0.9),
+                Version::HTTP10 => Some(1.0),
+                Version::HTTP11 => Some(1.1),
+                Version(2000..3000) => Some(2.0),
+                Version(3000..4000) => Some(3.0),
+                _ => None,
+            })
+        })
+    })?;
+    add_function(lua, raw, "req_is_internal", |_, ()| request(|r| Ok(r.internal)))?;
+    add_function(lua, raw, "req_start_time", |_, ()| request(|r| Ok(r.started_ms as f64 / 1000.0)))?;
+    add_function(lua, raw, "req_raw_header", |lua, no_line: Option<bool>| {
+        request(|r| made_text(lua, &raw_header(r, no_line == Some(true))))
+    })?;
+    add_function(lua, raw, "req_headers", |lua, (max, as_they_are): (Option<f64>, Option<bool>)| {
+        request(|r| headers(lua, r, max, as_they_are == Some(true)))
+    })?;
+    add_function(lua, raw, "req_set_header", |_, (name, value): (Value, Value)| {
+        let name = escaped(bytes_of(&name, 1, "set_header")?, true);
+        let values = match &value {
+            Value::Nil => return Err(bad_argument(2, "set_header", "string, number, or table expected, but got nil")),
+            Value::Table(list) => {
+                let mut all = Vec::new();
+                for value in list.sequence_values::<Value>() {
+                    all.push(escaped(bytes_of(&value.map_err(broken)?, 2, "set_header")?, false));
+                }
+                all
+            }
+            value => vec![escaped(bytes_of(value, 2, "set_header")?, false)],
+        };
+        request(|r| {
+            set_header(r, &name, &values);
+            Ok(())
+        })
+    })?;
+    add_function(lua, raw, "req_add_header", |_, (name, value): (Value, Value)| {
+        let name = escaped(bytes_of(&name, 1, "add_header")?, true);
+        let value = escaped(bytes_of(&value, 2, "add_header")?, false);
+        request(|r| {
+            add_header(r, &name, &value);
+            Ok(())
+        })
+    })?;
+    add_function(lua, raw, "req_clear_header", |_, name: Value| {
+        let name = bytes_of(&name, 1, "clear_header")?;
+        request(|r| {
+            set_header(r, &name, &[]);
+            Ok(())
+        })
+    })?;
+    add_function(lua, raw, "req_uri_args", |lua, max: Option<f64>| {
+        request(|r| {
+            let max = max.map_or(MAX_ARGS, |n| n.max(0.0) as usize);
+            let (table, more) = args_table(lua, r.get(r.args), max)?;
+            Ok((table, more.then_some("truncated")))
+        })
+    })?;
+    add_function(lua, raw, "req_set_args", |_, args: mlua::LuaString| {
+        request(|r| {
+            (r.args, r.valid_target) = (r.text(&args.as_bytes()), false);
+            Ok(())
+        })
+    })?;
+    add_function(lua, raw, "req_set_uri", |_, (uri, jump, binary): (Value, Option<bool>, Option<bool>)| {
+        let uri = bytes_of(&uri, 1, "set_uri")?;
+        set_uri(&uri, jump == Some(true), binary == Some(true))
+    })
+}
+
+fn set_method(r: &mut Request, number: Option<f64>) -> Result<(), Fault> {
+    let name = match number.map_or(0, |n| n as i64) {
+        2 => "GET",
+        4 => "HEAD",
+        8 => "POST",
+        16 => "PUT",
+        32 => "DELETE",
+        64 => "MKCOL",
+        128 => "COPY",
+        256 => "MOVE",
+        512 => "OPTIONS",
+        1024 => "PROPFIND",
+        2048 => "PROPPATCH",
+        4096 => "LOCK",
+        8192 => "UNLOCK",
+        16384 => "PATCH",
+        32768 => "TRACE",
+        other => return Err(Fault(format!("unsupported HTTP method: {other}"))),
+    };
+    (r.method, r.method_name) = (Method::of(name.as_bytes()), Text::from(name));
+    Ok(())
+}
+
+fn set_uri(uri: &[u8], jump: bool, binary: bool) -> Result<bool, Fault> {
+    if uri.is_empty() {
+        return Err(Fault("attempt to use zero-length uri".to_owned()));
+    }
+    if !binary && let Some(at) = uri.iter().position(|b| matches!(b, 0..0x20 | 0x7f)) {
+        let shown = String::from_utf8_lossy(uri);
+        let byte = uri[at];
+        return Err(Fault(format!(
+            "unsafe byte \"0x{byte:02x}\" in uri \"{}\" (maybe you want to set the 'binary' argument?)",
+            shown.escape_default()
+        )));
+    }
+    if jump && phase() != Phase::Rewrite && phase() != Phase::ServerRewrite {
+        return Err(Fault(format!("API disabled in the context of {}", phase().context())));
+    }
+    let work = |r: &mut Request| {
+        r.uri = r.text(uri);
+        (r.plain_uri, r.valid_target) = (false, false);
+        if jump {
+            r.internal = true;
+        } else {
+            r.valid_location = false;
+        }
+        Ok(jump)
+    };
+    if jump { request_in(ANSWERING, work) } else { request(work) }
+}
+
+/// The head as it was sent; of HTTP/2 and HTTP/3 there is none, so it is made of what came.
+fn raw_header(r: &Request, no_line: bool) -> Vec<u8> {
+    let mut out = Vec::new();
+    if !no_line {
+        out.extend_from_slice(r.get(r.line));
+        out.extend_from_slice(b"\r\n");
+    }
+    for line in r.headers_in.lines() {
+        out.extend_from_slice(r.arena.span(line.name));
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(r.arena.span(line.value));
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+fn headers(
+    lua: &Lua,
+    r: &mut Request,
+    max: Option<f64>,
+    as_they_are: bool,
+) -> Result<(Table, Option<&'static str>), Fault> {
+    let max = match max.map_or(MAX_HEADERS, |n| n.max(0.0) as usize) {
+        0 => usize::MAX,
+        max => max,
+    };
+    let table = lua.create_table().map_err(broken)?;
+    let lines = r.headers_in.lines();
+    for line in lines.iter().take(max) {
+        let mut name = r.arena.span(line.name).to_vec();
+        if !as_they_are {
+            name.make_ascii_lowercase();
+        }
+        let value = Value::String(made_text(lua, r.arena.span(line.value))?);
+        add_to_table(lua, &table, &name, value).map_err(broken)?;
+    }
+    Ok((table, (lines.len() > max).then_some("truncated")))
+}
+
+/// Puts a header in place of all of its name; what the server has read of it is read anew.
+pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
+    let known = K::find(name);
+    let (arena, lines) = (&r.arena, &mut r.headers_in.head.headers);
+    let first = lines.iter().position(|l| arena.span(l.name).eq_ignore_ascii_case(name));
+    lines.retain(|l| !arena.span(l.name).eq_ignore_ascii_case(name));
+    for (at, value) in (first.unwrap_or(lines.len())..).zip(values) {
+        let line = HeaderLine { name: r.arena.push(name), value: r.arena.push(value), known };
+        r.headers_in.head.headers.insert(at.min(r.headers_in.head.headers.len()), line);
+    }
+    if known == K::Host {
+        r.headers_in.host = values.last().map(|v| {
+            let host = v.split(|b| *b == b':').next().unwrap_or_default().to_ascii_lowercase();
+            r.text(&host)
+        });
+    }
+}
+
+fn add_header(r: &mut Request, name: &[u8], value: &[u8]) {
+    let line = HeaderLine { name: r.arena.push(name), value: r.arena.push(value), known: K::find(name) };
+    r.headers_in.head.headers.push(line);
+}

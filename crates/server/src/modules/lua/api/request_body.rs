@@ -1,0 +1,87 @@
+//! `ngx.req`: the body, once it has been read.
+
+use super::super::current::{OF_REQUEST, request, request_in};
+use super::request::set_header;
+use crate::request::Request;
+use crate::request::body::Stored;
+use ::lua::Fault;
+use ::lua::machine::{add as add_function, args_table, bytes_of, made_text};
+use ::lua::text::MAX_ARGS;
+use mlua::{Lua, Table, Value};
+use std::rc::Rc;
+
+/// See the module's head.
+pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    // False: it has to be waited for.
+    add_function(lua, raw, "req_body_is_read", |_, ()| {
+        request_in(super::super::current::ANSWERING, |r| Ok(r.body.stored.is_some() || !r.is_main()))
+    })?;
+    add_function(lua, raw, "req_body_data", |lua, ()| {
+        request_in(OF_REQUEST, |r| match &r.body.stored {
+            Some(stored) if stored.file.is_none() && stored.len > 0 => {
+                made_text(lua, &stored.memory).map(Value::String)
+            }
+            _ => Ok(Value::Nil),
+        })
+    })?;
+    add_function(lua, raw, "req_body_file", |lua, ()| {
+        request(|r| match r.body.stored.as_ref().and_then(|s| s.file.as_ref()) {
+            Some(file) => {
+                use std::os::fd::AsRawFd;
+                // Without a name it is still there for who has the descriptor.
+                let path = match file.path.exists() {
+                    true => file.path.display().to_string(),
+                    false => format!("/proc/self/fd/{}", file.fd.as_raw_fd()),
+                };
+                made_text(lua, path.as_bytes()).map(Value::String)
+            }
+            None => Ok(Value::Nil),
+        })
+    })?;
+    add_function(lua, raw, "req_set_body_data", |_, data: Value| {
+        let data = bytes_of(&data, 1, "set_body_data")?;
+        request(|r| {
+            if r.body.stored.is_none() && r.body.is_pending() {
+                return Err(Fault("request body not read yet".to_owned()));
+            }
+            set_body(r, data);
+            Ok(())
+        })
+    })?;
+    add_function(lua, raw, "req_discard_body", |_, ()| {
+        request(|r| {
+            if crate::request::body::discard_arrived(r).is_err() {
+                r.keepalive = false;
+            }
+            r.body.stored.get_or_insert_default();
+            Ok(())
+        })
+    })?;
+    add_function(lua, raw, "req_post_args", |lua, max: Option<f64>| {
+        request(|r| {
+            let max = max.map_or(MAX_ARGS, |n| n.max(0.0) as usize);
+            let Some(stored) = r.body.stored.clone() else {
+                if r.body.is_pending() {
+                    let text = "no request body found; maybe you should turn on lua_need_request_body?";
+                    return Err(Fault(text.to_owned()));
+                }
+                return Ok((Value::Table(lua.create_table().map_err(|e| Fault(e.to_string()))?), None));
+            };
+            if stored.file.is_some() {
+                return Ok((Value::Nil, Some("request body in temp file not supported")));
+            }
+            let (table, more) = args_table(lua, &stored.memory, max)?;
+            Ok((Value::Table(table), more.then_some("truncated")))
+        })
+    })
+}
+
+/// Gives the request another body.
+pub fn set_body(r: &mut Request, data: Vec<u8>) {
+    let len = data.len() as u64;
+    r.headers_in.content_length = Some(len);
+    r.headers_in.chunked = false;
+    set_header(r, b"Content-Length", &[len.to_string().into_bytes()]);
+    set_header(r, b"Transfer-Encoding", &[]);
+    r.body.stored = Some(Rc::new(Stored { memory: data, file: None, len }));
+}

@@ -1,0 +1,89 @@
+//! `ngx.var`: nginx's variables. Those that the configuration uses have a number; others are looked up by their names.
+
+use super::super::current::{machine, request};
+use crate::config::Plane;
+use crate::config::variables::{Builtin, Prefix};
+use crate::modules;
+use crate::request::{Request, Text};
+use ::lua::Fault;
+use ::lua::machine::{add as add_function, bad_argument, bytes_of, made_text};
+use mlua::{Lua, Table, Value};
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+/// See the module's head.
+pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    add_function(lua, raw, "var", |lua, name: Value| match &name {
+        Value::String(name) => request(|r| shown(lua, r, &name.as_bytes())),
+        Value::Integer(number) => request(|r| match r.capture(*number as usize) {
+            Some(text) => made_text(lua, r.get(text)).map(Value::String),
+            None => Ok(Value::Nil),
+        }),
+        _ => Err(Fault("bad variable name".to_owned())),
+    })?;
+    add_function(lua, raw, "set_var", |_, (name, value): (Value, Value)| {
+        let name = bytes_of(&name, 1, "set")?;
+        let value = match &value {
+            Value::Nil => None,
+            value => Some(bytes_of(value, 2, "set").map_err(|_| {
+                bad_argument(2, "set", &format!("string, number, or nil expected, but got {}", value.type_name()))
+            })?),
+        };
+        request(|r| assign(r, &name, value))
+    })
+}
+
+fn shown(lua: &Lua, r: &mut Request, name: &[u8]) -> Result<Value, Fault> {
+    match value(r, name)? {
+        Some(text) => made_text(lua, r.get(text)).map(Value::String),
+        None => Ok(Value::Nil),
+    }
+}
+
+fn builtins() -> &'static HashMap<&'static str, &'static Builtin> {
+    static TABLE: OnceLock<HashMap<&'static str, &'static Builtin>> = OnceLock::new();
+    TABLE.get_or_init(|| modules::variables(Plane::Http).map(|b| (b.name, b)).collect())
+}
+
+/// A variable's value by its name.
+pub fn value(r: &mut Request, name: &[u8]) -> Result<Option<Text>, Fault> {
+    if let Some(id) = machine()?.names.get(name) {
+        return Ok(r.variable(*id));
+    }
+    let Ok(text) = std::str::from_utf8(name) else { return Ok(None) };
+    if text.bytes().any(|b| b.is_ascii_uppercase()) {
+        return value(r, text.to_ascii_lowercase().as_bytes());
+    }
+    if let Some(builtin) = builtins().get(text) {
+        return Ok((builtin.evaluate)(r));
+    }
+    if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
+        return Ok(text.parse().ok().and_then(|n: usize| r.capture(n)));
+    }
+    let prefix: Option<&Prefix> = modules::prefixes(Plane::Http).find(|p| text.starts_with(p.name));
+    Ok(prefix.and_then(|p| (p.evaluate)(r, &text[p.name.len()..])))
+}
+
+/// Gives a variable a value; none makes it not found.
+pub fn assign(r: &mut Request, name: &[u8], value: Option<Vec<u8>>) -> Result<(), Fault> {
+    let shown = String::from_utf8_lossy(name).to_ascii_lowercase();
+    let text = value.as_ref().map(|v| r.text(v));
+    if let Some(builtin) = builtins().get(&*shown) {
+        let Some(assign) = builtin.assign else {
+            return Err(Fault(format!("variable \"{shown}\" not changeable")));
+        };
+        assign(r, text.unwrap_or(Text::EMPTY));
+        return Ok(());
+    }
+    match machine()?.names.get(shown.as_bytes()) {
+        Some(id) => {
+            let id = *id;
+            r.assign(id, text);
+            Ok(())
+        }
+        None => Err(Fault(format!(
+            "variable \"{shown}\" not found for writing; maybe it is a built-in variable that is not changeable or you forgot to use \
+             \"set ${shown} '';\" in the config file to define it first"
+        ))),
+    }
+}

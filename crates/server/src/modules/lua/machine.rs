@@ -1,0 +1,277 @@
+//! LuaJIT for one thread and one configuration: its programs, compiled when they are first run, and coroutines that are used again.
+//! Made when a thread takes a configuration; goes with the last request and timer under it.
+
+use super::current::{self, Phase};
+use super::{Chunk, Source, api, run};
+use crate::log::error::Level;
+use crate::request::Request;
+use crate::snapshot::{Shot, VariableId};
+use ::lua::machine as base;
+use mlua::{Function, Lua, Table, Thread};
+use runtime::TaskId;
+use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::rc::{Rc, Weak};
+
+/// What `ngx` is made of on the side of Lua.
+const PRELUDE: &[u8] = include_bytes!("prelude.lua");
+/// Where `require` looks without `lua_package_path`, behind the server's own folder.
+const PACKAGE_PATH: &str = "./?.lua;/usr/local/share/lua/5.1/?.lua;/usr/local/share/lua/5.1/?/init.lua;/usr/share/lua/5.1/?.lua;\
+    /usr/share/lua/5.1/?/init.lua";
+/// The same for libraries in C.
+const PACKAGE_CPATH: &str =
+    "./?.so;/usr/local/lib/lua/5.1/?.so;/usr/lib/x86_64-linux-gnu/lua/5.1/?.so;/usr/lib/lua/5.1/?.so";
+/// Coroutines that are kept for the next request.
+const IDLE_THREADS: usize = 1024;
+
+/// See the module's head.
+pub struct Machine {
+    /// LuaJIT.
+    pub lua: Lua,
+    /// The configuration; none once nobody serves under it.
+    pub shot: Weak<Shot>,
+    /// The configuration's variables.
+    pub names: HashMap<Box<[u8]>, VariableId>,
+    functions: RefCell<Vec<Option<Function>>>,
+    files: RefCell<HashMap<PathBuf, Function>>,
+    idle: RefCell<Vec<Thread>>,
+    /// Another configuration has taken its place, or the process ends: timers fire now.
+    pub exiting: Cell<bool>,
+    /// Timers that wait, and the tasks of those whose tasks have begun.
+    pub pending: Cell<usize>,
+    /// See `pending`.
+    pub waiting: RefCell<Vec<TaskId>>,
+    /// `ngx` is there, and programs run.
+    pub furnished: Cell<bool>,
+    /// Timers that run.
+    pub running: Cell<usize>,
+}
+
+/// The machine of a thread's view of a configuration, or why there is none.
+pub type Made = OnceCell<Result<Rc<Machine>, Box<str>>>;
+
+/// A thread begins to serve under a configuration: `init_by_lua*`, `init_worker_by_lua*`.
+pub fn start(shot: &Rc<Shot>) {
+    if !shot.main.lua.is_used() {
+        return;
+    }
+    let machine = match made(shot) {
+        Ok(machine) => machine,
+        Err(text) => return crate::log::process_line(Level::Emerg, format_args!("{text}")),
+    };
+    if let Some(chunk) = &shot.main.lua.init_worker
+        && let Err(text) = machine.run_alone(chunk, Phase::InitWorker)
+    {
+        crate::log::process_line(Level::Error, format_args!("init_worker_by_lua error: {text}"));
+    }
+}
+
+/// A thread serves nothing new under a configuration: its timers fire once more, now.
+pub fn leave(shot: &Shot) {
+    let Some(Ok(machine)) = shot.lua.get() else { return };
+    machine.exiting.set(true);
+    if let Some(chunk) = &shot.main.lua.exit_worker
+        && let Err(text) = machine.run_alone(chunk, Phase::ExitWorker)
+    {
+        crate::log::process_line(Level::Error, format_args!("exit_worker_by_lua error: {text}"));
+    }
+    machine.waiting.borrow().iter().for_each(|task| runtime::wake(*task));
+}
+
+fn made(shot: &Rc<Shot>) -> Result<Rc<Machine>, Box<str>> {
+    if let Some(made) = shot.lua.get() {
+        return made.clone();
+    }
+    let made = Machine::new(shot).map_err(|text| text.into_boxed_str());
+    shot.lua.get_or_init(|| made).clone()
+}
+
+/// The machine for a request; `lua_code_cache off` makes one for each.
+pub fn of(r: &mut Request) -> Option<Rc<Machine>> {
+    let made = if *r.conf().lua.code_cache {
+        match r.shot.lua.get() {
+            Some(Ok(machine)) => return Some(machine.clone()),
+            _ => made(&r.shot),
+        }
+    } else {
+        let context = r.ctx.lua.get_or_insert_default();
+        if let Some(machine) = &context.machine {
+            return Some(machine.clone());
+        }
+        Machine::new(&r.shot).map_err(String::into_boxed_str)
+    };
+    match made {
+        Ok(machine) => {
+            if !*r.conf().lua.code_cache {
+                r.ctx.lua.get_or_insert_default().machine = Some(machine.clone());
+            }
+            Some(machine)
+        }
+        Err(text) => {
+            crate::log_error!(r, Error, "{text}");
+            None
+        }
+    }
+}
+
+impl Machine {
+    fn new(shot: &Rc<Shot>) -> Result<Rc<Machine>, String> {
+        let lua = base::new();
+        let names = shot.variables.iter().enumerate();
+        let names = names.map(|(number, v)| (v.name.as_bytes().into(), VariableId(number as u32))).collect();
+        let machine = Rc::new(Machine {
+            lua,
+            shot: Rc::downgrade(shot),
+            names,
+            functions: RefCell::default(),
+            files: RefCell::default(),
+            idle: RefCell::default(),
+            exiting: Cell::new(false),
+            pending: Cell::new(0),
+            waiting: RefCell::default(),
+            furnished: Cell::new(false),
+            running: Cell::new(0),
+        });
+        ::lua::regex::set_max_entries(*shot.main.lua.regex_cache_max_entries as usize);
+        machine.furnish(shot).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
+        if let Some(chunk) = &shot.main.lua.init {
+            machine.run_alone(chunk, Phase::Init).map_err(|text| format!("init_by_lua error: {text}"))?;
+        }
+        machine.furnished.set(true);
+        Ok(machine)
+    }
+
+    /// Puts `ngx` and the paths in.
+    fn furnish(self: &Rc<Machine>, shot: &Rc<Shot>) -> mlua::Result<()> {
+        let lua = &self.lua;
+        let raw = lua.create_table()?;
+        base::add_library(lua, &raw)?;
+        api::add(lua, &raw, shot)?;
+        let package: Table = lua.globals().get("package")?;
+        let conf = &shot.main.lua;
+        let prefix = shot.prefix.as_os_str().as_bytes();
+        for (name, given, usual) in
+            [("path", &conf.package_path, PACKAGE_PATH), ("cpath", &conf.package_cpath, PACKAGE_CPATH)]
+        {
+            let path = given.as_deref().map_or_else(|| usual.as_bytes().to_vec(), |g| package_path(g, usual, prefix));
+            package.set(name, lua.create_string(path)?)?;
+        }
+        // What is called while `ngx` is made may ask which machine it is.
+        current::enter(None, self, Phase::Init, || lua.load(PRELUDE).set_name("=ngx").call::<()>(raw))
+    }
+
+    /// Runs a program to its end that may not wait and has no request.
+    fn run_alone(self: &Rc<Machine>, chunk: &Chunk, phase: Phase) -> Result<(), String> {
+        let function = match &chunk.source {
+            Source::Text(text) => base::compile(&self.lua, text, &format!("={}", chunk.name))?,
+            Source::File(path) => {
+                let path = path.as_fixed().ok_or("the file's name may not have variables here")?;
+                let shot = self.shot.upgrade().ok_or("the configuration is gone")?;
+                self.load_file(shot.prefix.join(std::ffi::OsStr::from_bytes(path)))?
+            }
+        };
+        current::enter(None, self, phase, || function.call::<()>(())).map_err(|e| run::explain(&e))
+    }
+
+    fn load_file(&self, path: PathBuf) -> Result<Function, String> {
+        let text = std::fs::read(&path).map_err(|e| {
+            let text = crate::log::os_error(&e);
+            let text = text.split_once(": ").map_or(text.as_str(), |(_, text)| text);
+            format!("cannot open {} {text}", path.display())
+        })?;
+        // A first line for the shell is no Lua.
+        let text = if text.starts_with(b"#") { [b"--", &text[..]].concat() } else { text };
+        base::compile(&self.lua, &text, &format!("@{}", path.display()))
+    }
+
+    /// A program's function. The error is a status, and has been logged.
+    pub fn function(&self, r: &mut Request, chunk: &Chunk) -> Result<Function, u16> {
+        match &chunk.source {
+            Source::Text(text) => {
+                if let Some(Some(known)) = self.functions.borrow().get(chunk.number) {
+                    return Ok(known.clone());
+                }
+                let made = base::compile(&self.lua, text, &format!("={}", chunk.name)).map_err(|e| {
+                    crate::log_error!(r, Error, "failed to load inlined Lua code: {e}");
+                    500u16
+                })?;
+                let mut functions = self.functions.borrow_mut();
+                if functions.len() <= chunk.number {
+                    functions.resize(chunk.number + 1, None);
+                }
+                functions[chunk.number] = Some(made.clone());
+                Ok(made)
+            }
+            Source::File(path) => {
+                let path = path.eval(r);
+                let path = r.shot.prefix.join(std::ffi::OsStr::from_bytes(r.get(path)));
+                if let Some(known) = self.files.borrow().get(&path) {
+                    return Ok(known.clone());
+                }
+                let status: u16 = match std::fs::File::open(&path) {
+                    Ok(_) => 500,
+                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => 404,
+                    Err(_) => 503,
+                };
+                let made = self.load_file(path.clone()).map_err(|e| {
+                    crate::log_error!(r, Error, "failed to load external Lua file \"{}\": {e}", path.display());
+                    status
+                })?;
+                self.files.borrow_mut().insert(path, made.clone());
+                Ok(made)
+            }
+        }
+    }
+
+    /// A coroutine that begins with a function.
+    pub fn thread(&self, function: &Function) -> mlua::Result<Thread> {
+        let idle = self.idle.borrow_mut().pop();
+        match idle {
+            Some(thread) => {
+                thread.reset(function.clone())?;
+                Ok(thread)
+            }
+            None => self.lua.create_thread(function.clone()),
+        }
+    }
+
+    /// Takes a coroutine back that has come to its end.
+    pub fn keep(&self, thread: Thread) {
+        let mut idle = self.idle.borrow_mut();
+        if idle.len() < IDLE_THREADS {
+            idle.push(thread);
+        }
+    }
+
+    /// The configuration's own values of timers.
+    pub fn timer_limits(&self) -> (u64, u64) {
+        let shot = self.shot.upgrade();
+        shot.map_or((0, 0), |s| (*s.main.lua.max_pending_timers, *s.main.lua.max_running_timers))
+    }
+}
+
+/// `lua_package_path`: `;;` is the usual one, `$prefix` the server's folder.
+fn package_path(given: &[u8], usual: &str, prefix: &[u8]) -> Vec<u8> {
+    let text = String::from_utf8_lossy(given);
+    let prefix = String::from_utf8_lossy(prefix);
+    let prefix = prefix.trim_end_matches('/');
+    let text = text.replace("${prefix}", prefix).replace("$prefix", prefix);
+    let text = text.replace(";;", &format!(";{usual};"));
+    text.trim_matches(';').as_bytes().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::package_path;
+
+    #[test]
+    fn the_usual_path_stands_between_semicolons() {
+        let of =
+            |given: &str| String::from_utf8_lossy(&package_path(given.as_bytes(), "./?.lua", b"/srv/")).into_owned();
+        assert_eq!(of("$prefix/lib/?.lua;;"), "/srv/lib/?.lua;./?.lua");
+        assert_eq!(of("/a/?.lua"), "/a/?.lua");
+        assert_eq!(of(";;"), "./?.lua");
+    }
+}

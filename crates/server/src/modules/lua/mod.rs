@@ -1,0 +1,372 @@
+//! Programs in Lua, as OpenResty's ngx_lua runs them (docs/lua.md): directives, values, and the programs' places in the phases.
+//! `machine` is LuaJIT for a thread, `run` drives a program's coroutines, `current` lends them the request, `api` is what they call.
+
+pub mod api;
+pub mod capture;
+pub mod current;
+pub mod machine;
+pub mod phases;
+pub mod run;
+pub mod semaphore;
+pub mod socket;
+pub mod socket_read;
+pub mod timer;
+
+use crate::config::complex::Complex;
+use crate::config::set::{self, duplicate};
+use crate::config::setting::Setting;
+use crate::config::{Build, Directive, Level, Scope, http};
+use crate::modules::proxy::ssl;
+use crate::modules::ssl::Protocols;
+use crate::request::phases::{Content, Handler};
+use crate::tls::client::Context as Tls;
+use crate::upstream::settings::SslSettings;
+use crate::{reads_as_settings, settings};
+use ::lua::dict::Dict;
+use conf::{Body, Node, Problem, value};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub use machine::{Machine, leave, start};
+pub use phases::{Context, header_filter, logger, set};
+
+/// The directives.
+pub const DIRECTIVES: &[Directive] = &[
+    http("init_by_lua", |s, n| main(s, n, |m| &mut m.init)),
+    http("init_by_lua_block", |s, n| main(s, n, |m| &mut m.init)),
+    http("init_by_lua_file", |s, n| main(s, n, |m| &mut m.init)),
+    http("init_worker_by_lua", |s, n| main(s, n, |m| &mut m.init_worker)),
+    http("init_worker_by_lua_block", |s, n| main(s, n, |m| &mut m.init_worker)),
+    http("init_worker_by_lua_file", |s, n| main(s, n, |m| &mut m.init_worker)),
+    http("exit_worker_by_lua_block", |s, n| main(s, n, |m| &mut m.exit_worker)),
+    http("exit_worker_by_lua_file", |s, n| main(s, n, |m| &mut m.exit_worker)),
+    http("set_by_lua", set_by_lua),
+    http("set_by_lua_block", set_by_lua),
+    http("set_by_lua_file", set_by_lua),
+    http("server_rewrite_by_lua_block", |s, n| program(s, n, |c| &mut c.server_rewrite)),
+    http("server_rewrite_by_lua_file", |s, n| program(s, n, |c| &mut c.server_rewrite)),
+    http("rewrite_by_lua", |s, n| program(s, n, |c| &mut c.rewrite)),
+    http("rewrite_by_lua_block", |s, n| program(s, n, |c| &mut c.rewrite)),
+    http("rewrite_by_lua_file", |s, n| program(s, n, |c| &mut c.rewrite)),
+    http("access_by_lua", |s, n| program(s, n, |c| &mut c.access)),
+    http("access_by_lua_block", |s, n| program(s, n, |c| &mut c.access)),
+    http("access_by_lua_file", |s, n| program(s, n, |c| &mut c.access)),
+    http("precontent_by_lua_block", |s, n| program(s, n, |c| &mut c.precontent)),
+    http("precontent_by_lua_file", |s, n| program(s, n, |c| &mut c.precontent)),
+    http("content_by_lua", content_by_lua),
+    http("content_by_lua_block", content_by_lua),
+    http("content_by_lua_file", content_by_lua),
+    http("header_filter_by_lua", |s, n| program(s, n, |c| &mut c.header_filter)),
+    http("header_filter_by_lua_block", |s, n| program(s, n, |c| &mut c.header_filter)),
+    http("header_filter_by_lua_file", |s, n| program(s, n, |c| &mut c.header_filter)),
+    http("body_filter_by_lua", |s, n| program(s, n, |c| &mut c.body_filter)),
+    http("body_filter_by_lua_block", |s, n| program(s, n, |c| &mut c.body_filter)),
+    http("body_filter_by_lua_file", |s, n| program(s, n, |c| &mut c.body_filter)),
+    http("log_by_lua", |s, n| program(s, n, |c| &mut c.log)),
+    http("log_by_lua_block", |s, n| program(s, n, |c| &mut c.log)),
+    http("log_by_lua_file", |s, n| program(s, n, |c| &mut c.log)),
+    http("lua_package_path", |s, n| path(&mut s.build.main.lua.package_path, n)),
+    http("lua_package_cpath", |s, n| path(&mut s.build.main.lua.package_cpath, n)),
+    http("lua_shared_dict", lua_shared_dict),
+    http("lua_code_cache", lua_code_cache),
+    http("lua_max_pending_timers", |s, n| set::number(&mut s.build.main.lua.max_pending_timers, n)),
+    http("lua_max_running_timers", |s, n| set::number(&mut s.build.main.lua.max_running_timers, n)),
+    http("lua_regex_cache_max_entries", |s, n| set::number(&mut s.build.main.lua.regex_cache_max_entries, n)),
+    http("lua_load_resty_core", |s, n| {
+        // The API is always there.
+        s.build.note(n);
+        Ok(())
+    }),
+    http("lua_need_request_body", |s, n| set::flag(&mut s.level.conf.lua.need_request_body, n)),
+    http("lua_transform_underscores_in_response_headers", |s, n| {
+        set::flag(&mut s.level.conf.lua.transform_underscores, n)
+    }),
+    http("lua_use_default_type", |s, n| set::flag(&mut s.level.conf.lua.use_default_type, n)),
+    http("lua_http10_buffering", |s, n| set::flag(&mut s.level.conf.lua.http10_buffering, n)),
+    http("lua_check_client_abort", |s, n| set::flag(&mut s.level.conf.lua.check_client_abort, n)),
+    http("lua_socket_log_errors", |s, n| set::flag(&mut s.level.conf.lua.socket_log_errors, n)),
+    http("lua_socket_connect_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_connect_timeout, n)),
+    http("lua_socket_send_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_send_timeout, n)),
+    http("lua_socket_read_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_read_timeout, n)),
+    http("lua_socket_keepalive_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_keepalive_timeout, n)),
+    http("lua_socket_pool_size", |s, n| set::number(&mut s.level.conf.lua.socket_pool_size, n)),
+    http("lua_ssl_protocols", |s, n| {
+        let warnings = Protocols::add(&mut s.level.conf.lua.ssl.protocols, n)?;
+        s.build.problems.extend(warnings);
+        Ok(())
+    }),
+    http("lua_ssl_ciphers", |s, n| word(&mut s.level.conf.lua.ssl.ciphers, n)),
+    http("lua_ssl_verify_depth", |s, n| set::number(&mut s.level.conf.lua.ssl.verify_depth, n)),
+    http("lua_ssl_trusted_certificate", |s, n| word(&mut s.level.conf.lua.ssl.trusted_certificate, n)),
+    http("lua_ssl_crl", |s, n| word(&mut s.level.conf.lua.ssl.crl, n)),
+    http("lua_ssl_certificate", |s, n| word(&mut s.level.conf.lua.ssl.certificate, n)),
+    http("lua_ssl_certificate_key", |s, n| word(&mut s.level.conf.lua.ssl.certificate_key, n)),
+    http("lua_ssl_conf_command", |s, n| {
+        let command = (n.args[0].text.clone(), n.args[1].text.clone());
+        Arc::make_mut(s.level.conf.lua.ssl.conf_commands.entry()).push(command);
+        Ok(())
+    }),
+    http("lua_socket_buffer_size", |s, n| set::size(&mut s.level.conf.lua.socket_buffer_size, n)),
+];
+
+/// Their places in the phases.
+pub const SERVER_REWRITE: Handler = Handler::Later(|r| r.conf().lua.server_rewrite.is_some(), phases::server_rewrite);
+/// After the level's own rewrites, unless they changed the location.
+pub const REWRITE: Handler = Handler::Later(|r| !r.uri_changed, phases::rewrite);
+/// After the modules that judge without a program.
+pub const ACCESS: Handler = Handler::Later(|_| true, phases::access);
+/// Before the content.
+pub const PRECONTENT: Handler = Handler::Later(|_| true, phases::precontent);
+
+/// The module's values on one level.
+#[derive(Clone, Debug, Default)]
+pub struct Conf {
+    settings: Settings,
+    /// `lua_ssl_*`
+    ssl: SslSettings,
+    /// What handshakes of programs' sockets need.
+    pub tls: Option<Arc<Tls>>,
+}
+
+impl Conf {
+    /// Takes from `parent` what this level does not set itself.
+    pub fn merge(&mut self, parent: &Conf) {
+        self.settings.merge(&parent.settings);
+        self.ssl.merge(&parent.ssl);
+    }
+}
+
+reads_as_settings!(Conf);
+
+settings! {
+    /// Those that merge.
+    pub struct Settings {
+        /// `server_rewrite_by_lua*`
+        server_rewrite: Option<Arc<Chunk>> = None,
+        /// `rewrite_by_lua*`
+        rewrite: Option<Arc<Chunk>> = None,
+        /// `access_by_lua*`
+        access: Option<Arc<Chunk>> = None,
+        /// `precontent_by_lua*`
+        precontent: Option<Arc<Chunk>> = None,
+        /// `content_by_lua*`
+        content: Option<Arc<Chunk>> = None,
+        /// `header_filter_by_lua*`
+        header_filter: Option<Arc<Chunk>> = None,
+        /// `body_filter_by_lua*`
+        body_filter: Option<Arc<Chunk>> = None,
+        /// `log_by_lua*`
+        log: Option<Arc<Chunk>> = None,
+        /// Programs are compiled once; otherwise each request has a machine of its own, for development.
+        code_cache: bool = true,
+        /// The body is read before the program runs.
+        need_request_body: bool = false,
+        /// `ngx.header.foo_bar` is `foo-bar`.
+        transform_underscores: bool = true,
+        /// An answer to HTTP/1.0 is held back until its length is known.
+        http10_buffering: bool = true,
+        /// A program ends when its client goes.
+        check_client_abort: bool = false,
+        /// An answer without a type has `default_type`.
+        use_default_type: bool = true,
+        /// Failures of sockets are logged.
+        socket_log_errors: bool = true,
+        /// For `connect`.
+        socket_connect_timeout: Duration = Duration::from_secs(60),
+        /// For `send`.
+        socket_send_timeout: Duration = Duration::from_secs(60),
+        /// For each read.
+        socket_read_timeout: Duration = Duration::from_secs(60),
+        /// How long a connection is kept for the next.
+        socket_keepalive_timeout: Duration = Duration::from_secs(60),
+        /// Connections that are kept for one peer, in each thread.
+        socket_pool_size: u64 = 30,
+        /// Bytes that one read asks for.
+        socket_buffer_size: u64 = 4096,
+    }
+}
+
+/// What is kept once for `http`.
+#[derive(Debug)]
+pub struct Main {
+    /// `init_by_lua*`
+    pub init: Option<Arc<Chunk>>,
+    /// `init_worker_by_lua*`
+    pub init_worker: Option<Arc<Chunk>>,
+    /// `exit_worker_by_lua*`
+    pub exit_worker: Option<Arc<Chunk>>,
+    /// Where `require` looks, with `;;` for the default.
+    pub package_path: Option<Box<[u8]>>,
+    /// The same for libraries in C.
+    pub package_cpath: Option<Box<[u8]>>,
+    /// Timers of a thread that may wait.
+    pub max_pending_timers: Setting<u64>,
+    /// Timers of a thread that may run at the same time.
+    pub max_running_timers: Setting<u64>,
+    /// Expressions that a thread keeps.
+    pub regex_cache_max_entries: Setting<u64>,
+    /// The dictionaries.
+    pub dicts: Vec<Arc<Dict>>,
+    /// Programs so far.
+    pub chunks: usize,
+}
+
+impl Default for Main {
+    fn default() -> Main {
+        Main {
+            init: None,
+            init_worker: None,
+            exit_worker: None,
+            package_path: None,
+            package_cpath: None,
+            max_pending_timers: Setting::unset(1024),
+            max_running_timers: Setting::unset(256),
+            regex_cache_max_entries: Setting::unset(::lua::regex::MAX_ENTRIES as u64),
+            dicts: Vec::new(),
+            chunks: 0,
+        }
+    }
+}
+
+impl Main {
+    /// Whether there is anything for a machine to do.
+    pub fn is_used(&self) -> bool {
+        self.chunks > 0
+    }
+}
+
+/// A program of the configuration.
+#[derive(Debug)]
+pub struct Chunk {
+    /// Which one it is.
+    pub number: usize,
+    /// What messages call it: `content_by_lua(nginx.conf:40)`.
+    pub name: Box<str>,
+    /// Where it is.
+    pub source: Source,
+}
+
+/// Where a program is.
+#[derive(Debug)]
+pub enum Source {
+    /// In the configuration.
+    Text(Box<[u8]>),
+    /// In a file, whose name may have variables.
+    File(Complex),
+}
+
+thread_local! {
+    /// A machine that only looks whether programs are well formed.
+    static CHECKER: mlua::Lua = ::lua::machine::new();
+}
+
+/// The program of a directive: its block, or the word number `at`.
+fn chunk(scope: &mut Scope<'_, '_>, node: &Node, at: usize) -> Result<Arc<Chunk>, Problem> {
+    let directive = node.name.as_str().into_owned();
+    let kind = directive.trim_end_matches("_block").trim_end_matches("_file");
+    let place = node.name.span;
+    let file = scope.build.sources.get(place.file.0 as usize).and_then(|p| p.file_name());
+    let file = file.map_or_else(|| "command line".into(), |f| f.to_string_lossy().into_owned());
+    let name = format!("{kind}({file}:{})", place.line);
+    let source = match &node.body {
+        Body::Raw(text) => Source::Text(text.as_slice().into()),
+        _ if directive.ends_with("_file") => Source::File(Complex::compile(scope.build, &node.args[at])?),
+        _ => Source::Text(node.args[at].text.as_slice().into()),
+    };
+    if let Source::Text(text) = &source {
+        let checked = CHECKER.with(|lua| ::lua::machine::compile(lua, text, &format!("={name}")).map(|_| ()));
+        checked.map_err(|e| node.problem(format!("failed to load inlined Lua code: {e}")))?;
+    }
+    let number = scope.build.main.lua.chunks;
+    scope.build.main.lua.chunks += 1;
+    Ok(Arc::new(Chunk { number, name: name.into(), source }))
+}
+
+fn program(
+    scope: &mut Scope<'_, '_>,
+    node: &Node,
+    of: fn(&mut Conf) -> &mut Setting<Option<Arc<Chunk>>>,
+) -> Result<(), Problem> {
+    let chunk = chunk(scope, node, 0)?;
+    set::value(of(&mut scope.level.conf.lua), node, Some(chunk))
+}
+
+fn content_by_lua(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    program(scope, node, |c| &mut c.content)?;
+    scope.level.conf.core.handler = Some(Content::Later(phases::content));
+    Ok(())
+}
+
+fn main(scope: &mut Scope<'_, '_>, node: &Node, of: fn(&mut Main) -> &mut Option<Arc<Chunk>>) -> Result<(), Problem> {
+    let chunk = chunk(scope, node, 0)?;
+    match of(&mut scope.build.main.lua) {
+        Some(_) => Err(duplicate(node)),
+        empty => {
+            *empty = Some(chunk);
+            Ok(())
+        }
+    }
+}
+
+fn set_by_lua(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let word = &node.args[0];
+    let Some(name) = word.text.strip_prefix(b"$").filter(|n| !n.is_empty()) else {
+        return Err(node.problem(format!("invalid variable name \"{}\"", word.as_str())));
+    };
+    let variable = scope.build.variables.declare(name).map_err(|t| node.problem(t))?;
+    let chunk = chunk(scope, node, 1)?;
+    let args = node.args.iter().skip(2).map(|w| Complex::compile(scope.build, w)).collect::<Result<Vec<_>, _>>()?;
+    let name = name.to_vec();
+    super::rewrite::push_program(scope, &name, variable, chunk, args)
+}
+
+fn path(setting: &mut Option<Box<[u8]>>, node: &Node) -> Result<(), Problem> {
+    if setting.is_some() {
+        return Err(duplicate(node));
+    }
+    *setting = Some(node.args[0].text.as_slice().into());
+    Ok(())
+}
+
+fn word(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
+    set::value(setting, node, node.args[0].text.as_slice().into())
+}
+
+/// Makes what handshakes of a level need, if programs run at all. Who verifies is said by each handshake.
+pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+    if !build.main.lua.is_used() {
+        return;
+    }
+    let mut conf = level.conf.lua.ssl.clone();
+    conf.server_name.force(true);
+    conf.verify.force(!conf.trusted_certificate.is_empty());
+    level.conf.lua.tls = ssl::finish(build, &conf, "lua", &[]);
+}
+
+/// A dictionary is at least as large as nginx's zones.
+const MIN_DICT: u64 = 8191;
+
+fn lua_shared_dict(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let name = node.args[0].as_str().into_owned();
+    if name.is_empty() {
+        return Err(node.problem(format!("invalid lua shared dict name \"{name}\"")));
+    }
+    let size = value::size(&node.args[1].text).filter(|size| *size > MIN_DICT);
+    let size =
+        size.ok_or_else(|| node.problem(format!("invalid lua shared dict size \"{}\"", node.args[1].as_str())))?;
+    scope.build.main.zones.add(name.as_bytes(), size, "lua_shared_dict").map_err(|t| node.problem(t))?;
+    let dicts = &mut scope.build.main.lua.dicts;
+    if dicts.iter().any(|d| *d.name == *name) {
+        return Err(node.problem(format!("lua_shared_dict \"{name}\" is already defined as \"{name}\"")));
+    }
+    dicts.push(Dict::named(&name, size as usize));
+    Ok(())
+}
+
+fn lua_code_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    set::flag(&mut scope.level.conf.lua.code_cache, node)?;
+    if !*scope.level.conf.lua.code_cache {
+        scope.build.problems.push(node.warning("lua_code_cache is off; this will hurt performance".to_owned()));
+    }
+    Ok(())
+}

@@ -1,0 +1,316 @@
+//! Programs in the phases of a request: which one runs, and what its end means for the request.
+
+use super::current::{self, Phase};
+use super::run::{self, End};
+use super::{Chunk, Machine, machine};
+use crate::config::complex::Complex;
+use crate::log_error;
+use crate::modules::root;
+use crate::request::filter::{BodyFilter, Chunk as Piece, Rest};
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::{Verdict, Waiting};
+use crate::request::respond::Filtered;
+use crate::request::{Request, Text, body, finish};
+use ::lua::machine::{nothing, write_piece};
+use mlua::{Function, Table, Value};
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What the module keeps for a request.
+#[derive(Default)]
+pub struct Context {
+    /// `ngx.ctx`
+    pub table: Option<Table>,
+    /// The request's own machine (`lua_code_cache off`).
+    pub machine: Option<Rc<Machine>>,
+    /// Where `ngx.exec` goes: URI and arguments.
+    pub exec: Option<(Vec<u8>, Option<Vec<u8>>)>,
+    /// What `ngx.exit` said where it does not end the program.
+    pub exit: Option<i64>,
+    /// The program has ended its answer: `ngx.eof`.
+    pub eof: bool,
+    /// The answer's head was the program's.
+    pub answered: bool,
+    /// What the piece of a body filter is: bytes and whether they are the last.
+    pub piece: Option<(Vec<u8>, bool)>,
+    /// What an answer to HTTP/1.0 has so far.
+    pub held: Option<Vec<u8>>,
+    /// Arguments of `set_by_lua`.
+    pub arguments: Vec<Text>,
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Context {{ exec: {:?}, exit: {:?} }}", self.exec, self.exit)
+    }
+}
+
+macro_rules! phases {
+    ($($(#[$meta:meta])* $name:ident: $phase:ident,)*) => {
+        $($(#[$meta])*
+        pub fn $name(r: &mut Request) -> Waiting<'_> {
+            let chunk = (*r.conf().lua.$name).clone();
+            Box::pin(async move {
+                match chunk {
+                    Some(chunk) => answer(r, &chunk, Phase::$phase).await,
+                    None => Verdict::Decline,
+                }
+            })
+        })*
+    };
+}
+
+phases! {
+    /// `server_rewrite_by_lua*`
+    server_rewrite: ServerRewrite,
+    /// `rewrite_by_lua*`
+    rewrite: Rewrite,
+    /// `access_by_lua*`
+    access: Access,
+    /// `precontent_by_lua*`
+    precontent: Precontent,
+    /// `content_by_lua*`
+    content: Content,
+}
+
+/// Runs a program that may answer.
+async fn answer(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Verdict {
+    if *r.conf().lua.need_request_body
+        && let Err(e) = body::read_all(r).await
+    {
+        return e.into();
+    }
+    let Some(machine) = machine::of(r) else { return Verdict::Status(500) };
+    let function = match machine.function(r, chunk) {
+        Ok(function) => function,
+        Err(status) => return Verdict::Status(status),
+    };
+    let end = run::run(Some(&mut *r), &machine, &function, nothing(), phase).await;
+    judge(r, phase, end)
+}
+
+/// What a program's end means.
+fn judge(r: &mut Request, phase: Phase, end: End) -> Verdict {
+    match end {
+        End::Broken => Verdict::Broken,
+        End::Failed if r.header_sent => {
+            r.keepalive = false;
+            Verdict::Broken
+        }
+        End::Failed => Verdict::Status(500),
+        End::Jump => {
+            r.uri_changed = true;
+            Verdict::Decline
+        }
+        End::Exec => exec(r),
+        End::Done if phase == Phase::Content || has_answered(r) => finish_answer(r),
+        End::Done if phase == Phase::Access => Verdict::Allow,
+        End::Done => Verdict::Decline,
+        End::Exit(status) => exit(r, phase, status),
+    }
+}
+
+/// Whether the program has said something, sent or held.
+fn has_answered(r: &Request) -> bool {
+    r.header_sent || r.ctx.lua.as_ref().is_some_and(|c| c.held.is_some())
+}
+
+fn exec(r: &mut Request) -> Verdict {
+    let Some((uri, args)) = r.ctx.lua.as_mut().and_then(|c| c.exec.take()) else { return Verdict::Status(500) };
+    if let Some(name) = uri.strip_prefix(b"@") {
+        return finish::named_location(r, name);
+    }
+    let (uri, own) = match memchr::memchr(b'?', &uri) {
+        Some(at) => (&uri[..at], Some(&uri[at + 1..])),
+        None => (&uri[..], None),
+    };
+    let args = match (own, args) {
+        (Some(own), Some(args)) => [own, b"&", &args].concat(),
+        (Some(own), None) => own.to_vec(),
+        (None, args) => args.unwrap_or_default(),
+    };
+    let (uri, args) = (r.text(uri), if args.is_empty() { Text::EMPTY } else { r.text(&args) });
+    finish::internal_redirect(r, uri, args)
+}
+
+/// `ngx.exit(status)`
+fn exit(r: &mut Request, phase: Phase, status: i64) -> Verdict {
+    match status {
+        // NGX_OK: this phase is done; NGX_ERROR ends the request; others of nginx's codes go on.
+        0 if phase == Phase::Content || has_answered(r) => finish_answer(r),
+        0 if phase == Phase::Access => Verdict::Allow,
+        -1 if r.header_sent => {
+            r.keepalive = false;
+            Verdict::Broken
+        }
+        -1 => Verdict::Status(500),
+        i64::MIN..100 => Verdict::Decline,
+        _ if has_answered(r) => finish_answer(r),
+        // Answers that have no page: the head as it is, and nothing else.
+        100..300 => {
+            r.headers_out.status = status as u16;
+            if status == 204 {
+                return r.respond(204, b"");
+            }
+            finish_answer(r)
+        }
+        status => Verdict::Status(u16::try_from(status).unwrap_or(500)),
+    }
+}
+
+/// Sends the head if the program did not, and ends the answer.
+pub fn finish_answer(r: &mut Request) -> Verdict {
+    let held = r.ctx.lua.as_mut().and_then(|c| c.held.take()).unwrap_or_default();
+    if !r.header_sent && !held.is_empty() && r.headers_out.content_length.is_none() {
+        r.headers_out.content_length = Some(held.len() as u64);
+    }
+    if !r.header_sent
+        && let Err(verdict) = send_head(r)
+    {
+        return verdict;
+    }
+    match r.send_body(Piece::Bytes(&held), true) {
+        Ok(()) => Verdict::Answered,
+        Err(verdict) => verdict,
+    }
+}
+
+/// Sends the head of a program's own answer.
+pub fn send_head(r: &mut Request) -> Result<(), Verdict> {
+    if r.headers_out.status == 0 {
+        r.headers_out.status = 200;
+    }
+    if r.headers_out.content_type.is_none() && *r.conf().lua.use_default_type {
+        root::set_content_type(r);
+    }
+    r.send_header()
+}
+
+/// `set_by_lua*`: the text that the variable becomes; none: what failed has been logged.
+pub fn set(r: &mut Request, chunk: &Arc<Chunk>, arguments: &[Complex]) -> Option<Text> {
+    let arguments: Vec<Text> = arguments.iter().map(|a| a.eval(r)).collect();
+    r.ctx.lua.get_or_insert_default().arguments = arguments;
+    let value = call::<Value>(r, chunk, Phase::Set).ok()?;
+    let mut out = Vec::new();
+    if !value.is_nil()
+        && let Err(e) = write_piece(&value, 1, "set_by_lua", &mut out)
+    {
+        log_error!(r, Error, "{}", e.0);
+        return None;
+    }
+    Some(r.text(&out))
+}
+
+/// Runs a program that may not wait.
+fn call<R: mlua::FromLuaMulti>(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Result<R, ()> {
+    let machine = machine::of(r).ok_or(())?;
+    let function: Function = machine.function(r, chunk).map_err(|_| ())?;
+    let result = current::enter(Some(&mut *r), &machine, phase, || function.call::<R>(()));
+    result.map_err(|e| {
+        let name = phase.context();
+        log_error!(r, Error, "failed to run {name}: {}", run::explain(&e).replacen("\ncoroutine 0:", "", 1));
+    })
+}
+
+/// `header_filter_by_lua*`; and `body_filter_by_lua*` begins with it.
+pub fn header_filter(r: &mut Request) -> Filtered {
+    if r.conf().lua.body_filter.is_some() {
+        r.body_filters.push(Box::new(Filter { room: Vec::new() }));
+        r.in_memory = true;
+    }
+    let Some(chunk) = (*r.conf().lua.header_filter).clone() else { return Filtered::Next };
+    if call::<()>(r, &chunk, Phase::HeaderFilter).is_err() {
+        return Filtered::Broken;
+    }
+    match r.ctx.lua.as_mut().and_then(|c| c.exit.take()) {
+        Some(status @ 300..1000) => Filtered::Replace(status as u16),
+        Some(-1) => Filtered::Broken,
+        _ => Filtered::Next,
+    }
+}
+
+struct Filter {
+    room: Vec<u8>,
+}
+
+impl BodyFilter for Filter {
+    fn push(&mut self, r: &mut Request, chunk: Piece<'_>, last: bool, mut rest: Rest<'_>) -> io::Result<()> {
+        let Some(program) = (*r.conf().lua.body_filter).clone() else { return rest.push(r, chunk, last) };
+        let mut bytes = std::mem::take(&mut self.room);
+        bytes.clear();
+        chunk.copy_to(&mut bytes)?;
+        r.ctx.lua.get_or_insert_default().piece = Some((bytes, last));
+        let called = call::<()>(r, &program, Phase::BodyFilter);
+        let context = r.ctx.lua.get_or_insert_default();
+        let (exit, piece) = (context.exit.take(), context.piece.take());
+        if called.is_err() || exit == Some(-1) {
+            return Err(io::Error::other("body_filter_by_lua* failed"));
+        }
+        let (bytes, last) = piece.unwrap_or_default();
+        let pushed = rest.push(r, Piece::Bytes(&bytes), last);
+        self.room = bytes;
+        pushed
+    }
+}
+
+/// `log_by_lua*`
+pub fn logger(r: &mut Request) {
+    if let Some(chunk) = (*r.conf().lua.log).clone() {
+        let _ = call::<()>(r, &chunk, Phase::Log);
+    }
+}
+
+/// The type of an answer as one text.
+pub fn content_type(r: &Request) -> Option<Vec<u8>> {
+    r.headers_out.content_type?;
+    let mut out = Vec::new();
+    r.headers_out.write_content_type(&r.arena, &mut out);
+    Some(out)
+}
+
+/// Puts a header into an answer in place of all of that name; no values take it away.
+pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
+    let known = K::find(name);
+    match known {
+        K::ContentType => {
+            r.headers_out.content_type = None;
+            (r.headers_out.charset, r.headers_out.written) = (None, None);
+            if let Some(value) = values.last() {
+                let value = r.text(value);
+                let arena = std::mem::take(&mut r.arena);
+                r.headers_out.set_content_type(&arena, value);
+                r.arena = arena;
+            }
+            return;
+        }
+        K::ContentLength => {
+            r.headers_out.remove(K::ContentLength);
+            r.headers_out.content_length = values.last().and_then(|v| std::str::from_utf8(v).ok()?.trim().parse().ok());
+            return;
+        }
+        K::LastModified => {
+            r.headers_out.last_modified = values.last().and_then(|v| wire::date::parse_http(v));
+            if r.headers_out.last_modified.is_some() || values.is_empty() {
+                r.headers_out.remove(K::LastModified);
+                return;
+            }
+        }
+        _ => {}
+    }
+    if known == K::Other {
+        let (arena, lines) = (&r.arena, &mut r.headers_out.lines);
+        lines.retain(|l| !arena.get(l.name).eq_ignore_ascii_case(name));
+    } else {
+        r.headers_out.remove(known);
+    }
+    for value in values {
+        add_header(r, name, value);
+    }
+}
+
+/// Adds a header to an answer beside those of the same name.
+pub fn add_header(r: &mut Request, name: &[u8], value: &[u8]) {
+    let (name, value, known) = (r.text(name), r.text(value), K::find(name));
+    r.headers_out.lines.push(crate::request::headers::HeaderOut { name, value, known });
+}

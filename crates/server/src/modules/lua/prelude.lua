@@ -1,0 +1,1112 @@
+-- Makes `ngx` and what else OpenResty's programs expect, of the functions in `raw` that the server gives. A raw function that refuses gives
+-- back FAULT and a text, which is raised here at the line of the program that called. What has to wait yields WAIT, its kind and its
+-- arguments to the server, through any coroutines of the program's own, and goes on with what the server gives back.
+local raw = ...
+local FAULT, WAIT, null = raw.FAULT, raw.WAIT, raw.null
+local type, error, select, tostring, tonumber, pairs, ipairs, next = type, error, select, tostring, tonumber, pairs, ipairs, next
+local setmetatable, getmetatable, rawget, rawset, unpack, pcall = setmetatable, getmetatable, rawget, rawset, unpack, pcall
+local co_create, co_resume, co_yield, co_status = coroutine.create, coroutine.resume, coroutine.yield, coroutine.status
+local concat, insert = table.concat, table.insert
+local floor = math.floor
+
+local function finish(...)
+    if (...) == FAULT then
+        error((select(2, ...)), 2)
+    end
+    return ...
+end
+
+local function checked(f)
+    return function(...)
+        return finish(f(...))
+    end
+end
+
+-- Waits for something of the server's. `may`: in which phases, as the name of a set that the server knows.
+local may_wait = raw.may_wait
+
+local function wait(kind, ...)
+    return finish(co_yield(WAIT, kind, ...))
+end
+
+local function waiting(kind, set)
+    return function(...)
+        local refused = may_wait(set)
+        if refused then
+            error(refused, 2)
+        end
+        return finish(co_yield(WAIT, kind, ...))
+    end
+end
+
+-- Coroutines of the program: what they wait for goes through whoever resumed them to the server.
+local function resumed(co, ok, first, ...)
+    if ok and first == WAIT then
+        return resumed(co, co_resume(co, co_yield(WAIT, ...)))
+    end
+    return ok, first, ...
+end
+
+local function resume(co, ...)
+    return resumed(co, co_resume(co, ...))
+end
+
+coroutine.resume = resume
+
+local function unwrapped(ok, first, ...)
+    if not ok then
+        error(first, 0)
+    end
+    return first, ...
+end
+
+function coroutine.wrap(f)
+    local co = co_create(f)
+    return function(...)
+        return unwrapped(resume(co, ...))
+    end
+end
+
+local ngx = {
+    null = null,
+    OK = 0, ERROR = -1, AGAIN = -2, DONE = -4, DECLINED = -5,
+    STDERR = 0, EMERG = 1, ALERT = 2, CRIT = 3, ERR = 4, WARN = 5, NOTICE = 6, INFO = 7, DEBUG = 8,
+    HTTP_GET = 2, HTTP_HEAD = 4, HTTP_POST = 8, HTTP_PUT = 16, HTTP_DELETE = 32, HTTP_MKCOL = 64, HTTP_COPY = 128,
+    HTTP_MOVE = 256, HTTP_OPTIONS = 512, HTTP_PROPFIND = 1024, HTTP_PROPPATCH = 2048, HTTP_LOCK = 4096,
+    HTTP_UNLOCK = 8192, HTTP_PATCH = 16384, HTTP_TRACE = 32768,
+    HTTP_CONTINUE = 100, HTTP_SWITCHING_PROTOCOLS = 101,
+    HTTP_OK = 200, HTTP_CREATED = 201, HTTP_ACCEPTED = 202, HTTP_NO_CONTENT = 204, HTTP_PARTIAL_CONTENT = 206,
+    HTTP_SPECIAL_RESPONSE = 300, HTTP_MOVED_PERMANENTLY = 301, HTTP_MOVED_TEMPORARILY = 302, HTTP_SEE_OTHER = 303,
+    HTTP_NOT_MODIFIED = 304, HTTP_TEMPORARY_REDIRECT = 307, HTTP_PERMANENT_REDIRECT = 308,
+    HTTP_BAD_REQUEST = 400, HTTP_UNAUTHORIZED = 401, HTTP_PAYMENT_REQUIRED = 402, HTTP_FORBIDDEN = 403,
+    HTTP_NOT_FOUND = 404, HTTP_NOT_ALLOWED = 405, HTTP_NOT_ACCEPTABLE = 406, HTTP_REQUEST_TIMEOUT = 408,
+    HTTP_CONFLICT = 409, HTTP_GONE = 410, HTTP_UPGRADE_REQUIRED = 426, HTTP_TOO_MANY_REQUESTS = 429,
+    HTTP_CLOSE = 444, HTTP_ILLEGAL = 451,
+    HTTP_INTERNAL_SERVER_ERROR = 500, HTTP_NOT_IMPLEMENTED = 501, HTTP_METHOD_NOT_IMPLEMENTED = 501,
+    HTTP_BAD_GATEWAY = 502, HTTP_SERVICE_UNAVAILABLE = 503, HTTP_GATEWAY_TIMEOUT = 504,
+    HTTP_VERSION_NOT_SUPPORTED = 505, HTTP_INSUFFICIENT_STORAGE = 507,
+}
+
+-- Output ------------------------------------------------------------------------------------------------------------------------
+
+local raw_say, raw_print, raw_log = raw.say, raw.print, raw.log
+
+function ngx.say(...)
+    local ok, text = raw_say(...)
+    if ok == FAULT then
+        error(text, 2)
+    end
+    return ok, text
+end
+
+function ngx.print(...)
+    local ok, text = raw_print(...)
+    if ok == FAULT then
+        error(text, 2)
+    end
+    return ok, text
+end
+
+function ngx.log(...)
+    local ok, text = raw_log(...)
+    if ok == FAULT then
+        error(text, 2)
+    end
+end
+
+function print(...)
+    raw_log(6, ...)
+end
+
+ngx.send_headers = checked(raw.send_headers)
+ngx.eof = checked(raw.eof)
+
+local raw_flush = raw.flush
+function ngx.flush(all)
+    local ok, text = finish(raw_flush(all))
+    if ok == null then
+        return wait("flush")
+    end
+    return ok, text
+end
+
+local raw_exit = raw.exit
+function ngx.exit(status)
+    -- Where nothing can be cut short the status is noted and the program goes on.
+    if finish(raw_exit(status)) then
+        return co_yield(WAIT, "exit", status)
+    end
+end
+
+local raw_redirect = raw.redirect
+function ngx.redirect(uri, status)
+    local code = finish(raw_redirect(uri, status))
+    return co_yield(WAIT, "exit", code)
+end
+
+local raw_exec = raw.exec
+function ngx.exec(uri, args)
+    if type(args) == "table" then
+        args = ngx.encode_args(args)
+    end
+    finish(raw_exec(uri, args))
+    return co_yield(WAIT, "exec")
+end
+
+-- The request --------------------------------------------------------------------------------------------------------------------
+
+local raw_var, raw_set_var = raw.var, raw.set_var
+ngx.var = setmetatable({}, {
+    __index = function(_, name)
+        local value, text = raw_var(name)
+        if value == FAULT then
+            error(text, 2)
+        end
+        return value
+    end,
+    __newindex = function(_, name, value)
+        local ok, text = raw_set_var(name, value)
+        if ok == FAULT then
+            error(text, 2)
+        end
+    end,
+})
+
+local raw_header, raw_set_header = raw.header, raw.set_header
+ngx.header = setmetatable({}, {
+    __index = function(_, name)
+        local value, text = raw_header(name)
+        if value == FAULT then
+            error(text, 2)
+        end
+        return value
+    end,
+    __newindex = function(_, name, value)
+        local ok, text = raw_set_header(name, value)
+        if ok == FAULT then
+            error(text, 2)
+        end
+    end,
+})
+
+local raw_arg, raw_set_arg = raw.arg, raw.set_arg
+ngx.arg = setmetatable({}, {
+    __index = function(_, number)
+        return finish(raw_arg(number))
+    end,
+    __newindex = function(_, number, value)
+        return finish(raw_set_arg(number, value))
+    end,
+})
+
+-- Headers of a request and of an answer are found whatever their case and with `_` for `-`.
+local headers_mt = {
+    __index = function(table, name)
+        if type(name) ~= "string" then
+            return nil
+        end
+        return rawget(table, (name:lower():gsub("_", "-")))
+    end,
+}
+
+local function headers_of(f)
+    return function(max, as_they_are)
+        local table, text = finish(f(max, as_they_are))
+        if table and not as_they_are then
+            setmetatable(table, headers_mt)
+        end
+        return table, text
+    end
+end
+
+ngx.resp = { get_headers = headers_of(raw.resp_headers) }
+function ngx.resp.add_header(name, value)
+    return finish(raw.add_header(name, value))
+end
+
+local req = {
+    get_method = checked(raw.req_method),
+    set_method = checked(raw.req_set_method),
+    get_headers = headers_of(raw.req_headers),
+    set_header = checked(raw.req_set_header),
+    clear_header = checked(raw.req_clear_header),
+    raw_header = checked(raw.req_raw_header),
+    get_uri_args = checked(raw.req_uri_args),
+    get_query_args = checked(raw.req_uri_args),
+    get_post_args = checked(raw.req_post_args),
+    http_version = checked(raw.req_http_version),
+    is_internal = checked(raw.req_is_internal),
+    start_time = checked(raw.req_start_time),
+    get_body_data = checked(raw.req_body_data),
+    get_body_file = checked(raw.req_body_file),
+    set_body_data = checked(raw.req_set_body_data),
+    discard_body = checked(raw.req_discard_body),
+}
+ngx.req = req
+
+function req.set_uri_args(args)
+    if type(args) == "table" then
+        args = ngx.encode_args(args)
+    elseif type(args) == "number" then
+        args = tostring(args)
+    elseif type(args) ~= "string" then
+        error("bad argument #1 to 'set_uri_args' (string, number, or table expected, but got " .. type(args) .. ")", 2)
+    end
+    return finish(raw.req_set_args(args))
+end
+
+function req.set_uri(uri, jump, binary)
+    if finish(raw.req_set_uri(uri, jump, binary)) then
+        return co_yield(WAIT, "jump")
+    end
+end
+
+function req.read_body()
+    -- False: it has to be waited for.
+    if finish(raw.req_body_is_read()) then
+        return
+    end
+    return wait("read_body")
+end
+
+function req.append_body(chunk)
+    local made = rawget(req, "__body")
+    if not made then
+        error("buffer not initialized, call req.init_body first", 2)
+    end
+    insert(made, chunk)
+end
+
+function req.init_body()
+    req.__body = {}
+end
+
+function req.finish_body()
+    local made = rawget(req, "__body")
+    req.__body = nil
+    return finish(raw.req_set_body_data(concat(made or {})))
+end
+
+local getters = {
+    ctx = raw.ctx,
+    status = raw.status,
+    headers_sent = raw.headers_sent,
+    is_subrequest = raw.is_subrequest,
+}
+local setters = { ctx = raw.set_ctx, status = raw.set_status }
+setmetatable(ngx, {
+    __index = function(_, name)
+        local get = getters[name]
+        if get then
+            local value, text = get()
+            if value == FAULT then
+                error(text, 2)
+            end
+            return value
+        end
+    end,
+    __newindex = function(table, name, value)
+        local set = setters[name]
+        if set then
+            local ok, text = set(value)
+            if ok == FAULT then
+                error(text, 2)
+            end
+            return
+        end
+        rawset(table, name, value)
+    end,
+})
+
+-- Texts --------------------------------------------------------------------------------------------------------------------------
+
+for _, name in ipairs({ "escape_uri", "unescape_uri", "encode_base64", "md5", "md5_bin", "sha1_bin", "hmac_sha1",
+                        "quote_sql_str", "decode_args" }) do
+    ngx[name] = checked(raw[name])
+end
+function ngx.decode_base64(text)
+    if type(text) ~= "string" then
+        error("string argument only", 2)
+    end
+    return finish(raw.decode_base64(text))
+end
+function ngx.encode_args(args)
+    if type(args) ~= "table" then
+        error("bad argument #1 to 'encode_args' (table expected, got " .. (args == nil and "no value" or type(args)) .. ")", 2)
+    end
+    return finish(raw.encode_args(args))
+end
+ngx.crc32_short = checked(raw.crc32)
+ngx.crc32_long = checked(raw.crc32)
+
+-- Times --------------------------------------------------------------------------------------------------------------------------
+
+for _, name in ipairs({ "now", "time", "update_time", "today", "localtime", "utctime", "cookie_time", "http_time",
+                        "parse_http_time" }) do
+    ngx[name] = checked(raw[name])
+end
+ngx.get_now_ts = nil
+
+local raw_sleep = waiting("sleep", "wait")
+function ngx.sleep(seconds)
+    seconds = tonumber(seconds)
+    if not seconds then
+        error("bad argument #1 to 'sleep' (number expected)", 2)
+    end
+    if seconds < 0 then
+        error("invalid sleep duration \"" .. tostring(seconds) .. "\"", 2)
+    end
+    local refused = may_wait("wait")
+    if refused then
+        error(refused, 2)
+    end
+    co_yield(WAIT, "sleep", seconds)
+end
+
+-- Expressions --------------------------------------------------------------------------------------------------------------------
+
+local re_exec, re_find = raw.re_exec, raw.re_find
+local re = {}
+ngx.re = re
+
+local function text_of(value, number, name)
+    local kind = type(value)
+    if kind == "string" then
+        return value
+    elseif kind == "number" or kind == "boolean" or value == nil then
+        return tostring(value)
+    end
+    error("bad argument #" .. number .. " to '" .. name .. "' (string expected, got " .. kind .. ")", 3)
+end
+
+function re.match(subject, pattern, options, ctx, into)
+    local from = ctx and ctx.pos
+    local match, start, stop = re_exec(text_of(subject, 1, "match"), text_of(pattern, 2, "match"), options, from, into)
+    if match == FAULT then
+        return nil, start
+    end
+    if match and ctx then
+        ctx.pos = stop + 1
+    end
+    return match
+end
+
+function re.find(subject, pattern, options, ctx, nth)
+    local from = ctx and ctx.pos
+    local start, stop = re_find(text_of(subject, 1, "find"), text_of(pattern, 2, "find"), options, from, nth)
+    if start == FAULT then
+        return nil, nil, stop
+    end
+    if start and ctx then
+        ctx.pos = stop + 1
+    end
+    return start, stop
+end
+
+function re.gmatch(subject, pattern, options)
+    subject, pattern = text_of(subject, 1, "gmatch"), text_of(pattern, 2, "gmatch")
+    local at = 1
+    local probe, text = re_exec("", pattern, options, 1)
+    if probe == FAULT then
+        return nil, text
+    end
+    return function()
+        if not at or at > #subject + 1 then
+            return nil
+        end
+        local match, start, stop = re_exec(subject, pattern, options, at)
+        if match == FAULT then
+            at = nil
+            return nil, start
+        end
+        if not match then
+            at = nil
+            return nil
+        end
+        at = stop < start and start + 1 or stop + 1
+        return match
+    end
+end
+
+-- A replacement with `$1`, `${1}`, `$$` in pieces: texts and numbers of groups.
+local templates = setmetatable({}, { __mode = "k" })
+local template_count = 0
+local function template(text)
+    local known = templates[text]
+    if known then
+        return known
+    end
+    local pieces, at = {}, 1
+    while true do
+        local dollar = text:find("$", at, true)
+        if not dollar then
+            break
+        end
+        if dollar > at then
+            insert(pieces, text:sub(at, dollar - 1))
+        end
+        local number, stop = text:match("^(%d+)()", dollar + 1)
+        if not number then
+            number, stop = text:match("^{(%d+)}()", dollar + 1)
+        end
+        if number then
+            insert(pieces, tonumber(number))
+            at = stop
+        elseif text:sub(dollar + 1, dollar + 1) == "$" then
+            insert(pieces, "$")
+            at = dollar + 2
+        else
+            return nil, "failed to compile the replacement template"
+        end
+    end
+    if at <= #text then
+        insert(pieces, text:sub(at))
+    end
+    if template_count < 1000 then
+        template_count = template_count + 1
+        templates[text] = pieces
+    end
+    return pieces
+end
+
+local function substitute(subject, pattern, replace, options, all, name)
+    subject, pattern = text_of(subject, 1, name), text_of(pattern, 2, name)
+    local pieces
+    if type(replace) ~= "function" then
+        local text
+        pieces, text = template(text_of(replace, 3, name))
+        if not pieces then
+            return nil, nil, text
+        end
+    end
+    local out, at, last, count = {}, 1, 1, 0
+    while at <= #subject + 1 do
+        local match, start, stop = re_exec(subject, pattern, options, at)
+        if match == FAULT then
+            return nil, nil, start
+        end
+        if not match then
+            break
+        end
+        count = count + 1
+        insert(out, subject:sub(last, start - 1))
+        if pieces then
+            for _, piece in ipairs(pieces) do
+                if type(piece) == "number" then
+                    insert(out, match[piece] or "")
+                else
+                    insert(out, piece)
+                end
+            end
+        else
+            local made = replace(match)
+            local kind = type(made)
+            if kind ~= "string" and kind ~= "number" then
+                error("bad argument #3 to '" .. name .. "' (string expected, got " .. kind .. ")", 3)
+            end
+            insert(out, made)
+        end
+        last = stop + 1
+        at = stop < start and start + 1 or stop + 1
+        if not all then
+            break
+        end
+    end
+    if count == 0 then
+        return subject, 0
+    end
+    insert(out, subject:sub(last))
+    return concat(out), count
+end
+
+function re.sub(subject, pattern, replace, options)
+    return substitute(subject, pattern, replace, options, false, "sub")
+end
+
+function re.gsub(subject, pattern, replace, options)
+    return substitute(subject, pattern, replace, options, true, "gsub")
+end
+
+function re.opt()
+end
+
+-- Dictionaries -------------------------------------------------------------------------------------------------------------------
+
+local dict = {}
+for name in pairs(raw.dict) do
+    local f = raw.dict[name]
+    dict[name] = function(self, ...)
+        if type(self) ~= "table" or not self[1] then
+            error("bad \"zone\" argument", 2)
+        end
+        return finish(f(self[1], ...))
+    end
+end
+local dict_mt = { __index = dict }
+ngx.shared = {}
+for number, name in ipairs(raw.dict_names) do
+    ngx.shared[name] = setmetatable({ number }, dict_mt)
+end
+
+-- Timers, threads, semaphores ----------------------------------------------------------------------------------------------------
+
+local function timer(repeated)
+    local name = repeated and "every" or "at"
+    return function(delay, f, ...)
+        delay = tonumber(delay)
+        if not delay then
+            error("bad argument #1 to '" .. name .. "' (number expected)", 2)
+        end
+        if delay < 0 or (repeated and delay == 0) then
+            error("delay cannot be " .. (repeated and "negative or zero" or "negative"), 2)
+        end
+        if type(f) ~= "function" then
+            error("bad argument #2 to '" .. name .. "' (function expected, got " .. (f == nil and "nil" or type(f)) .. ")", 2)
+        end
+        return finish(raw.timer(delay, repeated, f, ...))
+    end
+end
+
+ngx.timer = {
+    at = timer(false),
+    every = timer(true),
+    running_count = checked(raw.timers_running),
+    pending_count = checked(raw.timers_pending),
+}
+
+local wait_threads, kill_thread = waiting("join", "wait"), waiting("kill", "wait")
+ngx.thread = {}
+function ngx.thread.spawn(f, ...)
+    if type(f) ~= "function" then
+        error("bad argument #1 to 'spawn' (function expected, got " .. type(f) .. ")", 2)
+    end
+    local refused = may_wait("wait")
+    if refused then
+        error(refused, 2)
+    end
+    return finish(co_yield(WAIT, "spawn", co_create(f), ...))
+end
+function ngx.thread.wait(...)
+    local refused = may_wait("wait")
+    if refused then
+        error(refused, 2)
+    end
+    for number = 1, select("#", ...) do
+        if type((select(number, ...))) ~= "thread" then
+            error("bad argument #" .. number .. " to 'wait' (lua thread expected)", 2)
+        end
+    end
+    return finish(co_yield(WAIT, "join", ...))
+end
+ngx.thread.kill = kill_thread
+
+local semaphore = {}
+local semaphore_mt = { __index = semaphore }
+function semaphore.new(count)
+    count = count or 0
+    if type(count) ~= "number" or count < 0 then
+        error("no memory", 2)
+    end
+    local number, guard = raw.semaphore(count)
+    return setmetatable({ number, guard }, semaphore_mt)
+end
+function semaphore:post(count)
+    count = count or 1
+    if type(count) ~= "number" or count < 1 then
+        error("bad resources number", 2)
+    end
+    return finish(raw.semaphore_post(self[1], count))
+end
+function semaphore:wait(seconds)
+    if type(seconds) ~= "number" or seconds < 0 then
+        error("bad semaphore timeout", 2)
+    end
+    local refused = may_wait("wait")
+    if refused then
+        error(refused, 2)
+    end
+    local ok, text = raw.semaphore_take(self[1])
+    if ok then
+        return true
+    end
+    if seconds == 0 then
+        return nil, "timeout"
+    end
+    return finish(co_yield(WAIT, "semaphore", self[1], seconds))
+end
+function semaphore:count()
+    return raw.semaphore_count(self[1])
+end
+
+-- Subrequests --------------------------------------------------------------------------------------------------------------------
+
+local methods = {}
+for _, name in ipairs({ "GET", "HEAD", "POST", "PUT", "DELETE", "MKCOL", "COPY", "MOVE", "OPTIONS", "PROPFIND", "PROPPATCH", "LOCK",
+                        "UNLOCK", "PATCH", "TRACE" }) do
+    methods[ngx["HTTP_" .. name]] = name
+end
+
+local function capture(list)
+    local calls = {}
+    for number, one in ipairs(list) do
+        local uri, options = one[1], one[2] or {}
+        if type(uri) ~= "string" then
+            error("bad argument #1 to 'capture' (string expected, got " .. type(uri) .. ")", 3)
+        end
+        local args = options.args
+        if type(args) == "table" then
+            args = ngx.encode_args(args)
+        end
+        local method = options.method
+        if method ~= nil then
+            if not methods[method] then
+                error("unsupported HTTP method: " .. tostring(method), 3)
+            end
+            method = methods[method]
+        end
+        local body = options.body
+        calls[number] = {
+            uri = uri, args = args and tostring(args), method = method or "GET", body = body and tostring(body),
+            vars = options.vars, share_all_vars = options.share_all_vars or nil, copy_all_vars = options.copy_all_vars or nil,
+            ctx = options.ctx, always_forward_body = options.always_forward_body or nil,
+        }
+    end
+    return calls
+end
+
+ngx.location = {}
+function ngx.location.capture(uri, options)
+    local refused = may_wait("capture")
+    if refused then
+        error(refused, 2)
+    end
+    if options ~= nil and type(options) ~= "table" then
+        error("bad argument #2 to 'capture' (table expected, got " .. type(options) .. ")", 2)
+    end
+    return finish(co_yield(WAIT, "capture", capture({ { uri, options } })))
+end
+function ngx.location.capture_multi(list)
+    local refused = may_wait("capture")
+    if refused then
+        error(refused, 2)
+    end
+    if type(list) ~= "table" then
+        error("bad argument #1 to 'capture_multi' (table expected, got " .. type(list) .. ")", 2)
+    end
+    if #list == 0 then
+        error("bad argument #1 to 'capture_multi' (at least one subrequest should be specified)", 2)
+    end
+    return finish(co_yield(WAIT, "capture", capture(list)))
+end
+
+-- Sockets ------------------------------------------------------------------------------------------------------------------------
+
+local tcp = {}
+local tcp_mt = { __index = tcp }
+
+local function socket_of(self, name)
+    if type(self) ~= "table" or type(rawget(self, 1)) ~= "number" then
+        error("bad argument #1 to '" .. name .. "' (self expected)", 3)
+    end
+    return self[1]
+end
+
+local function new_socket(kind, mt)
+    return function()
+        local refused = may_wait("wait")
+        if refused then
+            error(refused, 2)
+        end
+        local number, guard = finish(raw.socket(kind))
+        return setmetatable({ number, guard }, mt)
+    end
+end
+
+function tcp:connect(host, port, options)
+    local number = socket_of(self, "connect")
+    if type(port) == "table" then
+        port, options = nil, port
+    end
+    host = tostring(host)
+    if host:sub(1, 5) ~= "unix:" then
+        local given = port
+        port = tonumber(port)
+        if not port or port < 0 or port > 65535 then
+            return nil, "bad port number: " .. tostring(given)
+        end
+    end
+    options = options or {}
+    local pool = options.pool and tostring(options.pool)
+    return wait("connect", number, host, port or 0, pool, options.pool_size, options.backlog)
+end
+tcp.setpeername = tcp.connect
+
+local function joined(data)
+    if type(data) ~= "table" then
+        return data
+    end
+    local out = {}
+    for _, piece in ipairs(data) do
+        insert(out, type(piece) == "table" and joined(piece) or tostring(piece))
+    end
+    return concat(out)
+end
+
+function tcp:send(data)
+    local number = socket_of(self, "send")
+    local kind = type(data)
+    if kind == "table" then
+        data = joined(data)
+    elseif kind ~= "string" and kind ~= "number" and kind ~= "boolean" and data ~= nil then
+        error("bad argument #1 to 'send' (string, number, boolean, nil, or array table expected, got " .. kind .. ")", 2)
+    end
+    return wait("send", number, tostring(data))
+end
+
+function tcp:receive(what)
+    local number = socket_of(self, "receive")
+    if what == nil then
+        what = "*l"
+    elseif type(what) == "string" and tonumber(what) then
+        what = tonumber(what)
+    end
+    if type(what) == "number" then
+        if what < 0 then
+            error("bad argument #1 to 'receive' (bad pattern argument)", 2)
+        end
+        what = floor(what)
+    elseif what ~= "*l" and what ~= "*a" then
+        error("bad argument #1 to 'receive' (bad pattern argument: " .. tostring(what) .. ")", 2)
+    end
+    return wait("receive", number, what)
+end
+
+function tcp:receiveany(most)
+    local number = socket_of(self, "receiveany")
+    most = tonumber(most)
+    if not most then
+        error("bad argument #1 to 'receiveany' (bad max argument)", 2)
+    end
+    most = floor(most)
+    if most < 1 then
+        error("bad argument #1 to 'receiveany' (bad max argument)", 2)
+    end
+    return wait("receiveany", number, most)
+end
+
+function tcp:receiveuntil(pattern, options)
+    local number = socket_of(self, "receiveuntil")
+    pattern = tostring(pattern)
+    if pattern == "" then
+        return nil, "pattern is empty"
+    end
+    local inclusive = options and options.inclusive and true or false
+    local ended = false
+    return function(size)
+        if ended then
+            ended = false
+            return nil, nil, nil
+        end
+        local data, text, partial, over = wait("receiveuntil", number, pattern, inclusive, tonumber(size))
+        if not data then
+            return nil, text, partial
+        end
+        -- Pieces of a certain size end with one `nil`.
+        ended = size and over
+        return data
+    end
+end
+
+function tcp:settimeout(ms)
+    raw.socket_timeouts(socket_of(self, "settimeout"), ms, ms, ms)
+end
+function tcp:settimeouts(connect, send, read)
+    raw.socket_timeouts(socket_of(self, "settimeouts"), connect, send, read)
+end
+function tcp:setoption()
+    return true
+end
+function tcp:getoption()
+    return nil, "unsupported option"
+end
+function tcp:setkeepalive(ms, size)
+    return finish(raw.socket_keep(socket_of(self, "setkeepalive"), ms, size))
+end
+function tcp:getreusedtimes()
+    return finish(raw.socket_reused(socket_of(self, "getreusedtimes")))
+end
+function tcp:close()
+    return finish(raw.socket_close(socket_of(self, "close")))
+end
+function tcp:getfd()
+    return finish(raw.socket_fd(socket_of(self, "getfd")))
+end
+function tcp:setclientcert()
+    return nil, "not supported yet"
+end
+function tcp:sslhandshake(session, name, verify)
+    return wait("handshake", socket_of(self, "sslhandshake"), name and tostring(name), verify and true or false, session ~= false)
+end
+
+local udp = { setpeername = tcp.connect, send = tcp.send, settimeout = tcp.settimeout, close = tcp.close }
+local udp_mt = { __index = udp }
+function udp:receive(most)
+    return wait("receiveany", socket_of(self, "receive"), tonumber(most) or 65536)
+end
+
+ngx.socket = { tcp = new_socket("tcp", tcp_mt), stream = new_socket("tcp", tcp_mt), udp = new_socket("udp", udp_mt) }
+function ngx.socket.connect(host, port, options)
+    local sock = ngx.socket.tcp()
+    local ok, text = sock:connect(host, port, options)
+    if not ok then
+        return nil, text
+    end
+    return sock
+end
+function req.socket(all)
+    local number, guard = finish(raw.req_socket(all))
+    if not number then
+        return nil, guard
+    end
+    return setmetatable({ number, guard }, tcp_mt)
+end
+
+-- The worker, the phase ----------------------------------------------------------------------------------------------------------
+
+ngx.worker = {
+    pid = raw.worker_pid, id = raw.worker_id, count = raw.worker_count, exiting = raw.worker_exiting,
+    pids = function() return { raw.worker_pid() } end,
+}
+ngx.config = {
+    subsystem = "http", debug = false, ngx_lua_version = 10032, nginx_version = 1031005,
+    prefix = raw.prefix, nginx_configure = raw.nginx_configure,
+}
+ngx.get_phase = raw.phase
+function ngx.on_abort(f)
+    if type(f) ~= "function" then
+        error("bad argument #1 to 'on_abort' (function expected, got " .. type(f) .. ")", 2)
+    end
+    if not finish(raw.checks_abort()) then
+        return nil, "lua_check_client_abort is off"
+    end
+    return co_yield(WAIT, "on_abort", co_create(f))
+end
+function ngx.run_worker_thread()
+    return false, "not supported yet"
+end
+
+-- Libraries ----------------------------------------------------------------------------------------------------------------------
+
+local loaded, preload = package.loaded, package.preload
+loaded.ngx = ngx
+_G.ngx = ngx
+_G.ndk = { set_var = {} }
+
+local function module(name, made)
+    preload[name] = function()
+        return made
+    end
+end
+
+local nothing = { version = "0.1.32" }
+for _, name in ipairs({ "resty.core", "resty.core.base", "resty.core.regex", "resty.core.shdict", "resty.core.var", "resty.core.ctx",
+                        "resty.core.hash", "resty.core.base64", "resty.core.uri", "resty.core.time", "resty.core.misc",
+                        "resty.core.request", "resty.core.response", "resty.core.exit", "resty.core.worker", "resty.core.phase",
+                        "resty.core.ndk", "resty.core.utils", "resty.core.socket", "resty.core.coroutine", "resty.core.param" }) do
+    module(name, nothing)
+end
+module("ngx.semaphore", { version = "0.1.32", new = semaphore.new })
+module("ngx.re", {
+    version = "0.1.32",
+    opt = function() end,
+    split = function(subject, pattern, options, ctx, max, res)
+        local out, at, count = res or {}, ctx and ctx.pos or 1, 0
+        local position = at
+        max = max or 0
+        while position <= #subject and (max <= 0 or count < max - 1) do
+            local match, start, stop = re_exec(subject, pattern, options, position)
+            if match == FAULT then
+                return nil, start
+            end
+            if not match then
+                break
+            end
+            if stop < start then
+                if start > #subject then
+                    break
+                end
+                stop = start
+                count = count + 1
+                out[count] = subject:sub(at, stop)
+            else
+                count = count + 1
+                out[count] = subject:sub(at, start - 1)
+            end
+            for _, group in ipairs(match) do
+                if group then
+                    count = count + 1
+                    out[count] = group
+                end
+            end
+            at = stop + 1
+            position = at
+        end
+        if at <= #subject or count > 0 then
+            count = count + 1
+            out[count] = subject:sub(at)
+        elseif count == 0 then
+            out[1] = subject
+            count = 1
+        end
+        out[count + 1] = nil
+        return out
+    end,
+})
+module("ngx.base64", {
+    version = "0.1.32", encode_base64url = checked(raw.encode_base64url), decode_base64url = checked(raw.decode_base64url),
+})
+module("ngx.errlog", {
+    version = "0.1.32", raw_log = checked(raw.raw_log), get_sys_filter_level = raw.log_level,
+    set_filter_level = function() return nil, "not supported yet" end,
+    get_logs = function() return nil, "not supported yet" end,
+})
+module("ngx.process", {
+    version = "0.1.32",
+    type = function() return "worker" end,
+    enable_privileged_agent = function() return nil, "not supported yet" end,
+    signal_graceful_exit = function() end,
+    get_master_pid = raw.master_pid,
+})
+module("ngx.resp", { version = "0.1.32", add_header = ngx.resp.add_header })
+module("ngx.req", { version = "0.1.32", add_header = checked(raw.req_add_header) })
+
+-- Additions of OpenResty's LuaJIT to `table`, as modules and where programs look for them.
+local table_lib = {
+    ["table.nkeys"] = function(t)
+        local count = 0
+        for _ in pairs(t) do
+            count = count + 1
+        end
+        return count
+    end,
+    ["table.isempty"] = function(t)
+        return next(t) == nil
+    end,
+    ["table.isarray"] = function(t)
+        local last, count = 0, 0
+        for key in pairs(t) do
+            if type(key) ~= "number" or key <= 0 or floor(key) ~= key then
+                return false
+            end
+            count, last = count + 1, key > last and key or last
+        end
+        return true
+    end,
+    ["table.clone"] = function(t)
+        local copy = {}
+        for key, value in pairs(t) do
+            copy[key] = value
+        end
+        return copy
+    end,
+}
+for name, f in pairs(table_lib) do
+    module(name, f)
+    table[name:sub(7)] = f
+end
+
+-- cjson.
+local function cjson()
+    local empty_array = false
+    local decode_arrays = false
+    local json = { _NAME = "cjson", _VERSION = "2.1.0.14", null = null, array_mt = raw.array_mt,
+                   empty_array = setmetatable({}, raw.array_mt), empty_array_mt = raw.array_mt }
+    function json.encode(value)
+        return finish(raw.json_encode(value, empty_array))
+    end
+    function json.decode(text)
+        return finish(raw.json_decode(text, decode_arrays))
+    end
+    function json.encode_empty_table_as_object(on)
+        if on ~= nil then
+            empty_array = not on
+        end
+        return not empty_array
+    end
+    function json.decode_array_with_array_mt(on)
+        if on ~= nil then
+            decode_arrays = on and true or false
+        end
+        return decode_arrays
+    end
+    for _, name in ipairs({ "encode_sparse_array", "encode_max_depth", "decode_max_depth", "encode_number_precision",
+                            "encode_keep_buffer", "encode_invalid_numbers", "decode_invalid_numbers",
+                            "encode_escape_forward_slash", "encode_skip_unsupported_value_types" }) do
+        json[name] = function(...)
+            return ...
+        end
+    end
+    json.new = cjson
+    return json
+end
+preload.cjson = cjson
+preload["cjson.safe"] = function()
+    local json = cjson()
+    local encode, decode = json.encode, json.decode
+    function json.encode(value)
+        local ok, made = pcall(encode, value)
+        if ok then
+            return made
+        end
+        return nil, (tostring(made):gsub("^[^:]*:%d+: ", ""))
+    end
+    function json.decode(text)
+        local ok, made = pcall(decode, text)
+        if ok then
+            return made
+        end
+        return nil, (tostring(made):gsub("^[^:]*:%d+: ", ""))
+    end
+    return json
+end
+
+-- The digests of lua-resty-string, whose own call OpenSSL.
+for _, name in ipairs({ "md5", "sha1", "sha224", "sha256", "sha384", "sha512" }) do
+    local class = { _VERSION = "0.15" }
+    local mt = { __index = class }
+    function class.new()
+        return setmetatable({ pieces = {} }, mt)
+    end
+    function class:update(text)
+        insert(self.pieces, tostring(text))
+        return true
+    end
+    function class:final()
+        return raw.digest(name, concat(self.pieces))
+    end
+    function class:reset()
+        self.pieces = {}
+        return true
+    end
+    module("resty." .. name, class)
+end
+module("resty.string", {
+    _VERSION = "0.15",
+    to_hex = checked(raw.to_hex),
+    atoi = function(text) return tonumber(text) end,
+})
+module("resty.random", {
+    _VERSION = "0.15",
+    bytes = function(count) return raw.random_bytes(count) end,
+    token = function(count) return raw.to_hex(raw.random_bytes(count)) end,
+    number = function(low, high) return math.random(low, high) end,
+})
+
+-- Globals are the machine's: who writes one by accident shares it with all requests.
+local known = {}
+setmetatable(_G, {
+    __newindex = function(table, name, value)
+        rawset(table, name, value)
+        raw.global_written(name)
+    end,
+})

@@ -1,0 +1,430 @@
+//! Drives a program's coroutines: the entry thread and the light threads that it spawns. A coroutine that has to wait yields what it
+//! waits for; the request's own task waits for it, and resumes the coroutine with what came of it.
+//!
+//! ```text
+//!   resume ──> ended ───────────────> whoever joins it; when all have: the phase goes on
+//!          ──> yields WAIT, kind ───> an operation that is polled with the request's task; its result resumes
+//!          ──> yields exit, exec ───> the phase ends, and all coroutines with it
+//!          ──> error ───────────────> entry: logged, 500; light thread: logged, told to whoever joins it
+//! ```
+
+use super::current::{self, Phase};
+use super::machine::Machine;
+use super::{capture, semaphore, socket};
+use crate::log::error::Level;
+use crate::request::{Request, body, flow};
+use ::lua::Fault;
+use ::lua::machine::{fault_mark, is_wait, nothing};
+use mlua::thread::ThreadStatus;
+use mlua::{Function, IntoLua, Lua, MultiValue, Thread, Value};
+use std::collections::VecDeque;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+/// Light threads that one request may have at the same time.
+const MAX_THREADS: usize = 10_000;
+
+/// How a program ended.
+pub enum End {
+    /// All its coroutines have come to their ends.
+    Done,
+    /// `ngx.exit`
+    Exit(i64),
+    /// `ngx.exec`; where to stands in the request's context.
+    Exec,
+    /// `ngx.req.set_uri(uri, true)`
+    Jump,
+    /// An error, which was logged.
+    Failed,
+    /// The client is gone.
+    Broken,
+}
+
+/// What an operation gives back to the program.
+pub enum Item {
+    /// `nil`
+    Nil,
+    /// A boolean.
+    Flag(bool),
+    /// A number.
+    Number(f64),
+    /// A text.
+    Text(Vec<u8>),
+    /// A mistake of the program's, which is raised.
+    Fault(Fault),
+    /// The answer of a subrequest.
+    Answer(Box<capture::Answer>),
+}
+
+impl From<&str> for Item {
+    fn from(text: &str) -> Item {
+        Item::Text(text.as_bytes().to_vec())
+    }
+}
+
+/// An operation that is waited for.
+pub type Operation = Pin<Box<dyn Future<Output = Vec<Item>>>>;
+
+enum State {
+    /// In the queue.
+    Ready,
+    Waits(Operation),
+    /// For one of these to end.
+    Joins(Vec<usize>),
+    Ended {
+        ok: bool,
+        values: MultiValue,
+    },
+    /// Ended, and somebody was told.
+    Gone,
+}
+
+struct Light {
+    thread: Thread,
+    state: State,
+}
+
+/// What the driver has to do with the request itself.
+enum Step {
+    End(End),
+    ReadBody(usize),
+    Flush(usize),
+}
+
+struct Run<'m> {
+    machine: &'m Rc<Machine>,
+    threads: Vec<Light>,
+    ready: VecDeque<(usize, MultiValue)>,
+    /// What runs when the client goes.
+    on_abort: Option<Thread>,
+    abandoned: bool,
+}
+
+/// Runs a program to its end.
+pub async fn run(
+    mut r: Option<&mut Request>,
+    machine: &Rc<Machine>,
+    function: &Function,
+    arguments: MultiValue,
+    phase: Phase,
+) -> End {
+    let Ok(entry) = machine.thread(function) else { return End::Failed };
+    let mut run = Run { machine, threads: Vec::new(), ready: VecDeque::new(), on_abort: None, abandoned: false };
+    run.threads.push(Light { thread: entry, state: State::Ready });
+    run.ready.push_back((0, arguments));
+    loop {
+        let step = poll_fn(|cx| {
+            let polled = current::enter(r.as_deref_mut(), machine, phase, || run.poll(cx));
+            match r.as_deref_mut() {
+                Some(r) if polled.is_pending() => match run.is_abandoned(r, cx) {
+                    true => current::enter(Some(r), machine, phase, || run.abandon(cx)),
+                    false => polled,
+                },
+                _ => polled,
+            }
+        })
+        .await;
+        let (index, result) = match (step, r.as_deref_mut()) {
+            (Step::End(end), _) => {
+                if let (End::Done, Some(entry)) = (&end, run.threads.into_iter().next()) {
+                    machine.keep(entry.thread);
+                }
+                return end;
+            }
+            (Step::ReadBody(index), Some(r)) => match body::read_all(r).await {
+                Ok(_) => (index, nothing()),
+                Err(body::BodyError::Status(status)) => return End::Exit(i64::from(status)),
+                Err(body::BodyError::Gone) => return End::Broken,
+            },
+            (Step::Flush(index), Some(r)) => match flow::flush_now(r).await {
+                Ok(()) => (index, MultiValue::from_iter([Value::Integer(1)])),
+                Err(_) => return End::Broken,
+            },
+            (_, None) => return End::Failed,
+        };
+        run.ready.push_back((index, result));
+    }
+}
+
+impl Run<'_> {
+    /// Whether the client has gone, where somebody wants to know.
+    fn is_abandoned(&mut self, r: &mut Request, cx: &mut Context<'_>) -> bool {
+        !self.abandoned && *r.conf().lua.check_client_abort && r.is_main() && flow::is_client_gone(r, cx)
+    }
+
+    /// The client has gone: the program's own end for that, or the end of the program.
+    fn abandon(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+        self.abandoned = true;
+        log(Level::Info, format_args!("client prematurely closed connection"));
+        match self.on_abort.take() {
+            Some(thread) => {
+                self.threads.push(Light { thread, state: State::Ready });
+                self.ready.push_back((self.threads.len() - 1, nothing()));
+                self.poll(cx)
+            }
+            None => Poll::Ready(Step::End(End::Exit(499))),
+        }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
+        loop {
+            while let Some((index, values)) = self.ready.pop_front() {
+                if let Some(step) = self.resume(index, values) {
+                    return Poll::Ready(step);
+                }
+            }
+            if self.threads.iter().all(|t| matches!(t.state, State::Ended { .. } | State::Gone)) {
+                return Poll::Ready(Step::End(End::Done));
+            }
+            for (index, light) in self.threads.iter_mut().enumerate() {
+                if let State::Waits(operation) = &mut light.state
+                    && let Poll::Ready(items) = operation.as_mut().poll(cx)
+                {
+                    light.state = State::Ready;
+                    self.ready.push_back((index, values(&self.machine.lua, items)));
+                }
+            }
+            if self.ready.is_empty() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    fn resume(&mut self, index: usize, values: MultiValue) -> Option<Step> {
+        let light = &self.threads[index];
+        if matches!(light.state, State::Gone) {
+            // It was killed meanwhile.
+            return None;
+        }
+        match light.thread.resume::<MultiValue>(values) {
+            Err(error) if index == 0 => {
+                log(Level::Error, format_args!("lua entry thread aborted: runtime error: {}", explain(&error)));
+                Some(Step::End(End::Failed))
+            }
+            Err(error) => {
+                let text = explain(&error);
+                log(Level::Error, format_args!("lua user thread aborted: runtime error: {text}"));
+                let first = text.split("\nstack traceback:").next().unwrap_or_default();
+                let text = first.into_lua(&self.machine.lua).unwrap_or(Value::Nil);
+                self.ended(index, false, MultiValue::from_iter([text]));
+                None
+            }
+            Ok(mut values) if light.thread.status() == ThreadStatus::Resumable => {
+                if !is_wait(values.front()) {
+                    // A plain `coroutine.yield`: the others have their turn.
+                    self.ready.push_back((index, nothing()));
+                    return None;
+                }
+                values.pop_front();
+                let kind = values.pop_front();
+                self.wait(index, kind.as_ref(), values)
+            }
+            Ok(values) => {
+                self.ended(index, true, values);
+                None
+            }
+        }
+    }
+
+    /// A coroutine has ended: whoever joins it goes on.
+    fn ended(&mut self, index: usize, ok: bool, values: MultiValue) {
+        let joiner = self.threads.iter().position(|t| matches!(&t.state, State::Joins(all) if all.contains(&index)));
+        match joiner {
+            Some(joiner) => {
+                self.threads[index].state = State::Gone;
+                self.threads[joiner].state = State::Ready;
+                self.ready.push_back((joiner, told(ok, values)));
+            }
+            None => self.threads[index].state = State::Ended { ok, values },
+        }
+    }
+
+    /// What a coroutine waits for.
+    fn wait(&mut self, index: usize, kind: Option<&Value>, mut arguments: MultiValue) -> Option<Step> {
+        let kind = match kind {
+            Some(Value::String(kind)) => kind.to_string_lossy(),
+            _ => String::new(),
+        };
+        let started: Result<Operation, Fault> = match &*kind {
+            "exit" => {
+                let status = arguments.pop_front().and_then(|v| v.as_f64().or(v.as_i64().map(|i| i as f64)));
+                return Some(Step::End(End::Exit(status.map_or(0, |s| s as i64))));
+            }
+            "exec" => return Some(Step::End(End::Exec)),
+            "jump" => return Some(Step::End(End::Jump)),
+            "read_body" => return Some(Step::ReadBody(index)),
+            "flush" => return Some(Step::Flush(index)),
+            "spawn" => {
+                self.spawn(index, arguments);
+                return None;
+            }
+            "join" => {
+                self.join(index, &arguments);
+                return None;
+            }
+            "kill" => {
+                let result = self.kill(index, &arguments);
+                self.ready.push_front((index, result));
+                return None;
+            }
+            "on_abort" => {
+                let Some(Value::Thread(thread)) = arguments.pop_front() else { return None };
+                let items = match self.on_abort.replace(thread) {
+                    None => vec![Item::Number(1.0)],
+                    Some(_) => vec![Item::Nil, "duplicate call".into()],
+                };
+                self.ready.push_front((index, values(&self.machine.lua, items)));
+                return None;
+            }
+            "sleep" => Ok(sleep(arguments.pop_front().and_then(|v| number(&v)).unwrap_or(0.0))),
+            "semaphore" => semaphore::wait(&arguments),
+            "capture" => capture::start(&self.machine.lua, &arguments),
+            _ => socket::start(&kind, &arguments),
+        };
+        match started {
+            Ok(operation) => self.threads[index].state = State::Waits(operation),
+            Err(fault) => {
+                let refused = values(&self.machine.lua, vec![Item::Fault(fault)]);
+                self.ready.push_front((index, refused));
+            }
+        }
+        None
+    }
+
+    /// `ngx.thread.spawn`: the new one runs first, then the one that made it goes on.
+    fn spawn(&mut self, index: usize, mut arguments: MultiValue) {
+        let alive = self.threads.iter().filter(|t| !matches!(t.state, State::Gone)).count();
+        let Some(Value::Thread(thread)) = arguments.pop_front() else { return };
+        if alive >= MAX_THREADS {
+            let refused = vec![Item::Fault(Fault("too many light threads".to_owned()))];
+            self.ready.push_front((index, values(&self.machine.lua, refused)));
+            return;
+        }
+        self.ready.push_front((index, MultiValue::from_iter([Value::Thread(thread.clone())])));
+        self.threads.push(Light { thread, state: State::Ready });
+        self.ready.push_front((self.threads.len() - 1, arguments));
+    }
+
+    fn find(&self, value: &Value) -> Option<usize> {
+        let Value::Thread(thread) = value else { return None };
+        self.threads.iter().rposition(|t| t.thread == *thread)
+    }
+
+    fn join(&mut self, index: usize, arguments: &MultiValue) {
+        let mut found = Vec::new();
+        for value in arguments {
+            match self.find(value) {
+                Some(at) if !matches!(self.threads[at].state, State::Gone) => found.push(at),
+                _ => {}
+            }
+        }
+        for &at in &found {
+            if let State::Ended { .. } = self.threads[at].state
+                && let State::Ended { ok, values } = std::mem::replace(&mut self.threads[at].state, State::Gone)
+            {
+                self.ready.push_front((index, told(ok, values)));
+                return;
+            }
+        }
+        if found.is_empty() {
+            let items = vec![Item::Nil, "already waited or killed".into()];
+            self.ready.push_front((index, values(&self.machine.lua, items)));
+            return;
+        }
+        self.threads[index].state = State::Joins(found);
+    }
+
+    fn kill(&mut self, index: usize, arguments: &MultiValue) -> MultiValue {
+        let found = arguments.front().and_then(|v| self.find(v));
+        let items = match found {
+            Some(at) if at == index || at == 0 => vec![Item::Nil, "killer not parent".into()],
+            Some(at) => match self.threads[at].state {
+                State::Gone => vec![Item::Nil, "already waited or killed".into()],
+                State::Ended { .. } => {
+                    self.threads[at].state = State::Gone;
+                    vec![Item::Nil, "already terminated".into()]
+                }
+                _ => {
+                    self.threads[at].state = State::Gone;
+                    self.ready.retain(|(ready, _)| *ready != at);
+                    vec![Item::Number(1.0)]
+                }
+            },
+            None => vec![Item::Nil, "already waited or killed".into()],
+        };
+        values(&self.machine.lua, items)
+    }
+}
+
+fn told(ok: bool, mut values: MultiValue) -> MultiValue {
+    values.push_front(Value::Boolean(ok));
+    values
+}
+
+/// A number, or a text that is one.
+pub fn number(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(i) => Some(*i as f64),
+        Value::Number(n) => Some(*n),
+        Value::String(text) => text.to_str().ok()?.trim().parse().ok(),
+        _ => None,
+    }
+}
+
+/// Values of Lua of what an operation gave back.
+fn values(lua: &Lua, items: Vec<Item>) -> MultiValue {
+    let mut out = MultiValue::with_capacity(items.len());
+    for item in items {
+        let value = match item {
+            Item::Nil => Ok(Value::Nil),
+            Item::Flag(flag) => Ok(Value::Boolean(flag)),
+            Item::Number(number) => Ok(Value::Number(number)),
+            Item::Text(text) => lua.create_string(text).map(Value::String),
+            Item::Answer(answer) => answer.into_table(lua).map(Value::Table),
+            Item::Fault(fault) => {
+                out.push_back(fault_mark());
+                lua.create_string(fault.0).map(Value::String)
+            }
+        };
+        out.push_back(value.unwrap_or(Value::Nil));
+    }
+    out
+}
+
+/// `ngx.sleep`; no time at all lets the others go first.
+fn sleep(seconds: f64) -> Operation {
+    Box::pin(async move {
+        if seconds < 0.001 {
+            runtime::yield_now().await;
+        } else {
+            runtime::timer::sleep(Duration::from_secs_f64(seconds.min(f64::from(u32::MAX)))).await;
+        }
+        Vec::new()
+    })
+}
+
+/// An error with its traceback, as OpenResty writes it.
+pub fn explain(error: &mlua::Error) -> String {
+    let text = match error {
+        mlua::Error::RuntimeError(text) => text.clone(),
+        mlua::Error::CallbackError { traceback, cause } => format!("{cause}\n{traceback}"),
+        other => other.to_string(),
+    };
+    text.replacen("\nstack traceback:\n", "\nstack traceback:\ncoroutine 0:\n", 1)
+}
+
+/// A line about what runs: the request's, if there is one.
+pub fn log(level: Level, text: std::fmt::Arguments<'_>) {
+    let of_request = current::request(|r| {
+        if r.logs(level) {
+            r.write_log(level, text);
+        }
+        Ok(())
+    });
+    if of_request.is_err() {
+        crate::log::process_line(level, format_args!("{text}, context: {}", current::phase().context()));
+    }
+}

@@ -1,0 +1,213 @@
+//! What programs read of their sockets: lines, so many bytes, all, what is there, up to a text. What came too early waits in the
+//! connection's buffer.
+
+use super::current;
+use super::run::{Item, Operation, number};
+use super::socket::{Connection, Shared, complain, failed, reason};
+use crate::request::body;
+use ::lua::Fault;
+use memchr::memmem;
+use mlua::{MultiValue, Value};
+use runtime::timer::Timer;
+use std::future::poll_fn;
+use std::io;
+use std::task::{Context, Poll, ready};
+
+/// The largest datagram.
+const MAX_DATAGRAM: usize = 65_536;
+
+/// What is wanted.
+enum Wanted {
+    /// A line without its end.
+    Line,
+    /// So many bytes.
+    Count(usize),
+    /// Everything until the other side has said its last.
+    All,
+    /// What is there, but no more than that.
+    Any(usize),
+    /// Up to a text, which is left out or not; in pieces of a size if one is given.
+    Until { text: Vec<u8>, inclusive: bool, size: Option<usize> },
+}
+
+/// What a look at the buffer said.
+enum Look {
+    /// There: the bytes to give, how many are taken off the buffer, and whether the text that ends it was found.
+    Found { give: usize, take: usize, over: bool },
+    /// More has to come.
+    More,
+}
+
+/// Begins a read.
+///
+/// # Errors
+/// There is no such read.
+pub fn start(kind: &str, shared: Shared, values: &MultiValue) -> Result<Operation, Fault> {
+    let count = |at: usize| values.get(at).and_then(number).map(|n| n as usize);
+    let wanted = match (kind, values.get(1)) {
+        ("receive", Some(Value::String(text))) if &*text.as_bytes() == b"*a" => Wanted::All,
+        ("receive", Some(Value::String(_))) => Wanted::Line,
+        ("receive", _) => Wanted::Count(count(1).unwrap_or(0)),
+        ("receiveany", _) => Wanted::Any(count(1).unwrap_or(1)),
+        ("receiveuntil", Some(Value::String(text))) => Wanted::Until {
+            text: text.as_bytes().to_vec(),
+            inclusive: matches!(values.get(2), Some(Value::Boolean(true))),
+            size: count(3).filter(|n| *n > 0),
+        },
+        _ => return Err(Fault(format!("unknown operation \"{kind}\""))),
+    };
+    Ok(Box::pin(read(shared, wanted)))
+}
+
+impl Wanted {
+    /// `seen`: bytes that were looked at before.
+    fn look(&self, buffer: &[u8], seen: usize) -> Look {
+        match self {
+            Wanted::Line => match memchr::memchr(b'\n', &buffer[seen.min(buffer.len())..]) {
+                Some(at) => Look::Found { give: seen + at, take: seen + at + 1, over: true },
+                None => Look::More,
+            },
+            Wanted::Count(count) if buffer.len() >= *count => Look::Found { give: *count, take: *count, over: true },
+            Wanted::Any(most) if !buffer.is_empty() => {
+                let count = buffer.len().min(*most);
+                Look::Found { give: count, take: count, over: true }
+            }
+            Wanted::Count(_) | Wanted::All | Wanted::Any(_) => Look::More,
+            Wanted::Until { text, inclusive, size } => {
+                let from = seen.saturating_sub(text.len());
+                match memmem::find(&buffer[from..], text).map(|at| from + at) {
+                    Some(at) if size.is_none_or(|size| at <= size) => {
+                        let take = at + text.len();
+                        Look::Found { give: if *inclusive { take } else { at }, take, over: true }
+                    }
+                    // A piece is given when no part of it can belong to the text that ends it.
+                    found => match size {
+                        Some(size) if found.is_some() || buffer.len() >= size + text.len() => {
+                            Look::Found { give: *size, take: *size, over: false }
+                        }
+                        _ => Look::More,
+                    },
+                }
+            }
+        }
+    }
+
+    fn is_line(&self) -> bool {
+        matches!(self, Wanted::Line)
+    }
+}
+
+/// Reads more of the request's body.
+fn poll_body(c: &mut Connection, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    if c.body == Some(true) {
+        return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+    }
+    let polled = current::request(|r| Ok(body::poll_some(r, cx, &mut c.buffer)));
+    match polled {
+        Ok(Poll::Pending) => Poll::Pending,
+        Ok(Poll::Ready(Ok(complete))) => {
+            c.body = Some(complete);
+            Poll::Ready(Ok(()))
+        }
+        Ok(Poll::Ready(Err(_))) => Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into())),
+        Err(_) => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
+    }
+}
+
+async fn read(shared: Shared, wanted: Wanted) -> Vec<Item> {
+    let timer = Timer::new();
+    let timeout = shared.borrow().timeouts[2];
+    timer.set(timeout);
+    if shared.borrow().body.is_some() {
+        let _ = current::request(|r| {
+            body::arm(r, timeout);
+            Ok(())
+        });
+    }
+    let mut seen = 0;
+    let result = poll_fn(|cx| {
+        loop {
+            let mut shared = shared.borrow_mut();
+            let c = &mut *shared;
+            if let Look::Found { give, take, over } = wanted.look(&c.buffer, seen) {
+                let mut given = c.buffer[..give].to_vec();
+                if wanted.is_line() {
+                    given.retain(|b| *b != b'\r');
+                }
+                c.buffer.drain(..take);
+                return Poll::Ready(Ok((given, over)));
+            }
+            seen = c.buffer.len();
+            if c.body.is_some() {
+                match ready!(poll_body(c, cx)) {
+                    Ok(()) => continue,
+                    Err(e) => return Poll::Ready(Err(e)),
+                }
+            }
+            let Some(socket) = &mut c.socket else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
+            c.buffer.reserve(if c.datagrams { MAX_DATAGRAM } else { c.piece });
+            match socket.poll_read(cx, &mut c.buffer) {
+                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Poll::Ready(Ok(_)) => timer.set(timeout),
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
+                Poll::Pending => {
+                    return timer.poll_expired(cx).map(|()| Err(io::ErrorKind::TimedOut.into()));
+                }
+            }
+        }
+    })
+    .await;
+    let error = match result {
+        Ok((given, over)) if matches!(wanted, Wanted::Until { size: Some(_), .. }) => {
+            return vec![Item::Text(given), Item::Nil, Item::Nil, Item::Flag(over)];
+        }
+        Ok((given, _)) => return vec![Item::Text(given)],
+        Err(error) => error,
+    };
+    let is_timeout = error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none();
+    let partial = {
+        let mut c = shared.borrow_mut();
+        if !is_timeout {
+            c.socket = None;
+        }
+        std::mem::take(&mut c.buffer)
+    };
+    let why = match error.kind() {
+        io::ErrorKind::UnexpectedEof if matches!(wanted, Wanted::All) => return vec![Item::Text(partial)],
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::NotConnected => b"closed".to_vec(),
+        _ if is_timeout => {
+            complain(&shared, format_args!("lua tcp socket read timed out"));
+            b"timeout".to_vec()
+        }
+        _ => {
+            complain(&shared, format_args!("recv() failed ({})", crate::log::os_error(&error)));
+            reason(&error).into_bytes()
+        }
+    };
+    let mut items = failed(why);
+    items.push(Item::Text(partial));
+    items
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn until(size: Option<usize>, inclusive: bool, buffer: &str) -> Option<(usize, usize, bool)> {
+        let wanted = Wanted::Until { text: b"--".to_vec(), inclusive, size };
+        match wanted.look(buffer.as_bytes(), 0) {
+            Look::Found { give, take, over } => Some((give, take, over)),
+            Look::More => None,
+        }
+    }
+
+    #[test]
+    fn reads_up_to_a_text_whole_and_in_pieces() {
+        assert_eq!(until(None, false, "abc--d"), Some((3, 5, true)));
+        assert_eq!(until(None, true, "abc--d"), Some((5, 5, true)));
+        assert_eq!(until(None, false, "abc-"), None);
+        assert_eq!(until(Some(2), false, "abc--"), Some((2, 2, false)));
+        assert_eq!(until(Some(2), false, "abc"), None);
+        assert_eq!(until(Some(2), false, "c--"), Some((1, 3, true)));
+    }
+}

@@ -1,0 +1,124 @@
+//! `ngx.timer`: programs that run later, without a request. A timer is a task; it waits, then it counts as running.
+
+use super::current::{self, Phase};
+use super::machine::Machine;
+use super::run;
+use crate::log::error::Level;
+use ::lua::Fault;
+use mlua::{Function, MultiValue, Value};
+use runtime::TaskId;
+use runtime::timer::Timer;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+/// Makes a timer: `delay` seconds, whether it runs again and again, what, and with which arguments. The text says why not.
+///
+/// # Errors
+/// There is no machine.
+pub fn make(
+    delay: f64,
+    repeated: bool,
+    function: Function,
+    arguments: MultiValue,
+) -> Result<Option<&'static str>, Fault> {
+    let machine = current::machine()?;
+    if machine.exiting.get() && delay > 0.0 {
+        return Ok(Some("process exiting"));
+    }
+    if machine.pending.get() as u64 >= machine.timer_limits().0 {
+        return Ok(Some("too many pending timers"));
+    }
+    let pending = Pending::new(&machine);
+    let delay = Duration::from_secs_f64(delay.min(f64::from(u32::MAX)));
+    runtime::spawn(live(machine, pending, delay, repeated, function, arguments));
+    Ok(None)
+}
+
+/// Among those that wait, as long as it does.
+struct Pending(Rc<Machine>);
+
+impl Pending {
+    fn new(machine: &Rc<Machine>) -> Pending {
+        machine.pending.set(machine.pending.get() + 1);
+        Pending(machine.clone())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.0.pending.set(self.0.pending.get() - 1);
+    }
+}
+
+/// The task, to be woken when the machine goes.
+struct Waiting<'m>(&'m Machine, TaskId);
+
+impl<'m> Waiting<'m> {
+    fn new(machine: &'m Machine) -> Waiting<'m> {
+        let task = runtime::current();
+        machine.waiting.borrow_mut().push(task);
+        Waiting(machine, task)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        let mut waiting = self.0.waiting.borrow_mut();
+        if let Some(at) = waiting.iter().position(|t| *t == self.1) {
+            waiting.swap_remove(at);
+        }
+    }
+}
+
+/// Among those that run.
+struct Running(Rc<Machine>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.set(self.0.running.get() - 1);
+    }
+}
+
+async fn live(
+    machine: Rc<Machine>,
+    pending: Pending,
+    delay: Duration,
+    repeated: bool,
+    function: Function,
+    arguments: MultiValue,
+) {
+    let mut pending = Some(pending);
+    // What it runs under stays as long as it does.
+    let shot = machine.shot.upgrade();
+    loop {
+        let premature = {
+            let _pending = pending.take().unwrap_or_else(|| Pending::new(&machine));
+            let _waiting = Waiting::new(&machine);
+            let timer = Timer::new();
+            timer.set(delay);
+            poll_fn(|cx| {
+                if machine.exiting.get() && !delay.is_zero() {
+                    return Poll::Ready(true);
+                }
+                timer.poll_expired(cx).map(|()| false)
+            })
+            .await
+        };
+        let most = machine.timer_limits().1;
+        if machine.running.get() as u64 >= most {
+            crate::log::process_line(Level::Alert, format_args!("{most} lua_max_running_timers are not enough"));
+        } else {
+            machine.running.set(machine.running.get() + 1);
+            let _running = Running(machine.clone());
+            let mut values = arguments.clone();
+            values.push_front(Value::Boolean(premature));
+            run::run(None, &machine, &function, values, Phase::Timer).await;
+        }
+        if !repeated || premature {
+            break;
+        }
+    }
+    drop(shot);
+}

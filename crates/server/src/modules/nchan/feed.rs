@@ -1,0 +1,298 @@
+//! What a subscriber gets, in the form it wants: messages as they come, pings, and last words. From: `hub`. Knows no socket.
+
+use super::hub::{self, Listening};
+use super::{Conf, Settings};
+use push::{Message, Next};
+use runtime::clock;
+use std::sync::Arc;
+use std::time::Duration;
+use wire::http1::chunked;
+use wire::websocket;
+
+/// How a subscriber is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One message for each request, which waits for it.
+    LongPoll,
+    /// One message for each request, or 304.
+    IntervalPoll,
+    /// Frames.
+    WebSocket,
+    /// Frames with ids (`ws+meta.nchan`).
+    WebSocketMeta,
+    /// Events.
+    EventSource,
+    /// Chunks.
+    Chunked,
+    /// Parts of multipart/mixed.
+    Multipart,
+    /// Messages and separators.
+    Raw,
+}
+
+impl Kind {
+    /// As variables and hooks name it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Kind::LongPoll => "longpoll",
+            Kind::IntervalPoll => "intervalpoll",
+            Kind::WebSocket | Kind::WebSocketMeta => "websocket",
+            Kind::EventSource => "eventsource",
+            Kind::Chunked => "http-chunked",
+            Kind::Multipart => "http-multipart",
+            Kind::Raw => "http-raw-stream",
+        }
+    }
+
+    pub(super) fn is_websocket(self) -> bool {
+        matches!(self, Kind::WebSocket | Kind::WebSocketMeta)
+    }
+}
+
+/// A stretch of bytes for the client; what many get alike is one for all.
+pub(super) enum Piece {
+    Frame(Arc<Message>),
+    Event(Arc<Message>),
+    EventChunk(Arc<Message>),
+    Bytes(Box<[u8]>),
+}
+
+impl Piece {
+    pub(super) fn bytes(&self) -> &[u8] {
+        match self {
+            Piece::Frame(message) => message.frame(),
+            Piece::Event(message) => message.eventsource(),
+            Piece::EventChunk(message) => message.eventsource_chunk(),
+            Piece::Bytes(bytes) => bytes,
+        }
+    }
+}
+
+/// Why a feed is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Over {
+    /// A channel was deleted.
+    Deleted,
+    /// `nchan_subscriber_timeout`
+    Late,
+    /// It is so far behind that messages are gone that it has not had.
+    Lost,
+    /// The thread ends.
+    Leaving,
+}
+
+/// What comes next.
+pub(super) enum Turn {
+    Piece(Piece),
+    Nothing,
+    Over(Over),
+}
+
+/// A subscriber's messages on their way.
+pub(super) struct Feed {
+    pub(super) listening: Listening,
+    kind: Kind,
+    /// Pieces are chunks of HTTP/1 already.
+    chunked: bool,
+    /// Of multipart/mixed.
+    pub(super) boundary: Box<[u8]>,
+    /// 0: none.
+    ping_every_ms: u64,
+    ping_at_ms: u64,
+    /// 0: for ever.
+    timeout_ms: u64,
+    late_at_ms: u64,
+}
+
+impl Feed {
+    pub(super) fn new(listening: Listening, kind: Kind, conf: &Conf) -> Feed {
+        let every = match kind {
+            Kind::EventSource => *conf.eventsource_ping,
+            _ if kind.is_websocket() => *conf.websocket_ping,
+            _ => Duration::ZERO,
+        };
+        let (every, timeout) = (every.as_millis() as u64, conf.subscriber_timeout.as_millis() as u64);
+        let now = clock::monotonic_ms();
+        Feed {
+            listening,
+            kind,
+            chunked: false,
+            boundary: Box::default(),
+            ping_every_ms: every,
+            ping_at_ms: now + every,
+            timeout_ms: timeout,
+            late_at_ms: now + timeout,
+        }
+    }
+
+    /// From now on pieces are chunks of a body of HTTP/1.
+    pub(super) fn in_chunks(&mut self) {
+        self.chunked = true;
+    }
+
+    pub(super) fn is_in_chunks(&self) -> bool {
+        self.chunked
+    }
+
+    pub(super) fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The next message itself, for who gets it whole.
+    pub(super) fn message(&mut self) -> Result<Option<Arc<Message>>, Over> {
+        self.listening.listen();
+        match self.listening.subscription.next(hub::now()) {
+            Next::Message(message) => {
+                self.late_at_ms = clock::monotonic_ms() + self.timeout_ms;
+                Ok(Some(message))
+            }
+            Next::Deleted => Err(Over::Deleted),
+            Next::Lost => Err(Over::Lost),
+            Next::Nothing if self.timeout_ms > 0 && clock::monotonic_ms() >= self.late_at_ms => Err(Over::Late),
+            Next::Nothing if crate::worker::draining() => Err(Over::Leaving),
+            Next::Nothing => Ok(None),
+        }
+    }
+
+    /// What is to be sent next.
+    pub(super) fn turn(&mut self, conf: &Conf) -> Turn {
+        loop {
+            match self.message() {
+                // An empty chunk would be the last.
+                Ok(Some(message)) if self.kind == Kind::Chunked && message.data().is_empty() => {}
+                Ok(Some(message)) => return Turn::Piece(self.piece(message, conf)),
+                Ok(None) if self.ping_every_ms > 0 && clock::monotonic_ms() >= self.ping_at_ms => {
+                    self.ping_at_ms = clock::monotonic_ms() + self.ping_every_ms;
+                    return Turn::Piece(self.ping(conf));
+                }
+                Ok(None) => return Turn::Nothing,
+                Err(over) => return Turn::Over(over),
+            }
+        }
+    }
+
+    /// How long there is nothing to do, if no message comes.
+    pub(super) fn rest(&self) -> Option<Duration> {
+        let ping = (self.ping_every_ms > 0).then_some(self.ping_at_ms);
+        let late = (self.timeout_ms > 0).then_some(self.late_at_ms);
+        let at = ping.into_iter().chain(late).min()?;
+        Some(Duration::from_millis(at.saturating_sub(clock::monotonic_ms()).max(1)))
+    }
+
+    fn piece(&self, message: Arc<Message>, conf: &Conf) -> Piece {
+        let subscription = &self.listening.subscription;
+        let id = || {
+            let mut id = Vec::new();
+            subscription.write_id(&mut id);
+            id
+        };
+        match self.kind {
+            Kind::WebSocket => return Piece::Frame(message),
+            Kind::EventSource if subscription.channels().len() == 1 && conf.eventsource_event.is_empty() => {
+                return if self.chunked { Piece::EventChunk(message) } else { Piece::Event(message) };
+            }
+            _ => {}
+        }
+        let mut out = Vec::with_capacity(message.data().len() + 64);
+        match self.kind {
+            Kind::WebSocketMeta => {
+                let mut payload = Vec::with_capacity(message.data().len() + 64);
+                push::with_meta(&message, &id(), &mut payload);
+                let opcode = if message.is_binary() { websocket::BINARY } else { websocket::TEXT };
+                websocket::write_frame(opcode, &payload, &mut out);
+            }
+            Kind::EventSource => {
+                let event = (!conf.eventsource_event.is_empty()).then_some(&**conf.eventsource_event);
+                message.write_eventsource(event, &id(), &mut out);
+            }
+            Kind::Multipart => {
+                let mut tags = Vec::new();
+                subscription.write_tags(&mut tags);
+                push::multipart_part(&message, &tags, &self.boundary, &mut out);
+            }
+            Kind::Raw => {
+                out.extend_from_slice(message.data());
+                out.extend_from_slice(&conf.separator);
+            }
+            _ => out.extend_from_slice(message.data()),
+        }
+        self.framed(out)
+    }
+
+    fn ping(&self, conf: &Settings) -> Piece {
+        let mut out = Vec::new();
+        if self.kind.is_websocket() {
+            websocket::write_frame(websocket::PING, b"", &mut out);
+        } else {
+            for (name, value) in [(": ", &conf.ping_comment), ("event: ", &conf.ping_event)] {
+                if !value.is_empty() {
+                    out.extend_from_slice(name.as_bytes());
+                    out.extend_from_slice(value);
+                    out.push(b'\n');
+                }
+            }
+            if !conf.ping_event.is_empty() || !conf.ping_data.is_empty() {
+                out.extend_from_slice(b"data: ");
+                out.extend_from_slice(&conf.ping_data);
+                out.push(b'\n');
+            }
+            out.push(b'\n');
+        }
+        self.framed(out)
+    }
+
+    /// What comes before all messages.
+    pub(super) fn first_words(&self) -> Option<Piece> {
+        let words = match self.kind {
+            Kind::EventSource => b": hi\n\n".to_vec(),
+            Kind::Multipart => [b"--", &*self.boundary].concat(),
+            _ => return None,
+        };
+        Some(self.framed(words))
+    }
+
+    /// What says that nothing more comes, and why.
+    pub(super) fn last_words(&self, over: Over) -> Option<Piece> {
+        let reason = match over {
+            Over::Deleted => "410 Gone",
+            Over::Late => "408 Request Timeout",
+            Over::Lost => "too slow",
+            Over::Leaving => "going away",
+        };
+        let mut out = Vec::new();
+        match self.kind {
+            Kind::WebSocket | Kind::WebSocketMeta => {
+                let code = match over {
+                    Over::Deleted | Over::Leaving => 1001,
+                    Over::Late => 1000,
+                    Over::Lost => 1008,
+                };
+                websocket::write_close(code, reason.as_bytes(), &mut out);
+            }
+            Kind::EventSource => match over {
+                Over::Deleted | Over::Late => {
+                    out.extend_from_slice(format!(":{}: {reason}\n\n", &reason[..3]).as_bytes())
+                }
+                Over::Lost | Over::Leaving => out.extend_from_slice(format!(": {reason}\n\n").as_bytes()),
+            },
+            Kind::Multipart => out.extend_from_slice(b"--\r\n"),
+            _ => {}
+        }
+        let mut all = if out.is_empty() { Vec::new() } else { self.framed(out).bytes().to_vec() };
+        if self.chunked {
+            all.extend_from_slice(b"0\r\n\r\n");
+        }
+        (!all.is_empty()).then(|| Piece::Bytes(all.into()))
+    }
+
+    fn framed(&self, bytes: Vec<u8>) -> Piece {
+        if !self.chunked {
+            return Piece::Bytes(bytes.into());
+        }
+        let mut chunk = Vec::with_capacity(bytes.len() + 12);
+        chunked::encode_size(bytes.len() as u64, &mut chunk);
+        chunk.extend_from_slice(&bytes);
+        chunk.extend_from_slice(b"\r\n");
+        Piece::Bytes(chunk.into())
+    }
+}

@@ -1,0 +1,138 @@
+//! Groups of channels as clients see and limit them (`nchan_group_location`), and the sums of all channels (`nchan_stub_status`).
+
+use super::answer::{self, Form};
+use super::{Conf, hub, names};
+use crate::config::{Scope, complex::Complex};
+use crate::log_error;
+use crate::request::phases::{Content, Verdict};
+use crate::request::{Method, Request, Text};
+use conf::{Node, Problem, value};
+
+/// What clients may do with a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Methods {
+    get: bool,
+    set: bool,
+    delete: bool,
+}
+
+/// `nchan_group_location`
+pub(super) fn location(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let mut methods = Methods::default();
+    for word in &node.args {
+        match word.text.to_ascii_lowercase().as_slice() {
+            b"get" => methods.get = true,
+            b"set" | b"post" => methods.set = true,
+            b"delete" => methods.delete = true,
+            b"off" => return Ok(()),
+            _ => return Err(node.problem(format!("invalid {} value: {}", node.name.as_str(), word.as_str()))),
+        }
+    }
+    if node.args.is_empty() {
+        methods = Methods { get: true, set: true, delete: true };
+    }
+    scope.level.conf.nchan.group_methods = methods;
+    scope.level.conf.core.handler = Some(Content::Now(handler));
+    Ok(())
+}
+
+fn handler(r: &mut Request) -> Verdict {
+    answer_group(r).unwrap_or_else(|verdict| verdict)
+}
+
+fn answer_group(r: &mut Request) -> Result<Verdict, Verdict> {
+    let shot = r.shot.clone();
+    let conf = &*shot.location(r.location).conf.nchan;
+    if !answer::admit_origin(r, conf) {
+        return Err(answer::empty(r, 403));
+    }
+    if !*conf.accounting {
+        return Err(answer::plain(r, 403, "Channel group accounting is disabled."));
+    }
+    let name = names::group(r, conf);
+    if name.is_empty() {
+        return Err(answer::plain(r, 400, "No group specified"));
+    }
+    let may = conf.group_methods;
+    match r.method {
+        Method::Get | Method::Head if may.get => Ok(show(r, &name)),
+        Method::Post if may.set => {
+            set_limits(r, conf)?;
+            Ok(show(r, &name))
+        }
+        Method::Delete if may.delete => {
+            let shown = show(r, &name);
+            hub::store().delete_group(&name, hub::now());
+            Ok(shown)
+        }
+        Method::Options => Ok(answer::options(r, "Content-Type", "GET, POST, DELETE")),
+        _ => Err(answer::empty(r, 403)),
+    }
+}
+
+fn show(r: &mut Request, name: &[u8]) -> Verdict {
+    let group = hub::store().group(name);
+    let form = Form::of(r);
+    let text = answer::group(&group.totals(), &group.limits(), form);
+    answer::said(r, 200, form, text.as_bytes())
+}
+
+/// Gives the request's group the limits that its location names. On `Err` one of them is no number, and the client is told.
+pub(super) fn set_limits(r: &mut Request, conf: &Conf) -> Result<(), Verdict> {
+    let all = [&conf.max_channels, &conf.max_subscribers, &conf.max_messages, &conf.max_memory, &conf.max_disk];
+    if !*conf.accounting || all.iter().all(|value| value.is_empty()) {
+        return Ok(());
+    }
+    let mut read = |text: &Complex| -> Result<Option<u64>, Verdict> {
+        let text = text.eval(r);
+        let text = r.get(text);
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let parsed = value::offset(text);
+        if parsed.is_none() {
+            log_error!(r, Error, "group limit \"{}\" is no number", String::from_utf8_lossy(text));
+        }
+        parsed.map(Some).ok_or(Verdict::Decline)
+    };
+    let mut limits = [None; 5];
+    for (limit, text) in limits.iter_mut().zip(all) {
+        match read(text) {
+            Ok(read) => *limit = read,
+            Err(_) => return Err(answer::plain(r, 403, "Invalid group limit.")),
+        }
+    }
+    let name = names::group(r, conf);
+    let [channels, subscribers, messages, memory, disk] = limits;
+    hub::store().group(&name).set_limits(|l| {
+        l.channels = channels.unwrap_or(l.channels);
+        l.subscribers = subscribers.unwrap_or(l.subscribers);
+        l.messages = messages.unwrap_or(l.messages);
+        l.memory = memory.unwrap_or(l.memory);
+        l.disk = disk.unwrap_or(l.disk);
+    });
+    Ok(())
+}
+
+/// `nchan_stub_status`: nchan's rows; those of Redis and of messages between processes are 0, since there are none.
+pub(super) fn stub_status(r: &mut Request) -> Verdict {
+    if !matches!(r.method, Method::Get | Method::Head) {
+        return Verdict::Status(405);
+    }
+    let sums = hub::store().sums();
+    let page = format!(
+        "total published messages: {}\nstored messages: {}\nshared memory used: {}K\nshared memory limit: {}K\n\
+         channels: {}\nsubscribers: {}\nredis pending commands: 0\nredis connected servers: 0\n\
+         redis unhealthy upstreams: 0\ntotal redis commands sent: 0\ntotal interprocess alerts received: 0\n\
+         interprocess alerts in transit: 0\ninterprocess queued alerts: 0\ntotal interprocess send delay: 0\n\
+         total interprocess receive delay: 0\nnchan version: 1.3.6\n",
+        sums.published,
+        sums.messages,
+        sums.memory.div_ceil(1024),
+        sums.limit / 1024,
+        sums.channels,
+        sums.subscribers
+    );
+    r.headers_out.content_type = Some(Text::from("text/plain"));
+    r.respond(200, page.as_bytes())
+}

@@ -1,0 +1,131 @@
+//! What others are asked or told by subrequests: may he come (`nchan_authorize_request`), what becomes of his message
+//! (`nchan_publisher_upstream_request`), that he has come or gone; and the messages of channels about channels.
+
+use super::{Conf, hub, names};
+use crate::config::complex::Complex;
+use crate::connection::Session;
+use crate::log_error;
+use crate::request::body::Stored;
+use crate::request::finish::split_args;
+use crate::request::phases::Verdict;
+use crate::request::subrequest::{self, Mode, Options};
+use crate::request::{Method, Request, Text};
+use push::{Draft, Keep};
+use std::rc::Rc;
+
+/// Messages of channels about channels that are kept, and how long, s.
+const EVENTS: Keep = Keep { length: 10, seconds: 3600, accounting: false, channel_timeout: 5 };
+
+/// `nchan_authorize_request`: on `Err` the client has got what the authority said.
+pub(super) async fn authorize(r: &mut Request, conf: &Conf) -> Result<(), Verdict> {
+    if conf.authorize.is_empty() {
+        return Ok(());
+    }
+    let (uri, args) = target(r, &conf.authorize);
+    let options = Options { mode: Mode::Capture, with_body: false, get: true };
+    let mut child = subrequest::run(r, uri, args, options).await?;
+    match child.headers_out.status {
+        200..300 => Ok(()),
+        _ => Err(pass_on(r, &mut child)),
+    }
+}
+
+/// What becomes of a message.
+pub(super) enum Forwarded {
+    /// It is published as it is.
+    Same,
+    /// This is published in its place.
+    Other(Vec<u8>),
+    /// Nothing is.
+    Nothing,
+}
+
+/// `nchan_publisher_upstream_request`: on `Err` the client has got what was answered.
+pub(super) async fn forward(r: &mut Request, conf: &Conf, message: &[u8]) -> Result<Forwarded, Verdict> {
+    match ask(r, conf, message).await {
+        Ok(forwarded) => Ok(forwarded),
+        Err(Refusal::Child(mut child)) => Err(pass_on(r, &mut child)),
+        Err(Refusal::Verdict(verdict)) => Err(verdict),
+    }
+}
+
+/// Why a message is not published.
+pub(super) enum Refusal {
+    /// This is what was answered.
+    Child(Box<Request>),
+    /// Nobody could be asked.
+    Verdict(Verdict),
+}
+
+/// Asks with the message as the body of a POST.
+pub(super) async fn ask(r: &mut Request, conf: &Conf, message: &[u8]) -> Result<Forwarded, Refusal> {
+    let (uri, args) = target(r, &conf.upstream);
+    let len = message.len() as u64;
+    let stored = Rc::new(Stored { memory: message.to_vec(), file: None, len });
+    let before = (r.method, r.method_name, r.body.stored.replace(stored), r.headers_in.content_length.replace(len));
+    (r.method, r.method_name) = (Method::Post, Text::from("POST"));
+    let options = Options { mode: Mode::Capture, with_body: true, get: false };
+    let asked = subrequest::run(r, uri, args, options).await;
+    (r.method, r.method_name, r.body.stored, r.headers_in.content_length) = before;
+    let mut child = asked.map_err(Refusal::Verdict)?;
+    match child.headers_out.status {
+        304 => Ok(Forwarded::Same),
+        204 => Ok(Forwarded::Nothing),
+        200..300 => Ok(Forwarded::Other(body_of(&mut child))),
+        _ => Err(Refusal::Child(child)),
+    }
+}
+
+/// `nchan_subscribe_request`, `nchan_unsubscribe_request`: nobody waits for an answer.
+pub(super) fn tell(r: &mut Request, whom: &Complex) {
+    if whom.is_empty() {
+        return;
+    }
+    let (uri, args) = target(r, whom);
+    let options = Options { mode: Mode::Discard, with_body: false, get: true };
+    if subrequest::spawn(r, uri, args, options).is_err() {
+        log_error!(r, Error, "nobody is told of a subscriber: too many subrequests");
+    }
+}
+
+/// `nchan_channel_events_channel_id`: says in the channel about this one what has happened.
+pub(super) fn event(r: &mut Request, conf: &Conf, what: &'static str) {
+    if conf.events_id.is_empty() {
+        return;
+    }
+    r.channels().event = what;
+    let id = conf.events_id.eval(r);
+    let text = match conf.event_string.is_empty() {
+        false => {
+            let text = conf.event_string.eval(r);
+            r.get(text).to_vec()
+        }
+        true => [what.as_bytes(), b" ", &r.channels().ids.join(&b' ')].concat(),
+    };
+    let (name, draft) = (names::meta(r.get(id)), Draft { data: &text, ..Draft::default() });
+    if let Err(refused) = hub::store().publish(&name, draft, EVENTS, hub::now()) {
+        log_error!(r, Warn, "a channel event is lost: {}", super::answer::reason(refused));
+    }
+}
+
+fn target(r: &mut Request, uri: &Complex) -> (Text, Text) {
+    let uri = uri.eval(r);
+    split_args(r, uri)
+}
+
+fn body_of(child: &mut Request) -> Vec<u8> {
+    match std::mem::take(&mut child.session) {
+        Session::Sub(sub) => sub.captured,
+        _ => Vec::new(),
+    }
+}
+
+/// The client gets the answer of whom we asked: its status, type and body.
+fn pass_on(r: &mut Request, child: &mut Request) -> Verdict {
+    let (status, body) = (child.headers_out.status, body_of(child));
+    log_error!(r, Info, "the request was refused with {status} by \"{}\"", String::from_utf8_lossy(r.get(child.uri)));
+    r.headers_out.content_type = child.headers_out.content_type;
+    let lines = child.headers_out.lines.iter();
+    r.headers_out.lines.extend(lines.filter(|l| l.known == crate::request::headers::KnownHeader::WwwAuthenticate));
+    r.respond(status, &body)
+}

@@ -1,0 +1,182 @@
+//! Publishers: POST and PUT publish, GET tells of a channel, DELETE deletes it; frames of a WebSocket publish too.
+
+use super::answer::{self, Form};
+use super::hooks::{self, Forwarded};
+use super::{Conf, handler, held, hub, names, websocket};
+use crate::config::complex::Complex;
+use crate::log_error;
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::Verdict;
+use crate::request::{Method, Request, body};
+use conf::value;
+use push::limits::MAX_BUFFER;
+use push::{Draft, Info, Keep, Refused};
+use std::os::fd::AsFd;
+
+/// A publisher over HTTP.
+pub(super) async fn http(r: &mut Request, conf: &Conf) -> Result<Verdict, Verdict> {
+    handler::position(r, conf)?;
+    let names = names::channels(r, conf, &conf.publisher_ids)?;
+    r.channels().publisher = "http";
+    hooks::authorize(r, conf).await?;
+    match r.method {
+        Method::Post | Method::Put => post(r, conf, &names).await,
+        Method::Delete => Ok(delete(r, conf, &names)),
+        _ => Ok(tell(r, &names)),
+    }
+}
+
+async fn post(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdict, Verdict> {
+    let keep = keep(r, conf)?;
+    let stored = body::read_all(r).await.map_err(Verdict::from)?;
+    let mut data = content(&stored).map_err(|e| {
+        log_error!(r, Error, "a message cannot be read back ({})", crate::log::os_error(&e));
+        Verdict::Status(500)
+    })?;
+    if !conf.upstream.is_empty() {
+        match hooks::forward(r, conf, &data).await? {
+            Forwarded::Same => {}
+            Forwarded::Other(other) => data = other,
+            Forwarded::Nothing => return Ok(answer::empty(r, 204)),
+        }
+    }
+    let content_type = r.headers_in.find(K::ContentType).map_or(Vec::new(), |t| r.get(t).to_vec());
+    let event = match conf.eventsource_event.is_empty() {
+        false => conf.eventsource_event.to_vec(),
+        true => {
+            let line = r.headers_in.named(&r.arena, b"x-eventsource-event").next();
+            line.map_or(Vec::new(), |line| r.get(line.value).to_vec())
+        }
+    };
+    let draft = Draft { data: &data, content_type: &content_type, event: &event };
+    let (info, last) = match publish(names, draft, keep) {
+        Ok(published) => published,
+        Err(why) => return Ok(answer::refused(r, why)),
+    };
+    hooks::event(r, conf, "channel_publish");
+    let status = if info.subscribers > 0 { 201 } else { 202 };
+    let form = Form::of(r);
+    let text = answer::channel(&info, hub::now(), last.as_deref(), form);
+    Ok(answer::said(r, status, form, text.as_bytes()))
+}
+
+fn content(stored: &body::Stored) -> std::io::Result<Vec<u8>> {
+    let Some(file) = &stored.file else { return Ok(stored.memory.clone()) };
+    let mut data = vec![0; usize::try_from(stored.len).unwrap_or(usize::MAX)];
+    let mut at = 0;
+    while at < data.len() {
+        match rustix::io::pread(file.fd.as_fd(), &mut data[at..], at as u64)? {
+            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+            n => at += n,
+        }
+    }
+    Ok(data)
+}
+
+/// Publishes to all of them. What they have together, and of several the id that who has had the message stands at.
+pub(super) fn publish(names: &[Box<[u8]>], draft: Draft<'_>, keep: Keep) -> Result<(Info, Option<String>), Refused> {
+    let mut together = Info::default();
+    let mut tags = Vec::with_capacity(names.len());
+    for name in names {
+        let published = hub::store().publish(name, draft, keep, hub::now())?;
+        add(&mut together, &published.info);
+        tags.push(published.id.tag.to_string());
+    }
+    let time = together.last.map_or(0, |id| id.time);
+    let last = (names.len() > 1).then(|| format!("{time}:{}", tags.join(",")));
+    Ok((together, last))
+}
+
+fn add(together: &mut Info, info: &Info) {
+    together.messages = together.messages.max(info.messages);
+    together.subscribers += info.subscribers;
+    together.requested = together.requested.max(info.requested);
+    together.last = together.last.max(info.last);
+}
+
+/// What is asked of the channels of a location: numbers may be a variable's.
+pub(super) fn keep(r: &mut Request, conf: &Conf) -> Result<Keep, Verdict> {
+    let mut number = |text: &Complex, parse: fn(&[u8]) -> Option<u64>| {
+        let text = text.eval(r);
+        parse(r.get(text)).and_then(|n| i64::try_from(n).ok())
+    };
+    let (length, seconds) = (number(&conf.buffer_length, value::number), number(&conf.message_timeout, value::seconds));
+    let (Some(length), Some(seconds)) = (length, seconds) else {
+        log_error!(r, Error, "nchan_message_buffer_length is no number, or nchan_message_timeout no time");
+        return Err(answer::plain(r, 403, "Message buffer length or timeout is invalid."));
+    };
+    let length = if *conf.store_messages { usize::try_from(length).unwrap_or(MAX_BUFFER) } else { 0 };
+    let channel_timeout = conf.channel_timeout.as_secs() as i64;
+    Ok(Keep { length, seconds, accounting: *conf.accounting, channel_timeout })
+}
+
+/// What channels have.
+fn tell(r: &mut Request, names: &[Box<[u8]>]) -> Verdict {
+    let (mut together, mut found) = (Info::default(), false);
+    for channel in names.iter().filter_map(|name| hub::store().find(name)) {
+        add(&mut together, &channel.info(hub::now()));
+        found = true;
+    }
+    shown(r, found.then_some(together))
+}
+
+fn delete(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Verdict {
+    let (mut together, mut found) = (Info::default(), false);
+    for info in names.iter().filter_map(|name| hub::store().delete(name, hub::now())) {
+        add(&mut together, &info);
+        found = true;
+    }
+    if found {
+        hooks::event(r, conf, "channel_delete");
+    }
+    shown(r, found.then_some(together))
+}
+
+fn shown(r: &mut Request, info: Option<Info>) -> Verdict {
+    let Some(info) = info else { return answer::empty(r, 404) };
+    let form = Form::of(r);
+    let text = answer::channel(&info, hub::now(), None, form);
+    answer::said(r, 200, form, text.as_bytes())
+}
+
+/// What a WebSocket may publish, and how it is told.
+pub(super) struct Publisher {
+    pub(super) names: Vec<Box<[u8]>>,
+    pub(super) keep: Keep,
+    /// Each message is answered with what the channel has then.
+    pub(super) answered: Option<Form>,
+    /// What it publishes is asked about, or told, before: that takes a request.
+    pub(super) asks: bool,
+    pub(super) event: Box<[u8]>,
+}
+
+impl Publisher {
+    /// For a request of a location that takes frames. `answered`: it does nothing but publish.
+    pub(super) fn of(r: &mut Request, conf: &Conf, names: Vec<Box<[u8]>>) -> Result<Publisher, Verdict> {
+        Ok(Publisher {
+            names,
+            keep: keep(r, conf)?,
+            answered: conf.publishers.alone.then(|| Form::of(r)),
+            asks: !conf.upstream.is_empty() || !conf.events_id.is_empty(),
+            event: (&**conf.eventsource_event).into(),
+        })
+    }
+
+    /// Publishes what a frame has brought. The text of the answer, if there is one.
+    pub(super) fn publish(&self, data: &[u8], binary: bool) -> Result<Option<String>, Refused> {
+        let content_type: &[u8] = if binary { b"application/octet-stream" } else { b"" };
+        let draft = Draft { data, content_type, event: &self.event };
+        let (info, last) = publish(&self.names, draft, self.keep)?;
+        Ok(self.answered.map(|form| answer::channel(&info, hub::now(), last.as_deref(), form)))
+    }
+}
+
+/// A publisher over WebSocket that subscribes to nothing.
+pub(super) async fn websocket(r: &mut Request, conf: &Conf) -> Result<Verdict, Verdict> {
+    let names = names::channels(r, conf, &conf.publisher_ids)?;
+    r.channels().publisher = "websocket";
+    hooks::authorize(r, conf).await?;
+    let publisher = Publisher::of(r, conf, names)?;
+    websocket::shake_hands(r, false).await?;
+    Ok(held::websocket(r, None, Some(publisher)))
+}

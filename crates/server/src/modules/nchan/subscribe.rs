@@ -1,0 +1,322 @@
+//! Subscribers: who may be one, from which message on, and the answers that are made by the request itself: polls, and streams where the
+//! connection is not held. After: `held`.
+
+use super::feed::{Feed, Kind, Over, Piece, Turn};
+use super::hub::{self, Listening};
+use super::publish::Publisher;
+use super::{Conf, answer, handler, held, hooks, names, websocket};
+use crate::connection::Session;
+use crate::log_error;
+use crate::request::filter::Chunk;
+use crate::request::headers::KnownHeader as K;
+use crate::request::held::may_hold;
+use crate::request::phases::Verdict;
+use crate::request::{Request, Text, body, flow};
+use push::{Message, Options, Refused};
+use runtime::timer::Timer;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+/// Letters of a boundary between parts.
+const BOUNDARY: usize = 32;
+
+/// A subscriber over HTTP.
+pub(super) async fn http(r: &mut Request, conf: &Conf, kind: Kind) -> Result<Verdict, Verdict> {
+    let position = handler::position(r, conf)?;
+    let mut feed = subscribe(r, conf, kind, position.as_ref()).await?;
+    match kind {
+        Kind::LongPoll | Kind::IntervalPoll => poll(r, conf, feed).await,
+        _ => {
+            feed.boundary = boundary();
+            stream(r, conf, feed).await
+        }
+    }
+}
+
+/// A subscriber over WebSocket, which may also publish where the location lets it.
+pub(super) async fn websocket(r: &mut Request, conf: &Conf) -> Result<Verdict, Verdict> {
+    let position = handler::position(r, conf)?;
+    let kind = if websocket::wants_meta(r) { Kind::WebSocketMeta } else { Kind::WebSocket };
+    websocket::check(r)?;
+    let feed = subscribe(r, conf, kind, position.as_ref()).await?;
+    let publisher = match conf.publishers.websocket {
+        true => {
+            let ids = r.channels().ids.clone();
+            let names = names::channels(r, conf, &conf.publisher_ids)?;
+            let publisher = Publisher::of(r, conf, names)?;
+            r.channels().ids = ids;
+            Some(publisher)
+        }
+        false => None,
+    };
+    websocket::shake_hands(r, kind == Kind::WebSocketMeta).await?;
+    Ok(held::websocket(r, Some(feed), publisher))
+}
+
+/// Makes the client a subscriber. On `Err` it has been answered.
+async fn subscribe(
+    r: &mut Request,
+    conf: &Conf,
+    kind: Kind,
+    position: Option<&push::Position>,
+) -> Result<Feed, Verdict> {
+    let names = names::channels(r, conf, &conf.subscriber_ids)?;
+    r.channels().subscriber = kind.name();
+    hooks::authorize(r, conf).await?;
+    let options = Options {
+        existing_only: *conf.existing_only,
+        max_subscribers: *conf.max_channel_subscribers,
+        accounting: *conf.accounting,
+        channel_timeout: conf.channel_timeout.as_secs() as i64,
+    };
+    let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
+    let start = names::start(conf, position);
+    match hub::store().subscribe(&names, &start, &hub::mailbox(), options, hub::now()) {
+        Ok(subscription) => {
+            hooks::event(r, conf, "subscriber_enqueue");
+            if !matches!(kind, Kind::LongPoll | Kind::IntervalPoll) {
+                hooks::tell(r, &conf.subscribe);
+            }
+            Ok(Feed::new(Listening::new(subscription), kind, conf))
+        }
+        Err(why) => {
+            answer::vary(r);
+            Err(refused(r, why))
+        }
+    }
+}
+
+fn refused(r: &mut Request, why: Refused) -> Verdict {
+    answer::refused(r, why)
+}
+
+/// One message: now, or when there is one.
+async fn poll(r: &mut Request, conf: &Conf, mut feed: Feed) -> Result<Verdict, Verdict> {
+    match feed.message() {
+        Ok(Some(message)) => return Ok(give(r, conf, &feed, &message)),
+        Ok(None) if feed.kind() == Kind::IntervalPoll => return Ok(not_yet(r, conf)),
+        Ok(None) => {}
+        Err(over) => return Ok(over_poll(r, over)),
+    }
+    if r.body.is_pending() && !body::discard(r).await {
+        return Err(Verdict::Broken);
+    }
+    let is_quiet = matches!(&r.session, Session::Http1(http) if http.unread().is_empty() && http.output.is_empty());
+    if may_hold(r) && is_quiet {
+        return Ok(held::poll(r, feed));
+    }
+    let timer = Timer::new();
+    let got = poll_fn(|cx| {
+        if is_gone(r, cx) {
+            return Poll::Ready(None);
+        }
+        match poll_message(&mut feed, &timer, cx) {
+            Poll::Ready(got) => Poll::Ready(Some(got)),
+            Poll::Pending => Poll::Pending,
+        }
+    });
+    match got.await {
+        Some(got) => Ok(answer_poll(r, conf, &feed, got)),
+        None => Ok(gone(r, conf)),
+    }
+}
+
+/// Waits for a message.
+pub(super) fn poll_message(feed: &mut Feed, timer: &Timer, cx: &mut Context<'_>) -> Poll<Result<Arc<Message>, Over>> {
+    loop {
+        match feed.message() {
+            Ok(Some(message)) => return Poll::Ready(Ok(message)),
+            Err(over) => return Poll::Ready(Err(over)),
+            Ok(None) => {}
+        }
+        let Some(rest) = feed.rest() else { return Poll::Pending };
+        timer.set(rest);
+        std::task::ready!(timer.poll_expired(cx));
+    }
+}
+
+/// Answers a poll that has waited.
+pub(super) fn answer_poll(r: &mut Request, conf: &Conf, feed: &Feed, got: Result<Arc<Message>, Over>) -> Verdict {
+    let verdict = match got {
+        Ok(message) => give(r, conf, feed, &message),
+        Err(over) => over_poll(r, over),
+    };
+    hooks::event(r, conf, "subscriber_dequeue");
+    verdict
+}
+
+/// The client has closed its connection while it waited: 499.
+pub(super) fn gone(r: &mut Request, conf: &Conf) -> Verdict {
+    log_error!(r, Info, "client prematurely closed connection while waiting for a message");
+    hooks::event(r, conf, "subscriber_dequeue");
+    r.headers_out.status = 499;
+    Verdict::Broken
+}
+
+fn is_gone(r: &mut Request, cx: &mut Context<'_>) -> bool {
+    match &mut r.session {
+        Session::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
+        other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),
+    }
+}
+
+fn give(r: &mut Request, conf: &Conf, feed: &Feed, message: &Arc<Message>) -> Verdict {
+    let subscription = &feed.listening.subscription;
+    let (mut tags, time) = (Vec::new(), subscription.time());
+    match *conf.compound_etag {
+        true => subscription.write_id(&mut tags),
+        false => {
+            subscription.write_tags(&mut tags);
+            r.headers_out.last_modified = Some(time);
+        }
+    }
+    subscription.write_id(&mut r.channels().message);
+    tag(r, conf, &tags);
+    answer::vary(r);
+    r.headers_out.content_type = match message.content_type() {
+        b"" => None,
+        kind => Some(r.text(kind)),
+    };
+    r.respond(200, message.data())
+}
+
+/// The id of a message, for the next poll.
+fn tag(r: &mut Request, conf: &Conf, tags: &[u8]) {
+    let value = r.text(tags);
+    let exposed = match &**conf.etag_header {
+        b"" => {
+            r.headers_out.add(K::Etag, "Etag", value);
+            Text::from("Last-Modified, Etag, Content-Type")
+        }
+        name => {
+            let name = r.text(name);
+            r.headers_out.push(name, value);
+            let exposed = [b"Last-Modified, Content-Type, ", r.get(name)].concat();
+            r.text(&exposed)
+        }
+    };
+    if r.headers_in.find(K::Origin).is_some() {
+        r.headers_out.push(Text::from("Access-Control-Expose-Headers"), exposed);
+    }
+}
+
+/// 304: there is no message yet. The client's ids are still good.
+fn not_yet(r: &mut Request, conf: &Conf) -> Verdict {
+    let before = r.channels().before.clone();
+    if let Ok(position) = push::Position::parse(&before) {
+        let colon = before.iter().position(|b| *b == b':').map_or(0, |at| at + 1);
+        match *conf.compound_etag {
+            true => tag(r, conf, &before),
+            false => {
+                r.headers_out.last_modified = Some(position.time);
+                tag(r, conf, &before[colon..]);
+            }
+        }
+    }
+    answer::vary(r);
+    r.headers_out.content_type = None;
+    answer::empty(r, 304)
+}
+
+fn over_poll(r: &mut Request, over: Over) -> Verdict {
+    answer::vary(r);
+    match over {
+        Over::Deleted => answer::empty(r, 410),
+        Over::Late => answer::empty(r, 408),
+        // The next poll begins with what is there.
+        Over::Lost | Over::Leaving => answer::empty(r, 304),
+    }
+}
+
+/// An answer that goes on as long as the client stays.
+async fn stream(r: &mut Request, conf: &Conf, mut feed: Feed) -> Result<Verdict, Verdict> {
+    if r.body.is_pending() && !body::discard(r).await {
+        return Err(Verdict::Broken);
+    }
+    let kind = match feed.kind() {
+        Kind::EventSource => Some(Text::from("text/event-stream; charset=utf-8")),
+        Kind::Multipart => {
+            let text = [b"multipart/mixed; boundary=", &*feed.boundary].concat();
+            Some(r.text(&text))
+        }
+        _ => None,
+    };
+    r.headers_out.status = 200;
+    r.headers_out.content_type = kind;
+    r.headers_out.content_length = None;
+    r.unbuffered = true;
+    r.send_header()?;
+    if r.header_only {
+        r.response_done = true;
+        return Ok(Verdict::Answered);
+    }
+    if may_hold(r) && flow::rate(r).0 == 0 {
+        if flow::flush_rest(r).await.is_err() {
+            return Err(Verdict::Broken);
+        }
+        return Ok(held::stream(r, feed));
+    }
+    let over = send_all(r, conf, &mut feed).await;
+    ended(r, conf);
+    let over = over?;
+    if over == Over::Lost {
+        too_slow(r);
+    }
+    let words = feed.last_words(over).map_or(Vec::new(), |piece| piece.bytes().to_vec());
+    r.send_body(Chunk::Bytes(&words), true)?;
+    Ok(Verdict::Answered)
+}
+
+/// Sends what comes until there is an end. On `Err` the client is gone.
+async fn send_all(r: &mut Request, conf: &Conf, feed: &mut Feed) -> Result<Over, Verdict> {
+    if let Some(piece) = feed.first_words() {
+        send(r, &piece).await?;
+    }
+    let timer = Timer::new();
+    loop {
+        let turn = poll_fn(|cx| {
+            if is_gone(r, cx) {
+                return Poll::Ready(Err(Verdict::Broken));
+            }
+            loop {
+                match feed.turn(conf) {
+                    Turn::Nothing => {}
+                    Turn::Piece(piece) => return Poll::Ready(Ok(Ok(piece))),
+                    Turn::Over(over) => return Poll::Ready(Ok(Err(over))),
+                }
+                let Some(rest) = feed.rest() else { return Poll::Pending };
+                timer.set(rest);
+                std::task::ready!(timer.poll_expired(cx));
+            }
+        });
+        match turn.await? {
+            Ok(piece) => send(r, &piece).await?,
+            Err(over) => return Ok(over),
+        }
+    }
+}
+
+async fn send(r: &mut Request, piece: &Piece) -> Result<(), Verdict> {
+    r.send_body(Chunk::Bytes(piece.bytes()), false)?;
+    flow::flush(r).await
+}
+
+/// A subscriber has gone: who wants to know is told.
+pub(super) fn ended(r: &mut Request, conf: &Conf) {
+    hooks::event(r, conf, "subscriber_dequeue");
+    hooks::tell(r, &conf.unsubscribe);
+}
+
+/// A subscriber is dropped, since messages that it has not had are gone.
+pub(super) fn too_slow(r: &Request) {
+    log_error!(r, Warn, "a subscriber is too slow: messages that it has not had are gone, and it is dropped");
+}
+
+fn boundary() -> Box<[u8]> {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
+    let mut bytes = [0; BOUNDARY];
+    // Without randomness it is still one that no message is likely to have.
+    let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+    bytes.iter().map(|b| LETTERS[usize::from(b & 63)]).collect()
+}

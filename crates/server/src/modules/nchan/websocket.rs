@@ -1,0 +1,63 @@
+//! The handshake of WebSocket (RFC 6455 section 4.2).
+
+use super::answer;
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::Verdict;
+use crate::request::{Request, Text, flow};
+use sha1::{Digest, Sha1};
+use wire::encoding::{Alphabet, base64_decode, base64_encode};
+use wire::websocket::ACCEPT_GUID;
+
+/// The subprotocol in which messages come with their ids.
+const META: &[u8] = b"ws+meta.nchan";
+/// The version of the protocol.
+const VERSION: &[u8] = b"13";
+
+/// Whether the client wants messages with their ids.
+pub(super) fn wants_meta(r: &Request) -> bool {
+    let mut named = r.headers_in.lines().iter().filter(|line| line.known == K::SecWebSocketProtocol);
+    named.any(|line| r.get(line.value).split(|b| *b == b',').any(|name| name.trim_ascii() == META))
+}
+
+/// Refuses what is no handshake. On `Err` the client has been answered.
+pub(super) fn check(r: &mut Request) -> Result<(), Verdict> {
+    let Some(version) = r.headers_in.find(K::SecWebSocketVersion) else {
+        return Err(answer::plain(r, 400, "No Sec-Websocket-Version header present"));
+    };
+    if r.get(version) != VERSION {
+        r.headers_out.add(K::SecWebSocketVersion, "Sec-WebSocket-Version", "13");
+        r.headers_out.status_line = Some(Text::from("426 Upgrade Required"));
+        return Err(answer::plain(r, 426, "Unsupported Sec-Websocket-Version"));
+    }
+    let Some(key) = r.headers_in.find(K::SecWebSocketKey) else {
+        return Err(answer::plain(r, 400, "No Sec-Websocket-Key header present"));
+    };
+    let mut decoded = Vec::new();
+    if base64_decode(r.get(key), Alphabet::Standard, &mut decoded).is_err() || decoded.len() != 16 {
+        return Err(answer::plain(r, 400, "Invalid Sec-Websocket-Key header"));
+    }
+    Ok(())
+}
+
+/// Sends 101, and waits until it is written.
+pub(super) async fn shake_hands(r: &mut Request, meta: bool) -> Result<(), Verdict> {
+    check(r)?;
+    let key = r.headers_in.find(K::SecWebSocketKey).unwrap_or(Text::EMPTY);
+    let digest = Sha1::new().chain_update(r.get(key)).chain_update(ACCEPT_GUID).finalize();
+    let mut accept = Vec::new();
+    base64_encode(&digest, Alphabet::Standard, &mut accept);
+    let accept = r.text(&accept);
+    if meta {
+        r.headers_out.add(K::SecWebSocketProtocol, "Sec-WebSocket-Protocol", "ws+meta.nchan");
+    }
+    r.headers_out.add(K::SecWebSocketAccept, "Sec-WebSocket-Accept", accept);
+    r.headers_out.add(K::Upgrade, "Upgrade", "websocket");
+    r.headers_out.status = 101;
+    r.headers_out.status_line = Some(Text::from("101 Switching Protocols"));
+    r.headers_out.content_type = None;
+    r.send_header()?;
+    // What is a frame is no body: nothing may change it.
+    r.body_filters.clear();
+    r.keepalive = false;
+    flow::flush_rest(r).await.map_err(|_| Verdict::Broken)
+}

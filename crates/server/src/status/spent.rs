@@ -1,0 +1,151 @@
+//! Where the time of requests goes: each is in one part at a time, and a part that ends adds what it took. From: `request` and `upstream`,
+//! which say what is waited for. To: the API (`/ironweir/time`), `ironweir why`.
+//!
+//! The clock is that of the thread's turns, so that changing parts costs an addition; what a thread does within one turn counts for
+//! nobody's part (`turns` shows how long those take).
+
+use super::tally::Tally;
+use runtime::clock;
+use std::cell::Cell;
+use std::time::Instant;
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Part {
+    /// The rest of its head.
+    Head,
+    /// Its body, from the client.
+    Body,
+    /// Everything in the server itself: phases, delays of limits, subrequests, locks of caches, files.
+    #[default]
+    Own,
+    /// A peer with room (`queue`).
+    Queue,
+    /// A connection to a peer, with its TLS handshake.
+    Connect,
+    /// The first byte of the peer's answer.
+    FirstByte,
+    /// The rest of the peer's answer.
+    Answer,
+    /// The client, which takes the answer.
+    Client,
+}
+
+/// The parts' names in the API, in order.
+pub const NAMES: [&str; 8] = ["head", "body", "own", "queue", "connect", "first_byte", "answer", "client"];
+const PARTS: usize = NAMES.len();
+
+/// Behind the parts' sums: how many requests there were.
+const REQUESTS: usize = PARTS;
+
+static SPENT_US: Tally<{ PARTS + 1 }> = Tally::new();
+/// Writes of access logs that were timed, and how long they took, microseconds.
+static LOG_US: Tally<2> = Tally::new();
+
+/// One write of so many to an access log is timed.
+const SAMPLED: u32 = 16;
+
+/// The time of one request.
+#[derive(Clone, Debug, Default)]
+pub struct Spent {
+    part: Part,
+    /// When the part began, microseconds of the monotonic clock; 0: the clock does not run.
+    since_us: u64,
+    us: [u32; PARTS],
+}
+
+impl Spent {
+    /// The clock of a request whose head is there. `head_us`: how long that took.
+    pub fn begin(head_us: u64) -> Spent {
+        let mut us = [0; PARTS];
+        us[Part::Head as usize] = u32::try_from(head_us).unwrap_or(u32::MAX);
+        Spent { part: Part::Own, since_us: clock::monotonic_us(), us }
+    }
+
+    /// Another part begins. Gives the one that ends.
+    #[inline]
+    pub fn enter(&mut self, part: Part) -> Part {
+        self.close();
+        std::mem::replace(&mut self.part, part)
+    }
+
+    /// What follows is no wait of a request: bytes that go both ways after 101.
+    pub fn stop(&mut self) {
+        self.close();
+        self.since_us = 0;
+    }
+
+    #[inline]
+    fn close(&mut self) {
+        if self.since_us != 0 {
+            let now = clock::monotonic_us();
+            let us = &mut self.us[self.part as usize];
+            *us = us.saturating_add(u32::try_from(now - self.since_us).unwrap_or(u32::MAX));
+            self.since_us = now;
+        }
+    }
+}
+
+/// A client's request is done.
+pub fn end(spent: &mut Spent) {
+    spent.stop();
+    let mine = SPENT_US.mine();
+    for (index, us) in spent.us.iter().enumerate().filter(|(_, us)| **us > 0) {
+        mine.add(index, u64::from(*us));
+    }
+    mine.add(REQUESTS, 1);
+}
+
+/// Runs a write to an access log, and times one of sixteen.
+pub fn write_log<T>(write: impl FnOnce() -> T) -> T {
+    thread_local! {
+        static NUMBER: Cell<u32> = const { Cell::new(0) };
+    }
+    let number = NUMBER.get().wrapping_add(1);
+    NUMBER.set(number);
+    if !number.is_multiple_of(SAMPLED) {
+        return write();
+    }
+    let began = Instant::now();
+    let result = write();
+    let mine = LOG_US.mine();
+    mine.add(0, 1);
+    mine.add(1, began.elapsed().as_micros() as u64);
+    result
+}
+
+/// What was counted: requests, and the microseconds of each part together.
+pub fn sums() -> (u64, [u64; PARTS]) {
+    let sums = SPENT_US.sums();
+    (sums[REQUESTS], std::array::from_fn(|i| sums[i]))
+}
+
+/// Writes to access logs that were timed, and their microseconds together.
+pub fn log_writes() -> (u64, u64) {
+    let [writes, us] = LOG_US.sums();
+    (writes, us)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn each_part_has_its_time() {
+        let mut spent = Spent::begin(700);
+        let pause = || std::thread::sleep(Duration::from_millis(3));
+        pause();
+        assert_eq!(spent.enter(Part::Connect), Part::Own);
+        pause();
+        spent.enter(Part::Client);
+        spent.stop();
+        pause();
+        spent.enter(Part::Own);
+        let of = |part: Part| spent.us[part as usize];
+        assert_eq!((of(Part::Head), of(Part::Queue)), (700, 0));
+        assert!(of(Part::Own) >= 3_000 && of(Part::Connect) >= 3_000, "{spent:?}");
+        assert!(of(Part::Client) < 3_000, "the clock has been stopped: {spent:?}");
+    }
+}

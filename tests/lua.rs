@@ -1,0 +1,432 @@
+//! Programs in Lua, as OpenResty runs them: their places in the phases, and what they call.
+
+use crate::harness::{Server, Site};
+
+/// A server whose `/t` answers with what a program says.
+fn site(program: &str) -> Site {
+    Site::server(&format!("default_type text/plain; location = /t {{ content_by_lua_block {{ {program} }} }}"))
+}
+
+fn says(program: &str) -> String {
+    site(program).start().get("/t").text()
+}
+
+fn get(server: &Server, head: &str) -> String {
+    server.connect().send(head).response().text()
+}
+
+#[test]
+fn a_program_says_what_it_likes() {
+    let server =
+        site(r##"ngx.say("hello, ", 1, " ", 2.5, " ", true, " ", nil, " ", ngx.null, {" a", {"b", 3}})"##).start();
+    let r = server.get("/t");
+    assert_eq!((r.status, r.text().as_str()), (200, "hello, 1 2.5 true nil null ab3\n"));
+    assert_eq!(r.header("Content-Type"), Some("text/plain"));
+    assert_eq!(r.header("Transfer-Encoding"), Some("chunked"));
+    assert_eq!(server.connect().head("/t").status, 200);
+}
+
+#[test]
+fn forms_of_a_program() {
+    let server = Site::server(
+        r##"location = /block { content_by_lua_block { ngx.say("} ]] --[[", [[ { ]]) -- }
+             } }
+           location = /string { content_by_lua 'ngx.say("string")'; }
+           location ~ ^/file/(\w+)$ { set $name $1; content_by_lua_file @DIR@/html/$name.lua; }"##,
+    )
+    .file("html/a.lua", "local n = ... ngx.say('a of a file, ', ngx.var.name)")
+    .file("html/b.lua", "ngx.say(")
+    .start();
+    assert_eq!(server.get("/block").text(), "} ]] --[[ { \n");
+    assert_eq!(server.get("/string").text(), "string\n");
+    assert_eq!(server.get("/file/a").text(), "a of a file, a\n");
+    assert_eq!(server.get("/file/b").status, 500);
+    assert_eq!(server.get("/file/c").status, 404);
+    assert!(server.error_log().contains("failed to load external Lua file"));
+}
+
+#[test]
+fn each_phase_has_its_turn() {
+    let server = Site::http(
+        r##"init_by_lua_block { began = "init" }
+           init_worker_by_lua_block { began = began .. " " .. ngx.get_phase() }
+           log_format phases "$seen $status";
+           server { listen 127.0.0.1:@PORT@;
+             set $seen ""; access_log @DIR@/logs/phases.log phases;
+             server_rewrite_by_lua_block { ngx.ctx.seen = { ngx.get_phase() } }
+             location = /t {
+               set_by_lua_block $a { return ngx.get_phase() .. (ngx.arg[1] or "") }
+               set_by_lua $b 'return ngx.arg[1] .. ngx.arg[2]' $a x;
+               rewrite_by_lua_block { table.insert(ngx.ctx.seen, ngx.get_phase()) }
+               access_by_lua_block { table.insert(ngx.ctx.seen, ngx.get_phase()) }
+               precontent_by_lua_block { table.insert(ngx.ctx.seen, ngx.get_phase()) }
+               content_by_lua_block { table.insert(ngx.ctx.seen, ngx.get_phase()) ngx.say(began, " ", ngx.var.b) }
+               header_filter_by_lua_block { table.insert(ngx.ctx.seen, ngx.get_phase()) ngx.header.x_a = "1" }
+               body_filter_by_lua_block { ngx.arg[1] = ngx.arg[1]:upper() .. (ngx.arg[2] and "." or "") }
+               log_by_lua_block { table.insert(ngx.ctx.seen, ngx.get_phase()) ngx.var.seen = table.concat(ngx.ctx.seen, " ") }
+             }
+           }"##,
+    )
+    .start();
+    let r = server.get("/t");
+    assert_eq!((r.text().as_str(), r.header("X-A")), ("INIT INIT_WORKER SETX\n.", Some("1")));
+    server.wait_for("logs/phases.log", "server_rewrite rewrite access precontent content header_filter log 200");
+}
+
+#[test]
+fn a_program_lets_in_or_not() {
+    let server = Site::server(
+        r##"location / { access_by_lua_block {
+             local who = ngx.var.arg_who
+             if who == "nobody" then return ngx.exit(ngx.HTTP_FORBIDDEN) end
+             if who == "guest" then ngx.status = 418 ngx.say("hello, guest") return ngx.exit(418) end
+             if who == "lost" then return ngx.redirect("/home", 301) end
+             if who == "moved" then return ngx.exec("/other", { a = 1 }) end
+             if who == "named" then return ngx.exec("@named") end
+             ngx.req.set_header("X-Who", who or "none")
+           } return 200 "in"; }
+           location /in { access_by_lua_block { ngx.req.set_header("X-Who", "known") } try_files /none @shown; }
+           location @shown { return 200 "who=$http_x_who"; }
+           location = /other { return 200 "other $args"; }
+           location @named { return 200 "named $uri"; }"##,
+    )
+    .start();
+    assert_eq!(server.get("/in").text(), "who=known");
+    for path in ["/x?who=nobody", "/x?who=guest"] {
+        // `return` comes first: it belongs to the rewrite phase.
+        assert_eq!(server.get(path).text(), "in");
+    }
+    let server = Site::server(
+        r##"location / { root @DIR@/html; access_by_lua_block {
+             local who = ngx.var.arg_who
+             if who == "nobody" then return ngx.exit(ngx.HTTP_FORBIDDEN) end
+             if who == "guest" then ngx.status = 418 ngx.say("hello, guest") return ngx.exit(418) end
+             if who == "lost" then return ngx.redirect("/home", 301) end
+             if who == "moved" then return ngx.exec("/other", { a = 1 }) end
+             if who == "named" then return ngx.exec("@named") end
+           } }
+           location = /other { return 200 "other $args"; }
+           location @named { return 200 "named $uri"; }"##,
+    )
+    .file("html/x", "file")
+    .start();
+    assert_eq!(server.get("/x").text(), "file");
+    assert_eq!(server.get("/x?who=nobody").status, 403);
+    let r = server.get("/x?who=guest");
+    assert_eq!((r.status, r.text().as_str()), (418, "hello, guest\n"));
+    let r = server.get("/x?who=lost");
+    assert_eq!((r.status, r.header("Location").map(|l| l.ends_with("/home"))), (301, Some(true)));
+    assert_eq!(server.get("/x?who=moved").text(), "other a=1");
+    assert_eq!(server.get("/x?who=named").text(), "named /x");
+}
+
+#[test]
+fn rewrites_change_the_uri_and_may_jump() {
+    let server = Site::server(
+        r##"location = /stay { rewrite_by_lua_block { ngx.req.set_uri("/changed") ngx.req.set_uri_args({ b = 2 }) } return 200 "unreached"; }
+           location = /jump { rewrite_by_lua_block { ngx.req.set_uri("/to", true) } root @DIR@/html; }
+           location = /to { return 200 "to $uri"; }
+           location = /args { rewrite_by_lua_block { ngx.req.set_uri_args({ b = { 2, "x y" } }) } content_by_lua_block { ngx.say(ngx.var.args) } }"##,
+    )
+    .start();
+    assert_eq!(server.get("/jump").text(), "to /to");
+    assert_eq!(server.get("/args?a").text(), "b=2&b=x%20y\n");
+}
+
+#[test]
+fn what_a_request_is() {
+    let server = site(
+        r##"local r = ngx.req
+           ngx.req.read_body()
+           local args, post, headers = r.get_uri_args(), r.get_post_args(), r.get_headers()
+           ngx.say(r.get_method(), " ", r.http_version(), " ", tostring(r.is_internal()))
+           ngx.say(args.a[1], args.a[2], " ", tostring(args.b), " ", args["c d"])
+           ngx.say(post.x, " ", r.get_body_data())
+           ngx.say(headers.x_list[1], headers["X-List"][2], " ", headers.host)
+           ngx.say(ngx.var.request_method, ngx.var.arg_b, " ", ngx.var.http_x_one, " ", tostring(ngx.var.nothing))
+           r.set_header("X-One", "new") r.clear_header("X-List")
+           ngx.say(r.get_headers()["x-one"], tostring(r.get_headers().x_list), " ", ngx.var.http_x_one)
+           ngx.print((r.raw_header():gsub("\r", "")):match("^[^\n]*"))"##,
+    )
+    .start();
+    let text = get(
+        &server,
+        "POST /t?a=1&a=2&b&c%20d=%2f HTTP/1.1\r\nHost: h\r\nX-One: one\r\nX-List: 1\r\nX-List: 2\r\nContent-Length: 7\r\n\r\nx=1&y=2",
+    );
+    assert_eq!(
+        text,
+        "POST 1.1 false\n12 true /\n1 x=1&y=2\n12 h\nPOSTnil one nil\nnewnil new\nPOST /t?a=1&a=2&b&c%20d=%2f HTTP/1.1"
+    );
+}
+
+#[test]
+fn heads_of_answers() {
+    let server = site(
+        r##"ngx.status = 201
+           ngx.header["X-Two"] = { "a", "b" } ngx.header.content_type = "text/x-own; charset=utf-8"
+           ngx.header.x_gone = "1" ngx.header.x_gone = nil ngx.header.content_length = 3
+           ngx.header["X-Bad"] = "a\r\nb: c"
+           ngx.say(#ngx.header.x_two, ngx.header.content_length, tostring(ngx.header.nothing))"##,
+    );
+    let server = server.start();
+    let r = server.connect().send("GET /t HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").response();
+    assert_eq!((r.status, r.header("Content-Type")), (201, Some("text/x-own; charset=utf-8")));
+    assert_eq!((r.header("X-Gone"), r.header("X-Bad")), (None, Some("a%0D%0Ab: c")));
+    assert_eq!(r.headers.iter().filter(|(n, _)| n == "X-Two").count(), 2);
+}
+
+#[test]
+fn texts_and_digests() {
+    let server = site(
+        r##"ngx.say(ngx.escape_uri("a b/ä"), " ", ngx.unescape_uri("a%20b+c"), " ", ngx.encode_args({ a = "x y" }))
+           ngx.say(ngx.encode_base64("hello"), ngx.decode_base64("aGVsbG8="), " ", ngx.md5("hello"), " ", ngx.crc32_short("hello, world"))
+           ngx.say(ngx.encode_base64(ngx.sha1_bin("hello")), " ", ngx.encode_base64(ngx.hmac_sha1("k", "v")), ngx.quote_sql_str("a'b"))
+           ngx.say(ngx.http_time(1290079655), "|", ngx.parse_http_time("Thu, 18 Nov 2010 11:27:35 GMT"), "|", ngx.cookie_time(1290079655))
+           ngx.say(ngx.time() > 1700000000, ngx.now() >= ngx.time(), #ngx.today(), #ngx.localtime(), #ngx.utctime())
+           local ok, e = pcall(ngx.encode_args, 3) ngx.say(e)"##,
+    )
+    .start();
+    let text = server.get("/t").text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "a%20b%2F%C3%A4 a b c a=x%20y");
+    assert_eq!(lines[1], "aGVsbG8=hello 5d41402abc4b2a76b9719d911017c592 4289425978");
+    assert_eq!(lines[2], "qvTGHdzF6KLavt4PO0gs2a6pQ00= lPxqL36JuBls904QeajBHrZ5pVI='a\\'b'");
+    assert_eq!(lines[3], "Thu, 18 Nov 2010 11:27:35 GMT|1290079655|Thu, 18-Nov-10 11:27:35 GMT");
+    assert_eq!(lines[4], "truetrue101919");
+    assert_eq!(lines[5], "bad argument #1 to 'encode_args' (table expected, got number)");
+}
+
+#[test]
+fn expressions() {
+    let text = says(
+        r##"local m = ngx.re.match("hello, 1234", "(?<first>[0-9])([0-9]+)", "jo")
+           ngx.say(m[0], " ", m[1], " ", m[2], " ", m.first, " ", tostring(ngx.re.match("a", "b")))
+           ngx.say(ngx.re.find("hello, 1234", "([0-9])([0-9]+)", "jo", nil, 2))
+           ngx.say(ngx.re.sub("hello, 1234", "([0-9])[0-9]", "[$0][$1]${1}$$"))
+           ngx.say(ngx.re.gsub("hello, world", "([a-z])[a-z]+", "[$0,$1]", "i"))
+           ngx.say(ngx.re.gsub("abc", "", "-"))
+           ngx.say(ngx.re.gsub("a1b2", "[0-9]", function(m) return "<" .. m[0] .. ">" end))
+           for m in ngx.re.gmatch("a1 b2", "([a-z])([0-9])", "jo") do ngx.print(m[2], m[1], ";") end
+           local ctx = { pos = 2 } ngx.re.match("1 22", "[0-9]+", "", ctx) ngx.say(ctx.pos)
+           local m, e = ngx.re.match("a", "(") ngx.say(tostring(m), " ", e)"##,
+    );
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "1234 1 234 1 nil");
+    assert_eq!(lines[1], "911");
+    assert_eq!(lines[2], "hello, [12][1]1$341");
+    assert_eq!(lines[3], "[hello,h], [world,w]2");
+    assert_eq!(lines[4], "-a-b-c-4");
+    assert_eq!(lines[5], "a<1>b<2>2");
+    assert_eq!(lines[6], "1a;2b;5");
+    assert!(lines[7].starts_with("nil pcre2_compile() failed: missing closing parenthesis"), "{}", lines[7]);
+}
+
+#[test]
+fn dictionaries_are_shared_and_outlive_a_reload() {
+    let server = Site::http(
+        r##"lua_shared_dict d 100k; lua_shared_dict small 8192; 
+           server { listen 127.0.0.1:@PORT@;
+             location = /set { content_by_lua_block {
+               local d = ngx.shared.d
+               ngx.say(d:set("a", 1), d:set("b", "text", 0, 7), d:set("c", true), d:add("a", 2))
+               ngx.say(d:incr("a", 5), " ", tostring(d:incr("n", 1)), " ", d:incr("n", 1, 10))
+               ngx.say(d:get("b")) ngx.say(tostring(d:get("c")), d:replace("none", 1))
+               ngx.say(d:lpush("l", "x"), d:rpush("l", 2), d:lpop("l"), d:rpop("l"), tostring(d:lpop("l")))
+               ngx.say(#d:get_keys(), " ", d:capacity(), " ", d:free_space() > 0, " ", tostring(d:ttl("a")))
+               d:set("short", 1, 0.001) ngx.sleep(0.02)
+               ngx.say(tostring(d:get("short")), " ", d:get_stale("short"))
+               d:delete("c") ngx.say(tostring(d:get("c")), " ", d:flush_expired())
+             } }
+             location = /get { content_by_lua_block { ngx.say(ngx.shared.d:get("a")) } }
+             location = /full { content_by_lua_block {
+               local forced = false
+               for i = 1, 100 do local ok, err, forcible = ngx.shared.small:set(i, ("x"):rep(100)) forced = forced or forcible end
+               ngx.say(forced, " ", ngx.shared.small:get(100) ~= nil, " ", tostring(ngx.shared.small:get(1)))
+               ngx.say(ngx.shared.small:safe_set("y", ("x"):rep(8000)))
+             } }
+           }"##,
+    )
+    .start();
+    let text = server.get("/set").text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "truetruetruefalseexistsfalse");
+    assert_eq!(lines[1], "6 nil 11nilfalse");
+    assert_eq!(lines[2], "text7");
+    assert_eq!(lines[3], "truefalsenot foundfalse");
+    assert_eq!(lines[4], "12x2nil");
+    assert_eq!(lines[5], "4 102400 true 0");
+    assert_eq!(lines[6], "nil 1niltrue");
+    assert_eq!(lines[7], "nil 1");
+    assert_eq!(server.get("/full").text(), "true true nil\nfalseno memoryfalse\n");
+    server.signal(rustix::process::Signal::HUP);
+    server.wait_for("logs/error.log", "reconfigur");
+    assert_eq!(server.get("/get").text(), "6\n");
+}
+
+#[test]
+fn what_waits_lets_others_go_on() {
+    let server = Site::server(
+        r##"location = /sleep { content_by_lua_block { ngx.sleep(0.3) ngx.say("slept") } }
+           location = /now { content_by_lua_block { ngx.say("now") } }
+           location = /threads { content_by_lua_block {
+             local function f(n) ngx.sleep(n / 100) ngx.print(n, " ") return n * 2, "x" end
+             local a, b = ngx.thread.spawn(f, 3), ngx.thread.spawn(f, 1)
+             ngx.say(ngx.thread.wait(a, b)) ngx.say(ngx.thread.wait(a))
+             local c = ngx.thread.spawn(function() ngx.sleep(10) end)
+             ngx.say(ngx.thread.kill(c), " ", ngx.thread.kill(c))
+             local d = ngx.thread.spawn(function() error("oops") end)
+             local ok, err = ngx.thread.wait(d) ngx.say(tostring(ok), " ", err)
+             local co = coroutine.wrap(function() ngx.sleep(0.001) coroutine.yield("from") ngx.sleep(0.001) return "within" end)
+             ngx.say(co(), " ", co())
+             local s = require("ngx.semaphore").new()
+             ngx.thread.spawn(function() ngx.sleep(0.01) s:post() end)
+             ngx.say(s:wait(5), " ", s:wait(0.001))
+           } }"##,
+    )
+    .start();
+    let mut slow = server.connect();
+    slow.send("GET /sleep HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!(server.get("/now").text(), "now\n");
+    assert_eq!(slow.response().text(), "slept\n");
+    let text = server.get("/threads").text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "1 true2x");
+    assert_eq!(lines[1], "3 true6x");
+    assert_eq!(lines[2], "1 nilalready waited or killed");
+    assert!(lines[3].starts_with("false content_by_lua(") && lines[3].ends_with(": oops"), "{}", lines[3]);
+    assert_eq!(lines[4], "from within");
+    assert_eq!(lines[5], "true niltimeout");
+    server.wait_for("logs/error.log", "lua user thread aborted: runtime error: content_by_lua(nginx.conf:");
+}
+
+#[test]
+fn timers_run_later_and_end_with_their_configuration() {
+    let server = Site::http(
+        r##"lua_shared_dict d 100k;
+           init_worker_by_lua_block { ngx.timer.every(0.01, function() ngx.shared.d:incr("every", 1, 0) end) }
+           server { listen 127.0.0.1:@PORT@;
+             location = /t { content_by_lua_block {
+               ngx.timer.at(0, function(premature, a, b) ngx.log(ngx.NOTICE, "later: ", tostring(premature), a, b, ngx.get_phase()) ngx.say("no") end, 1, "x")
+               ngx.timer.at(1000, function(premature) ngx.log(ngx.NOTICE, "ended early: ", tostring(premature)) end)
+               ngx.say(ngx.timer.pending_count() > 1)
+             } }
+             location = /count { content_by_lua_block { ngx.say(ngx.shared.d:get("every") or 0) } }
+           }"##,
+    )
+    .start();
+    assert_eq!(server.get("/t").text(), "true\n");
+    server.wait_for("logs/error.log", "later: false1xtimer");
+    server.wait_for("logs/error.log", "API disabled in the context of ngx.timer");
+    assert!(crate::harness::wait(|| server.get("/count").text().trim().parse::<u32>().unwrap() > 3));
+    server.signal(rustix::process::Signal::HUP);
+    server.wait_for("logs/error.log", "ended early: true");
+}
+
+#[test]
+fn subrequests_are_captured() {
+    let server = Site::server(
+        r##"default_type text/plain;
+           location = /one { content_by_lua_block { ngx.header["X-A"] = "b" ngx.print("one ", ngx.var.args, " ", ngx.var.request_method) } }
+           location = /two { content_by_lua_block { ngx.req.read_body() ngx.status = 404 ngx.print("two ", ngx.req.get_body_data(), tostring(ngx.is_subrequest)) } }
+           location = /slow { content_by_lua_block { ngx.sleep(0.05) ngx.print("slow") } }
+           location = /t { content_by_lua_block {
+             local r = ngx.location.capture("/one?a=1", { args = { b = 2 } })
+             ngx.say(r.status, " ", r.body, " ", r.header["X-A"], " ", tostring(r.truncated))
+             r = ngx.location.capture("/two", { method = ngx.HTTP_POST, body = "given" })
+             ngx.say(r.status, " ", r.body)
+             local a, b = ngx.location.capture_multi({ { "/slow" }, { "/one" } })
+             ngx.say(a.body, " ", b.body)
+           } }"##,
+    )
+    .start();
+    assert_eq!(server.get("/t").text(), "200 one a=1&b=2 GET b false\n404 two giventrue\nslow one nil GET\n");
+}
+
+#[test]
+fn mistakes_cost_the_request_and_have_their_place() {
+    let server = Site::server(
+        r##"location = /error { content_by_lua_block {
+             local function f() error("oops") end
+             f() } }
+           location = /nil { access_by_lua_block { local x = nil
+             x.y = 1 } }
+           location = /log { content_by_lua_block {
+             ngx.log(ngx.ERR, "a message: ", 1, nil, true)
+             ngx.say(select(2, pcall(ngx.say, function() end)))
+             written = 1
+             print("printed") } }
+           location = /late { content_by_lua_block { ngx.say("a") error("late") } }
+           location = /filter { content_by_lua_block { ngx.say("a") } log_by_lua_block { ngx.say("b") } }"##,
+    )
+    .start();
+    assert_eq!(server.get("/error").status, 500);
+    assert_eq!(server.get("/nil").status, 500);
+    let text = server.get("/log").text();
+    assert!(
+        text.starts_with("bad argument #1 to 'say' (string, number, boolean, nil, ngx.null, or array table expected"),
+        "{text}"
+    );
+    assert_eq!(server.get("/filter").text(), "a\n");
+    server.wait_for("logs/error.log", "API disabled in the context of log_by_lua*");
+    let log = server.error_log();
+    for wanted in [
+        "lua entry thread aborted: runtime error: content_by_lua(nginx.conf:3):2: oops\nstack traceback:\ncoroutine 0:\n\t",
+        "access_by_lua(nginx.conf:6):2: attempt to index local 'x' (a nil value)",
+        "[lua] content_by_lua(nginx.conf:8):2: a message: 1niltrue, client: 127.0.0.1, server: , request: \"GET /log HTTP/1.1\"",
+        "[warn]",
+        "writing a global Lua variable ('written')",
+        "[lua] content_by_lua(nginx.conf:8):5: printed",
+    ] {
+        assert!(log.contains(wanted), "{wanted} is not in\n{log}");
+    }
+}
+
+#[test]
+fn a_syntax_error_is_the_configuration_s() {
+    let (status, said) = Site::server("location / { content_by_lua_block { ngx.say( } }").check();
+    assert!(!status.success());
+    assert!(said.contains("failed to load inlined Lua code: content_by_lua(nginx.conf:"), "{said}");
+    let (status, said) = Site::server("location / { balancer_by_lua_block { } }").check();
+    assert!(!status.success() && said.contains("not allowed here"), "{said}");
+    let (status, said) = Site::http("upstream u { server 127.0.0.1:1; balancer_by_lua_block { } }").check();
+    assert!(!status.success() && said.contains("not built yet"), "{said}");
+}
+
+#[test]
+fn libraries() {
+    let server = Site::http(
+        r##"lua_package_path "$prefix/lib/?.lua;@DIR@/html/?.lua;;";
+           server { listen 127.0.0.1:@PORT@; location = /t { content_by_lua_block {
+             local own = require "own"
+             require "resty.core"
+             local cjson = require "cjson"
+             local safe = require "cjson.safe"
+             ngx.say(own.count(), own.count(), " ", cjson.encode({ 1, 2, { a = cjson.null } }), " ", cjson.decode('{"a":[1,{"b":"x"}]}').a[2].b)
+             ngx.say(tostring(safe.decode("{")), " ", tostring(cjson.decode("null") == ngx.null), " ", cjson.encode({}))
+             local sha = require("resty.sha256"):new() sha:update("hello")
+             ngx.say(require("resty.string").to_hex(sha:final()))
+             ngx.say(table.concat(require("ngx.re").split("a,b,c", ","), "|"), " ", require("table.nkeys")({ a = 1 }))
+             ngx.say(type(require("ffi").cast), " ", type(jit.version), " ", require("bit").band(7, 3), " ", type(require("table.new")))
+           } } }"##,
+    )
+    .file("html/own.lua", "local n = 0 return { count = function() n = n + 1 return n end }")
+    .start();
+    let text = server.get("/t").text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], r##"12 [1,2,{"a":null}] x"##);
+    assert_eq!(lines[1], "nil true {}");
+    assert_eq!(lines[2], "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824");
+    assert_eq!(lines[3], "a|b|c 1");
+    assert_eq!(lines[4], "function string 3 function");
+}
+
+#[test]
+fn without_a_cache_programs_are_read_anew() {
+    let server = Site::server("lua_code_cache off; location = /t { content_by_lua_file @DIR@/html/t.lua; }")
+        .file("html/t.lua", "count = (count or 0) + 1 ngx.say('one ', count)")
+        .start();
+    assert_eq!(server.get("/t").text(), "one 1\n");
+    assert_eq!(server.get("/t").text(), "one 1\n");
+    std::fs::write(server.dir().join("html/t.lua"), "ngx.say('two')").unwrap();
+    assert_eq!(server.get("/t").text(), "two\n");
+}

@@ -1,0 +1,192 @@
+//! Where the time of requests goes (`/ironweir/time`), and what `ironweir why` makes of it.
+
+use crate::harness::{Backend, Folder, Program, Reply, Server, Site};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// What is put in the way of a request, in one part of its life.
+const PAUSE: Duration = Duration::from_millis(60);
+/// Nine tenths of it.
+const SEEN_US: u64 = 54_000;
+
+fn pause() {
+    thread::sleep(PAUSE);
+}
+
+/// A peer that does what it is told with each connection, for as long as the test runs.
+fn peer(work: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || listener.incoming().flatten().for_each(&work));
+    port
+}
+
+/// Microseconds that requests have spent in a part.
+fn spent(server: &Server, part: &str) -> u64 {
+    let said: Value = serde_json::from_str(&server.get("/api/9/ironweir/time").text()).unwrap();
+    said["parts_us"][part].as_u64().unwrap_or_else(|| panic!("{part}: {said}"))
+}
+
+/// What a part grows by.
+fn grows(server: &Server, part: &str, work: impl FnOnce()) -> u64 {
+    let before = spent(server, part);
+    work();
+    spent(server, part) - before
+}
+
+#[test]
+fn each_wait_shows_in_its_part() {
+    let slow = Backend::start(|_| {
+        pause();
+        Reply::ok("late")
+    });
+    let halting = peer(|mut s| {
+        let _ = s.read(&mut [0; 4096]);
+        let _ = s.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nhalf");
+        pause();
+        let _ = s.write_all(b"half");
+    });
+    let shakes_never = peer(|s| {
+        pause();
+        drop(s);
+    });
+    let quick = Backend::ok("quick");
+    let server = Site::http(
+        "limit_req_zone $uri zone=slow:1m rate=10r/s;
+         upstream one { zone one 64k; server 127.0.0.1:@SLOW@ max_conns=1; queue 4 timeout=5s; }
+         server { listen 127.0.0.1:@PORT@; root @DIR@;
+           location /api { api; }
+           location /ok { return 200 ok; }
+           location /quick { proxy_pass http://127.0.0.1:@QUICK@; }
+           location /limited { limit_req zone=slow burst=5; empty_gif; }
+           location /queue { proxy_pass http://one; }
+           location /slow { proxy_pass http://127.0.0.1:@SLOW@; }
+           location /halting { proxy_pass http://127.0.0.1:@HALTING@; }
+           location /tls { proxy_pass https://127.0.0.1:@TLS@; } }",
+    )
+    .file("large", vec![b'x'; 30 << 20])
+    .set("SLOW", slow.port)
+    .set("QUICK", quick.port)
+    .set("HALTING", halting)
+    .set("TLS", shakes_never)
+    .start();
+    let assert_seen = |part: &str, work: &dyn Fn()| {
+        let us = grows(&server, part, work);
+        assert!(us >= SEEN_US, "{part}: {us} us");
+    };
+    let in_two = |first: &str, second: &str| {
+        let mut client = server.connect();
+        client.send(first);
+        pause();
+        assert_eq!(client.send(second).response().status, 200);
+    };
+    assert_seen("head", &|| in_two("GET /ok HTTP/1.1\r\nHo", "st: a\r\n\r\n"));
+    assert_seen("body", &|| in_two("POST /quick HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n12", "34"));
+    assert_seen("own", &|| (0..2).for_each(|_| assert_eq!(server.get("/limited").status, 200)));
+    assert_seen("first_byte", &|| assert_eq!(server.get("/slow").text(), "late"));
+    assert_seen("answer", &|| assert_eq!(server.get("/halting").text(), "halfhalf"));
+    assert_seen("connect", &|| assert_eq!(server.get("/tls").status, 502));
+    assert_seen("queue", &|| {
+        thread::scope(|scope| {
+            (0..2).for_each(|_| drop(scope.spawn(|| assert_eq!(server.get("/queue").text(), "late"))))
+        });
+    });
+    assert_seen("client", &|| {
+        let mut client = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+        client.write_all(b"GET /large HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        pause();
+        assert!(client.read_to_end(&mut Vec::new()).unwrap() > 30 << 20);
+    });
+    let others = grows(&server, "first_byte", || drop(server.get("/ok")));
+    assert_eq!(others, 0, "a request without a peer waits for none");
+}
+
+/// Runs `ironweir why --json`.
+fn why(server: &Server) -> (Value, Option<i32>) {
+    let url = format!("http://127.0.0.1:{}/api", server.port);
+    let mut command = Command::new(Program::Ironweir.path().expect("Ironweir is built"));
+    let output = command.args(["why", "--json", "--api", &url]).stdin(Stdio::null()).output().expect("it starts");
+    (serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}")), output.status.code())
+}
+
+/// Findings of an answer, the first one first.
+fn ids(answer: &Value) -> Vec<String> {
+    let others = answer["others"].as_array().unwrap();
+    let all = std::iter::once(&answer["finding"]).chain(others).filter(|f| !f.is_null());
+    all.map(|f| f["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// Asks for a page again and again while something else is done.
+fn under_load<T>(server: &Server, target: &str, clients: usize, work: impl FnOnce() -> T) -> T {
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..clients {
+            scope.spawn(|| {
+                let mut client = server.connect();
+                while !over.load(Ordering::Relaxed) {
+                    client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"));
+                    if client.read_response(false).is_none() {
+                        client = server.connect();
+                    }
+                }
+            });
+        }
+        let result = work();
+        over.store(true, Ordering::Relaxed);
+        result
+    })
+}
+
+#[test]
+fn why_names_what_is_in_the_way() {
+    let slow = Backend::start(|_| {
+        thread::sleep(Duration::from_millis(200));
+        Reply::ok("late")
+    });
+    let server = Site::http(
+        "upstream app { zone app 64k; server 127.0.0.1:@SLOW@; } upstream narrow { zone narrow 64k; server 127.0.0.1:@SLOW@ max_conns=1; queue 1 timeout=1s; }
+         server { listen 127.0.0.1:@PORT@; location /api { api; } location / { proxy_pass http://app; } location /narrow { proxy_pass http://narrow; }
+           location /ok { return 200 ok; } }",
+    )
+    .set("SLOW", slow.port)
+    .start();
+    let (answer, status) = under_load(&server, "/", 8, || why(&server));
+    assert!(ids(&answer).contains(&"upstream-slow".to_owned()), "{answer:#}");
+    assert!(matches!(status, Some(3 | 4)), "{status:?}");
+    let whole: f64 = answer["parts_us"].as_array().unwrap().iter().map(|p| p[1].as_f64().unwrap()).sum();
+    assert!(whole >= 120_000.0, "{answer:#}");
+    let own = || -> Value { serde_json::from_str(&server.get("/api/9/ironweir/why").text()).unwrap() };
+    assert_eq!(own()["seconds"], 0, "there is nothing to compare the first look with");
+    let itself = under_load(&server, "/", 8, || {
+        thread::sleep(Duration::from_millis(1_100));
+        own()
+    });
+    assert!(itself["finding"]["id"].is_string() && ids(&itself).contains(&"upstream-slow".to_owned()), "{itself:#}");
+    assert_eq!(own()["sentence"], itself["sentence"], "who asks more often than once a second hears the same");
+    let (answer, _) = under_load(&server, "/narrow", 4, || why(&server));
+    assert!(ids(&answer).contains(&"upstream-queue".to_owned()), "{answer:#}");
+    let (answer, _) = under_load(&server, "/ok", 2, || why(&server));
+    let served = ids(&answer).into_iter().filter(|id| id.starts_with("upstream") || id == "thread-stuck");
+    assert_eq!(served.collect::<Vec<_>>(), Vec::<String>::new(), "{answer:#}");
+    assert!(answer["headroom"]["rate"].as_f64().unwrap() > 5.0, "{answer:#}");
+    assert!(answer["sentence"].as_str().unwrap().contains(" requests/s"), "{answer:#}");
+}
+
+#[test]
+fn why_says_when_there_is_nobody_to_ask() {
+    let server = Site::server("return 200 ok;").start();
+    let say = |url: &str| {
+        let mut command = Command::new(Program::Ironweir.path().expect("Ironweir is built"));
+        let output = command.args(["why", "--api", url]).current_dir(Folder::new().path()).output().expect("it starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    let (status, text) = say(&format!("http://127.0.0.1:{}/api", server.port));
+    assert!(status == Some(1) && text.contains("answers, but not as the API does"), "{text}");
+    let (status, text) = say("ftp://h/");
+    assert!(status == Some(1) && text.contains("ftp is not spoken here"), "{text}");
+}
