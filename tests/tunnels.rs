@@ -20,9 +20,11 @@ fn clients_reach_others_through_the_server() {
              location / { if ($request_method = CONNECT) { tunnel_pass; break; } return 200 plain; } }
          server { listen 127.0.0.1:@PORT@; server_name fixed; allow all; tunnel_pass group; }
          server { listen 127.0.0.1:@PORT@; server_name closed; deny all; tunnel_pass; }
+         server { listen 127.0.0.1:@PORT@; server_name secret; auth_basic r; auth_basic_user_file users; tunnel_pass group; }
          server { listen 127.0.0.1:@PORT@; server_name none; location / { return 200 plain; } }",
     )
     .set("BACKEND", backend.port)
+    .file("users", "me:{PLAIN}word\n")
     .start();
     let to = format!("CONNECT 127.0.0.1:{} HTTP/1.1", backend.port);
     let (status, mut client) = connect(&server, &to, "");
@@ -45,6 +47,8 @@ fn clients_reach_others_through_the_server() {
     for (line, more, expected) in [
         ("CONNECT closed:1 HTTP/1.1", "", 403),
         ("CONNECT none:1 HTTP/1.1", "", 405),
+        ("CONNECT secret:1 HTTP/1.1", "Authorization: Basic bWU6d29yZA==\r\n", 407),
+        ("CONNECT secret:1 HTTP/1.1", "Proxy-Authorization: Basic bWU6d29yZA==\r\n", 200),
         ("CONNECT 127.0.0.1:1 HTTP/1.1", "", 502),
         ("CONNECT 127.0.0.1:1 HTTP/1.0", "", 405),
         ("CONNECT 127.0.0.1 HTTP/1.1", "", 400),

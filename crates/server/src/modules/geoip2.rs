@@ -46,7 +46,10 @@ type Records = Arc<Reader<Vec<u8>>>;
 /// One block: a database.
 struct Database {
     path: PathBuf,
-    records: RwLock<Records>,
+    /// As it was when the configuration was read.
+    records: Records,
+    /// Read since. Looked at only where files may change: no request takes a lock for nothing.
+    newer: RwLock<Option<Records>>,
     /// Seconds between two looks at the file.
     every: Option<u64>,
     /// When it was looked at, and when it had been changed; seconds since 1970.
@@ -84,7 +87,8 @@ fn geoip2(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let database = Arc::new(Database {
         changed: AtomicU64::new(modified(&path).unwrap_or(0)),
         path,
-        records: RwLock::new(Arc::new(records)),
+        records: Arc::new(records),
+        newer: RwLock::default(),
         every,
         checked: AtomicU64::new(now),
     });
@@ -153,14 +157,14 @@ fn step(word: &str) -> Step {
 }
 
 fn look_up(r: &mut Request, database: &Arc<Database>, field: &Field, trusts: bool) -> Option<Text> {
-    database.check();
-    let records = database.records.read().unwrap_or_else(PoisonError::into_inner).clone();
+    let newer = database.newer();
+    let records = newer.as_ref().unwrap_or(&database.records);
     match field {
         Field::BuildEpoch => Some(text!(r, "{}", records.metadata().build_epoch)),
         Field::LastCheck => Some(text!(r, "{}", database.checked.load(Ordering::Relaxed))),
         Field::LastChange => Some(text!(r, "{}", database.changed.load(Ordering::Relaxed))),
         Field::Record { source, steps, default } => {
-            let found = address(r, *source, trusts).and_then(|ip| find(&records, ip, steps));
+            let found = address(r, *source, trusts).and_then(|ip| find(records, ip, steps));
             match (found, default) {
                 (Some(found), _) => Some(r.text(found.as_bytes())),
                 (None, Some(default)) => Some(r.text(default)),
@@ -211,9 +215,9 @@ fn address(r: &mut Request, source: Option<VariableId>, trusts: bool) -> Option<
 }
 
 impl Database {
-    /// Looks whether the file has changed, if it is time; a thread that may wait does so.
-    fn check(self: &Arc<Self>) {
-        let Some(every) = self.every else { return };
+    /// What has been read since the configuration was. Has the file looked at, if it is time, by a thread that may wait.
+    fn newer(self: &Arc<Self>) -> Option<Records> {
+        let every = self.every?;
         let (now, last) = (clock::wall_seconds().max(0) as u64, self.checked.load(Ordering::Relaxed));
         let due = now >= last.saturating_add(every);
         if due && self.checked.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
@@ -222,6 +226,7 @@ impl Database {
                 crate::service::blocking(move || database.reload()).await;
             });
         }
+        self.newer.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn reload(&self) {
@@ -232,7 +237,7 @@ impl Database {
         // One that is being written is no database yet: it is looked at again next time.
         let Ok(bytes) = std::fs::read(&self.path) else { return };
         if let Ok(records) = read(bytes) {
-            *self.records.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(records);
+            *self.newer.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(records));
             self.changed.store(changed, Ordering::Relaxed);
         }
     }

@@ -243,9 +243,15 @@ fn realpath_root(r: &mut Request) -> Option<Text> {
     }
 }
 
+/// Where credentials are: for a proxy, which CONNECT makes of this server, in a header of their own (RFC 9110 section 11.7.2).
+pub fn authorization(r: &Request) -> Option<Text> {
+    let connects = r.method == crate::request::Method::Connect;
+    r.headers_in.find(if connects { K::ProxyAuthorization } else { K::Authorization })
+}
+
 /// User name and password of `Authorization: Basic`, decoded once (`ngx_http_auth_basic_user`).
 pub fn basic_credentials(r: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
-    let value = r.headers_in.find(K::Authorization)?;
+    let value = authorization(r)?;
     let value = r.get(value);
     let rest = value.get(..6).filter(|p| p.eq_ignore_ascii_case(b"basic ")).map(|_| &value[6..])?;
     let rest = &rest[rest.iter().take_while(|b| **b == b' ').count()..];

@@ -10,7 +10,7 @@ use crate::config::{Directive, Scope, http};
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict};
-use crate::request::{Request, Text};
+use crate::request::{Method, Request, Text};
 use crate::{inherited, settings};
 use conf::{Node, Problem};
 use keys::Source;
@@ -216,7 +216,7 @@ fn token(r: &mut Request, asked: &Asked) -> Option<Text> {
         let token = token.eval(r);
         return (!r.get(token).is_empty()).then_some(token);
     }
-    let header = r.headers_in.find(K::Authorization)?;
+    let header = crate::modules::variables::authorization(r)?;
     let value = r.get(header);
     let (scheme, rest) = value.split_at_checked(7)?;
     if !scheme.eq_ignore_ascii_case(b"Bearer ") {
@@ -271,6 +271,10 @@ fn refuse(r: &mut Request, realm: Text, error: &'static str) -> Verdict {
         value.push(b'"');
     }
     let value = r.text(&value);
+    if r.method == Method::Connect {
+        r.headers_out.push(Text::from("Proxy-Authenticate"), value);
+        return Verdict::Status(407);
+    }
     r.headers_out.set(K::WwwAuthenticate, "WWW-Authenticate", value);
     Verdict::Status(401)
 }

@@ -101,6 +101,10 @@ fn times(time: i64) -> Timestamps {
 pub(super) fn copy_file(from: &Path, to: &Path) -> Result<(), Fault> {
     let mut source = File::open(from).map_err(|e| Fault::new("open()", from, e, 404))?;
     let facts = source.metadata().map_err(|e| Fault::new("fstat()", from, e, 404))?;
+    // What is temporary would make the folder; here its absence is a conflict (RFC 4918 section 9.8.5).
+    if let Some(folder) = to.parent() {
+        std::fs::metadata(folder).map_err(|e| Fault::new("stat()", folder, e, 409))?;
+    }
     let (fd, beside) = crate::temp::create_beside(to).map_err(|(path, e)| Fault::new("open()", &path, e, 409))?;
     let mut target = File::from(fd);
     let copied = io::copy(&mut source, &mut target)
