@@ -8,6 +8,9 @@ use crate::config::complex::Complex;
 use crate::connection::Session;
 use std::io;
 
+/// Bytes of an answer that a program gets. OpenResty has no limit; this is more than one text of LuaJIT's could be used for.
+pub const MAX_WHOLE: u64 = 256 * 1024 * 1024;
+
 /// Where a subrequest's answer goes.
 pub struct SubSession {
     /// What happens with the body.
@@ -34,6 +37,8 @@ pub enum Mode {
     Discard,
     /// It is collected, up to `subrequest_output_buffer_size`.
     Capture,
+    /// It is collected, up to [`MAX_WHOLE`]: a program wants it.
+    Whole,
 }
 
 /// What a subrequest is to be.
@@ -157,10 +162,12 @@ pub fn absorbs(r: &mut Request, status: u16) -> bool {
 pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
     let Session::Sub(sub) = &mut r.session else { return Ok(()) };
     sub.length += chunk.len();
-    if sub.mode != Mode::Capture {
-        return Ok(());
-    }
-    if sub.length > *r.shot.location(r.location).conf.core.subrequest_output_buffer_size {
+    let most = match sub.mode {
+        Mode::Discard => return Ok(()),
+        Mode::Capture => *r.shot.location(r.location).conf.core.subrequest_output_buffer_size,
+        Mode::Whole => MAX_WHOLE,
+    };
+    if sub.length > most {
         let text = format!("too big subrequest response: {}", sub.length);
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
