@@ -328,6 +328,7 @@ fn subrequests_are_captured() {
         r##"default_type text/plain;
            location = /one { content_by_lua_block { ngx.header["X-A"] = "b" ngx.print("one ", ngx.var.args, " ", ngx.var.request_method) } }
            location = /two { content_by_lua_block { ngx.req.read_body() ngx.status = 404 ngx.print("two ", ngx.req.get_body_data(), tostring(ngx.is_subrequest)) } }
+           location = /large { content_by_lua_block { for _ = 1, 100 do ngx.print(("x"):rep(1000)) end } }
            location = /slow { content_by_lua_block { ngx.sleep(0.05) ngx.print("slow") } }
            location = /t { content_by_lua_block {
              local r = ngx.location.capture("/one?a=1", { args = { b = 2 } })
@@ -336,10 +337,11 @@ fn subrequests_are_captured() {
              ngx.say(r.status, " ", r.body)
              local a, b = ngx.location.capture_multi({ { "/slow" }, { "/one" } })
              ngx.say(a.body, " ", b.body)
+             ngx.say(#ngx.location.capture("/large").body)
            } }"##,
     )
     .start();
-    assert_eq!(server.get("/t").text(), "200 one a=1&b=2 GET b false\n404 two giventrue\nslow one nil GET\n");
+    assert_eq!(server.get("/t").text(), "200 one a=1&b=2 GET b false\n404 two giventrue\nslow one nil GET\n100000\n");
 }
 
 #[test]

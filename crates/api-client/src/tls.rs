@@ -23,7 +23,7 @@ pub enum Trust {
 }
 
 /// How TLS is spoken. Errors are sentences for the user.
-pub fn config(trust: &Trust) -> Result<Arc<ClientConfig>, String> {
+pub(crate) fn config(trust: &Trust) -> Result<Arc<ClientConfig>, String> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut verifier = Verifier { provider: provider.clone(), named: Vec::new(), signed: None };
     let mut roots = RootCertStore::empty();

@@ -11,6 +11,9 @@ use std::io;
 use std::rc::Rc;
 use std::task::Poll;
 
+/// Bytes of an answer that a program gets. OpenResty has no limit; this is more than one text of LuaJIT's could be used for.
+pub const MAX_WHOLE: u64 = 256 * 1024 * 1024;
+
 /// Where a subrequest's answer goes.
 pub struct SubSession {
     /// What happens with the body.
@@ -41,6 +44,8 @@ pub enum Mode {
     Capture,
     /// Its parent takes it when its turn has come.
     Hold,
+    /// It is collected, up to [`MAX_WHOLE`]: a program wants it.
+    Whole,
 }
 
 /// What a subrequest is to be.
@@ -186,10 +191,12 @@ pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
         aside.hold(chunk);
         return Ok(());
     }
-    if sub.mode != Mode::Capture {
-        return Ok(());
-    }
-    if sub.length > *r.shot.location(r.location).conf.core.subrequest_output_buffer_size {
+    let most = match sub.mode {
+        Mode::Discard | Mode::Hold => return Ok(()),
+        Mode::Capture => *r.shot.location(r.location).conf.core.subrequest_output_buffer_size,
+        Mode::Whole => MAX_WHOLE,
+    };
+    if sub.length > most {
         let text = format!("too big subrequest response: {}", sub.length);
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }

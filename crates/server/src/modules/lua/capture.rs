@@ -123,7 +123,7 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
         return Err(Fault("subrequests cycle".to_owned()));
     }
     r.subrequests += 1;
-    let session = Session::Sub(SubSession::new(Mode::Capture));
+    let session = Session::Sub(SubSession::new(Mode::Whole));
     let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
     if is_set(call, "share_all_vars") || is_set(call, "copy_all_vars") {
         child.copy_shared(r);
@@ -133,7 +133,7 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
     let method = text_of(call, "method").unwrap_or_else(|| b"GET".to_vec());
     let given = text_of(call, "body");
     let forward = is_set(call, "always_forward_body") || matches!(method.as_slice(), b"POST" | b"PUT");
-    let options = Options { mode: Mode::Capture, with_body: given.is_none() && forward, get: false };
+    let options = Options { mode: Mode::Whole, with_body: given.is_none() && forward, get: false };
     subrequest::prepare(&mut child, r, path, args, &options);
     (child.method, child.method_name) = (Method::of(&method), child.text(&method));
     match given {
@@ -163,7 +163,6 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
 async fn run(mut child: Box<Request>, shares: bool) -> (Answer, Box<Request>) {
     phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)).await;
     end(&mut child);
-    let truncated = child.aborted;
     let mut headers: Vec<(Vec<u8>, Vec<u8>)> = Vec::new();
     if let Some(kind) = super::phases::content_type(&child) {
         headers.push((b"Content-Type".to_vec(), kind));
@@ -182,9 +181,11 @@ async fn run(mut child: Box<Request>, shares: bool) -> (Answer, Box<Request>) {
         0 => 500,
         status => status,
     };
-    let body = match &mut child.session {
+    let body: Vec<u8> = match &mut child.session {
         Session::Sub(sub) => std::mem::take(&mut sub.captured),
         _ => Vec::new(),
     };
+    let is_short = child.headers_out.content_length.is_some_and(|n| n > body.len() as u64) && !child.header_only;
+    let truncated = child.aborted || !child.response_done || is_short;
     (Answer { status, headers, body, truncated, shares }, child)
 }

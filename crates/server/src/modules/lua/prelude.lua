@@ -575,7 +575,20 @@ ngx.timer = {
     pending_count = checked(raw.timers_pending),
 }
 
-local wait_threads, kill_thread = waiting("join", "wait"), waiting("kill", "wait")
+-- Light threads by the coroutines that made them.
+local lights = setmetatable({}, { __mode = "k" })
+local running = coroutine.running
+
+function coroutine.status(co)
+    local status = co_status(co)
+    if not lights[co] or status == "running" or status == "normal" or may_wait("wait") then
+        return status
+    end
+    -- The server knows whether it waits for something, and whether somebody has asked how it ended.
+    return co_yield(WAIT, "status", co)
+end
+
+local kill_thread = waiting("kill", "wait")
 ngx.thread = {}
 function ngx.thread.spawn(f, ...)
     if type(f) ~= "function" then
@@ -585,16 +598,26 @@ function ngx.thread.spawn(f, ...)
     if refused then
         error(refused, 2)
     end
-    return finish(co_yield(WAIT, "spawn", co_create(f), ...))
+    local co = co_create(f)
+    lights[co] = running() or true
+    return finish(co_yield(WAIT, "spawn", co, ...))
 end
 function ngx.thread.wait(...)
     local refused = may_wait("wait")
     if refused then
         error(refused, 2)
     end
+    if select("#", ...) == 0 then
+        error("at least one coroutine should be specified", 2)
+    end
     for number = 1, select("#", ...) do
-        if type((select(number, ...))) ~= "thread" then
+        local co = (select(number, ...))
+        if type(co) ~= "thread" then
             error("bad argument #" .. number .. " to 'wait' (lua thread expected)", 2)
+        elseif not lights[co] then
+            error("attempt to wait on a coroutine that is not a user thread", 2)
+        elseif lights[co] ~= running() then
+            error("only the parent coroutine can wait on the thread", 2)
         end
     end
     return finish(co_yield(WAIT, "join", ...))

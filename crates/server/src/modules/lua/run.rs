@@ -265,6 +265,16 @@ impl Run<'_> {
                 self.join(index, &arguments);
                 return None;
             }
+            "status" => {
+                let found = arguments.front().and_then(|v| self.find(v));
+                let status = match found.map(|at| &self.threads[at].state) {
+                    Some(State::Ended { .. }) => "zombie",
+                    Some(State::Gone) | None => "dead",
+                    Some(State::Ready | State::Waits(_) | State::Joins(_)) => "running",
+                };
+                self.ready.push_front((index, values(&self.machine.lua, vec![status.into()])));
+                return None;
+            }
             "kill" => {
                 let result = self.kill(index, &arguments);
                 self.ready.push_front((index, result));
@@ -431,6 +441,9 @@ pub fn log(level: Level, text: std::fmt::Arguments<'_>) {
         Ok(())
     });
     if of_request.is_err() && crate::log::error::default_enabled(level) {
-        crate::log::process_line(level, format_args!("{text}, context: {}", current::phase().context()));
+        match current::phase() {
+            Phase::Init | Phase::ExitWorker => crate::log::process_line(level, text),
+            phase => crate::log::process_line(level, format_args!("{text}, context: {}", phase.context())),
+        }
     }
 }
