@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import pathlib
+import re
 import shutil
 import statistics
 import subprocess
@@ -39,15 +40,15 @@ SecRequestBodyLimit 13107200
 SecRequestBodyNoFilesLimit 131072
 SecAuditEngine Off
 SecRule REQUEST_HEADERS:Content-Type "^application/json" "id:200001,phase:1,t:none,t:lowercase,pass,nolog,ctl:requestBodyProcessor=JSON"
-Include {rules}/@crs-setup.conf.example
-Include {rules}/@owasp_crs/*.conf
+Include {folder}/crs-setup.conf
+Include {crs}/*.conf
 """
 
 CONF = """
 {load} daemon off; worker_processes 1; user root; pid {folder}/{name}.pid; error_log {folder}/{name}.log error; events {{ worker_connections 4096; }}
 http {{
     access_log off; keepalive_requests 100000000; keepalive_timeout 1h; sendfile on; client_body_buffer_size 16k;
-    modsecurity {on}; modsecurity_rules_file {folder}/main.conf;
+    modsecurity {on}; modsecurity_rules_file {folder}/{name}-main.conf;
     upstream backend {{ server 127.0.0.1:{backend}; keepalive 128; }}
     server {{
         listen 127.0.0.1:{port}; root {folder};
@@ -148,7 +149,16 @@ def main():
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         folder = pathlib.Path(folder)
         folder.chmod(0o755)
-        (folder / "main.conf").write_text(MAIN.format(rules=rules_folder()))
+        # libmodsecurity includes nothing with an @ in its path.
+        shutil.copy(rules_folder() / "@crs-setup.conf.example", folder / "crs-setup.conf")
+        shutil.copytree(rules_folder() / "@owasp_crs", folder / "crs")
+        # And it wants a list of actions where another rule follows on the next line.
+        shutil.copytree(folder / "crs", folder / "crs-nginx")
+        for file in (folder / "crs-nginx").glob("*.conf"):
+            bare = r'(?m)^(\s*SecRule \S+ "(?:[^"\\\n]|\\.)*")$'
+            file.write_text(re.sub(bare, r'\1 "t:none"', file.read_text()))
+        for name, crs in (("ironweir", "crs"), ("before", "crs"), ("nginx", "crs-nginx")):
+            (folder / f"{name}-main.conf").write_text(MAIN.format(folder=folder, crs=folder / crs))
         (folder / "file.html").write_text("<p>a page</p>\n" * 73)
         port = processes.free_port()
         (folder / "backend.conf").write_text(
