@@ -3,7 +3,6 @@
 
 mod tls;
 
-
 pub use tls::Trust;
 
 use rustls::pki_types::ServerName;

@@ -184,6 +184,7 @@ impl Look {
             latency: Value::Null,
             threads: Vec::new(),
             listeners: Vec::new(),
+            why: None,
             peers: peers.iter().map(|(group, peer)| Peer::read("http", group, peer)).collect(),
             lists: Vec::new(),
         }

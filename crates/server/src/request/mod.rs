@@ -32,7 +32,6 @@ use body::Body;
 pub use end::end;
 use filter::BodyFilter;
 use headers::{HeadersIn, HeadersOut};
-use std::cell::RefCell;
 use std::rc::Rc;
 pub use wire::http1::Version;
 pub use wire::http1::request::Method;
