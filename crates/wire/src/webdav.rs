@@ -260,7 +260,8 @@ mod tests {
                 .map(|n| format!("{}|{}", String::from_utf8_lossy(&n.space), String::from_utf8_lossy(&n.local)))
                 .collect::<Vec<_>>()
                 .join(" "),
-            other => format!("{other:?}"),
+            Ok(other) => format!("{other:?}"),
+            Err(e) => format!("{e:?}"),
         };
         assert_eq!(names(""), "All");
         assert_eq!(names("<?xml version=\"1.0\"?>\n<propfind xmlns=\"DAV:\"><allprop/></propfind>\n"), "All");

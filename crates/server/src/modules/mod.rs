@@ -514,7 +514,7 @@ location_confs! {
     /// `nchan_pubsub` and its like.
     nchan shared,
     /// `content_by_lua` and its like.
-    lua,
+    lua shared,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.

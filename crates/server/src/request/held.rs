@@ -10,14 +10,18 @@ use crate::connection::http1::Http1;
 use crate::connection::incoming::Incoming;
 use crate::connection::socket::Socket;
 use crate::connection::{Address, Client, Session, pool};
-use crate::modules::{RequestContexts, limit_conn, limit_req, nchan, otel};
+use crate::modules::{RequestContexts, limit_conn, limit_req, lua, modsecurity, nchan, otel};
 use crate::snapshot::{LocationId, ServerId, Shot};
 use crate::status::requests::Underway;
 use crate::upstream::Attempts;
+use std::ops::{Deref, DerefMut};
 use std::rc::Rc;
 
-/// What is kept of a request. Texts are places in `bytes`, whatever they were places in before.
-pub struct Kept {
+/// What is kept of a request until it goes back. Given up by a shutdown that takes too long, it has its log line.
+pub struct Kept(Option<Parts>);
+
+/// Texts are places in `bytes`, whatever they were places in before.
+pub struct Parts {
     shot: Rc<Shot>,
     client: Rc<Client>,
     doing: &'static str,
@@ -66,6 +70,8 @@ struct Contexts {
     limit_req: limit_req::Context,
     otel: Option<Box<otel::Context>>,
     nchan: Option<Rc<nchan::Context>>,
+    lua: Option<Box<lua::Context>>,
+    modsecurity: Option<Box<modsecurity::Watch>>,
 }
 
 struct Flags {
@@ -118,6 +124,8 @@ impl Contexts {
             limit_req: from.limit_req,
             otel: from.otel.take(),
             nchan: from.nchan.take(),
+            lua: from.lua.take(),
+            modsecurity: from.modsecurity.take().map(Box::new),
         }
     }
 
@@ -127,6 +135,8 @@ impl Contexts {
         to.limit_req = self.limit_req;
         to.otel = self.otel;
         to.nchan = self.nchan;
+        to.lua = self.lua;
+        to.modsecurity = self.modsecurity.map(|watch| *watch);
     }
 }
 
@@ -156,7 +166,7 @@ impl Kept {
                 .map(|text| text.and_then(|text| place(&mut bytes, text)));
         let early = http.unread().to_vec();
         http.consume(early.len());
-        Box::new(Kept {
+        Box::new(Kept(Some(Parts {
             shot: r.shot.clone(),
             client: r.client.clone(),
             doing: r.doing,
@@ -200,9 +210,44 @@ impl Kept {
             early,
             sent: http.output.written - http.answer_start.min(http.output.written),
             header_size: http.header_size,
-        })
+        })))
     }
 
+    /// The request, on its connection, as it was but for what was sent since.
+    pub fn back(mut self, socket: Socket) -> Box<Request> {
+        self.0.take().expect(HERE).back(socket)
+    }
+}
+
+/// Parts leave only with what they are parts of.
+const HERE: &str = "it has not gone back";
+
+impl Deref for Kept {
+    type Target = Parts;
+
+    fn deref(&self) -> &Parts {
+        self.0.as_ref().expect(HERE)
+    }
+}
+
+impl DerefMut for Kept {
+    fn deref_mut(&mut self) -> &mut Parts {
+        self.0.as_mut().expect(HERE)
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        if crate::worker::cutting()
+            && let Some(parts) = self.0.take()
+        {
+            // A request that ends like this is logged (`end.rs`).
+            drop(parts.back(Socket::none()));
+        }
+    }
+}
+
+impl Parts {
     /// The snapshot it began with.
     pub fn shot(&self) -> &Rc<Shot> {
         &self.shot
@@ -223,8 +268,7 @@ impl Kept {
         std::mem::take(&mut self.early)
     }
 
-    /// The request, on its connection, as it was but for what was sent since.
-    pub fn back(self, socket: Socket) -> Box<Request> {
+    fn back(self, socket: Socket) -> Box<Request> {
         let mut incoming = Incoming::new(socket);
         incoming.input = self.early;
         let mut http = Http1::new(incoming);

@@ -138,6 +138,7 @@ impl Conf {
 }
 
 reads_as_settings!(Conf);
+crate::inherited!(Conf, |conf| conf.tls.is_none());
 
 settings! {
     /// Those that merge.
