@@ -45,8 +45,11 @@ fn a_balancer_two_backends_and_a_page() {
     assert_eq!(client.get("/none").status, 404);
     let mut listener = Client::connect(port);
     listener.send("GET /channel HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    let said =
-        || Client::connect(port).send("POST /channel HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi").response();
+    let said = || {
+        Client::connect(port)
+            .send("POST /channel HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\nhi")
+            .response()
+    };
     assert!(wait(|| said().status == 201), "somebody listens");
     assert_eq!(listener.response().text(), "hi");
     drop(listener);
