@@ -193,7 +193,7 @@ fn read(url: &str, pause: Duration) -> Result<Facts, String> {
 }
 
 /// How long the server may take for each answer: what is in its way may be in ours.
-const PATIENCE: Duration = Duration::from_millis(700);
+const PATIENCE: Duration = Duration::from_millis(300);
 
 /// For people.
 fn shown(answer: &Answer, missing: &[String]) -> String {

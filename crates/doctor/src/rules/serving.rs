@@ -85,6 +85,20 @@ fn cpu(facts: &Facts, s: &Serving) -> Option<Finding> {
     if running + waiting < BUSY && busiest < BUSY {
         return None;
     }
+    if s.handshakes >= HANDSHAKES_AT_LEAST && s.answers <= s.handshakes * REQUESTS_OF_A_HANDSHAKE {
+        let finding = Finding::new(
+            "handshakes",
+            Weight::Warning,
+            format!("The worker threads are busy with TLS handshakes: {} a second.", number(s.handshakes as u64)),
+        );
+        let each = running * count as f64 / s.handshakes * 1e6;
+        let finding = evidence(finding)
+            .seen(format!("{} of CPU for each", microseconds(each)), "both together")
+            .because("A handshake costs a signature with the private key: RSA-4096 takes ten times an RSA-2048, and sixty times an ECDSA P-256 key.")
+            .cure("a certificate with an ECDSA P-256 key (a second ssl_certificate beside the RSA one serves old clients)")
+            .cure("ssl_session_cache shared:SSL:50m; ssl_session_tickets on; keepalive_timeout longer, so that clients come back without one");
+        return Some(finding.sure(Sure::Likely));
+    }
     if waiting >= WAITS {
         let finding = Finding::new(
             "workers-starved",
@@ -99,20 +113,6 @@ fn cpu(facts: &Facts, s: &Serving) -> Option<Finding> {
             .because("What is ready and does not run answers late. Other programs take the CPUs, or a group's limit withholds them.")
             .cure("top says who takes them; cpu.max (CPUQuota=) of the unit; no more worker_processes than CPUs");
         return Some(finding);
-    }
-    if s.handshakes >= HANDSHAKES_AT_LEAST && s.answers <= s.handshakes * REQUESTS_OF_A_HANDSHAKE {
-        let finding = Finding::new(
-            "handshakes",
-            Weight::Warning,
-            format!("The worker threads are busy with TLS handshakes: {} a second.", number(s.handshakes as u64)),
-        );
-        let each = running * count as f64 / s.handshakes * 1e6;
-        let finding = evidence(finding)
-            .seen(format!("{} of CPU for each", microseconds(each)), "both together")
-            .because("A handshake costs a signature with the private key: RSA-4096 takes ten times an RSA-2048, and sixty times an ECDSA P-256 key.")
-            .cure("a certificate with an ECDSA P-256 key (a second ssl_certificate beside the RSA one serves old clients)")
-            .cure("ssl_session_cache shared:SSL:50m; ssl_session_tickets on; keepalive_timeout longer, so that clients come back without one");
-        return Some(finding.sure(Sure::Likely));
     }
     let (weight, what) = match busiest >= BUSY && running < BUSY * 0.7 && count > 1 {
         true => (Weight::Warning, "One worker thread is at its limit, the others are not.".to_owned()),
