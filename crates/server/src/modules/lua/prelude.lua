@@ -528,7 +528,9 @@ function re.gsub(subject, pattern, replace, options)
     return substitute(subject, pattern, replace, options, true, "gsub")
 end
 
+-- The stack of compiled expressions is PCRE2's own here, so there is nothing to set.
 function re.opt()
+    return error("ngx.re.opt is not supported yet", 2)
 end
 
 -- Dictionaries -------------------------------------------------------------------------------------------------------------------
@@ -862,7 +864,7 @@ function tcp:settimeouts(connect, send, read)
     raw.socket_timeouts(socket_of(self, "settimeouts"), connect, send, read)
 end
 function tcp:setoption()
-    return true
+    return nil, "not supported yet"
 end
 function tcp:getoption()
     return nil, "unsupported option"
@@ -938,7 +940,11 @@ end
 local loaded, preload = package.loaded, package.preload
 loaded.ngx = ngx
 _G.ngx = ngx
-_G.ndk = { set_var = {} }
+_G.ndk = { set_var = setmetatable({}, {
+    __index = function(_, name)
+        return error("ndk.set_var." .. tostring(name) .. " is not supported yet", 2)
+    end,
+}) }
 
 local function module(name, made)
     preload[name] = function()
@@ -1012,7 +1018,7 @@ module("ngx.process", {
     version = "0.1.32",
     type = function() return "worker" end,
     enable_privileged_agent = function() return nil, "not supported yet" end,
-    signal_graceful_exit = function() end,
+    signal_graceful_exit = function() return error("not supported yet", 2) end,
     get_master_pid = raw.master_pid,
 })
 module("ngx.resp", { version = "0.1.32", add_header = ngx.resp.add_header })
