@@ -2,8 +2,9 @@
 
 Commands, each answered by a line of JSON: `open N HOST PORT` opens connections and keeps them; `talk` says a word on each and
 reports who answered, or how it failed; `big BYTES` has the first connection bring so much, `put BYTES` take so much;
-`udp N HOST PORT`; `close`.
+`udp N HOST PORT`; `http METHOD PORT PATH [JSON]` asks a server on this host's loopback; `close`.
 """
+import http.client
 import json
 import socket
 import sys
@@ -62,6 +63,8 @@ def ask():
             answer = attempt(lambda: big(kept[0][0], int(words[1])))
         elif words[0] == "put":
             answer = attempt(lambda: put(kept[0][0], int(words[1])))
+        elif words[0] == "http":
+            answer = attempt(lambda: ask_http(words[1], int(words[2]), words[3], line.split(" ", 4)[4:]))
         elif words[0] == "udp":
             answer = [attempt(lambda: udp(words[2], int(words[3]))) for _ in range(int(words[1]))]
         else:
@@ -103,6 +106,16 @@ def put(stream, size):
     stream.write(b"put %d\n" % size + b"x" * size)
     stream.flush()
     return stream.readline().decode().split(" ")[0]
+
+
+def ask_http(method, port, path, body):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request(method, path, body[0].strip() if body else None)
+    response = connection.getresponse()
+    text = response.read().decode()
+    if response.headers.get("Content-Type", "").startswith("application/json") and text:
+        return {"status": response.status, "body": json.loads(text)}
+    return {"status": response.status, "body": text}
 
 
 def udp(host, port):

@@ -44,6 +44,7 @@ mod http3_floods;
 mod includes;
 mod keepalive;
 mod l4;
+mod l4_stream;
 mod limits;
 mod lua;
 mod lua_sockets;

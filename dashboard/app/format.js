@@ -11,6 +11,7 @@ const units = (value, steps, base) => {
 
 const count = (value) => units(value, ["", "k", "M", "G"], 1000);
 const bytes = (value) => units(value, [" B", " kB", " MB", " GB", " TB"], 1024);
+const bits = (value) => units(value * 8, [" b", " kb", " Mb", " Gb", " Tb"], 1000);
 const perSecond = (value) => (value > 0 && value < 10 ? value.toFixed(1) : count(value));
 const percent = (value) => `${value < 10 ? value.toFixed(1) : Math.round(value)} %`;
 const milliseconds = (value) => (value === undefined ? "–" : value < 1 ? "< 1 ms" : value < 10000 ? `${Math.round(value)} ms` : `${(value / 1000).toFixed(1)} s`);

@@ -194,6 +194,35 @@ function showUpstreams(all) {
   show("upstreams", ...blocks);
 }
 
+/** Servers of stream whose packets the kernel balances: each with its real servers, and how large the packets are. */
+function showKernel(all) {
+  const services = (all.l4?.services ?? []).filter((s) => isWanted(s.address) || isWanted(s.upstream ?? "") || s.servers.some((r) => isWanted(r.server)));
+  const was = (look, service) => look.l4?.services.find((s) => s.address === service.address && s.protocol === service.protocol);
+  const blocks = [];
+  if (all.l4?.problem) blocks.push(element("p", { class: "trouble" }, all.l4.problem));
+  for (const service of services) {
+    const grown = (real, of) => rate(before, all, (look) => { const found = was(look, service)?.servers.find((r) => r.server === real.server); return found && of(found); });
+    const columns = [
+      ["server", (r) => r.server],
+      ["state", (r) => element("span", { class: `badge ${r.state === "up" ? "ok" : r.state === "reset" ? "bad" : "warn"}` }, r.full ? "queue full" : r.state)],
+      ["weight", (r) => String(r.weight), true],
+      ["flows", (r) => count(r.active), true],
+      ["flows/s", (r) => perSecond(grown(r, (q) => q.flows)), true],
+      ["packets in/s", (r) => perSecond(grown(r, (q) => q.packets_in)), true],
+      ["packets out/s", (r) => perSecond(grown(r, (q) => q.packets_out)), true],
+      ["bits in/s", (r) => bits(grown(r, (q) => q.bytes_in)), true],
+      ["bits out/s", (r) => bits(grown(r, (q) => q.bytes_out)), true],
+    ];
+    const packets = Object.values(service.sizes).reduce((sum, n) => sum + n, 0);
+    const sizes = Object.entries(service.sizes).filter(([, n]) => n > 0).map(([bound, n]) => `${bound === "more" ? "larger" : `below ${bound.slice(1)}`} ${percent((n / packets) * 100)}`);
+    const way = service.path === "kernel" ? `${service.mode}, ${service.scheduler}` : "by the ordinary proxy";
+    blocks.push(element("h3", {}, `${service.address} ${service.protocol} `, element("span", { class: `badge ${service.path === "kernel" ? "ok" : "warn"}` }, way)));
+    if (service.servers.length) blocks.push(table(columns, service.servers));
+    if (sizes.length) blocks.push(element("p", { class: "soft" }, `Packets by bytes of their frame: ${sizes.join(", ")}.`));
+  }
+  show("l4", ...blocks);
+}
+
 function showZones(all) {
   const of = (key, zone, what) => rate(before, all, (look) => what(look[key]?.[zone.name] ?? {}));
   const columns = (key) => [
@@ -276,6 +305,7 @@ async function refresh(isTurn = true) {
   showUpstreams(all);
   showListeners(all);
   showThreads(all);
+  showKernel(all);
   showZones(all);
   showCaches(all);
   showLimits(all);

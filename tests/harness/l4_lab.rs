@@ -45,6 +45,11 @@ pub struct Inside {
 }
 
 impl Inside {
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
     /// Waits for a line that contains a text.
     pub fn expect(&self, text: &str) -> String {
         let end = Instant::now() + PATIENCE;
@@ -223,6 +228,72 @@ impl Lab {
         inside
     }
 
+    /// Writes a configuration for a host. `stream`: what stands in the block; `@PINS@` is where the balancer's maps are pinned.
+    pub fn configure(&mut self, host: &str, stream: &str, http: &str) {
+        self.configure_with(host, "", stream, http);
+    }
+
+    /// The same with directives of the main level.
+    pub fn configure_with(&mut self, host: &str, main: &str, stream: &str, http: &str) {
+        let pins = self.pins(host);
+        let root = self.folder.path().join(host);
+        std::fs::create_dir_all(root.join("logs")).unwrap();
+        let text = format!(
+            "daemon off; pid logs/nginx.pid; error_log logs/error.log info; worker_processes 1; {main}\nevents {{}}\n\
+             stream {{ xdp_pins {pins}; xdp_flows 10000; {stream} }}\nhttp {{ access_log off; {http} }}\n",
+            pins = pins.display(),
+        );
+        std::fs::write(root.join("nginx.conf"), text).unwrap();
+    }
+
+    /// Ironweir on a host, by what [`Lab::configure`] wrote; it serves when this returns.
+    pub fn ironweir(&mut self, host: &str) -> Inside {
+        let root = self.folder.path().join(host);
+        let mut command = self.command(host, env!("CARGO_BIN_EXE_ironweir"));
+        command.arg("-p").arg(&root).args(["-c", "nginx.conf"]);
+        let inside = self.start(command);
+        // Who answers is asked of it; here it is enough that it began.
+        let pid = root.join("logs/nginx.pid");
+        assert!(super::wait(|| pid.exists()), "it did not start: {}", self.log(host));
+        inside
+    }
+
+    /// A host's error log.
+    pub fn log(&self, host: &str) -> String {
+        std::fs::read_to_string(self.folder.path().join(host).join("logs/error.log")).unwrap_or_default()
+    }
+
+    /// What `-t` says of a host's configuration, and whether it is good.
+    pub fn test(&self, host: &str) -> (bool, String) {
+        let root = self.folder.path().join(host);
+        let mut command = self.command(host, env!("CARGO_BIN_EXE_ironweir"));
+        let done = command.arg("-t").arg("-p").arg(&root).args(["-c", "nginx.conf"]).output().unwrap();
+        (done.status.success(), String::from_utf8_lossy(&done.stderr).into_owned())
+    }
+
+    /// Lines of a host's error log that contain a text.
+    pub fn count_logged(&self, host: &str, text: &str) -> usize {
+        self.log(host).lines().filter(|line| line.contains(text)).count()
+    }
+
+    /// Sends a signal to a process of ours.
+    pub fn signal(&self, inside: &Inside, name: &str) {
+        assert!(Command::new("kill").args([&format!("-{name}"), &inside.id.to_string()]).status().unwrap().success());
+    }
+
+    /// Waits for the end of a process of ours.
+    pub fn ended(&mut self, inside: &Inside) -> bool {
+        let child = self.children.iter_mut().find(|child| child.id() == inside.id).unwrap();
+        super::wait(|| child.try_wait().unwrap().is_some())
+    }
+
+    /// Somebody on a host who can be asked to connect and to send requests.
+    pub fn asker(&mut self, host: &str) -> Inside {
+        let mut command = self.command(host, "python3");
+        command.arg(script()).arg("ask");
+        self.start(command)
+    }
+
     pub fn write_plan(&self, host: &str, plan: &str) {
         let file = self.folder.path().join(format!("{host}.json"));
         let fresh = file.with_extension("new");
@@ -230,11 +301,16 @@ impl Lab {
         std::fs::rename(fresh, file).unwrap();
     }
 
-    fn l4(&mut self, host: &str) -> Command {
+    fn pins(&mut self, host: &str) -> PathBuf {
         let pins = self.folder.path().join(format!("pins-{host}"));
         if !self.mounts.contains(&pins) {
             self.mounts.push(pins.clone());
         }
+        pins
+    }
+
+    fn l4(&mut self, host: &str) -> Command {
+        let pins = self.pins(host);
         let mut command = self.command(host, env!("CARGO_BIN_EXE_ironweir"));
         command.args(["l4", "--pins"]).arg(pins);
         command
@@ -269,9 +345,7 @@ impl Lab {
     }
 
     pub fn client(&mut self) -> Inside {
-        let mut command = self.command("client", "python3");
-        command.arg(script()).arg("ask");
-        self.start(command)
+        self.asker("client")
     }
 
     /// Ends a process of ours at once, and waits for it.

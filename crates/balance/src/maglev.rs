@@ -5,6 +5,8 @@
 //! within one slot in a hundred, and when a peer comes or goes nearly all other slots keep their peer. Two balancers with
 //! the same peers have the same table, in whatever order the peers are configured.
 
+use crate::{Choice, LOOKS_MAX, Peers};
+
 /// Slots of a table by default: a prime, as the permutations need, and more than a hundred times a hundred peers.
 pub const MAGLEV_SLOTS: u32 = 65_537;
 
@@ -95,6 +97,28 @@ fn fill(lists: &mut [List], slots: u32) -> Box<[u32]> {
         }
     }
     table.into()
+}
+
+impl<P: Peers + ?Sized> Choice<'_, P> {
+    /// By a key in a Maglev table; who cannot be used is passed over, and the key looks elsewhere, so that only its own clients
+    /// move. Round robin after 20 looks in vain. `table` must be of the same peers.
+    pub fn maglev(&mut self, table: &Maglev, key: &[u8]) -> Option<usize> {
+        if self.tried.walk.looks > LOOKS_MAX || self.peers.single() || table.slots.is_empty() {
+            return self.round_robin();
+        }
+        loop {
+            // A hash of its own for each look: neighbours in the table say nothing of each other.
+            let look = u64::from(self.tried.walk.hashed);
+            self.tried.walk.hashed += 1;
+            let peer = table.find(hash(key, look) as u32).map(|peer| peer as usize);
+            if let Some(peer) = peer.filter(|peer| *peer < self.peers.len() && self.candidate(*peer)) {
+                return Some(self.note(peer));
+            }
+            if self.look_failed() {
+                return self.round_robin();
+            }
+        }
+    }
 }
 
 /// FNV-1a with a finish that spreads it (as in SplitMix64): the same on every machine and in every version.

@@ -151,7 +151,8 @@ impl State {
         for index in 0..self.reals.len() {
             let mut real = self.reals[index];
             if !is_free(&real) && real.service == id && !wanted.contains(&(real.addr, real.port)) {
-                (real.flags, real.weight) = (real_flag::GONE, 0);
+                let reset = if service.drop_removed { real_flag::RESET } else { 0 };
+                (real.flags, real.weight) = (real_flag::GONE | reset, 0);
                 self.set_real(maps, index, real)?;
             }
         }
@@ -199,11 +200,19 @@ impl State {
 
 /// Slots that are the same are not written: a table changes by about a hundredth when one of a hundred servers comes.
 fn put_slots(maps: &mut Maps, id: u32, slots: &[u32]) -> Result<(), String> {
-    for (at, real) in (id * RING_SLOTS..).zip(slots) {
-        if maps.rings.get(&at, 0).map_err(|e| chain(&e))? != *real {
+    let known = maps.known_rings.remove(&id).unwrap_or_default();
+    for ((at, real), place) in (id * RING_SLOTS..).zip(slots).zip(0..) {
+        // What this process wrote it need not read.
+        let before = match known.get(place) {
+            Some(before) => *before,
+            None => maps.rings.get(&at, 0).map_err(|e| chain(&e))?,
+        };
+        if before != *real {
             maps.rings.set(at, *real, 0).map_err(|e| chain(&e))?;
         }
     }
+    let rest = known.get(slots.len()..).unwrap_or_default();
+    maps.known_rings.insert(id, [slots, rest].concat());
     Ok(())
 }
 

@@ -59,6 +59,8 @@ pub struct Maps {
     pub events: PerCpuArray<MapData, u64>,
     /// Entries that `flows` has room for.
     pub flow_room: u32,
+    /// What this process has put into the parts of `rings`, by service.
+    pub known_rings: std::collections::HashMap<u32, Vec<u32>>,
 }
 
 /// Names of maps, and how many entries each has beside a plan.
@@ -172,6 +174,17 @@ pub fn others() -> Result<Ebpf, String> {
     Ebpf::load(OTHERS).map_err(|e| chain(&e))
 }
 
+/// Whether the kernel takes a program from this process: one that does nothing is loaded, and gone again.
+pub fn try_out() -> Result<(), String> {
+    program(&mut others()?, "ironweir_pass")?.load().map_err(|e| chain(&e))
+}
+
+/// Takes the program off an interface that it was attached to with these pins. Packets there go by it from now on.
+pub fn detach(interface: &str, pins: &Path) -> Result<(), String> {
+    let pin = pins.join(LAYOUT).join(format!("link-{interface}"));
+    std::fs::remove_file(&pin).map_err(|e| format!("{}: {e}", pin.display()))
+}
+
 /// Bytes that the kernel holds for the table of flows, as `/proc/self/fdinfo` says.
 pub fn memory(maps: &Maps) -> Option<u64> {
     let Ok(folder) = std::fs::read_dir("/proc/self/fdinfo") else { return None };
@@ -225,6 +238,7 @@ impl Maps {
         };
         Ok(Maps {
             flow_room,
+            known_rings: std::collections::HashMap::new(),
             service_ids: take!("service_ids"),
             services: take!("services"),
             reals: take!("reals"),

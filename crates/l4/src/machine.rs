@@ -1,6 +1,9 @@
-//! What this machine lacks for a plan: interfaces, addresses, forwarding. Each with its cure.
+//! What this machine lacks for a plan: interfaces, addresses, forwarding, routes, rights. Each with its cure.
 
+use crate::kernel;
 use crate::plan::{Mode, Plan};
+use crate::routes::Routes;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
 
 /// Problems of a plan on this machine, in the network namespace of this process.
@@ -29,6 +32,71 @@ pub fn problems(plan: &Plan) -> Vec<String> {
     let foreign = plan.tunnel_sources.iter().filter(|a| !is_ours(**a));
     found.extend(foreign.map(|a| format!("tunnel source {a} is no address of this machine (see: ip addr)")));
     found
+}
+
+/// The interfaces that a plan's packets come by, where the plan names none: those of the routes to its virtual servers, to
+/// everywhere (clients) and to its real servers. Without the loopback interface, which no packet of theirs comes by.
+pub fn interfaces(plan: &Plan) -> Vec<String> {
+    if !plan.interfaces.is_empty() {
+        return plan.interfaces.clone();
+    }
+    let routes = Routes::read();
+    let mut found = BTreeSet::new();
+    for service in &plan.services {
+        let ip = service.address.ip();
+        found.extend(routes.to(ip).into_iter().chain(routes.default_of(ip.is_ipv6())).map(|r| r.device.clone()));
+        found.extend(service.reals.iter().filter_map(|r| routes.to(r.address.ip())).map(|r| r.device.clone()));
+    }
+    found.into_iter().filter(|name| name != "lo").collect()
+}
+
+/// The address of this machine that packets to another have as their source.
+pub fn source_to(address: IpAddr) -> Option<IpAddr> {
+    let any: IpAddr = if address.is_ipv6() { [0u16; 8].into() } else { [0u8; 4].into() };
+    // Nothing is sent: the kernel only looks for the route.
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((address, 9)).ok()?;
+    socket.local_addr().ok().map(|a| a.ip())
+}
+
+/// Virtual servers' addresses that this machine does not have, so that nobody would bring their packets here.
+pub fn foreign(plan: &Plan) -> Vec<IpAddr> {
+    let all: BTreeSet<IpAddr> = plan.services.iter().map(|s| s.address.ip()).collect();
+    all.into_iter().filter(|a| !is_ours(*a)).collect()
+}
+
+/// Why the kernel takes no program of ours; none if it does. A program that does nothing is loaded and forgotten.
+pub fn refusal() -> Option<String> {
+    kernel::try_out().err()
+}
+
+/// What routes do not allow: problems, and what is only worth a warning.
+pub fn routes(plan: &Plan) -> (Vec<String>, Vec<String>) {
+    let (mut problems, mut warnings) = (Vec::new(), Vec::new());
+    let routes = Routes::read();
+    for service in &plan.services {
+        for real in &service.reals {
+            let (at, ip) = (real.address, real.address.ip());
+            let name = format!("{}: real server {at}", service.address);
+            if is_ours(ip) {
+                problems.push(format!(
+                    "{name} is an address of this machine, where packets do not leave to: take \"xdp\" away, or name another machine"
+                ));
+                continue;
+            }
+            match routes.to(ip) {
+                None => warnings.push(format!("{name} cannot be reached: no route (see: ip route get {ip})")),
+                Some(route) if route.gateway && service.mode == Mode::Direct => problems.push(format!(
+                    "{name} is behind a gateway, so \"direct\" cannot bring it a frame: take \"ipip\" or \"gue\" (see: ip route get {ip})"
+                )),
+                Some(route) if route.gateway && service.mode == Mode::Nat => warnings.push(format!(
+                    "{name} is behind a gateway: its answers must come back through this machine, or take \"full_nat\""
+                )),
+                Some(_) => {}
+            }
+        }
+    }
+    (problems, warnings)
 }
 
 /// `/sys` may be that of another network namespace; `/proc/net` is not.

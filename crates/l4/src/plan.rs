@@ -70,7 +70,21 @@ pub struct VirtualServer {
     /// UDP: QUIC's connection ids name real servers (`server_id`).
     #[serde(default)]
     pub quic: bool,
+    /// Flows of a real server that leaves the plan are reset at their next packet, not left.
+    #[serde(default)]
+    pub drop_removed: bool,
     /// Real servers.
+    pub reals: Vec<RealServer>,
+}
+
+/// The real servers of a virtual one, as they are now: what changes while a plan stays.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reals {
+    /// The virtual server's address and port.
+    pub address: SocketAddr,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// All of its real servers.
     pub reals: Vec<RealServer>,
 }
 
@@ -108,7 +122,7 @@ pub enum RealState {
 }
 
 /// Transport protocol.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(PartialOrd, Ord, Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[allow(missing_docs)]
 pub enum Protocol {
@@ -165,6 +179,14 @@ fn one() -> u32 {
 }
 
 impl Protocol {
+    /// `tcp` or `udp`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+        }
+    }
+
     /// IANA's number.
     pub fn number(self) -> u8 {
         match self {
@@ -175,6 +197,25 @@ impl Protocol {
 }
 
 impl Mode {
+    /// All of them, by the words that configurations have for them.
+    pub const WORDS: [(&'static str, Mode); 5] = [
+        ("nat", Mode::Nat),
+        ("full_nat", Mode::FullNat),
+        ("direct", Mode::Direct),
+        ("ipip", Mode::Ipip),
+        ("gue", Mode::Gue),
+    ];
+
+    /// The word that configurations have for it.
+    pub fn name(self) -> &'static str {
+        Mode::WORDS[self as usize].0
+    }
+
+    /// The mode of a number in a map.
+    pub fn of(number: u8) -> Option<Mode> {
+        Mode::WORDS.get(usize::from(number)).map(|(_, mode)| *mode)
+    }
+
     /// `enum mode`
     pub fn number(self) -> u8 {
         self as u8
@@ -219,7 +260,7 @@ impl Plan {
             found.push(format!("{reals} real servers: at most {REALS_MAX}"));
         }
         for (i, service) in self.services.iter().enumerate() {
-            let name = format!("{} {}", service.address, if service.protocol == Protocol::Tcp { "tcp" } else { "udp" });
+            let name = format!("{} {}", service.address, service.protocol.name());
             if self.services[..i].iter().any(|s| s.address == service.address && s.protocol == service.protocol) {
                 found.push(format!("{name}: is there twice"));
             }

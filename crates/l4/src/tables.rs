@@ -3,10 +3,10 @@
 
 use crate::kernel::{Maps, chain};
 use crate::layout::{
-    Addr, Counters, EVENTS, Flow, FlowKey, Port, Real, SIZE_BOUNDS, Service, choice, flow_kind, flow_state,
-    service_flag,
+    Addr, Counters, EVENTS, Flow, FlowKey, Port, Real, SIZE_BOUNDS, Service, flow_kind, flow_state,
 };
 use crate::plan::Mode;
+use crate::report::scheduler;
 use std::collections::HashMap;
 use std::fmt::Write;
 use std::net::SocketAddr;
@@ -86,15 +86,6 @@ fn socket(addr: Addr, port: Port) -> String {
 
 fn protocol(number: u8) -> &'static str {
     if number == 17 { "UDP" } else { "TCP" }
-}
-
-fn scheduler(value: &Service) -> &'static str {
-    match (value.choice, value.flags & service_flag::HASH_PORT) {
-        (choice::TURN, _) => "wrr",
-        (choice::LEAST, _) => "wlc",
-        (_, 0) => "sh",
-        _ => "mh",
-    }
 }
 
 const HEAD: &str = "IP Virtual Server (Ironweir l4, XDP)\n";

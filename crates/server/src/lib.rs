@@ -2,6 +2,7 @@
 
 pub mod acme;
 pub mod api;
+pub mod balancer;
 pub mod cache;
 pub mod config;
 pub mod connection;

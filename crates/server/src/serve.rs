@@ -1,5 +1,6 @@
 //! Plugs the data plane into the master: how a configuration becomes a plan, and what a worker process does.
 
+use crate::balancer::path::{self, Checked};
 use crate::config::read::{Reading, Which, read};
 use crate::log::error::{self, ErrorLog, Level};
 use crate::log::process_line;
@@ -42,7 +43,9 @@ fn log_from_here(which: &Which) {
 /// error.
 pub fn try_out(which: &Which, snapshot: &Snapshot) -> bool {
     log_from_here(which);
-    master::try_out(&plan(snapshot, Arc::default())).is_ok()
+    let way = way(snapshot, true);
+    let opens = master::try_out(&plan(snapshot, Arc::default(), way.as_ref().unwrap_or(&Checked::default()))).is_ok();
+    opens && way.is_some()
 }
 
 fn send_signal(which: &Which, signal: &str) -> ExitCode {
@@ -67,7 +70,9 @@ fn complain(problems: &[conf::Problem], sources: &[conf::Source]) {
 }
 
 /// What a configuration asks of the master.
-fn plan(snapshot: &Snapshot, payload: Arc<[u8]>) -> Plan {
+fn plan(snapshot: &Snapshot, payload: Arc<[u8]>, way: &Checked) -> Plan {
+    let bytes = |value: serde_json::Result<Vec<u8>>| value.ok().map(Arc::<[u8]>::from);
+    let refusal = way.refusal.clone().map(|problem| l4::Report { problem: Some(problem), ..l4::Report::default() });
     let directories =
         snapshot.directories.iter().map(|path| DirectorySpec { path: path.clone(), mode: DIRECTORY_MODE });
     let in_stream = snapshot.stream.iter().flat_map(|stream| &stream.state_files);
@@ -79,7 +84,21 @@ fn plan(snapshot: &Snapshot, payload: Arc<[u8]>) -> Plan {
         listens: snapshot.listens.clone(),
         process: snapshot.process.clone(),
         payload,
+        balancer: way.setup.as_ref().and_then(|setup| bytes(serde_json::to_vec(setup))),
+        balancer_report: refusal.and_then(|report| bytes(serde_json::to_vec(&report))),
     }
+}
+
+/// Which way packets go, said in the log. None if what is asked for cannot be.
+fn way(snapshot: &Snapshot, say_all: bool) -> Option<Checked> {
+    let way = path::check(snapshot);
+    let say = |level, texts: &[String]| texts.iter().for_each(|text| process_line(level, format_args!("{text}")));
+    say(Level::Warn, &way.warnings);
+    if say_all {
+        say(Level::Notice, &way.paths);
+    }
+    say(Level::Emerg, &way.problems);
+    way.problems.is_empty().then_some(way)
 }
 
 impl Service for Server {
@@ -88,7 +107,9 @@ impl Service for Server {
         let recorder = Recorder::new(Disk);
         let Reading { tree, problems, snapshot, .. } = read(&recorder, &self.which, self.generation);
         complain(&problems, &tree.sources);
-        let plan = snapshot.map(|snapshot| plan(&snapshot, recorder.into_bundle().to_bytes().into()));
+        let way = snapshot.as_ref().and_then(|snapshot| way(snapshot, false));
+        let both = snapshot.zip(way);
+        let plan = both.map(|(snapshot, way)| plan(&snapshot, recorder.into_bundle().to_bytes().into(), &way));
         drop(tree);
         crate::memory::release();
         plan.ok_or_else(Vec::new)
@@ -97,6 +118,10 @@ impl Service for Server {
     fn worker(&self) -> Worker {
         let which = self.which.clone();
         Box::new(move |start| work(&which, start))
+    }
+
+    fn balancer(&self) -> fn(master::balancer::Link) -> i32 {
+        crate::balancer::helper::run
     }
 }
 
@@ -163,11 +188,13 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
     keep_caches(&first);
     crate::acme::follow(&first);
     crate::tls::ocsp::stapling::follow(&first);
-    drop((first, listeners));
     link.applied(generation);
+    crate::balancer::watch::configure(&first, link.reporter());
+    drop((first, listeners));
     loop {
         match link.wait(None) {
             None | Some(Order::MasterGone) => {}
+            Some(Order::Balanced(report)) => crate::balancer::heard::take(&report),
             Some(Order::Reload(reload)) => match snapshot(which, &reload.payload, reload.generation, &files, &link) {
                 Ok(next) => {
                     timeout = next.process.worker_shutdown_timeout;
@@ -177,6 +204,7 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
                             crate::acme::follow(&next);
                             crate::tls::ocsp::stapling::follow(&next);
                             link.applied(reload.generation);
+                            crate::balancer::watch::configure(&next, link.reporter());
                         }
                         Err(e) => link.failed(reload.generation, &crate::log::os_error(&e)),
                     }

@@ -172,6 +172,8 @@ pub struct ListenSpec {
     pub quic: bool,
     /// `quic_bpf off`: the kernel gives a datagram to whom it likes, and threads hand it on.
     pub unsteered: bool,
+    /// `xdp=`: the kernel balances packets to this address; what it leaves comes to the socket.
+    pub xdp: Option<l4::plan::Mode>,
 }
 
 impl ListenSpec {
@@ -197,6 +199,7 @@ impl ListenSpec {
             multipath: false,
             quic: false,
             unsteered: false,
+            xdp: None,
         }
     }
 }

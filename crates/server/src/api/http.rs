@@ -5,6 +5,7 @@ use super::general::CLIENTS_SSL;
 use super::render::{self, Other};
 use super::schema::{Field, Schema, field, maybe, number};
 use super::table::{Context, Item};
+use crate::balancer::heard;
 use crate::cache::Status;
 use crate::config::Plane;
 use crate::snapshot::Snapshot;
@@ -68,6 +69,9 @@ fn zone_items(kind: Kind, show: fn(&Zone) -> Value) -> Vec<Item> {
             requests::reset(&zone.counts);
             zone.times.reset();
             zone.ssl.reset(&[]);
+            if kind == Kind::Stream {
+                heard::reset_zone(&zone.name);
+            }
         })
     };
     zones::all(kind).into_iter().map(item).collect()
@@ -106,13 +110,16 @@ pub fn stream_zones(_: &Context) -> Vec<Item> {
     zone_items(Kind::Stream, |zone| {
         let t = requests::totals(&zone.counts);
         let [_, good, _, client, server] = t.responses.classes;
+        // What the kernel carried belongs to the same server. A flow that has ended there ended well, as far as it knows.
+        let kernel = heard::of_zone(&zone.name);
+        let ended = kernel.counts.flows.saturating_sub(kernel.active);
         let mut value = json!({
-            "processing": t.processing,
-            "connections": t.requests,
-            "sessions": {"2xx": good, "4xx": client, "5xx": server, "total": t.responses.total()},
+            "processing": t.processing + kernel.active,
+            "connections": t.requests + kernel.counts.flows,
+            "sessions": {"2xx": good + ended, "4xx": client, "5xx": server, "total": t.responses.total() + ended},
             "discarded": t.discarded,
-            "received": t.received,
-            "sent": t.sent,
+            "received": t.received + kernel.counts.in_bytes,
+            "sent": t.sent + kernel.counts.out_bytes,
         });
         let handshakes = ssl::Totals::of(&zone.ssl);
         if !handshakes.is_empty() {

@@ -10,6 +10,7 @@ pub mod error;
 pub mod fields;
 pub mod general;
 pub mod http;
+pub mod kernel;
 pub mod keyvals;
 pub mod openapi;
 pub mod own;

@@ -84,9 +84,9 @@ fn show(line: &Line, plane: Plane) -> Value {
     });
     if !plane.is_stream() {
         value["route"] = json!(s.route);
-        if s.role == Role::Drain {
-            value["drain"] = json!(true);
-        }
+    }
+    if s.role == Role::Drain {
+        value["drain"] = json!(true);
     }
     if let Some(service) = &line.service {
         value["service"] = json!(service);
@@ -174,7 +174,8 @@ impl Wanted {
             }
             "backup" => self.backup = Some(flag()?),
             "down" => self.down = Some(flag()?),
-            "drain" if !plane.is_stream() => self.drain = Some(flag()?),
+            // Of servers of `stream` nginx Plus has only `down`; here sessions, and flows in the kernel, may end by themselves.
+            "drain" => self.drain = Some(flag()?),
             "weight" => {
                 let n = number("UpstreamBadWeight")?;
                 if n == 0 {
@@ -351,8 +352,8 @@ pub fn sent(plane: Plane, is_new: bool) -> Value {
     }
     if !plane.is_stream() {
         properties["route"] = json!({"type": "string", "maxLength": LONGEST_ROUTE});
-        properties["drain"] = flag;
     }
+    properties["drain"] = flag;
     let mut all = json!({"type": "object", "properties": properties, "additionalProperties": false});
     if is_new {
         all["required"] = json!(["server"]);

@@ -4,7 +4,7 @@
 use super::error::Failure;
 use super::fields::Wanted;
 use super::schema::{Schema, TEXTS};
-use super::{Call, Outcome, Verb, general, http, keyvals, openapi, own, upstreams};
+use super::{Call, Outcome, Verb, general, http, kernel, keyvals, openapi, own, upstreams};
 use crate::config::Plane;
 use crate::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
@@ -231,6 +231,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     one("/ironweir/threads", "worker threads: work, wait, delay of the loop", &own::THREADS, own::threads, None),
     one("/ironweir/time", "what requests waited for", &own::TIME, own::time, None),
     one("/ironweir/why", "what is in the way, and how much more could be carried", &own::WHY, own::why, None),
+    one("/ironweir/l4", "packets that the kernel balances", &kernel::L4, kernel::l4, None),
     one(
         "/ironweir/modsecurity",
         "what ModSecurity's rules have found",

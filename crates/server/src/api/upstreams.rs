@@ -8,6 +8,7 @@ use super::render::{self, Other, classes, time};
 use super::schema::{Schema, field, maybe, number};
 use super::table::{Context, verb};
 use super::{Outcome, Verb, servers};
+use crate::balancer::heard;
 use crate::config::Plane;
 use crate::status::peers::{self, BOUNDS_MS, Counted};
 use crate::status::{skew, ssl};
@@ -104,6 +105,9 @@ pub fn call(context: &Context, plane: Plane, rest: &[&str]) -> Result<Outcome, F
         [] => match verb(context, true, &[])? {
             Verb::Delete => {
                 group.tiers_now().iter().flat_map(|t| &t.peers).for_each(|p| peers::reset(&p.state));
+                if plane.is_stream() {
+                    heard::reset_group(group.number);
+                }
                 Ok(Outcome::Done)
             }
             _ => Ok(Outcome::Found(context.wanted.of_object(show(group, plane)))),
@@ -124,6 +128,9 @@ fn show(group: &Arc<Group>, plane: Plane) -> Value {
             let mut value = show_peer(peer, backup, plane);
             if let Some((_, service)) = services.iter().find(|(server, _)| *server == peer.server) {
                 value["service"] = json!(service);
+            }
+            if plane.is_stream() {
+                add_kernel(&mut value, &heard::of_peer(group.number, &peer.address));
             }
             all.push(value);
         }
@@ -198,6 +205,23 @@ fn show_peer(peer: &Peer, backup: bool, plane: Plane) -> Value {
         add("response_time_hist", Some(show_times(&counted)));
     }
     value
+}
+
+/// What the kernel carried for a peer, beside what the proxy did.
+fn add_kernel(value: &mut Value, done: &heard::Done) {
+    let counts = &done.counts;
+    let more = [
+        ("active", done.active),
+        ("connections", counts.flows),
+        ("sent", counts.in_bytes),
+        ("received", counts.out_bytes),
+    ];
+    for (name, n) in more.into_iter().filter(|(_, n)| *n > 0) {
+        value[name] = json!(value[name].as_u64().unwrap_or(0) + n);
+    }
+    if done.active > 0 && value["drained"] == json!(true) {
+        value["drained"] = json!(false);
+    }
 }
 
 fn show_times(counted: &Counted) -> Value {

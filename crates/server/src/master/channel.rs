@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Bytes of a packet: well below the smallest default socket buffer, so that one always fits.
 const PACKET: usize = 32 * 1024;
@@ -137,11 +137,19 @@ impl AsFd for Channel {
     }
 }
 
-/// Sends a message that fits a packet, from any thread, waiting for room.
+/// Sends a message, from any thread, waiting for room. Messages of two threads do not meet.
 pub(super) fn send_now(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
-    let mut packet = vec![LAST];
-    packet.extend_from_slice(&bytes[..bytes.len().min(PACKET - 1)]);
-    send(socket, &packet, &[], SendFlags::empty())
+    static SENDING: Mutex<()> = Mutex::new(());
+    let _turn = SENDING.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut chunks = bytes.chunks(PACKET - 1).peekable();
+    loop {
+        let chunk = chunks.next().unwrap_or_default();
+        let last = chunks.peek().is_none();
+        send(socket, &[&[if last { LAST } else { MORE }], chunk].concat(), &[], SendFlags::empty())?;
+        if last {
+            return Ok(());
+        }
+    }
 }
 
 fn send(socket: &OwnedFd, bytes: &[u8], fds: &[Handle], flags: SendFlags) -> io::Result<()> {

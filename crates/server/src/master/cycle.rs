@@ -8,8 +8,10 @@
 //!           `- settings a running process cannot take: a new worker starts, the old one finishes and goes
 //! ```
 
+use super::balancer::Balancer;
 use super::start::{Refused, Started, prepare};
 use super::sys::{self, Pid, Signal, Signals};
+use super::message::End;
 use super::workers::{Child, Respawn};
 use super::{Options, Plan, Service, message, pidfile, signals, upgrade};
 use crate::listen::socket::Listeners;
@@ -63,6 +65,13 @@ pub(super) struct Master<'a> {
     pub(super) pending: Option<Pending>,
     pub(super) children: Vec<Child>,
     pub(super) respawn: Respawn,
+    /// The process of the kernel's balancer, if there is one.
+    pub(super) balancer: Option<Balancer>,
+    pub(super) balancer_respawn: Respawn,
+    /// What workers said last of real servers.
+    pub(super) reals: Option<Vec<u8>>,
+    /// What was said last of what the kernel does.
+    pub(super) report: Option<Vec<u8>>,
     pub(super) new_binary: Option<Pid>,
     /// WINCH came: the workers went, the sockets are a new binary's.
     pub(super) not_accepting: bool,
@@ -99,6 +108,10 @@ impl<'a> Master<'a> {
             pending: None,
             children: Vec::new(),
             respawn: Respawn::default(),
+            balancer: None,
+            balancer_respawn: Respawn::default(),
+            reals: None,
+            report: None,
             new_binary: None,
             not_accepting: false,
             exit_code: 0,
@@ -114,13 +127,15 @@ impl<'a> Master<'a> {
         if self.running.plan.process.master_process {
             server_log!(Notice, "start worker processes");
         }
+        self.balance();
         self.start_worker();
-        while !(self.is_stopping() && self.children.is_empty()) {
+        while !(self.is_stopping() && self.children.is_empty() && self.balancer.is_none()) {
             self.wait();
             while let Some(signal) = self.signals.next() {
                 self.on_signal(signal);
             }
             self.hear_workers();
+            self.hear_balancer();
             self.on_time();
         }
         self.exit()
@@ -133,9 +148,10 @@ impl<'a> Master<'a> {
     fn wait(&self) {
         let mut wanted = vec![(self.signals.as_fd(), false)];
         let channels = self.children.iter().filter_map(|child| child.channel.as_ref());
+        let channels = channels.chain(self.balancer.as_ref().and_then(|balancer| balancer.channel.as_ref()));
         wanted.extend(channels.map(|channel| (channel.as_fd(), channel.is_waiting())));
         let late = self.pending.as_ref().and_then(|pending| pending.complain_at);
-        let next = [self.respawn.at, self.terminating, late].into_iter().flatten().min();
+        let next = [self.respawn.at, self.balancer_respawn.at, self.terminating, late].into_iter().flatten().min();
         let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
         if let Err(e) = sys::poll(&wanted, timeout) {
             server_log!(Alert, "poll() failed {}", Errno(&e));
@@ -146,6 +162,10 @@ impl<'a> Master<'a> {
         let now = Instant::now();
         if self.respawn.at.is_some_and(|at| at <= now) && !self.is_stopping() {
             self.start_worker();
+        }
+        if self.balancer_respawn.at.is_some_and(|at| at <= now) && !self.is_stopping() {
+            self.balancer_respawn.at = None;
+            self.balance();
         }
         if let Some(pending) = self.pending.as_mut().filter(|p| p.complain_at.is_some_and(|at| at <= now)) {
             pending.complain_at = None;
@@ -165,6 +185,7 @@ impl<'a> Master<'a> {
                 self.children.clear();
             }
             self.children.iter().for_each(|child| drop(sys::kill(child.pid, libc::SIGKILL)));
+            self.balancer.iter().for_each(|balancer| drop(sys::kill(balancer.pid, libc::SIGKILL)));
         }
     }
 
@@ -187,6 +208,7 @@ impl<'a> Master<'a> {
             libc::SIGWINCH if self.started.daemonized => {
                 self.not_accepting = true;
                 self.quit_workers();
+                self.end_balancer(End::Leave);
             }
             libc::SIGHUP => self.reconfigure(),
             libc::SIGUSR1 => self.reopen(),
@@ -200,7 +222,7 @@ impl<'a> Master<'a> {
         }
     }
 
-    fn parent_is_old_binary(&self) -> bool {
+    pub(super) fn parent_is_old_binary(&self) -> bool {
         self.started.inherited && parent_id() == self.parent
     }
 
@@ -211,6 +233,7 @@ impl<'a> Master<'a> {
         }
         self.terminating = Some(Instant::now() + KILL_AFTER);
         self.respawn.at = None;
+        self.end_balancer(End::Clear);
         for child in &mut self.children {
             child.exiting = true;
             child.tell(message::terminate());
@@ -223,6 +246,7 @@ impl<'a> Master<'a> {
         }
         self.pending = None;
         self.quit_workers();
+        self.end_balancer(End::Drain(self.running.plan.process.worker_shutdown_timeout));
         self.close_listeners();
     }
 
@@ -240,6 +264,7 @@ impl<'a> Master<'a> {
         if self.not_accepting {
             // Back from an upgrade: this binary serves again, with the configuration it has.
             self.not_accepting = false;
+            self.balance();
             return self.start_worker();
         }
         if self.pending.is_some() {
@@ -305,8 +330,10 @@ impl<'a> Master<'a> {
             }
         }
         let known = message::Known::of(&self.running.listeners.list, &self.files.all());
+        let report = self.report.clone();
         if let Some(child) = self.children.iter_mut().find(|child| child.pid == pid) {
             child.known = known;
+            report.iter().for_each(|report| child.tell(message::report(report)));
         }
         self.reload_if_asked();
     }
@@ -349,6 +376,7 @@ impl<'a> Master<'a> {
         error::set_default_log(self.running.log.clone());
         self.running.log.redirect_stderr();
         old.listeners.unlink_except(&self.running.listeners);
+        self.balance();
         self.files.retain(&self.running.paths);
     }
 

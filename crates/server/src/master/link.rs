@@ -29,6 +29,8 @@ pub enum Order {
     Terminate,
     /// The master is gone: serve on. Comes once.
     MasterGone,
+    /// What the kernel's balancer has done; as its process wrote it.
+    Balanced(Vec<u8>),
 }
 
 /// A new configuration. Its log files are in the worker's [`OpenFiles`] already.
@@ -191,6 +193,7 @@ impl Link {
         let order = match message {
             ToWorker::Quit => Order::Quit,
             ToWorker::Terminate => Order::Terminate,
+            ToWorker::Report(bytes) => Order::Balanced(bytes),
             ToWorker::Reopen(fresh) => Order::Reopen(Reopen { files: self.files.clone(), fresh: Some(fresh) }),
             ToWorker::Reload(message) => Order::Reload(self.reload(message)),
         };
@@ -268,6 +271,11 @@ impl Reporter {
     /// Nothing of configuration `generation` is in use any more: the master logs its end.
     pub fn done(&self, generation: u64) {
         self.send(&ToMaster::Done(generation));
+    }
+
+    /// Real servers of the kernel's balancer have changed: passed on to its process.
+    pub fn reals(&self, bytes: &[u8]) {
+        self.send(&ToMaster::Reals(bytes.to_vec()));
     }
 
     fn send(&self, message: &ToMaster) {

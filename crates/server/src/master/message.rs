@@ -1,5 +1,6 @@
 //! What master and worker say to each other, as bytes. Between them is `channel`. Reads only within bounds.
 
+use super::balancer::Order;
 use super::channel::{Frame, Handle};
 use crate::listen::socket::{ListenSocket, Listener};
 use crate::log::file::LogFile;
@@ -10,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 const RELOAD: u8 = 1;
 const REOPEN: u8 = 2;
@@ -18,6 +20,12 @@ const TERMINATE: u8 = 4;
 const APPLIED: u8 = 5;
 const FAILED: u8 = 6;
 const DONE: u8 = 7;
+const REPORT: u8 = 8;
+const REALS: u8 = 9;
+const SETUP: u8 = 10;
+const DRAIN: u8 = 11;
+const CLEAR: u8 = 12;
+const LEAVE: u8 = 13;
 
 /// What a worker process has open already, so that it is not sent again.
 #[derive(Debug, Default, Clone)]
@@ -94,9 +102,63 @@ pub(super) fn reopen(files: &[Arc<LogFile>]) -> (Vec<u8>, Vec<Handle>) {
     (out.bytes, files.iter().map(|file| Arc::clone(file) as Handle).collect())
 }
 
+/// What the kernel's balancer has done, for the worker.
+pub(super) fn report(bytes: &[u8]) -> (Vec<u8>, Vec<Handle>) {
+    ([&[REPORT], bytes].concat(), Vec::new())
+}
+
+/// To the process of the kernel's balancer: a configuration, and news of real servers. Opaque here.
+pub(super) fn setup(bytes: &[u8]) -> Vec<u8> {
+    [&[SETUP], bytes].concat()
+}
+
+/// See [`setup`].
+pub(super) fn reals(bytes: &[u8]) -> Vec<u8> {
+    [&[REALS], bytes].concat()
+}
+
+/// How the process of the kernel's balancer is to end.
+pub(super) fn end(end: End) -> Vec<u8> {
+    let mut out = Writer { bytes: Vec::new() };
+    match end {
+        End::Leave => out.bytes.push(LEAVE),
+        End::Clear => out.bytes.push(CLEAR),
+        End::Drain(at_most) => {
+            out.bytes.push(DRAIN);
+            out.number(at_most.map_or(0, |time| (time.as_millis() as u64).max(1)));
+        }
+    }
+    out.bytes
+}
+
+/// An end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// Packets go on by what is pinned: another process is, or will be, there.
+    Leave,
+    /// Nothing is balanced any more.
+    Clear,
+    /// No flow begins any more, and nothing is balanced when the last one has ended, or after this time.
+    Drain(Option<Duration>),
+}
+
+/// What the process of the kernel's balancer is told.
+pub(super) fn read_to_balancer(frame: &Frame) -> Option<Order> {
+    let mut input = Reader { bytes: &frame.bytes, fds: Vec::new().into_iter() };
+    Some(match input.byte()? {
+        SETUP => Order::Setup(input.bytes.to_vec()),
+        REALS => Order::Reals(input.bytes.to_vec()),
+        LEAVE => Order::Leave,
+        CLEAR => Order::Clear,
+        DRAIN => Order::Drain(Some(input.number()?).filter(|ms| *ms > 0).map(Duration::from_millis)),
+        _ => return None,
+    })
+}
+
 /// What the worker receives.
 #[derive(Debug)]
 pub(super) enum ToWorker {
+    Report(Vec<u8>),
     Reload(ReloadMessage),
     Reopen(Vec<(PathBuf, OwnedFd)>),
     Quit,
@@ -131,6 +193,7 @@ fn read_to_worker(input: &mut Reader<'_>, current: &[Listener], generation_read:
     Some(match input.byte()? {
         QUIT => ToWorker::Quit,
         TERMINATE => ToWorker::Terminate,
+        REPORT => ToWorker::Report(input.bytes.to_vec()),
         REOPEN => {
             let mut files = Vec::new();
             for _ in 0..input.number()? {
@@ -188,6 +251,10 @@ pub(super) enum ToMaster {
     Failed(u64, String),
     /// Nothing of this configuration is in use any more.
     Done(u64),
+    /// The worker: real servers of the kernel's balancer have changed. Opaque here.
+    Reals(Vec<u8>),
+    /// The balancer's process: what was done. Opaque here.
+    Report(Vec<u8>),
 }
 
 impl ToMaster {
@@ -209,6 +276,14 @@ impl ToMaster {
                 out.bytes.push(DONE);
                 out.number(*generation);
             }
+            ToMaster::Reals(bytes) => {
+                out.bytes.push(REALS);
+                out.bytes.extend_from_slice(bytes);
+            }
+            ToMaster::Report(bytes) => {
+                out.bytes.push(REPORT);
+                out.bytes.extend_from_slice(bytes);
+            }
         }
         out.bytes
     }
@@ -220,6 +295,8 @@ impl ToMaster {
             APPLIED => ToMaster::Applied(input.number()?),
             FAILED => ToMaster::Failed(input.number()?, String::from_utf8_lossy(input.text()?).into_owned()),
             DONE => ToMaster::Done(input.number()?),
+            REALS => ToMaster::Reals(input.bytes.to_vec()),
+            REPORT => ToMaster::Report(input.bytes.to_vec()),
             _ => return None,
         })
     }
@@ -335,7 +412,8 @@ mod tests {
 
     #[test]
     fn answers_are_read_as_written() {
-        for answer in [ToMaster::Applied(3), ToMaster::Failed(4, "no".to_owned()), ToMaster::Done(u64::MAX)] {
+        let long = ToMaster::Reals(vec![7; 100_000]);
+        for answer in [ToMaster::Applied(3), ToMaster::Failed(4, "no".to_owned()), ToMaster::Done(u64::MAX), long] {
             let frame = Frame { bytes: answer.write(), fds: Vec::new() };
             assert_eq!(ToMaster::read(&frame), Some(answer));
         }

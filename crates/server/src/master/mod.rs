@@ -6,6 +6,7 @@
 //! ```
 //! The program plugs in with a [`Service`]; the worker side gets a [`WorkerStart`] and talks through its [`Link`].
 
+pub mod balancer;
 mod channel;
 mod cycle;
 mod directories;
@@ -50,6 +51,9 @@ pub trait Service {
 
     /// The code of a worker. It is called once for each worker; what it captures is copied by fork.
     fn worker(&self) -> Worker;
+
+    /// The code of the process of the kernel's balancer, which keeps all rights. Its exit code is 0 unless it failed.
+    fn balancer(&self) -> fn(balancer::Link) -> i32;
 }
 
 /// What a configuration asks of the master.
@@ -69,6 +73,10 @@ pub struct Plan {
     pub state_files: Vec<PathBuf>,
     /// What the worker builds its snapshot from. Opaque.
     pub payload: Arc<[u8]>,
+    /// What the kernel's balancer is to do; none if it has nothing to do. Opaque.
+    pub balancer: Option<Arc<[u8]>>,
+    /// What workers hear of it where nobody is there to say anything. Opaque.
+    pub balancer_report: Option<Arc<[u8]>>,
 }
 
 /// What a worker starts with: it runs as its user, in its working directory, without threads.

@@ -60,6 +60,7 @@ impl Master<'_> {
         self.rename_back();
         self.new_binary = None;
         if std::mem::take(&mut self.not_accepting) && !self.is_stopping() {
+            self.balance();
             self.start_worker();
         }
     }

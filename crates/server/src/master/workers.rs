@@ -62,7 +62,7 @@ pub(super) struct Respawn {
 
 impl Respawn {
     /// A worker died that lived for `lived`: at once, later if that happens again and again.
-    fn schedule(&mut self, lived: Duration) {
+    pub(super) fn schedule(&mut self, lived: Duration) {
         self.failures = if lived < STABLE_AFTER { self.failures + 1 } else { 0 };
         let delay = match self.failures {
             0 | 1 => Duration::ZERO,
@@ -126,6 +126,7 @@ impl Master<'_> {
     fn be_worker(&mut self, channel: Channel) -> i32 {
         title::set("worker process");
         self.children.clear();
+        self.balancer = None;
         self.pending = None;
         let worker = self.service.worker();
         let running = self.running.clone();
@@ -210,6 +211,13 @@ impl Master<'_> {
                 ToMaster::Done(generation) => {
                     server_log!(Notice, "configuration {generation} of worker process {pid} exited with code 0");
                 }
+                ToMaster::Reals(bytes) => {
+                    let newest = self.children.iter().rev().find(|child| !child.exiting);
+                    if newest.is_some_and(|child| child.pid == pid) {
+                        self.tell_balancer_reals(bytes);
+                    }
+                }
+                ToMaster::Report(_) => {}
             }
         }
         self.join_threads();
@@ -232,8 +240,10 @@ impl Master<'_> {
         while let Some((pid, ended)) = sys::reap().unwrap_or(None) {
             let index = self.children.iter().position(|child| child.pid == pid);
             let is_new_binary = self.new_binary == Some(pid);
+            let is_balancer = self.balancer.as_ref().is_some_and(|balancer| balancer.pid == pid);
             let name = match index {
                 Some(_) => "worker process",
+                None if is_balancer => "balancer process",
                 None if is_new_binary => "new binary process",
                 None => "unknown process",
             };
@@ -246,6 +256,9 @@ impl Master<'_> {
             }
             if is_new_binary {
                 self.new_binary_ended();
+            }
+            if is_balancer {
+                self.balancer_ended();
             }
             if let Some(index) = index {
                 self.hear_workers();

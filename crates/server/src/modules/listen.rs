@@ -149,6 +149,14 @@ fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Resu
             spec.keepalive =
                 Some(keepalive(v).ok_or_else(|| node.problem(format!("invalid so_keepalive value: \"{v}\"")))?);
         }
+        ("xdp", word) if plane.is_stream() => {
+            let known = l4::plan::Mode::WORDS.iter().find(|(name, _)| *name == word);
+            let (_, mode) = known.ok_or_else(|| {
+                let words: Vec<_> = l4::plan::Mode::WORDS.iter().map(|(name, _)| *name).collect();
+                bad("xdp", word).with_help(Some(format!("there is {}", words.join(", "))))
+            })?;
+            spec.xdp = Some(*mode);
+        }
         ("quic", "") => {
             (spec.kind, spec.quic) = (SocketKind::Datagram, true);
             return Ok(());

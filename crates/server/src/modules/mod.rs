@@ -102,6 +102,7 @@ pub mod upstream_variables;
 pub mod userid;
 pub mod uwsgi;
 pub mod variables;
+pub mod xdp;
 pub mod zstd;
 
 use crate::config::shared::Shared;
@@ -225,6 +226,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
     stream_mqtt::DIRECTIVES,
+    xdp::DIRECTIVES,
 ];
 
 /// The variables of all modules.
@@ -521,6 +523,8 @@ location_confs! {
     stream_proxy shared,
     /// `mqtt`, `mqtt_preread`.
     stream_mqtt shared,
+    /// `xdp_timeout_reset` and its like.
+    xdp shared,
 }
 
 /// The values that modules keep once for all of `http`.
@@ -572,6 +576,8 @@ pub struct MainConf {
     pub set_rotates: usize,
     /// `lua_shared_dict` and its like.
     pub lua: lua::Main,
+    /// `xdp_interfaces` and its like.
+    pub xdp: xdp::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -736,6 +742,7 @@ pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
     if build.plane.is_stream() {
         stream_proxy::finish_level(build, level);
+        xdp::finish_level(build, level);
         return health_check::finish_level(build, level);
     }
     api::finish_level(build, level);

@@ -28,6 +28,7 @@ const BYTES_OF_SERVER: u64 = 512;
 pub const DIRECTIVES: &[Directive] = &[
     both("upstream", block),
     upstream_of_both("least_conn", |s, n| method(s, n, Method::LeastConn)),
+    Directive { name: "maglev", within: Contexts::STREAM_UPSTREAM, set: |s, n| method(s, n, Method::Maglev) },
     upstream("ip_hash", |s, n| method(s, n, Method::IpHash)),
     upstream_of_both("hash", hash),
     upstream_of_both("random", random),

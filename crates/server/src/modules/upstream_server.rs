@@ -59,7 +59,7 @@ impl Parameters {
                 ("slow_start", v) => peer.slow_start_ms = value::milliseconds(v.as_bytes()).ok_or_else(bad)?,
                 ("backup", "") => p.backup = true,
                 ("down", "") => peer.role = Role::Down,
-                ("drain", "") if !plane.is_stream() => peer.role = Role::Drain,
+                ("drain", "") => peer.role = Role::Drain,
                 ("resolve", "") => p.resolve = true,
                 ("service", "") => return Err(node.problem("service is empty".to_owned())),
                 ("service", v) => p.service = Some(v.to_owned()),

@@ -418,6 +418,15 @@ fn argument(r: &mut Request, name: &str) -> Option<Text> {
     })
 }
 
+/// The client's address and port as bytes, to be hashed.
+pub fn remote_end(r: &Request) -> Vec<u8> {
+    match &*r.client.remote.borrow() {
+        Address::Inet(std::net::SocketAddr::V4(a)) => [&a.ip().octets()[..], &a.port().to_be_bytes()].concat(),
+        Address::Inet(std::net::SocketAddr::V6(a)) => [&a.ip().octets()[..], &a.port().to_be_bytes()].concat(),
+        Address::Unix(_) => Vec::new(),
+    }
+}
+
 /// The client's IP address, if it has one.
 pub fn remote_ip(r: &Request) -> Option<IpAddr> {
     match &*r.client.remote.borrow() {

@@ -286,6 +286,7 @@ pub fn choose(r: &mut Request, group: &Arc<Group>, walk: &mut Walk) -> Option<Ch
             let text = key.eval(r);
             r.get(text).to_vec()
         }
+        Method::Maglev => crate::modules::variables::remote_end(r),
         _ => Vec::new(),
     };
     // Asked anew for every try: what is learnt may have changed with the last one.
@@ -394,6 +395,10 @@ fn pick(
                 Some(Better::Time(_)) => choice.random_two_least_time(ranges, random),
                 None => choice.random(ranges, random),
             },
+            None => choice.round_robin(),
+        },
+        Method::Maglev => match &tier.maglev {
+            Some(table) => choice.maglev(table, by.key),
             None => choice.round_robin(),
         },
         Method::LeastTime(_) => choice.least_time(),

@@ -10,7 +10,7 @@ use crate::config::complex::Complex;
 use crate::connection::Address;
 use crate::health::outlier::Outliers;
 use crate::modules::sticky::Sticky;
-use balance::{Ranges, Ring};
+use balance::{Maglev, Ranges, Ring};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -61,6 +61,8 @@ pub struct Tier {
     pub ranges: Option<Ranges>,
     /// For `hash ... consistent`.
     pub ring: Option<Ring>,
+    /// For `maglev`.
+    pub maglev: Option<Maglev>,
     /// For `sticky`: peers by what sessions call them.
     pub sessions: HashMap<Box<[u8]>, usize>,
     /// The other rank has no peers: this rank's only peer is never set aside.
@@ -84,6 +86,8 @@ pub enum Method {
         /// By a ring.
         consistent: bool,
     },
+    /// `maglev`: by the client's address and port, or in the kernel by what the listener says.
+    Maglev,
     /// `least_time`
     LeastTime(Timing),
     /// `random`, `random two`.
@@ -265,6 +269,9 @@ impl Tier {
             Method::Random { .. } => self.ranges = Some(Ranges::new(&All(&self.peers))),
             Method::Hash { consistent: true, .. } => {
                 self.ring = Some(Ring::new(self.peers.iter().map(|p| (p.server.as_bytes(), p.settings.weight))));
+            }
+            Method::Maglev => {
+                self.maglev = Some(Maglev::new(self.peers.iter().map(|p| (p.name.as_bytes(), p.settings.weight))));
             }
             _ => {}
         }

@@ -1,8 +1,10 @@
 //! All numbers as Prometheus reads them. One row of a table for each metric: its name, what it is, and where its samples
 //! come from. From: `modules::prometheus`.
 
+mod kernel;
 mod upstreams;
 
+use crate::balancer::heard;
 use crate::snapshot::Snapshot;
 use crate::status::caches;
 use crate::status::codes::Responses;
@@ -119,6 +121,7 @@ pub fn page(snapshot: &Snapshot) -> String {
     if let Some(stream) = &snapshot.stream {
         upstreams::add(&mut page, stream, "stream_upstream_server");
     }
+    kernel::add(&mut page);
     threads(&mut page);
     queues(&mut page);
     page.text
@@ -266,9 +269,19 @@ fn certificates(page: &mut Page, snapshot: &Snapshot) {
     }
 }
 
+/// The kernel's flows are sessions of the same server.
+fn with_kernel(zone: &str, mut totals: Totals) -> Totals {
+    let done = heard::of_zone(zone);
+    totals.requests += done.counts.flows;
+    totals.processing += done.active;
+    totals.received += done.counts.in_bytes;
+    totals.sent += done.counts.out_bytes;
+    totals
+}
+
 fn sessions(page: &mut Page) {
     let all: Vec<(String, Totals)> =
-        zones::all(Kind::Stream).iter().map(|z| (z.name.to_string(), requests::totals(&z.counts))).collect();
+        zones::all(Kind::Stream).iter().map(|z| (z.name.to_string(), with_kernel(&z.name, requests::totals(&z.counts)))).collect();
     let numbers: [Metric<Totals>; 4] = [
         ("nginxplus_stream_server_zone_connections", "counter", "Connections.", |t| t.requests),
         ("nginxplus_stream_server_zone_processing", "gauge", "Connections under way.", |t| t.processing),

@@ -1,0 +1,190 @@
+//! `listen ... xdp=MODE` and `xdp_*`: a server of `stream` whose packets the kernel balances. Here words are read, and what cannot
+//! be done in the kernel is named; what becomes of them: `balancer`.
+
+use crate::balancer::plan::choice_of;
+use crate::config::set::{self, duplicate, invalid};
+use crate::config::{Build, Directive, Level, Scope, stream};
+use crate::settings;
+use crate::settings::{ListenAddress, SocketKind};
+use crate::snapshot::VariableId;
+use conf::{Node, Problem, value};
+use l4::plan::Mode;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Flows that fit into the table unless `xdp_flows` says otherwise: 80 MB.
+const FLOWS: u32 = 1 << 18;
+
+/// The directives.
+pub const DIRECTIVES: &[Directive] = &[
+    stream("xdp_interfaces", interfaces),
+    stream("xdp_generic", |s, n| {
+        let generic = &mut s.build.main.xdp.generic;
+        let on = n.args[0].text.eq_ignore_ascii_case(b"on");
+        if generic.replace(on).is_some() { Err(duplicate(n)) } else { Ok(()) }
+    }),
+    stream("xdp_flows", |s, n| {
+        let flows = value::number(&n.args[0].text).and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+        let flows = flows.ok_or_else(|| Problem::invalid_number(n))?;
+        if s.build.main.xdp.flows.replace(flows).is_some() { Err(duplicate(n)) } else { Ok(()) }
+    }),
+    stream("xdp_pins", |s, n| {
+        let path = s.build.full_path(&n.args[0].text);
+        if s.build.main.xdp.pins.replace(path).is_some() { Err(duplicate(n)) } else { Ok(()) }
+    }),
+    stream("xdp_source", source),
+    stream("xdp_timeout_reset", |s, n| set::flag(&mut s.level.conf.xdp.timeout_reset, n)),
+    stream("xdp_affinity", affinity),
+    stream("xdp_gue_port", |s, n| {
+        let port = value::number(&n.args[0].text).and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
+        set::value(&mut s.level.conf.xdp.gue_port, n, port.ok_or_else(|| invalid(n))?)
+    }),
+];
+
+settings! {
+    /// The module's values on one level.
+    pub struct Conf {
+        /// Source addresses of our own, for full NAT and tunnels.
+        source: Arc<Vec<IpAddr>> = Arc::default(),
+        /// A flow that was idle for `proxy_timeout` is reset at both ends by its next packet, not forgotten in silence.
+        timeout_reset: bool = false,
+        /// How long a client's new flows go where its last one went; zero: they go where the method says.
+        affinity: Duration = Duration::ZERO,
+        /// Where real servers take GUE.
+        gue_port: u16 = 6080,
+    }
+}
+
+crate::inherited!(Conf, |_| true);
+
+/// Values that there are once.
+#[derive(Debug, Default)]
+pub struct Main {
+    /// Interfaces that the program is attached to; empty: those of the routes.
+    pub interfaces: Vec<String>,
+    interfaces_set: bool,
+    /// Generic XDP is wanted.
+    pub generic: Option<bool>,
+    flows: Option<u32>,
+    pins: Option<PathBuf>,
+}
+
+impl Main {
+    /// Flows that the table is to have room for.
+    pub fn flows(&self) -> u32 {
+        self.flows.unwrap_or(FLOWS)
+    }
+
+    /// Where program and maps are pinned.
+    pub fn pins(&self) -> PathBuf {
+        self.pins.clone().unwrap_or_else(|| l4::kernel::PINS.into())
+    }
+}
+
+/// `xdp_interfaces auto | NAME ...`
+fn interfaces(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let main = &mut scope.build.main.xdp;
+    if std::mem::replace(&mut main.interfaces_set, true) {
+        return Err(duplicate(node));
+    }
+    let names: Vec<String> = node.args.iter().map(|w| w.as_str().into_owned()).collect();
+    if names != ["auto"] {
+        main.interfaces = names;
+    }
+    Ok(())
+}
+
+/// `xdp_source ADDRESS ...`
+fn source(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let address = |w: &conf::Word| {
+        w.as_str().parse::<IpAddr>().map_err(|_| node.problem(format!("invalid address \"{}\"", w.as_str())))
+    };
+    let all = node.args.iter().map(address).collect::<Result<Vec<_>, _>>()?;
+    set::value(&mut scope.level.conf.xdp.source, node, Arc::new(all))
+}
+
+/// `xdp_affinity off | TIME`
+fn affinity(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let time = match &*node.args[0].text {
+        b"off" => Duration::ZERO,
+        text => Duration::from_secs(value::seconds(text).ok_or_else(|| invalid(node))?),
+    };
+    set::value(&mut scope.level.conf.xdp.affinity, node, time)
+}
+
+/// Names what the kernel would not do of what a server says, so that nothing of it is left out in silence.
+pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+    if level.listens.iter().all(|l| l.spec.xdp.is_none()) {
+        return;
+    }
+    let mut found = Vec::new();
+    let addresses = [build.variables.index(b"remote_addr"), build.variables.index(b"binary_remote_addr")];
+    for listen in &level.listens {
+        let Some(mode) = listen.spec.xdp else { continue };
+        let unfit = unfit(build, level, mode, listen, addresses);
+        found.extend(unfit.into_iter().map(|text| {
+            let text = format!("\"xdp={}\": {text}", mode.name());
+            listen.node.problem(text)
+        }));
+    }
+    build.problems.extend(found);
+}
+
+fn unfit(
+    build: &Build<'_>,
+    level: &Level,
+    mode: Mode,
+    listen: &super::listen::Listen,
+    addresses: [VariableId; 2],
+) -> Vec<String> {
+    let conf = &level.conf;
+    let (core, own, upstream) = (&conf.stream_core, &conf.stream_proxy.own, &conf.stream_proxy.upstream);
+    let mut found = Vec::new();
+    match &listen.spec.address {
+        ListenAddress::Unix(_) => found.push("packets have no unix socket".to_owned()),
+        ListenAddress::Inet(a) if a.ip().is_unspecified() => {
+            found.push(format!("needs an address: write \"listen ADDRESS:{}\"", a.port()));
+        }
+        ListenAddress::Inet(_) => {}
+    }
+    // Each would have to read or change what the packets carry, or to see the connection.
+    let named: [(bool, &str); 13] = [
+        (listen.ssl, "listen ... ssl"),
+        (listen.proxy_protocol, "listen ... proxy_protocol"),
+        (*own.ssl, "proxy_ssl"),
+        (*own.proxy_protocol != super::stream_proxy::ProxyHeader::Off, "proxy_protocol"),
+        (*core.ssl_preread, "ssl_preread"),
+        (*conf.stream_mqtt.mqtt, "mqtt"),
+        (*conf.stream_mqtt.mqtt_preread, "mqtt_preread"),
+        (!conf.access.rules.is_empty(), "allow, deny"),
+        (!conf.limit_conn.limits.is_empty(), "limit_conn"),
+        (own.upload_rate.is_set(), "proxy_upload_rate"),
+        (own.download_rate.is_set(), "proxy_download_rate"),
+        (upstream.bind.is_set(), "proxy_bind"),
+        (*own.requests > 0, "proxy_requests"),
+    ];
+    let named = named.iter().filter(|(set, _)| *set);
+    found.extend(named.map(|(_, name)| format!("\"{name}\" has no effect on packets that the kernel balances")));
+    let Some(id) = conf.stream_proxy.group().filter(|_| *core.handler == super::stream_core::Handler::Proxy) else {
+        found.push("needs \"proxy_pass\" without variables".to_owned());
+        return found;
+    };
+    let group = &build.groups[id.0 as usize];
+    if choice_of(&group.method, |id| addresses.contains(&id)).is_none() {
+        found.push(format!(
+            "the method of upstream \"{}\" is none of the kernel's: \"maglev\", \"hash $remote_addr\", \"least_conn\", or none for turns",
+            group.name
+        ));
+    }
+    let v6 = matches!(listen.spec.address, ListenAddress::Inet(a) if a.is_ipv6());
+    if mode == Mode::FullNat && !conf.xdp.source.iter().any(|a| a.is_ipv6() == v6) {
+        let family = if v6 { "IPv6" } else { "IPv4" };
+        found.push(format!("needs \"xdp_source\" with {family} addresses of this machine that nothing else uses"));
+    }
+    if *conf.xdp.timeout_reset && listen.spec.kind == SocketKind::Datagram {
+        found.push("\"xdp_timeout_reset\" is for TCP: datagrams have no reset".to_owned());
+    }
+    found
+}

@@ -1,0 +1,276 @@
+//! Servers of `stream` whose packets the kernel balances (`listen ... xdp=MODE`): one configuration, one set of health checks,
+//! one API for both layers, in network namespaces of the test's own.
+
+use crate::harness::l4_lab::{Gateway, Inside, Lab, SERVICE4};
+use crate::harness::wait;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+
+const HTTP: &str = "server { listen 127.0.0.1:8080; location /api { api write=on; } location /metrics { prometheus; } }";
+
+/// A `stream` block with one server before the four real ones.
+fn stream(servers: &str, more: &str) -> String {
+    format!(
+        "upstream web {{ zone web 64k; maglev; {servers} }}
+         server {{ listen {SERVICE4}:80 xdp=nat; proxy_pass web; status_zone front; {more} }}"
+    )
+}
+
+const FOUR: &str = "server 10.9.1.1:80; server 10.9.1.2:80; server 10.9.1.3:80; server 10.9.1.4:80;";
+
+/// A balancer with this `stream` block, servers behind it, a client before it, and who asks its API.
+struct Site {
+    lab: Lab,
+    balancer: Inside,
+    servers: Vec<Inside>,
+    client: Inside,
+    api: Inside,
+}
+
+fn site(text: &str) -> Option<Site> {
+    let mut lab = Lab::new(Gateway::Balancer)?;
+    lab.configure("lb1", text, HTTP);
+    let servers = lab.serve(4, 80);
+    let balancer = lab.ironweir("lb1");
+    let (client, api) = (lab.client(), lab.asker("lb1"));
+    let mut site = Site { lab, balancer, servers, client, api };
+    assert!(wait(|| site.kernel()["services"][0]["path"] == "kernel"), "{}", site.kernel());
+    Some(site)
+}
+
+impl Site {
+    fn call(&mut self, method: &str, path: &str, body: Value) -> Value {
+        let body = if body.is_null() { String::new() } else { body.to_string() };
+        self.api.ask(&format!("http {method} 8080 {path} {body}"))
+    }
+
+    fn get(&mut self, endpoint: &str) -> Value {
+        self.call("GET", &format!("/api/9/{endpoint}"), Value::Null)["body"].clone()
+    }
+
+    fn kernel(&mut self) -> Value {
+        self.get("ironweir/l4")
+    }
+
+    fn open(&mut self, n: usize) -> Vec<String> {
+        self.client.names(&format!("open {n} {SERVICE4} 80"))
+    }
+
+    fn talk(&mut self) -> Vec<String> {
+        self.client.names("talk")
+    }
+
+    fn until_it_works(&mut self) {
+        assert!(wait(|| self.open(1)[0].starts_with('r')), "nothing comes through");
+        self.client.ask("close");
+    }
+
+    /// The servers of new connections, once this is so of them.
+    fn until(&mut self, what: impl Fn(&[String]) -> bool) -> Vec<String> {
+        let mut names = Vec::new();
+        let so = wait(|| {
+            let fresh = self.lab.client().names(&format!("open 20 {SERVICE4} 80"));
+            names = fresh;
+            what(&names)
+        });
+        assert!(so, "{names:?} {}", self.kernel());
+        names
+    }
+}
+
+fn spread(names: &[String]) -> HashMap<&str, usize> {
+    let mut count = HashMap::new();
+    for name in names {
+        *count.entry(name.as_str()).or_default() += 1;
+    }
+    count
+}
+
+fn never(name: &'static str) -> impl Fn(&[String]) -> bool {
+    move |names| names.iter().all(|n| n.starts_with('r') && n != name)
+}
+
+#[test]
+fn a_server_of_stream_is_balanced_by_the_kernel_and_counted_like_any_other() {
+    let Some(mut site) = site(&stream(FOUR, "proxy_timeout 90s; health_check;")) else { return };
+    site.until_it_works();
+    let opened = site.open(40);
+    assert_eq!(spread(&opened).len(), 4, "{opened:?}");
+    assert_eq!(site.talk(), opened);
+    assert_eq!(site.client.ask("big 500000"), 500_000);
+    let mut kernel = Value::Null;
+    assert!(wait(|| {
+        kernel = site.kernel();
+        kernel["services"][0]["flows"].as_u64() >= Some(41) && kernel["services"][0]["bytes_out"].as_u64() > Some(500_000)
+    }));
+    let service = &kernel["services"][0];
+    assert_eq!(
+        (&service["address"], &service["mode"], &service["scheduler"], &service["zone"], &service["upstream"]),
+        (&json!("10.9.9.1:80"), &json!("nat"), &json!("mh"), &json!("front"), &json!("web"))
+    );
+    assert!(service["sizes"]["<75"].as_u64() > Some(100) && service["sizes"]["<1515"].as_u64() > Some(100), "{service}");
+    assert_eq!(
+        kernel["interfaces"],
+        json!([{"name": "back", "native": true}, {"name": "front", "native": true}]),
+        "found by the routes"
+    );
+    // The same in the places where sessions of the proxy are counted. None of these passed it.
+    let zone = site.get("stream/server_zones/front");
+    assert!(zone["connections"].as_u64() >= Some(41) && zone["sent"].as_u64() > Some(500_000), "{zone}");
+    assert!(zone["processing"].as_u64() >= Some(40), "{zone}");
+    let peers = site.get("stream/upstreams/web")["peers"].clone();
+    let sum = |name: &str| peers.as_array().unwrap().iter().map(|p| p[name].as_u64().unwrap()).sum::<u64>();
+    assert!(sum("connections") >= 41 && sum("active") >= 40 && sum("received") > 500_000, "{peers}");
+    let metrics = site.call("GET", "/metrics", Value::Null)["body"].as_str().unwrap().to_owned();
+    for line in [
+        r#"ironweir_l4_flows{service="10.9.9.1:80/tcp",server="10.9.1.1:80"}"#,
+        r#"ironweir_l4_packet_bytes_bucket{service="10.9.9.1:80/tcp",le="74"}"#,
+        r#"ironweir_l4_interface_native{interface="front"} 1"#,
+    ] {
+        assert!(metrics.contains(line), "{line}\n{metrics}");
+    }
+    let table = site.lab.table("lb1", &["list"]);
+    assert!(table.contains("TCP  10.9.9.1:80 mh") && table.matches("  -> ").count() == 5, "{table}");
+    // An orderly end leaves nothing behind: the address is the stack's again, where nobody listens.
+    site.lab.signal(&site.balancer, "TERM");
+    assert!(site.lab.ended(&site.balancer));
+    assert!(!site.lab.on("lb1", "ip link show front").contains("prog/xdp"));
+    assert_eq!(site.open(1), ["ConnectionRefusedError"]);
+}
+
+#[test]
+fn the_api_and_reloads_change_the_kernels_servers_and_move_no_flow() {
+    let three = "server 10.9.1.1:80; server 10.9.1.2:80; server 10.9.1.3:80;";
+    let Some(mut site) = site(&stream(three, "")) else { return };
+    site.until_it_works();
+    let opened = site.open(30);
+    assert_eq!(spread(&opened).len(), 3, "{opened:?}");
+    let servers = "/api/9/stream/upstreams/web/servers";
+    let added = site.call("POST", servers, json!({"server": "10.9.1.4:80", "weight": 5}));
+    assert_eq!(added["status"], 201, "{added}");
+    let names = site.until(|names| names.iter().filter(|n| *n == "r4").count() >= 8);
+    assert!(names.iter().all(|n| n.starts_with('r')));
+    let drained = site.call("PATCH", &format!("{servers}/0"), json!({"drain": true}));
+    assert_eq!(drained["body"]["drain"], true, "{drained}");
+    site.until(never("r1"));
+    assert_eq!(site.call("PATCH", &format!("{servers}/1"), json!({"down": true}))["status"], 200);
+    site.until(|names| never("r1")(names) && never("r2")(names));
+    assert_eq!(site.talk(), opened, "whoever was there stays where it was");
+    let kernel = site.kernel();
+    let states: HashMap<_, _> = kernel["services"][0]["servers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|r| (r["server"].as_str().unwrap(), r["state"].as_str().unwrap()))
+        .collect();
+    assert_eq!((states["10.9.1.1:80"], states["10.9.1.2:80"], states["10.9.1.4:80"]), ("drain", "drain", "up"));
+    assert_eq!(site.call("DELETE", &format!("{servers}/2"), Value::Null)["status"], 200);
+    site.until(|names| names.iter().all(|n| n == "r4"));
+    assert_eq!(site.talk(), opened);
+    // A reload brings the servers of the text; what the operator said of a server that stays still holds.
+    site.lab.configure("lb1", &stream("server 10.9.1.1:80; server 10.9.1.3:80;", "proxy_timeout 30s;"), HTTP);
+    site.lab.signal(&site.balancer, "HUP");
+    site.until(|names| names.iter().all(|n| n == "r3"));
+    assert_eq!(site.talk(), opened);
+    assert_eq!(site.lab.count_logged("lb1", "start balancer process"), 1);
+}
+
+#[test]
+fn a_peer_that_fails_its_check_gets_no_new_flows_and_drops_those_it_has_if_told_so() {
+    let checked = "health_check interval=200ms fails=1 passes=1 port=81; proxy_session_drop on;";
+    // What is checked is another port of each server, so that only the check's verdict takes one out.
+    let Some(mut site) = site(&stream(FOUR, checked)) else { return };
+    let checked: Vec<_> = site.lab.serve(4, 81);
+    assert!(wait(|| {
+        let peers = site.get("stream/upstreams/web")["peers"].clone();
+        peers.as_array().is_some_and(|all| all.iter().all(|p| p["state"] == "up"))
+    }));
+    site.until_it_works();
+    let opened = site.open(30);
+    assert_eq!(spread(&opened).len(), 4, "{opened:?}");
+    site.lab.kill(&checked[1]);
+    site.until(never("r2"));
+    for (was, is) in opened.iter().zip(site.talk()) {
+        assert_eq!(is, if was == "r2" { "ConnectionResetError" } else { was });
+    }
+}
+
+#[test]
+fn what_the_kernel_balances_outlives_the_processes() {
+    let Some(mut site) = site(&stream(FOUR, "")) else { return };
+    site.until_it_works();
+    let opened = site.open(20);
+    // The worker dies and the balancer's process, then the master.
+    let children = |site: &Site| {
+        let all = site.lab.on("lb1", &format!("pgrep -P {}", site.balancer.id()));
+        all.lines().map(|pid| pid.parse::<u32>().unwrap()).collect::<Vec<_>>()
+    };
+    for pid in children(&site) {
+        site.lab.on("lb1", &format!("kill -9 {pid}"));
+    }
+    assert_eq!(site.talk(), opened);
+    assert!(wait(|| site.lab.count_logged("lb1", "start balancer process") == 2));
+    assert!(wait(|| site.kernel()["services"][0]["path"] == "kernel"));
+    assert_eq!(site.open(10).iter().filter(|n| n.starts_with('r')).count(), 10);
+    site.lab.kill(&site.balancer);
+    let all = site.talk();
+    assert_eq!(all[..20], opened);
+    let next = site.lab.ironweir("lb1");
+    assert!(wait(|| site.kernel()["services"][0]["path"] == "kernel"));
+    assert_eq!(site.talk(), all);
+    site.balancer = next;
+}
+
+#[test]
+fn without_xdp_nat_is_the_ordinary_proxys_and_other_modes_are_refused() {
+    let Some(mut lab) = Lab::new(Gateway::Balancer) else { return };
+    let text = stream(FOUR, "");
+    lab.configure_with("lb1", "master_process off;", &text.replace("xdp=nat", "xdp=direct"), HTTP);
+    let (good, said) = lab.test("lb1");
+    assert!(!good && said.contains("\"xdp=direct\" has no other way"), "{said}");
+    lab.configure_with("lb1", "master_process off;", &text, HTTP);
+    let (good, said) = lab.test("lb1");
+    assert!(good && said.contains("the ordinary proxy of \"stream\" serves it, not the kernel"), "{said}");
+    let _servers = lab.serve(4, 80);
+    let _server = lab.ironweir("lb1");
+    let (mut client, mut api) = (lab.client(), lab.asker("lb1"));
+    assert!(wait(|| client.names(&format!("open 4 {SERVICE4} 80")).iter().all(|n| n.starts_with('r'))));
+    let kernel = api.ask("http GET 8080 /api/9/ironweir/l4")["body"].clone();
+    assert_eq!(kernel["services"][0]["path"], "proxy", "{kernel}");
+    let zone = api.ask("http GET 8080 /api/9/stream/server_zones/front")["body"].clone();
+    assert!(zone["connections"].as_u64() >= Some(4), "{zone}");
+}
+
+#[test]
+fn what_cannot_be_is_named_by_t_with_its_cure() {
+    let Some(mut lab) = Lab::new(Gateway::Balancer) else { return };
+    let mut said = |stream: &str| {
+        lab.configure("lb1", stream, HTTP);
+        let (good, said) = lab.test("lb1");
+        assert!(!good, "{said}");
+        said
+    };
+    let text = stream(FOUR, "");
+    let no_interface = said(&format!("xdp_interfaces front bakc; {text}"));
+    assert!(no_interface.contains("bakc: there is no such interface"), "{no_interface}");
+    let foreign = said(&text.replace(SERVICE4, "10.9.7.7"));
+    assert!(foreign.contains("10.9.7.7 is no address of this machine"), "{foreign}");
+    assert!(foreign.contains("ip addr add 10.9.7.7/32 dev lo"), "{foreign}");
+    let direct = said(&stream("server 10.9.2.2:80;", "").replace("xdp=nat", "xdp=direct"));
+    assert!(direct.contains("behind a gateway, so \"direct\" cannot bring it a frame"), "{direct}");
+    let own = said(&stream("server 10.9.1.11:80;", ""));
+    assert!(own.contains("is an address of this machine"), "{own}");
+    let full = said(&text.replace("xdp=nat", "xdp=full_nat"));
+    assert!(full.contains("needs \"xdp_source\" with IPv4 addresses"), "{full}");
+    let rules = said(&stream(FOUR, "deny 10.0.0.1;"));
+    assert!(rules.contains("\"allow, deny\" has no effect on packets"), "{rules}");
+    let method = said(&text.replace("maglev;", "random;"));
+    assert!(method.contains("none of the kernel's"), "{method}");
+    lab.configure("lb1", &text, HTTP);
+    let (good, said) = lab.test("lb1");
+    assert!(good, "{said}");
+    assert!(said.contains("listen 10.9.9.1:80 tcp: the kernel balances its packets (XDP, nat) on back, front"), "{said}");
+    lab.on("lb1", "sysctl -q -w net.ipv4.ip_forward=0");
+    let (good, said) = lab.test("lb1");
+    assert!(!good && said.contains("echo 1 > /proc/sys/net/ipv4/ip_forward"), "{said}");
+}
