@@ -22,7 +22,7 @@ const FOUR: &str = "server 10.9.1.1:80; server 10.9.1.2:80; server 10.9.1.3:80; 
 struct Site {
     lab: Lab,
     balancer: Inside,
-    servers: Vec<Inside>,
+    _servers: Vec<Inside>,
     client: Inside,
     api: Inside,
 }
@@ -33,7 +33,7 @@ fn site(text: &str) -> Option<Site> {
     let servers = lab.serve(4, 80);
     let balancer = lab.ironweir("lb1");
     let (client, api) = (lab.client(), lab.asker("lb1"));
-    let mut site = Site { lab, balancer, servers, client, api };
+    let mut site = Site { lab, balancer, _servers: servers, client, api };
     assert!(wait(|| site.kernel()["services"][0]["path"] == "kernel"), "{}", site.kernel());
     Some(site)
 }

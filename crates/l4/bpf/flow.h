@@ -67,6 +67,22 @@ static __noinline int see_end(struct flow *f, __u8 proto, __u8 flags)
 	return 0;
 }
 
+/* What a client acknowledges of a real server's numbers, in the real server's own; and what the real server numbers, as the client
+ * knows it. Network order. */
+static __always_inline __u32 ack_of(const struct flow *f, __u32 ack)
+{
+	if (!(f->state & FLOW_SHIFTED) || f->kind != FLOW_FORWARD)
+		return ack;
+	return bpf_htonl(bpf_ntohl(ack) + f->seq);
+}
+
+static __always_inline __u32 seq_of(const struct flow *f, __u32 seq)
+{
+	if (!(f->state & FLOW_SHIFTED) || f->kind != FLOW_RETURN)
+		return seq;
+	return bpf_htonl(bpf_ntohl(seq) - f->seq);
+}
+
 /* The other end hears of a reset from user space: one packet in is one packet out here. */
 static __noinline int report_reset(struct xdp_md *ctx, const struct packet *p, const struct flow *f)
 {
@@ -84,8 +100,10 @@ static __noinline int report_reset(struct xdp_md *ctx, const struct packet *p, c
 	e->dst = f->dst;
 	e->sport = f->sport;
 	e->dport = f->dport;
-	e->seq = tcp->seq;
-	e->ack = tcp->ack_seq;
+	e->seq = seq_of(f, tcp->seq);
+	e->ack = ack_of(f, tcp->ack_seq);
+	e->flags = TCP_RST | TCP_ACK;
+	__builtin_memset(e->zero, 0, sizeof(e->zero));
 	bpf_ringbuf_submit(e, 0);
 	return 0;
 }

@@ -9,6 +9,7 @@
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
+#include "cookie.h"
 #include "icmp.h"
 
 /* Helpers for routes are for programs under the GPL. */
@@ -69,6 +70,8 @@ static __noinline int known(struct xdp_md *ctx, const struct packet *p, struct f
 	}
 	count(f->kind == FLOW_FORWARD ? EVENT_FORWARDED : EVENT_RETURNED);
 	count_frame(index, p, f->kind == FLOW_FORWARD, 0);
+	if (f->state & FLOW_OPENING)
+		return f->kind == FLOW_FORWARD ? open_forward(ctx, p, f) : open_return(ctx, p, f);
 	return deliver(ctx, p, f, s, r);
 }
 
@@ -173,6 +176,14 @@ static __noinline int begin(struct xdp_md *ctx, const struct packet *p, __u32 id
 	if (!s || !s->used)
 		return XDP_PASS;
 	int opens = p->key.proto != IPPROTO_TCP || (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+	__u32 mss = 0;
+	if (s->cookies && p->key.proto == IPPROTO_TCP && p->fragment == FRAGMENT_NONE) {
+		if (opens && s->slots && wants_cookie(s, id, now))
+			return send_cookie(ctx, p, now);
+		if (!opens)
+			mss = proved(ctx, p, now);
+		opens |= mss != 0;
+	}
 	/* Of a flow that another balancer began, only a hash tells where it is. */
 	if (!opens && (s->choice != CHOICE_HASH || s->mode == MODE_FULL_NAT)) {
 		count(EVENT_NO_FLOW);
@@ -205,6 +216,10 @@ static __noinline int begin(struct xdp_md *ctx, const struct packet *p, __u32 id
 		c->flows++;
 	if (!opens)
 		count(EVENT_ADOPTED);
+	if (mss) {
+		note_opening(ctx, p, mss);
+		count(EVENT_PROVED);
+	}
 	return MADE;
 }
 

@@ -59,11 +59,23 @@ struct packet {
 	__u8 dont;      /* IPv4: may not be fragmented */
 };
 
+/* A segment of TCP that is made from nothing; `cookie.h` says more. */
+struct segment {
+	struct addr src, dst;
+	__u16 sport, dport;
+	__u32 seq, ack;
+	__u16 window; /* network order */
+	__u16 mss;
+	__u8 flags;
+	__u8 zero[3];
+};
+
 /* What is being worked on: the stack of a program and all it calls is 512 bytes. */
 struct scratch {
 	struct packet packet;
 	struct flow forward, back;
 	struct flow_key key;
+	struct segment segment;
 };
 
 struct {

@@ -83,6 +83,16 @@ static __always_inline int rewrite(struct xdp_md *ctx, const struct packet *p, c
 			return -1;
 		tcp->source = f->sport;
 		tcp->dest = f->dport;
+		if (f->state & FLOW_SHIFTED) {
+			__u32 *number = f->kind == FLOW_FORWARD ? &tcp->ack_seq : &tcp->seq;
+			__u32 by = f->kind == FLOW_FORWARD ? f->seq : -f->seq;
+			/* Without ACK the field means nothing, and may be anything. */
+			if (f->kind == FLOW_RETURN || (p->tcp_flags & TCP_ACK)) {
+				__u32 new = bpf_htonl(bpf_ntohl(*number) + by);
+				swap32(&sum, *number, new);
+				*number = new;
+			}
+		}
 		tcp->check = changed(tcp->check, sum);
 		return 0;
 	}

@@ -21,6 +21,15 @@
 #define PORT_COUNT 64512
 /* Fragments of a datagram come within this time (RFC 791: reassembly). */
 #define FRAGMENT_NS 30000000000ULL
+/* A cookie is good in its own minute and in the next: 2^36 ns are 69 s. */
+#define COOKIE_SHIFT 36
+/* SYNs are counted in steps of 2^27 ns, 134 ms; after a step with too many, cookies are sent for so many more: 10 s. */
+#define RATE_SHIFT 27
+#define RATE_STEP_MS 134
+#define RATE_STEPS 75
+/* What is offered to clients that are answered with a cookie. */
+#define COOKIE_MSS4 1460
+#define COOKIE_MSS6 1440
 /* The hop limit of packets that are made here. */
 #define OWN_TTL 64
 
@@ -73,6 +82,8 @@ struct service {
 	__u8 flags;
 	__u8 proto;
 	__u32 used; /* 0: the slot is free */
+	__u32 cookies; /* 0: no cookies; 1: each SYN is answered with one; else SYNs a second above which each is */
+	__u32 zero;
 };
 
 struct real {
@@ -95,6 +106,8 @@ enum flow_state {
 	FLOW_FIN = 1,      /* the side that sends in this direction has sent FIN */
 	FLOW_CLOSED = 2,   /* no longer counted among the real server's */
 	FLOW_DEAD = 4,     /* reset for its idleness */
+	FLOW_OPENING = 8,  /* the client has proved itself with a cookie, the real server has not answered yet */
+	FLOW_SHIFTED = 16, /* what the real server numbers differs from what the client knows by `seq` */
 };
 
 /* A stranger's packets are not ours although a real server's port sends them. */
@@ -130,6 +143,12 @@ struct flow {
 	__u8 kind;
 	__u8 state;
 	__u8 zero[3];
+	/*
+	 * FLOW_OPENING: the number that this entry's client (forward) or cookie (return) began with. FLOW_SHIFTED: what is added to
+	 * numbers of the cookie to make the real server's. Host order.
+	 */
+	__u32 seq;
+	__u32 mss; /* FLOW_OPENING: the largest segment that the client takes */
 };
 
 struct fragment_key {
@@ -170,6 +189,19 @@ struct quic_key {
 	__u16 zero;
 };
 
+/* SYNs to a service lately. */
+struct syn_rate {
+	__u32 step;  /* the step that is counted */
+	__u32 count;
+	__u32 until; /* cookies are sent until this step */
+	__u32 zero;
+};
+
+/* What cookies are made with: nobody else may know it. */
+struct secret {
+	__u64 k0, k1;
+};
+
 #define SIZE_BUCKETS 8
 /* Upper bounds, exclusive, of the first seven buckets: bytes of a frame. */
 #define SIZE_BOUNDS { 75, 128, 256, 512, 1024, 1280, 1515 }
@@ -198,15 +230,20 @@ enum event {
 	EVENT_ICMP,         /* an ICMP error passed on */
 	EVENT_FRAGMENT,     /* a fragment whose first part was not seen: left to the stack */
 	EVENT_PATH_MTU,     /* a tunnel's path MTU learned */
+	EVENT_COOKIE,       /* a SYN answered with a cookie */
+	EVENT_PROVED,       /* a cookie came back: the flow begins */
 	EVENTS,
 };
 
 /*
- * For user space: the other end of a flow that was reset is told, too. Without ports it is about no flow: the link address of
- * the next hop to `dst` is wanted.
+ * For user space: one packet in is one packet out here, so what is to be sent beside it is sent from there: the RST to the other
+ * end of a flow that was reset, the ACK that ends a handshake. Without ports it is about no flow: the link address of the
+ * next hop to `dst` is wanted.
  */
 struct reset_event {
 	struct addr src, dst;
 	__u16 sport, dport;
 	__u32 seq, ack; /* network order */
+	__u8 flags;     /* TCP's */
+	__u8 zero[3];
 };

@@ -3,7 +3,7 @@
 
 use crate::kernel::{Maps, chain};
 use crate::layout::{
-    Addr, Back, BackKey, Field, Port, QuicKey, RING_SLOTS, Real, Service, ServiceKey, choice, real_flag, service_flag,
+    Addr, Back, BackKey, Field, Port, QuicKey, RING_SLOTS, Real, Secret, Service, ServiceKey, choice, real_flag, service_flag,
 };
 use crate::plan::{
     Choice, Mode, Plan, Protocol, REALS_MAX, RealServer, RealState, SERVICES_MAX, SOURCES_MAX, VirtualServer,
@@ -18,6 +18,7 @@ pub fn apply(maps: &mut Maps, plan: &Plan) -> Result<(), String> {
     if !problems.is_empty() {
         return Err(problems.join("\n"));
     }
+    put_secret(maps)?;
     let mut state = State::read(maps)?;
     let wanted: HashSet<ServiceKey> = plan.services.iter().map(key_of).collect();
     for (key, id) in state.ids.clone() {
@@ -34,6 +35,19 @@ pub fn apply(maps: &mut Maps, plan: &Plan) -> Result<(), String> {
     }
     same_entries(&mut maps.backs, backs.iter().map(|(k, v)| (k.encode(), v.encode())).collect())?;
     same_entries(&mut maps.quic_ids, quic)
+}
+
+/// What cookies are made with, once for as long as the maps are there: cookies outlive this process.
+fn put_secret(maps: &mut Maps) -> Result<(), String> {
+    if maps.secrets.get(&0, 0).map_err(|e| chain(&e))?.iter().any(|byte| *byte != 0) {
+        return Ok(());
+    }
+    let mut secret = [0; Secret::SIZE];
+    let got = rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty());
+    if got.map_err(|e| format!("no secret for SYN cookies: {e}"))? != Secret::SIZE {
+        return Err("no secret for SYN cookies".to_owned());
+    }
+    maps.secrets.set(0, secret, 0).map_err(|e| chain(&e))
 }
 
 fn key_of(service: &VirtualServer) -> ServiceKey {
@@ -136,6 +150,8 @@ impl State {
             flags: flags(service),
             proto: key.proto,
             used: 1,
+            cookies: if service.protocol == Protocol::Tcp && service.mode.rewrites() { service.cookies } else { 0 },
+            zero: 0,
         };
         self.set_service(maps, id, value)?;
         if self.ids.insert(key, id).is_none() {

@@ -26,6 +26,8 @@ const NEIGHBOURS: Duration = Duration::from_secs(5);
 const DISCARD: u16 = 9;
 /// A learned path MTU is forgotten after ten minutes (RFC 1191 section 6.3).
 const PATH_MTU: Duration = Duration::from_secs(600);
+/// RFC 9293 section 3.1.
+const TCP_RST: u8 = 4;
 /// Words of the program listened to in one beat; who misses a reset hears when it sends.
 const EVENTS_MAX: usize = 1024;
 /// Next hops asked for in one beat: many clients are behind one.
@@ -86,7 +88,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// The end that did not send hears of the reset: with the number that it waits for, which is the packet's own.
+    /// The end that did not send hears of the reset, with the number that it waits for; or a real server that the client of a cookie has
+    /// heard it.
     fn tell_reset(&self, event: &ResetEvent) {
         let (src, dst) = (event.src.ip(), event.dst.ip());
         let packet = reset_packet(event, src, dst);
@@ -175,15 +178,18 @@ impl Keeper {
     }
 }
 
-/// RST with the addresses of the flow as its receiver knows it.
+/// A segment without data, with the addresses of the flow as its receiver knows it.
 fn reset_packet(event: &ResetEvent, src: IpAddr, dst: IpAddr) -> Vec<u8> {
     let mut tcp = Vec::with_capacity(20);
     tcp.extend(event.sport.0.to_be_bytes());
     tcp.extend(event.dport.0.to_be_bytes());
     tcp.extend(event.seq);
     tcp.extend(event.ack);
-    // Data offset 5; RST and ACK.
-    tcp.extend([5 << 4, 0x14, 0, 0, 0, 0, 0, 0]);
+    // Data offset 5. What is acknowledged may be answered with as much as fits; a reset takes nothing.
+    let window: u16 = if event.flags & TCP_RST != 0 { 0 } else { u16::MAX };
+    tcp.extend([5 << 4, event.flags]);
+    tcp.extend(window.to_be_bytes());
+    tcp.extend([0, 0, 0, 0]);
     let octets = |a: IpAddr| match a {
         IpAddr::V4(a) => a.octets().to_vec(),
         IpAddr::V6(a) => a.octets().to_vec(),
@@ -247,6 +253,8 @@ mod tests {
                 dport: Port(40000),
                 seq: [1, 2, 3, 4],
                 ack: [5; 4],
+                flags: 0x14,
+                zero: [0; 3],
             };
             let packet = reset_packet(&event, src, dst);
             assert_eq!(packet.len(), head + 20);

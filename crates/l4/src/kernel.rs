@@ -3,7 +3,7 @@
 
 use crate::layout::{
     Addr, Affinity, AffinityKey, Back, BackKey, Counters, Field, Flow, FlowKey, FragmentKey, QuicKey, RING_SLOTS, Real,
-    Service, ServiceKey,
+    Secret, Service, ServiceKey,
 };
 use crate::plan::{Plan, REALS_MAX, SERVICES_MAX, SOURCES_MAX};
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
@@ -21,7 +21,7 @@ static OTHERS: &[u8] = aya::include_bytes_aligned!("../bpf/decap.o");
 const HOPS: u32 = 1024;
 const PROGRAM_NAME: &str = "ironweir_l4";
 /// Changes with `types.h`, so that no process reads maps of another version's layout.
-const LAYOUT: &str = "v1";
+const LAYOUT: &str = "v2";
 /// Where everything is pinned unless it is said.
 pub const PINS: &str = "/sys/fs/bpf/ironweir-l4";
 /// What tells a BPF file system from others (`BPF_FS_MAGIC` in linux/magic.h).
@@ -55,6 +55,8 @@ pub struct Maps {
     pub quic_ids: HashMap<MapData, [u8; QuicKey::SIZE], u32>,
     /// Counters of real servers.
     pub counters: PerCpuArray<MapData, [u8; Counters::SIZE]>,
+    /// What SYN cookies are made with.
+    pub secrets: Array<MapData, [u8; Secret::SIZE]>,
     /// Counters of the whole.
     pub events: PerCpuArray<MapData, u64>,
     /// Entries that `flows` has room for.
@@ -84,6 +86,8 @@ fn sizes(plan: &Plan) -> Vec<(&'static str, u32)> {
         ("events", crate::layout::EVENTS.len() as u32),
         ("hops", HOPS),
         ("resets", 65536),
+        ("syn_rates", SERVICES_MAX),
+        ("secrets", 1),
     ]
 }
 
@@ -251,6 +255,7 @@ impl Maps {
             affinities: take!("affinities"),
             backs: take!("backs"),
             quic_ids: take!("quic_ids"),
+            secrets: take!("secrets"),
             counters: take!("real_counters"),
             events: take!("events"),
         })

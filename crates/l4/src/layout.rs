@@ -44,6 +44,10 @@ pub mod flow_state {
     pub const CLOSED: u8 = 2;
     /// Was reset for its idleness.
     pub const DEAD: u8 = 4;
+    /// A cookie has come back, and the real server has not answered yet.
+    pub const OPENING: u8 = 8;
+    /// Numbers differ at the two ends.
+    pub const SHIFTED: u8 = 16;
 }
 
 /// Kinds of a flow's entry (`enum flow_kind`).
@@ -204,7 +208,7 @@ layout! {
     ServiceKey: 20 { addr: Addr, port: Port, proto: u8, zero: u8, }
 
     /// `struct service`
-    Service: 96 {
+    Service: 104 {
         idle_ns: u64,
         affinity_ns: u64,
         ring: u32,
@@ -222,6 +226,8 @@ layout! {
         flags: u8,
         proto: u8,
         used: u32,
+        cookies: u32,
+        zero: u32,
     }
 
     /// `struct real`
@@ -231,7 +237,7 @@ layout! {
     FlowKey: 40 { src: Addr, dst: Addr, sport: Port, dport: Port, proto: u8, zero: [u8; 3], }
 
     /// `struct flow`
-    Flow: 56 {
+    Flow: 64 {
         src: Addr,
         dst: Addr,
         sport: Port,
@@ -243,6 +249,8 @@ layout! {
         kind: u8,
         state: u8,
         zero: [u8; 3],
+        seq: u32,
+        mss: u32,
     }
 
     /// `struct fragment_key`
@@ -267,7 +275,19 @@ layout! {
     Counters: 104 { flows: u64, in_packets: u64, in_bytes: u64, out_packets: u64, out_bytes: u64, sizes: [u64; 8], }
 
     /// `struct reset_event`
-    ResetEvent: 44 { src: Addr, dst: Addr, sport: Port, dport: Port, seq: [u8; 4], ack: [u8; 4], }
+    ResetEvent: 48 {
+        src: Addr,
+        dst: Addr,
+        sport: Port,
+        dport: Port,
+        seq: [u8; 4],
+        ack: [u8; 4],
+        flags: u8,
+        zero: [u8; 3],
+    }
+
+    /// `struct secret`
+    Secret: 16 { k0: u64, k1: u64, }
 }
 
 impl Counters {
@@ -286,7 +306,7 @@ impl Counters {
 }
 
 /// `enum event`, in order: what the program counts of packets as a whole, with the words tables show.
-pub const EVENTS: [(&str, &str); 16] = [
+pub const EVENTS: [(&str, &str); 18] = [
     ("passed", "left to the stack"),
     ("forwarded", "sent to real servers"),
     ("returned", "sent back to clients"),
@@ -303,6 +323,8 @@ pub const EVENTS: [(&str, &str); 16] = [
     ("icmp", "ICMP errors passed on"),
     ("fragment", "left to the stack: a fragment whose first part was not seen"),
     ("path_mtu", "path MTU of a tunnel learned"),
+    ("cookie", "SYNs answered with a cookie"),
+    ("proved", "flows that began with a cookie"),
 ];
 
 #[cfg(test)]

@@ -70,6 +70,9 @@ pub struct VirtualServer {
     /// UDP: QUIC's connection ids name real servers (`server_id`).
     #[serde(default)]
     pub quic: bool,
+    /// SYN cookies (NAT and full NAT, TCP): 0 none; 1 for each SYN; else for each SYN while there are more than so many a second.
+    #[serde(default)]
+    pub cookies: u32,
     /// Flows of a real server that leaves the plan are reset at their next packet, not left.
     #[serde(default)]
     pub drop_removed: bool,

@@ -10,6 +10,7 @@ use crate::{fill, machine};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 
 /// A virtual server's name.
@@ -125,6 +126,11 @@ impl Runner {
     /// What has to be done now and then: see [`Keeper`]. Call it every [`crate::keeper::BEAT`].
     pub fn beat(&mut self) -> Result<(), String> {
         self.keeper.beat(&mut self.kernel)
+    }
+
+    /// Readable while the program has something to say, so that the next [`Runner::beat`] need not wait.
+    pub fn ear(&self) -> BorrowedFd<'_> {
+        self.kernel.resets.as_fd()
     }
 
     /// What is worth a line in a log since the last call.

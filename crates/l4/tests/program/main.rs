@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod cookies;
 mod generate;
 mod model;
 mod namespace;
@@ -25,7 +26,7 @@ const FRAGMENTS_KEPT: u64 = 2000;
 const FRAME_MAX: usize = 3500;
 
 /// What the program made of a frame.
-fn run(kernel: &mut Kernel, frame: &[u8]) -> Verdict {
+pub(crate) fn run(kernel: &mut Kernel, frame: &[u8]) -> Verdict {
     let mut out = vec![0; 4096];
     let mut options = TestRunOptions::new();
     options.data_in = Some(frame);

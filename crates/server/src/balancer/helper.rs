@@ -46,7 +46,7 @@ pub fn run(link: Link) -> i32 {
             helper.clear();
             return 0;
         }
-        helper.link.wait(BEAT);
+        helper.link.wait(BEAT, helper.runner.as_ref().map(Runner::ear));
     }
 }
 

@@ -87,6 +87,7 @@ fn service(
         gue_port: *xdp.gue_port,
         adopt_return: true,
         quic: false,
+        cookies: *xdp.syn_cookies,
         drop_removed: session_drop,
         reals: Vec::new(),
     };

@@ -8,6 +8,7 @@ use super::sys::{self, Forked, Pid};
 use super::title;
 use crate::log::error::Errno;
 use crate::server_log;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -186,15 +187,16 @@ impl Link {
         }
     }
 
-    /// Waits until there may be an order, or for this long.
-    pub fn wait(&mut self, timeout: Duration) {
+    /// Waits until there may be an order, or something to read on `other`, or for this long.
+    pub fn wait(&mut self, timeout: Duration, other: Option<BorrowedFd<'_>>) {
         let Some(channel) = &mut self.channel else { return };
         if channel.flush().is_err() {
             self.channel = None;
             return;
         }
-        use std::os::fd::AsFd;
-        if sys::poll(&[(channel.as_fd(), false)], Some(timeout)).is_err() {
+        let mut wanted = vec![(channel.as_fd(), channel.is_waiting())];
+        wanted.extend(other.map(|fd| (fd, false)));
+        if sys::poll(&wanted, Some(timeout)).is_err() {
             std::thread::sleep(timeout);
         }
     }

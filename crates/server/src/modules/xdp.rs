@@ -37,6 +37,7 @@ pub const DIRECTIVES: &[Directive] = &[
     stream("xdp_source", source),
     stream("xdp_timeout_reset", |s, n| set::flag(&mut s.level.conf.xdp.timeout_reset, n)),
     stream("xdp_affinity", affinity),
+    stream("xdp_syn_cookies", syn_cookies),
     stream("xdp_gue_port", |s, n| {
         let port = value::number(&n.args[0].text).and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
         set::value(&mut s.level.conf.xdp.gue_port, n, port.ok_or_else(|| invalid(n))?)
@@ -52,6 +53,8 @@ settings! {
         timeout_reset: bool = false,
         /// How long a client's new flows go where its last one went; zero: they go where the method says.
         affinity: Duration = Duration::ZERO,
+        /// SYN cookies: 0 none, 1 for each SYN, else while there are more SYNs a second.
+        syn_cookies: u32 = 0,
         /// Where real servers take GUE.
         gue_port: u16 = 6080,
     }
@@ -112,6 +115,19 @@ fn affinity(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         text => Duration::from_secs(value::seconds(text).ok_or_else(|| invalid(node))?),
     };
     set::value(&mut scope.level.conf.xdp.affinity, node, time)
+}
+
+/// `xdp_syn_cookies off | on | NUMBERr/s`
+fn syn_cookies(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let cookies = match &*node.args[0].text {
+        b"off" => 0,
+        b"on" => 1,
+        text => {
+            let number = text.strip_suffix(b"r/s").and_then(value::number).and_then(|n| u32::try_from(n).ok());
+            number.filter(|n| *n > 1).ok_or_else(|| invalid(node))?
+        }
+    };
+    set::value(&mut scope.level.conf.xdp.syn_cookies, node, cookies)
 }
 
 /// Names what the kernel would not do of what a server says, so that nothing of it is left out in silence.
@@ -182,6 +198,9 @@ fn unfit(
     if mode == Mode::FullNat && !conf.xdp.source.iter().any(|a| a.is_ipv6() == v6) {
         let family = if v6 { "IPv6" } else { "IPv4" };
         found.push(format!("needs \"xdp_source\" with {family} addresses of this machine that nothing else uses"));
+    }
+    if *conf.xdp.syn_cookies > 0 && !mode.rewrites() {
+        found.push("\"xdp_syn_cookies\" needs packets both ways: \"nat\" or \"full_nat\"".to_owned());
     }
     if *conf.xdp.timeout_reset && listen.spec.kind == SocketKind::Datagram {
         found.push("\"xdp_timeout_reset\" is for TCP: datagrams have no reset".to_owned());

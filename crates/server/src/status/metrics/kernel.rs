@@ -6,7 +6,7 @@ use l4::layout::{EVENTS, SIZE_BOUNDS};
 use l4::report::{RealReport, ServiceReport};
 
 /// The samples, once a balancer has said anything.
-pub fn add(page: &mut Page) {
+pub(super) fn add(page: &mut Page) {
     let Some(report) = heard::report() else { return };
     let name = |s: &ServiceReport| format!("{}/{}", s.address, s.protocol.name());
     let reals: Vec<(String, &RealReport)> =
