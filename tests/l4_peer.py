@@ -2,13 +2,17 @@
 
 Commands, each answered by a line of JSON: `open N HOST PORT` opens connections and keeps them; `talk` says a word on each and
 reports who answered, or how it failed; `big BYTES` has the first connection bring so much, `put BYTES` take so much;
-`udp N HOST PORT`; `http METHOD PORT PATH [JSON]` asks a server on this host's loopback; `close`.
+`udp N HOST PORT`; `http METHOD PORT PATH [JSON]` asks a server on this host's loopback;
+`flood SECONDS HOST PORT` sends SYNs of addresses that are nobody's (10.77.0.0/16) and answers how many; `close`.
 """
 import http.client
 import json
+import random
 import socket
+import struct
 import sys
 import threading
+import time
 
 
 def serve(name, family, port):
@@ -63,6 +67,8 @@ def ask():
             answer = attempt(lambda: big(kept[0][0], int(words[1])))
         elif words[0] == "put":
             answer = attempt(lambda: put(kept[0][0], int(words[1])))
+        elif words[0] == "flood":
+            answer = flood(float(words[1]), words[2], int(words[3]))
         elif words[0] == "http":
             answer = attempt(lambda: ask_http(words[1], int(words[2]), words[3], line.split(" ", 4)[4:]))
         elif words[0] == "udp":
@@ -106,6 +112,30 @@ def put(stream, size):
     stream.write(b"put %d\n" % size + b"x" * size)
     stream.flush()
     return stream.readline().decode().split(" ")[0]
+
+
+def flood(seconds, host, port):
+    sock = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+    to = socket.inet_aton(host)
+    end, sent = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        for _ in range(64):
+            source = b"\x0a\x4d" + random.randbytes(2)
+            tcp = struct.pack("!HHIIBBHHHBBH", random.randrange(1024, 65535), port, random.getrandbits(32), 0, 6 << 4, 2, 64000, 0, 0, 2, 4, 1460)
+            total = sum(struct.unpack("!18H", source + to + struct.pack("!HH", 6, len(tcp)) + tcp))
+            total = (total & 0xFFFF) + (total >> 16)
+            total = ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
+            tcp = tcp[:16] + struct.pack("!H", total) + tcp[18:]
+            # The kernel fills in length, number and checksum of the header (raw(7)).
+            ip = struct.pack("!BBHHHBBH", 0x45, 0, 0, 0, 0, 64, 6, 0) + source + to
+            try:
+                sock.sendto(ip + tcp, (host, 0))
+                sent += 1
+            except OSError:
+                # The queue of the device is full.
+                time.sleep(0.001)
+    return sent
 
 
 def ask_http(method, port, path, body):

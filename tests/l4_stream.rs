@@ -182,8 +182,8 @@ fn a_peer_that_fails_its_check_gets_no_new_flows_and_drops_those_it_has_if_told_
     let Some(mut site) = site(&stream(FOUR, checked)) else { return };
     let checked: Vec<_> = site.lab.serve(4, 81);
     assert!(wait(|| {
-        let peers = site.get("stream/upstreams/web")["peers"].clone();
-        peers.as_array().is_some_and(|all| all.iter().all(|p| p["state"] == "up"))
+        let servers = site.kernel()["services"][0]["servers"].clone();
+        servers.as_array().is_some_and(|all| all.iter().all(|p| p["state"] == "up"))
     }));
     site.until_it_works();
     let opened = site.open(30);
@@ -219,6 +219,33 @@ fn what_the_kernel_balances_outlives_the_processes() {
     assert!(wait(|| site.kernel()["services"][0]["path"] == "kernel"));
     assert_eq!(site.talk(), all);
     site.balancer = next;
+}
+
+#[test]
+fn a_flood_of_syns_leaves_flows_and_new_clients_alone() {
+    let Some(mut site) = site(&stream(FOUR, "xdp_syn_cookies 500r/s;")) else { return };
+    site.until_it_works();
+    let opened = site.open(20);
+    let mut attacker = site.lab.client();
+    attacker.tell(&format!("flood 4 {SERVICE4} 80"));
+    assert!(wait(|| site.kernel()["events"]["cookie"].as_u64() > Some(1000)), "cookies are sent: {}", site.kernel());
+    assert_eq!(site.talk(), opened, "whoever was there does not notice");
+    let clock = std::time::Instant::now();
+    let during = site.open(20);
+    println!("20 connections during the flood took {:?}", clock.elapsed());
+    assert!(during.iter().all(|name| name.starts_with('r')), "{during:?}");
+    let all = site.talk();
+    assert_eq!(all[20..], during, "a flow that began with a cookie goes on with its server");
+    assert_eq!(site.client.ask("big 300000"), 300_000);
+    let sent = attacker.hear().as_u64().unwrap();
+    let kernel = site.kernel();
+    let events = &kernel["events"];
+    println!("{sent} SYNs of nobody, {} cookies, {} proved", events["cookie"], events["proved"]);
+    assert!(events["proved"].as_u64() >= Some(20), "{events}");
+    // What came before the flood was noticed is all that the table has of it.
+    let flows = kernel["services"][0]["active"].as_u64().unwrap();
+    assert!(flows < sent / 4 && flows < 2000, "{flows} flows of {sent} SYNs");
+    assert_eq!(site.talk(), all);
 }
 
 #[test]

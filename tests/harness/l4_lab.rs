@@ -66,11 +66,21 @@ impl Inside {
 
     /// A command to `l4_peer.py ask`, and its answer.
     pub fn ask(&mut self, command: &str) -> serde_json::Value {
+        self.tell(command);
+        self.hear()
+    }
+
+    /// A command whose answer takes its time.
+    pub fn tell(&mut self, command: &str) {
         let input = self.input.as_mut().unwrap();
         writeln!(input, "{command}").unwrap();
         input.flush().unwrap();
-        let line = self.lines.recv_timeout(PATIENCE * 4).unwrap_or_else(|_| panic!("no answer to \"{command}\""));
-        serde_json::from_str(&line).unwrap_or_else(|_| panic!("\"{command}\" was answered: {line}"))
+    }
+
+    /// The answer to [`Inside::tell`].
+    pub fn hear(&mut self) -> serde_json::Value {
+        let line = self.lines.recv_timeout(PATIENCE * 4).unwrap_or_else(|_| panic!("no answer to a command"));
+        serde_json::from_str(&line).unwrap_or_else(|_| panic!("a command was answered: {line}"))
     }
 
     /// As `ask`, of a list of names.
