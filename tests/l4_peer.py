@@ -3,6 +3,7 @@
 Commands, each answered by a line of JSON: `open N HOST PORT` opens connections and keeps them; `talk` says a word on each and
 reports who answered, or how it failed; `big BYTES` has the first connection bring so much, `put BYTES` take so much;
 `udp N HOST PORT`; `http METHOD PORT PATH [JSON]` asks a server on this host's loopback;
+`rate N SECONDS HOST PORT` opens N connections a second and answers how many took a second or more;
 `flood SECONDS HOST PORT` sends SYNs of addresses that are nobody's (10.77.0.0/16) and answers how many; `close`.
 """
 import http.client
@@ -67,6 +68,8 @@ def ask():
             answer = attempt(lambda: big(kept[0][0], int(words[1])))
         elif words[0] == "put":
             answer = attempt(lambda: put(kept[0][0], int(words[1])))
+        elif words[0] == "rate":
+            answer = at_rate(int(words[1]), float(words[2]), words[3], int(words[4]))
         elif words[0] == "flood":
             answer = flood(float(words[1]), words[2], int(words[3]))
         elif words[0] == "http":
@@ -112,6 +115,28 @@ def put(stream, size):
     stream.write(b"put %d\n" % size + b"x" * size)
     stream.flush()
     return stream.readline().decode().split(" ")[0]
+
+
+def at_rate(rate, seconds, host, port):
+    took, threads = [], []
+
+    def one():
+        begun = time.monotonic()
+        try:
+            socket.create_connection((host, port), timeout=5).close()
+            took.append(time.monotonic() - begun)
+        except OSError:
+            took.append(5)
+
+    begun = time.monotonic()
+    while time.monotonic() - begun < seconds:
+        thread = threading.Thread(target=one)
+        thread.start()
+        threads.append(thread)
+        time.sleep(max(0, begun + len(threads) / rate - time.monotonic()))
+    for thread in threads:
+        thread.join()
+    return {"all": len(took), "slow": sum(1 for t in took if t >= 1), "longest": max(took)}
 
 
 def flood(seconds, host, port):

@@ -6,7 +6,8 @@ use crate::harness::wait;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-const HTTP: &str = "server { listen 127.0.0.1:8080; location /api { api write=on; } location /metrics { prometheus; } }";
+const HTTP: &str =
+    "server { listen 127.0.0.1:8080; location /api { api write=on; } location /metrics { prometheus; } }";
 
 /// A `stream` block with one server before the four real ones.
 fn stream(servers: &str, more: &str) -> String {
@@ -101,14 +102,18 @@ fn a_server_of_stream_is_balanced_by_the_kernel_and_counted_like_any_other() {
     let mut kernel = Value::Null;
     assert!(wait(|| {
         kernel = site.kernel();
-        kernel["services"][0]["flows"].as_u64() >= Some(41) && kernel["services"][0]["bytes_out"].as_u64() > Some(500_000)
+        kernel["services"][0]["flows"].as_u64() >= Some(41)
+            && kernel["services"][0]["bytes_out"].as_u64() > Some(500_000)
     }));
     let service = &kernel["services"][0];
     assert_eq!(
         (&service["address"], &service["mode"], &service["scheduler"], &service["zone"], &service["upstream"]),
         (&json!("10.9.9.1:80"), &json!("nat"), &json!("mh"), &json!("front"), &json!("web"))
     );
-    assert!(service["sizes"]["<75"].as_u64() > Some(100) && service["sizes"]["<1515"].as_u64() > Some(100), "{service}");
+    assert!(
+        service["sizes"]["<75"].as_u64() > Some(100) && service["sizes"]["<1515"].as_u64() > Some(100),
+        "{service}"
+    );
     assert_eq!(
         kernel["interfaces"],
         json!([{"name": "back", "native": true}, {"name": "front", "native": true}]),
@@ -249,6 +254,40 @@ fn a_flood_of_syns_leaves_flows_and_new_clients_alone() {
 }
 
 #[test]
+fn a_server_that_stops_is_avoided_before_clients_notice() {
+    let Some(mut lab) = Lab::new(Gateway::Balancer) else { return };
+    let text = stream(FOUR, "").replace("maglev;", "");
+    lab.configure("lb1", &format!("xdp_reports 10.9.1.11:7000 key=only-for-this-test; {text}"), HTTP);
+    let mut servers = Vec::new();
+    for host in ["r1", "r2", "r3", "r4"] {
+        let report = "xdp_report_to 10.9.1.11:7000 key=only-for-this-test;";
+        lab.configure(host, &format!("{report} server {{ listen 80 backlog=8; return \"{host}\n\"; }}"), "");
+        servers.push(lab.ironweir(host));
+    }
+    let _balancer = lab.ironweir("lb1");
+    let (mut client, mut api) = (lab.client(), lab.asker("lb1"));
+    assert!(wait(|| client.names(&format!("open 8 {SERVICE4} 80")).iter().all(|n| n.starts_with('r'))));
+    client.ask("close");
+    // Its worker stops for two seconds, with all its threads; the kernel goes on to fill its accept queue.
+    let worker = lab.on("r2", &format!("pgrep -P {}", servers[1].id()));
+    let worker = worker.trim().to_owned();
+    client.tell(&format!("rate 200 3 {SERVICE4} 80"));
+    let full = |api: &mut Inside| {
+        let kernel = api.ask("http GET 8080 /api/9/ironweir/l4")["body"].clone();
+        kernel["services"][0]["servers"].as_array().unwrap().iter().filter(|r| r["full"] == true).count()
+    };
+    lab.on("r2", &format!("kill -STOP {worker}"));
+    assert!(wait(|| full(&mut api) == 1));
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    lab.on("r2", &format!("kill -CONT {worker}"));
+    assert!(wait(|| full(&mut api) == 0));
+    let took = client.hear();
+    println!("{took}");
+    let (all, slow) = (took["all"].as_u64().unwrap(), took["slow"].as_u64().unwrap());
+    assert!(all >= 300 && slow * 100 <= all, "{slow} of {all} took a second or more");
+}
+
+#[test]
 fn without_xdp_nat_is_the_ordinary_proxys_and_other_modes_are_refused() {
     let Some(mut lab) = Lab::new(Gateway::Balancer) else { return };
     let text = stream(FOUR, "");
@@ -296,7 +335,10 @@ fn what_cannot_be_is_named_by_t_with_its_cure() {
     lab.configure("lb1", &text, HTTP);
     let (good, said) = lab.test("lb1");
     assert!(good, "{said}");
-    assert!(said.contains("listen 10.9.9.1:80 tcp: the kernel balances its packets (XDP, nat) on back, front"), "{said}");
+    assert!(
+        said.contains("listen 10.9.9.1:80 tcp: the kernel balances its packets (XDP, nat) on back, front"),
+        "{said}"
+    );
     lab.on("lb1", "sysctl -q -w net.ipv4.ip_forward=0");
     let (good, said) = lab.test("lb1");
     assert!(!good && said.contains("echo 1 > /proc/sys/net/ipv4/ip_forward"), "{said}");

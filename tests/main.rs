@@ -70,6 +70,7 @@ mod static_files;
 mod sticky;
 mod stream;
 mod stream_mqtt;
+mod stream_sticky;
 mod stream_tls;
 mod stream_udp;
 mod stress;

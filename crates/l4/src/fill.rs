@@ -3,7 +3,8 @@
 
 use crate::kernel::{Maps, chain};
 use crate::layout::{
-    Addr, Back, BackKey, Field, Port, QuicKey, RING_SLOTS, Real, Secret, Service, ServiceKey, choice, real_flag, service_flag,
+    Addr, Back, BackKey, Field, Port, QuicKey, RING_SLOTS, Real, Secret, Service, ServiceKey, choice, real_flag,
+    service_flag,
 };
 use crate::plan::{
     Choice, Mode, Plan, Protocol, REALS_MAX, RealServer, RealState, SERVICES_MAX, SOURCES_MAX, VirtualServer,

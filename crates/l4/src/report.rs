@@ -185,4 +185,3 @@ impl Report {
         at.and_then(|at| self.events.get(at)).copied().unwrap_or(0)
     }
 }
-

@@ -1,14 +1,14 @@
 //! A balancer that is run: the plan of a configuration, the real servers as they are at this moment, and the kernel's program
 //! that follows both. The process around it brings news and asks for reports; it needs the rights that docs/l4.md names.
 
-use crate::kernel::{self, Kernel};
 use crate::keeper::Keeper;
-use crate::plan::{Plan, Protocol, RealServer, RealState, Reals};
+use crate::kernel::{self, Kernel};
+use crate::plan::{Plan, Protocol, RealServer, RealState, Reals, VirtualServer};
 use crate::report::{Attachment, Counts, Report};
 use crate::tables::Look;
 use crate::{fill, machine};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
@@ -23,6 +23,18 @@ pub struct Setup {
     pub pins: PathBuf,
     /// Virtual servers, and their real servers as the configuration has them.
     pub plan: Plan,
+    /// Where real servers report how full their accept queues are.
+    #[serde(default)]
+    pub reports: Option<Reports>,
+}
+
+/// See [`crate::load`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reports {
+    /// An address and port of ours.
+    pub address: SocketAddr,
+    /// What reports are signed with.
+    pub key: String,
 }
 
 /// See the top of the file.
@@ -39,6 +51,8 @@ pub struct Runner {
     left: HashMap<Key, Counts>,
     warnings: Vec<String>,
     draining: bool,
+    /// Real servers that new flows avoid.
+    full: HashSet<SocketAddr>,
 }
 
 impl Runner {
@@ -58,6 +72,7 @@ impl Runner {
             left: HashMap::new(),
             warnings: Vec::new(),
             draining: false,
+            full: HashSet::new(),
         };
         runner.apply()?;
         Ok(runner)
@@ -82,6 +97,24 @@ impl Runner {
         self.apply()
     }
 
+    /// New flows avoid these real servers from now on, while there are others. Flows stay.
+    pub fn avoid(&mut self, full: &HashSet<SocketAddr>) -> Result<(), String> {
+        if self.full == *full {
+            return Ok(());
+        }
+        self.full.clone_from(full);
+        self.apply()
+    }
+
+    /// All real servers there are now, of all services.
+    pub fn reals(&self) -> Vec<SocketAddr> {
+        let of = |s: &VirtualServer| {
+            let now = self.now.get(&(s.address, s.protocol)).unwrap_or(&s.reals);
+            now.iter().map(|r| r.address).collect::<Vec<_>>()
+        };
+        self.setup.plan.services.iter().flat_map(of).collect()
+    }
+
     /// The plan with the real servers as they are now.
     fn wanted(&self) -> Plan {
         let mut plan = self.setup.plan.clone();
@@ -89,6 +122,7 @@ impl Runner {
             if let Some(reals) = self.now.get(&(service.address, service.protocol)) {
                 service.reals.clone_from(reals);
             }
+            service.reals.iter_mut().for_each(|r| r.full |= self.full.contains(&r.address));
             if self.draining {
                 let up = service.reals.iter_mut().filter(|r| r.state == RealState::Up);
                 up.for_each(|r| r.state = RealState::Drain);

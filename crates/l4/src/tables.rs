@@ -2,9 +2,7 @@
 //! works whoever runs the balancer, and after its death.
 
 use crate::kernel::{Maps, chain};
-use crate::layout::{
-    Addr, Counters, EVENTS, Flow, FlowKey, Port, Real, SIZE_BOUNDS, Service, flow_kind, flow_state,
-};
+use crate::layout::{Addr, Counters, EVENTS, Flow, FlowKey, Port, Real, SIZE_BOUNDS, Service, flow_kind, flow_state};
 use crate::plan::Mode;
 use crate::report::scheduler;
 use std::collections::HashMap;

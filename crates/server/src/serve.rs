@@ -190,6 +190,7 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
     crate::tls::ocsp::stapling::follow(&first);
     link.applied(generation);
     crate::balancer::watch::configure(&first, link.reporter());
+    crate::balancer::load::configure(&first);
     drop((first, listeners));
     loop {
         match link.wait(None) {
@@ -205,6 +206,7 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
                             crate::tls::ocsp::stapling::follow(&next);
                             link.applied(reload.generation);
                             crate::balancer::watch::configure(&next, link.reporter());
+                            crate::balancer::load::configure(&next);
                         }
                         Err(e) => link.failed(reload.generation, &crate::log::os_error(&e)),
                     }

@@ -152,7 +152,8 @@ impl Bench {
             }
         }
         let fifth = (client.0, client.1 + 5);
-        let cookie = self.out(&Segment { options: vec![2, 4, 0x05, 0x14], ..Segment::new(fifth, to, SYN, 7000, 0) }).seq;
+        let cookie =
+            self.out(&Segment { options: vec![2, 4, 0x05, 0x14], ..Segment::new(fifth, to, SYN, 7000, 0) }).seq;
         let ack = Segment::new(fifth, to, ACK, 7001, cookie + 1);
         let opened = self.out(&ack);
         assert_eq!((opened.flags, opened.seq, opened.window), (SYN, 7000, 1000));

@@ -57,8 +57,7 @@ pub fn l4(_: &Context) -> Result<Value, Failure> {
         .iter()
         .map(|service| {
             let server = &service.server;
-            let said =
-                report.services.iter().find(|s| (s.address, s.protocol) == (server.address, server.protocol));
+            let said = report.services.iter().find(|s| (s.address, s.protocol) == (server.address, server.protocol));
             let mut value = said.map_or_else(|| counted(0, &Counts::default()), |s| counted(s.active(), &s.counts));
             value["address"] = json!(server.address.to_string());
             value["protocol"] = json!(server.protocol.name());

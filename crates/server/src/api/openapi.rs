@@ -182,7 +182,7 @@ fn upstream_paths(base: &str, plane: Plane) -> Vec<(String, Value)> {
         verb,
         summary: summary.to_owned(),
         success: (status, Some(server.clone())),
-        body: Some(servers::sent(plane, verb == Verb::Post)),
+        body: Some(servers::sent(verb == Verb::Post)),
         parameters: parameters.to_vec(),
         errors: WRITE_ERRORS,
     };

@@ -82,7 +82,7 @@ fn show(line: &Line, plane: Plane) -> Value {
         "backup": line.backup,
         "down": s.role == Role::Down,
     });
-    if !plane.is_stream() {
+    if !plane.is_stream() || !s.route.is_empty() {
         value["route"] = json!(s.route);
     }
     if s.role == Role::Drain {
@@ -142,18 +142,18 @@ struct Wanted {
 type Setting = Box<dyn Fn(&mut PeerSettings)>;
 
 impl Wanted {
-    fn read(all: &Map<String, Value>, plane: Plane) -> Result<Wanted, Failure> {
+    fn read(all: &Map<String, Value>) -> Result<Wanted, Failure> {
         let mut w = Wanted::default();
         for (name, value) in all {
             if value.is_object() || value.is_array() {
                 return Err(format_error("nested object or list".to_owned()));
             }
-            w.take(name, value, plane)?;
+            w.take(name, value)?;
         }
         Ok(w)
     }
 
-    fn take(&mut self, name: &str, value: &Value, plane: Plane) -> Result<(), Failure> {
+    fn take(&mut self, name: &str, value: &Value) -> Result<(), Failure> {
         let invalid = || format_error(format!("invalid \"{name}\" value"));
         let text = || value.as_str().map(str::to_owned).ok_or_else(invalid);
         let flag = || value.as_bool().ok_or_else(invalid);
@@ -202,7 +202,7 @@ impl Wanted {
                 let ms = ms.ok_or_else(|| Failure::new(400, "UpstreamBadSlowStart", "invalid \"slow_start\" value"))?;
                 self.settings.push(Box::new(move |s| s.slow_start_ms = ms));
             }
-            "route" if !plane.is_stream() => {
+            "route" => {
                 let route = text()?;
                 if route.len() > LONGEST_ROUTE {
                     return Err(Failure::new(400, "UpstreamBadRoute", "route is too long"));
@@ -263,7 +263,7 @@ fn may_have_backups(group: &Group) -> bool {
 }
 
 fn add(context: &Context, plane: Plane, group: &Arc<Group>) -> Result<Outcome, Failure> {
-    let wanted = Wanted::read(&body(context)?, plane)?;
+    let wanted = Wanted::read(&body(context)?)?;
     let server = wanted.server.as_deref().ok_or_else(|| format_error("missing \"server\" argument".to_owned()))?;
     let place = place(server, wanted.service.as_deref(), plane)?;
     let backup = wanted.backup.unwrap_or(false);
@@ -290,7 +290,7 @@ fn add(context: &Context, plane: Plane, group: &Arc<Group>) -> Result<Outcome, F
 }
 
 fn change(context: &Context, plane: Plane, group: &Arc<Group>, id: u32) -> Result<Outcome, Failure> {
-    let wanted = Wanted::read(&body(context)?, plane)?;
+    let wanted = Wanted::read(&body(context)?)?;
     let line = group.servers().into_iter().find(|l| l.id == id).ok_or_else(|| failure(EditError::NotFound, id))?;
     if wanted.backup.is_some_and(|b| b != line.backup) {
         return Err(format_error(format!("server \"{id}\" backup is immutable")));
@@ -333,7 +333,7 @@ fn change(context: &Context, plane: Plane, group: &Arc<Group>, id: u32) -> Resul
 }
 
 /// The form of what is sent.
-pub fn sent(plane: Plane, is_new: bool) -> Value {
+pub fn sent(is_new: bool) -> Value {
     let (text, flag) = (json!({"type": "string"}), json!({"type": "boolean"}));
     let number = json!({"type": "integer", "minimum": 0, "maximum": u32::MAX});
     let time = json!({"type": "string", "pattern": "^[0-9]{1,6}s$"});
@@ -350,9 +350,7 @@ pub fn sent(plane: Plane, is_new: bool) -> Value {
         properties["service"] = text;
         properties["backup"] = flag.clone();
     }
-    if !plane.is_stream() {
-        properties["route"] = json!({"type": "string", "maxLength": LONGEST_ROUTE});
-    }
+    properties["route"] = json!({"type": "string", "maxLength": LONGEST_ROUTE});
     properties["drain"] = flag;
     let mut all = json!({"type": "object", "properties": properties, "additionalProperties": false});
     if is_new {

@@ -101,20 +101,26 @@ fn real<'s>(said: &'s ServiceReport, at: &SocketAddr) -> Option<&'s RealReport> 
 pub fn of_peer(group: u32, address: &Address) -> Done {
     let mut done = Done::default();
     let Address::Inet(at) = address else { return done };
-    each(|s| s.group.number == group, |heard, said| {
-        if let Some(real) = real(said, at) {
-            let counts = since(heard, ((said.address, said.protocol), Some(*at)), &real.counts);
-            done.add(real.active, &counts);
-        }
-    });
+    each(
+        |s| s.group.number == group,
+        |heard, said| {
+            if let Some(real) = real(said, at) {
+                let counts = since(heard, ((said.address, said.protocol), Some(*at)), &real.counts);
+                done.add(real.active, &counts);
+            }
+        },
+    );
     done
 }
 
 /// Sets the counts of a group's peers to zero.
 pub fn reset_group(group: u32) {
-    each(|s| s.group.number == group, |heard, said| {
-        for real in &said.reals {
-            heard.zero.insert(((said.address, said.protocol), Some(real.address)), real.counts);
-        }
-    });
+    each(
+        |s| s.group.number == group,
+        |heard, said| {
+            for real in &said.reals {
+                heard.zero.insert(((said.address, said.protocol), Some(real.address)), real.counts);
+            }
+        },
+    );
 }

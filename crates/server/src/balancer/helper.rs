@@ -1,13 +1,15 @@
 //! The process that has the rights for the kernel's balancer. It hears the configuration from the master and news of real
 //! servers from the worker, by the master; it says what was counted. It reads nothing that a client sent.
 
+use super::load::Hearing;
 use crate::log::error::Level;
 use crate::log::process_line;
 use crate::master::balancer::{Link, Order};
 use l4::keeper::BEAT;
 use l4::plan::Reals;
-use l4::runner::Setup;
+use l4::runner::{Reports, Setup};
 use l4::{Report, Runner};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Between two reports.
@@ -16,6 +18,9 @@ const REPORT: Duration = Duration::from_millis(250);
 struct Helper {
     link: Link,
     runner: Option<Runner>,
+    /// Real servers' reports of their accept queues, where they are wanted.
+    hearing: Option<Hearing>,
+    heard_at: Option<Reports>,
     /// Why there is none.
     problem: Option<String>,
     reported: Option<Vec<u8>>,
@@ -26,8 +31,9 @@ struct Helper {
 
 /// Serves until it is told to end, or the master is gone: packets go on then by what is pinned.
 pub fn run(link: Link) -> i32 {
-    let (runner, problem, reported, draining) = Default::default();
-    let mut helper = Helper { link, runner, problem, reported, report_at: Instant::now(), draining };
+    let (runner, hearing, heard_at, problem, reported, draining) = Default::default();
+    let report_at = Instant::now();
+    let mut helper = Helper { link, runner, hearing, heard_at, problem, reported, report_at, draining };
     loop {
         while let Some(order) = helper.link.next() {
             match order {
@@ -46,7 +52,8 @@ pub fn run(link: Link) -> i32 {
             helper.clear();
             return 0;
         }
-        helper.link.wait(BEAT, helper.runner.as_ref().map(Runner::ear));
+        let ears = helper.runner.as_ref().map(Runner::ear).into_iter().chain(helper.hearing.as_ref().map(AsFd::as_fd));
+        helper.link.wait(BEAT, &ears.collect::<Vec<_>>());
     }
 }
 
@@ -56,6 +63,15 @@ impl Helper {
             Ok(setup) => setup,
             Err(e) => return self.complain(format!("the configuration cannot be read: {e}")),
         };
+        if self.heard_at != setup.reports {
+            self.heard_at.clone_from(&setup.reports);
+            // The one before has the address perhaps.
+            self.hearing = None;
+            match setup.reports.as_ref().map(Hearing::open).transpose() {
+                Ok(hearing) => self.hearing = hearing,
+                Err(text) => process_line(Level::Alert, format_args!("accept queues are not heard of: {text}")),
+            }
+        }
         let done = match &mut self.runner {
             Some(runner) => runner.take_plan(setup),
             None => Runner::start(setup).map(|runner| self.runner = Some(runner)),
@@ -87,7 +103,10 @@ impl Helper {
 
     fn beat(&mut self) {
         let Some(runner) = &mut self.runner else { return self.tell(&Report::default()) };
-        let done = runner.beat();
+        let mut done = runner.beat();
+        if let Some(hearing) = &mut self.hearing {
+            done = done.and(runner.avoid(hearing.hear(&runner.reals())));
+        }
         for text in runner.warnings() {
             process_line(Level::Warn, format_args!("XDP: {text}"));
         }

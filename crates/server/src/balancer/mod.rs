@@ -5,6 +5,7 @@
 
 pub mod heard;
 pub mod helper;
+pub mod load;
 pub mod path;
 pub mod plan;
 pub mod watch;

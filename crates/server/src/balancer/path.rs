@@ -81,10 +81,9 @@ fn say(service: &Service, refusal: Option<&str>, interfaces: &[String], generic:
     match refusal {
         None => {
             let way = if generic { "generic XDP" } else { "XDP" };
-            found.paths.push(format!(
-                "{name}: the kernel balances its packets ({way}, {mode}) on {}",
-                interfaces.join(", ")
-            ));
+            found
+                .paths
+                .push(format!("{name}: the kernel balances its packets ({way}, {mode}) on {}", interfaces.join(", ")));
         }
         Some(why) if server.mode == Mode::Nat => {
             let text = format!("{name}: the ordinary proxy of \"stream\" serves it, not the kernel: {why}");

@@ -55,13 +55,7 @@ pub fn services(snapshot: &Snapshot) -> (Vec<Service>, Vec<String>) {
     (all, problems)
 }
 
-fn service(
-    stream: &Snapshot,
-    server: &Server,
-    address: SocketAddr,
-    protocol: Protocol,
-    mode: Mode,
-) -> Option<Service> {
+fn service(stream: &Snapshot, server: &Server, address: SocketAddr, protocol: Protocol, mode: Mode) -> Option<Service> {
     let conf = &stream.location(server.root).conf;
     let group = stream.groups.get(conf.stream_proxy.group()?.0 as usize)?.clone();
     let is_address = |id: VariableId| {
@@ -174,7 +168,8 @@ pub fn setup(snapshot: &Snapshot, services: &[Service]) -> Setup {
         plan.services.push(server);
     }
     plan.tunnel_sources = tunnel_sources(&plan, snapshot);
-    Setup { pins: own.map(|x| x.pins()).unwrap_or_default(), plan }
+    let reports = own.and_then(|x| x.reports.clone());
+    Setup { pins: own.map(|x| x.pins()).unwrap_or_default(), plan, reports }
 }
 
 /// One outer source address of each family that tunnels need: of `xdp_source`, else the one the kernel would take.

@@ -187,15 +187,15 @@ impl Link {
         }
     }
 
-    /// Waits until there may be an order, or something to read on `other`, or for this long.
-    pub fn wait(&mut self, timeout: Duration, other: Option<BorrowedFd<'_>>) {
+    /// Waits until there may be an order, or something to read on one of `others`, or for this long.
+    pub fn wait(&mut self, timeout: Duration, others: &[BorrowedFd<'_>]) {
         let Some(channel) = &mut self.channel else { return };
         if channel.flush().is_err() {
             self.channel = None;
             return;
         }
         let mut wanted = vec![(channel.as_fd(), channel.is_waiting())];
-        wanted.extend(other.map(|fd| (fd, false)));
+        wanted.extend(others.iter().map(|fd| (*fd, false)));
         if sys::poll(&wanted, Some(timeout)).is_err() {
             std::thread::sleep(timeout);
         }

@@ -9,9 +9,9 @@
 //! ```
 
 use super::balancer::Balancer;
+use super::message::End;
 use super::start::{Refused, Started, prepare};
 use super::sys::{self, Pid, Signal, Signals};
-use super::message::End;
 use super::workers::{Child, Respawn};
 use super::{Options, Plan, Service, message, pidfile, signals, upgrade};
 use crate::listen::socket::Listeners;

@@ -1,11 +1,12 @@
 //! Clients bound to peers (nginx's `ngx_http_upstream_sticky_module`): `sticky cookie`, `route` and `learn`. Before the choice
 //! of a peer: whom the client is bound to. After it: the cookie, or what is learnt. What is learnt outlives reloads, as
-//! zones do; cookies and routes need no memory.
+//! zones do; cookies and routes need no memory. In `stream` there is no answer to look at: a session is learnt when its peer has
+//! taken the connection, and cookies are none.
 
 use super::upstream_block::current;
 use crate::config::complex::Complex;
 use crate::config::set::duplicate;
-use crate::config::{Build, Directive, Scope, upstream};
+use crate::config::{Build, Directive, Scope, upstream, upstream_of_both};
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
 use crate::snapshot::VariableId;
@@ -18,7 +19,7 @@ use std::sync::Arc;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    upstream("sticky", sticky),
+    upstream_of_both("sticky", sticky),
     upstream("sticky_cookie_insert", |s, n| {
         let cookie = Cookie::read(s.build, n, &n.args)?;
         put(s, n, cookie)
@@ -137,6 +138,13 @@ impl Sticky {
                 let known = |s: &mut Session| (!unused.is_idle(s)).then(|| s.peer().into());
                 learn.sessions.look(&key(r.get(id)), known).flatten()
             }
+        }
+    }
+
+    /// A peer has taken the connection of a session of `stream`.
+    pub fn connected(&self, r: &mut Request, peer: &[u8]) {
+        if let Kind::Learn(learn) = &self.kind {
+            self.learn(r, learn, peer);
         }
     }
 
@@ -290,6 +298,12 @@ fn put(scope: &mut Scope<'_, '_>, node: &Node, sticky: Sticky) -> Result<(), Pro
 fn sticky(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let words = &node.args[1..];
     let sticky = match node.args[0].text.as_slice() {
+        b"cookie" if scope.build.plane.is_stream() => {
+            return Err(Problem::directive(
+                node,
+                "\"cookie\" is of http: in \"stream\" there are \"route\" and \"learn\"",
+            ));
+        }
         b"cookie" => Cookie::read(scope.build, node, words)?,
         b"route" => {
             let lookup = words.iter().map(|w| {

@@ -39,7 +39,7 @@ struct Parameters {
 }
 
 impl Parameters {
-    fn read(node: &Node, method: Option<&Method>, plane: Plane) -> Result<Parameters, Problem> {
+    fn read(node: &Node, method: Option<&Method>) -> Result<Parameters, Problem> {
         let mut p = Parameters::default();
         // nginx knows the methods that stand before the line.
         let plain = matches!(method, Some(Method::IpHash | Method::Hash { .. } | Method::Random { .. }));
@@ -63,7 +63,6 @@ impl Parameters {
                 ("resolve", "") => p.resolve = true,
                 ("service", "") => return Err(node.problem("service is empty".to_owned())),
                 ("service", v) => p.service = Some(v.to_owned()),
-                ("route", _) if plane.is_stream() => return Err(bad()),
                 ("route", "") => return Err(node.problem("route is empty".to_owned())),
                 ("route", v) if v.len() > LONGEST_ROUTE => {
                     return Err(node.problem(format!("route is longer than {LONGEST_ROUTE}")));
@@ -78,7 +77,7 @@ impl Parameters {
 
 fn server(block: &mut Block, plane: Plane, node: &Node) -> Result<(), Problem> {
     let word = node.args[0].as_str().into_owned();
-    let Parameters { peer, backup, resolve: follow, service } = Parameters::read(node, block.method.as_ref(), plane)?;
+    let Parameters { peer, backup, resolve: follow, service } = Parameters::read(node, block.method.as_ref())?;
     if let Some(name) = named(&word, follow, service.as_deref()).map_err(|t| node.problem(t))? {
         block.servers.add_named(&word, name, service.as_deref(), peer, backup);
         return Ok(());

@@ -1,6 +1,7 @@
 //! `listen ... xdp=MODE` and `xdp_*`: a server of `stream` whose packets the kernel balances. Here words are read, and what cannot
 //! be done in the kernel is named; what becomes of them: `balancer`.
 
+use crate::balancer::load::ReportTo;
 use crate::balancer::plan::choice_of;
 use crate::config::set::{self, duplicate, invalid};
 use crate::config::{Build, Directive, Level, Scope, stream};
@@ -9,13 +10,19 @@ use crate::settings::{ListenAddress, SocketKind};
 use crate::snapshot::VariableId;
 use conf::{Node, Problem, value};
 use l4::plan::Mode;
-use std::net::IpAddr;
+use l4::runner::Reports;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Flows that fit into the table unless `xdp_flows` says otherwise: 80 MB.
 const FLOWS: u32 = 1 << 18;
+
+/// Between two reports of accept queues.
+const INTERVAL: Duration = Duration::from_millis(5);
+/// A key is not to be guessed.
+const SHORTEST_KEY: usize = 16;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
@@ -34,6 +41,8 @@ pub const DIRECTIVES: &[Directive] = &[
         let path = s.build.full_path(&n.args[0].text);
         if s.build.main.xdp.pins.replace(path).is_some() { Err(duplicate(n)) } else { Ok(()) }
     }),
+    stream("xdp_reports", reports),
+    stream("xdp_report_to", report_to),
     stream("xdp_source", source),
     stream("xdp_timeout_reset", |s, n| set::flag(&mut s.level.conf.xdp.timeout_reset, n)),
     stream("xdp_affinity", affinity),
@@ -70,6 +79,10 @@ pub struct Main {
     interfaces_set: bool,
     /// Generic XDP is wanted.
     pub generic: Option<bool>,
+    /// Where real servers' reports of their accept queues are heard.
+    pub reports: Option<Reports>,
+    /// Where this server's accept queues are reported to.
+    pub report_to: Vec<ReportTo>,
     flows: Option<u32>,
     pins: Option<PathBuf>,
 }
@@ -96,6 +109,48 @@ fn interfaces(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if names != ["auto"] {
         main.interfaces = names;
     }
+    Ok(())
+}
+
+/// `key=TEXT`, and other parameters of the form; the key is a must.
+fn key_and(node: &Node, mut other: impl FnMut(&str, &str) -> bool) -> Result<String, Problem> {
+    let mut key = String::new();
+    for word in &node.args[1..] {
+        let text = word.as_str();
+        match text.split_once('=') {
+            Some(("key", value)) if !value.is_empty() => key = value.to_owned(),
+            Some((name, value)) if other(name, value) => {}
+            _ => return Err(Problem::invalid_parameter(word)),
+        }
+    }
+    if key.len() < SHORTEST_KEY {
+        return Err(node.problem(format!("needs \"key=\" with at least {SHORTEST_KEY} characters")));
+    }
+    Ok(key)
+}
+
+fn place(node: &Node) -> Result<SocketAddr, Problem> {
+    let word = node.args[0].as_str();
+    let place = word.parse::<SocketAddr>().ok().filter(|a| a.port() > 0);
+    place.ok_or_else(|| node.problem(format!("invalid address and port \"{word}\"")))
+}
+
+/// `xdp_reports ADDRESS:PORT key=TEXT`
+fn reports(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let reports = Reports { address: place(node)?, key: key_and(node, |_, _| false)? };
+    if scope.build.main.xdp.reports.replace(reports).is_some() { Err(duplicate(node)) } else { Ok(()) }
+}
+
+/// `xdp_report_to ADDRESS:PORT key=TEXT [interval=TIME]`, for each balancer
+fn report_to(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let mut interval = Some(INTERVAL);
+    let key = key_and(node, |name, value| {
+        interval = value::milliseconds(value.as_bytes()).map(Duration::from_millis);
+        name == "interval"
+    })?;
+    let interval = interval.filter(|t| (Duration::from_millis(1)..=Duration::from_secs(10)).contains(t));
+    let one = ReportTo { to: place(node)?, key, interval: interval.ok_or_else(|| invalid(node))? };
+    scope.build.main.xdp.report_to.push(one);
     Ok(())
 }
 
@@ -191,6 +246,12 @@ fn unfit(
     if choice_of(&group.method, |id| addresses.contains(&id)).is_none() {
         found.push(format!(
             "the method of upstream \"{}\" is none of the kernel's: \"maglev\", \"hash $remote_addr\", \"least_conn\", or none for turns",
+            group.name
+        ));
+    }
+    if group.sticky.is_some() {
+        found.push(format!(
+            "\"sticky\" of upstream \"{}\" has no effect on packets: there is \"xdp_affinity\", by the client's address",
             group.name
         ));
     }

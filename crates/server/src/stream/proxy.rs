@@ -162,6 +162,9 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
                 r.attempts.current().connect_ms = Some(connect_ms);
                 chosen.connected();
                 choose::succeeded(&chosen, r.attempts.current());
+                if let Some(sticky) = &group.sticky {
+                    sticky.connected(r, &chosen.peer.session_id());
+                }
                 return Ok(Found { chosen, socket, group, walk, tries });
             }
             Err(failure) => {

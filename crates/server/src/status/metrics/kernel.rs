@@ -25,8 +25,10 @@ pub(super) fn add(page: &mut Page) {
         ("ironweir_l4_bytes_total", "Bytes of frames by direction.", |r| [r.counts.in_bytes, r.counts.out_bytes]),
     ];
     for (metric, help, of) in both {
-        let samples: Vec<_> =
-            reals.iter().flat_map(|(s, r)| of(r).into_iter().zip(["in", "out"]).map(move |(n, d)| (s, r, d, n))).collect();
+        let samples: Vec<_> = reals
+            .iter()
+            .flat_map(|(s, r)| of(r).into_iter().zip(["in", "out"]).map(move |(n, d)| (s, r, d, n)))
+            .collect();
         page.each((metric, "counter", help), &samples, |(service, r, direction, n)| {
             let mut all = labels(service, r);
             all.push(("direction", (*direction).to_owned()));
@@ -37,7 +39,13 @@ pub(super) fn add(page: &mut Page) {
         let metric = "ironweir_l4_packet_bytes";
         page.metric(metric, "histogram", "Frames by their size.");
         for service in &report.services {
-            sizes(page, metric, &name(service), &service.counts.sizes, service.counts.in_bytes + service.counts.out_bytes);
+            sizes(
+                page,
+                metric,
+                &name(service),
+                &service.counts.sizes,
+                service.counts.in_bytes + service.counts.out_bytes,
+            );
         }
         let events: Vec<_> = EVENTS.iter().zip(&report.events).collect();
         page.each(("ironweir_l4_events_total", "counter", "What became of packets."), &events, |((event, _), n)| {

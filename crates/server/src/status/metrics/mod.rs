@@ -280,8 +280,10 @@ fn with_kernel(zone: &str, mut totals: Totals) -> Totals {
 }
 
 fn sessions(page: &mut Page) {
-    let all: Vec<(String, Totals)> =
-        zones::all(Kind::Stream).iter().map(|z| (z.name.to_string(), with_kernel(&z.name, requests::totals(&z.counts)))).collect();
+    let all: Vec<(String, Totals)> = zones::all(Kind::Stream)
+        .iter()
+        .map(|z| (z.name.to_string(), with_kernel(&z.name, requests::totals(&z.counts))))
+        .collect();
     let numbers: [Metric<Totals>; 4] = [
         ("nginxplus_stream_server_zone_connections", "counter", "Connections.", |t| t.requests),
         ("nginxplus_stream_server_zone_processing", "gauge", "Connections under way.", |t| t.processing),
