@@ -67,7 +67,7 @@ fn site(around: &str, block: &str, a: &Peer, b: &Peer) -> Site {
 #[test]
 fn a_client_is_learnt_and_stays_with_the_peer_that_took_it() {
     let (a, b) = (peer("a"), peer("b"));
-    let block = "server 127.0.0.1:@A@ fail_timeout=1ms; server 127.0.0.1:@B@ fail_timeout=1ms; \
+    let block = "server 127.0.0.1:@A@ max_fails=0; server 127.0.0.1:@B@ max_fails=0; \
                  sticky learn create=$remote_addr lookup=$remote_addr zone=s:64k;";
     let server = site("", block, &a, &b).start();
     let first: Vec<String> = (2..8).map(|n| ask(&server, n)).collect();

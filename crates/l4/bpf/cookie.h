@@ -263,12 +263,23 @@ static __always_inline void note_opening(struct xdp_md *ctx, const struct packet
 	f->state |= FLOW_OPENING;
 }
 
-/* Whatever the client sends meanwhile stands for its SYN: its first ACK, or a look whether the window is still closed. */
-static __noinline int open_forward(struct xdp_md *ctx, const struct packet *p, const struct flow *f)
+/*
+ * Whatever the client sends meanwhile stands for its SYN: its first ACK, or a look whether the window is still closed. One that begins
+ * anew gets a cookie anew, and counts from the number that it proves then.
+ */
+static __noinline int open_forward(struct xdp_md *ctx, const struct packet *p, const struct flow *f, int begins, __u64 now)
 {
-	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct segment *g = blank_segment();
+	struct segment *g;
 	struct hop hop = {};
+	__u32 mss;
+
+	if (begins)
+		return send_cookie(ctx, p, now);
+	mss = proved(ctx, p, now);
+	if (mss)
+		note_opening(ctx, p, mss);
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	g = blank_segment();
 
 	if (!p || !f || !g)
 		return XDP_DROP;

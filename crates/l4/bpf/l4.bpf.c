@@ -71,7 +71,7 @@ static __noinline int known(struct xdp_md *ctx, const struct packet *p, struct f
 	count(f->kind == FLOW_FORWARD ? EVENT_FORWARDED : EVENT_RETURNED);
 	count_frame(index, p, f->kind == FLOW_FORWARD, 0);
 	if (f->state & FLOW_OPENING)
-		return f->kind == FLOW_FORWARD ? open_forward(ctx, p, f) : open_return(ctx, p, f);
+		return f->kind == FLOW_FORWARD ? open_forward(ctx, p, f, begins, now) : open_return(ctx, p, f);
 	return deliver(ctx, p, f, s, r);
 }
 

@@ -279,10 +279,24 @@ fn make_folder(folder: &Path) -> Result<(), String> {
 
 /// Detaches everything that is pinned and forgets it: flows, counters, all.
 pub fn clear(pins: &Path) -> Result<(), String> {
+    clear_of(pins, |_| true)
+}
+
+/// The same for the maps, and on the interfaces that are meant: on others there may be other programs of ours.
+pub fn clear_of(pins: &Path, is_meant: impl Fn(&str) -> bool) -> Result<(), String> {
     let folder = pins.join(LAYOUT);
+    let mut others = false;
     let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for entry in entries.flatten() {
+        let name = entry.file_name();
+        if name.to_str().and_then(|name| name.strip_prefix("link-")).is_some_and(|device| !is_meant(device)) {
+            others = true;
+            continue;
+        }
         std::fs::remove_file(entry.path()).map_err(|e| format!("{}: {e}", entry.path().display()))?;
+    }
+    if others {
+        return Ok(());
     }
     std::fs::remove_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))
 }

@@ -74,8 +74,14 @@ impl Runner {
             draining: false,
             full: HashSet::new(),
         };
-        runner.apply()?;
-        Ok(runner)
+        match runner.apply() {
+            Ok(()) => Ok(runner),
+            // On one interface and not on the other it would carry packets one way.
+            Err(text) => {
+                let _ = runner.clear();
+                Err(text)
+            }
+        }
     }
 
     /// Another configuration. Where pins are, and how many flows the table has room for, stays as it was at the start.
@@ -222,6 +228,6 @@ impl Runner {
 
     /// Takes the program off all interfaces and forgets flows and counters.
     pub fn clear(self) -> Result<(), String> {
-        kernel::clear(&self.setup.pins)
+        kernel::clear_of(&self.setup.pins, |name| self.attached.contains_key(name))
     }
 }

@@ -28,7 +28,7 @@ Shows a running server by its API. URL is where a location with \"api\" is (defa
   --cacert FILE        certificates that are believed, in place of the system's authorities
   --insecure           any certificate is believed
 
-Keys: q end, p pause, up/down choose a row, 1 peers, 2 zones, 3 caches, 4 limits, 5 certificates; with api write=on, after a question:
+Keys: q end, p pause, up/down choose a row, 1 peers, 2 zones, 3 caches, 4 limits, 5 certificates, 6 kernel; with api write=on, after a question:
 d drain or take back, x down or up; at once: + and - weight
 ";
 
@@ -141,7 +141,7 @@ fn act(client: &Client, page: &mut Page, event: &Event) -> bool {
         return true;
     }
     match key.code {
-        KeyCode::Char(n @ '1'..='5') => {
+        KeyCode::Char(n @ '1'..='6') => {
             page.turn_to(Tab::ALL[n as usize - '1' as usize]);
             page.refresh(Look::take(client, &[page.tab]));
         }

@@ -1,4 +1,4 @@
-//! The lists beside the peers: zones, caches, limits, certificates. Each is a head and rows of texts, made of what the API says at two
+//! The lists beside the peers: zones, caches, limits, certificates, what the kernel balances. Each is a head and rows of texts, made of what the API says at two
 //! moments.
 
 use serde_json::{Map, Value};
@@ -18,11 +18,12 @@ pub(crate) enum Tab {
     Caches,
     Limits,
     Certificates,
+    Kernel,
 }
 
 impl Tab {
-    /// All of them, in the order of their keys 1 to 5.
-    pub(crate) const ALL: [Tab; 5] = [Tab::Peers, Tab::Zones, Tab::Caches, Tab::Limits, Tab::Certificates];
+    /// All of them, in the order of their keys 1 to 6.
+    pub(crate) const ALL: [Tab; 6] = [Tab::Peers, Tab::Zones, Tab::Caches, Tab::Limits, Tab::Certificates, Tab::Kernel];
 
     /// As the foot names it.
     pub(crate) fn name(self) -> &'static str {
@@ -32,6 +33,7 @@ impl Tab {
             Tab::Caches => "caches",
             Tab::Limits => "limits",
             Tab::Certificates => "certificates",
+            Tab::Kernel => "kernel",
         }
     }
 
@@ -51,6 +53,7 @@ impl Tab {
                 ("stream", "stream/limit_conns"),
             ],
             Tab::Certificates => &[("", "ironweir/certificates")],
+            Tab::Kernel => &[("", "ironweir/l4")],
         }
     }
 
@@ -62,6 +65,7 @@ impl Tab {
             Tab::Caches => &["cache", "size", "of", "hit %", "answers/s", "misses/s"],
             Tab::Limits => &["zone", "of", "passed/s", "delayed/s", "rejected/s", "rejected"],
             Tab::Certificates => &["days", "hosts", "certificate"],
+            Tab::Kernel => &["server", "of", "state", "flows", "flows/s", "in/s", "out/s", "bits/s"],
         }
     }
 }
@@ -86,6 +90,11 @@ pub(crate) fn rows(tab: Tab, now: &Said, before: &Said, seconds: f64) -> Vec<Lin
         if tab == Tab::Certificates {
             let all = value["certificates"].as_array().map(Vec::as_slice).unwrap_or_default();
             rows.extend(all.iter().map(certificate));
+            continue;
+        }
+        if tab == Tab::Kernel {
+            let was = before.iter().find(|(w, _)| w == word).map_or(&Value::Null, |(_, v)| v);
+            rows.extend(kernel(value, was, seconds));
             continue;
         }
         let none = Map::new();
@@ -149,6 +158,45 @@ fn limit(name: String, kind: &str, item: &Value, rate: &dyn Fn(&str) -> f64) -> 
         number(item, "/rejected").to_string(),
     ];
     Line { cells, bad: rejected > 0.0 }
+}
+
+/// Real servers of what the kernel balances; a virtual one that the proxy serves stands for itself.
+fn kernel(now: &Value, before: &Value, seconds: f64) -> Vec<Line> {
+    let list = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
+    let text = |v: &Value| plain(v.as_str().unwrap_or_default()).into_owned();
+    let mut lines = Vec::new();
+    for service in list(now, "services") {
+        let name = format!("{}/{}", text(&service["address"]), text(&service["protocol"]));
+        let is_same = |other: &&Value| ["address", "protocol"].iter().all(|w| other[w] == service[w]);
+        let was = list(before, "services").iter().find(is_same).cloned().unwrap_or_default();
+        if service["path"] != "kernel" {
+            let mut cells = vec!["-".to_owned(), name.clone(), "by the proxy".to_owned()];
+            cells.resize(Tab::Kernel.head().len(), "-".to_owned());
+            lines.push(Line { cells, bad: true });
+        }
+        for real in list(&service, "servers") {
+            let old = list(&was, "servers").into_iter().find(|r| r["server"] == real["server"]);
+            let old = old.as_ref().unwrap_or(&real);
+            let rate = |name: &str| {
+                let of = |value: &Value| value[name].as_u64().unwrap_or(0);
+                of(&real).saturating_sub(of(old)) as f64 / seconds
+            };
+            let full = real["full"] == true;
+            let state = if full { "full".to_owned() } else { text(&real["state"]) };
+            let cells = vec![
+                text(&real["server"]),
+                name.clone(),
+                state,
+                count(number(&real, "/active") as f64),
+                count(rate("flows")),
+                count(rate("packets_in")),
+                count(rate("packets_out")),
+                count((rate("bytes_in") + rate("bytes_out")) * 8.0),
+            ];
+            lines.push(Line { cells, bad: full || real["state"] == "reset" });
+        }
+    }
+    lines
 }
 
 fn certificate(item: &Value) -> Line {
@@ -216,6 +264,12 @@ mod tests {
         let cache = |hits: u64| json!({"c": {"size": 4096, "hit": {"responses": hits}, "miss": {"responses": 0}}});
         let lines = rows(Tab::Caches, &vec![("", cache(30))], &vec![("", cache(10))], 1.0);
         assert_eq!(lines[0].cells, ["c", "4.1 kB", "any", "100", "20", "0"]);
+        let l4 = |n: u64| {
+            let real = json!({"server": "10.0.0.1:80", "state": "up", "full": false, "active": 3, "flows": n, "packets_in": n * 10, "packets_out": n * 20, "bytes_in": n * 1000, "bytes_out": 0});
+            json!({"services": [{"address": "10.0.0.9:80", "protocol": "tcp", "path": "kernel", "servers": [real]}]})
+        };
+        let lines = rows(Tab::Kernel, &vec![("", l4(30))], &vec![("", l4(10))], 2.0);
+        assert_eq!(lines[0].cells, ["10.0.0.1:80", "10.0.0.9:80/tcp", "up", "3", "10", "100", "200", "80.0k"]);
         let past = json!({"certificates": [{"name": "a\u{1b}.crt", "hosts": ["x", "y"], "not_after": "1970-01-02T00:00:00Z"}]});
         let lines = rows(Tab::Certificates, &vec![("", past)], &vec![], 1.0);
         assert!(lines[0].bad && lines[0].cells[1..] == ["x y", "a\\x1b.crt"], "{:?}", lines[0].cells);

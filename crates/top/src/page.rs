@@ -391,9 +391,9 @@ impl Page {
             return Line::from(format!("{} y: yes, any other key: no", change.question)).yellow();
         }
         let keys = match (self.tab, self.may_write()) {
-            (Tab::Peers, true) => "q end p pause 1-5 lists ↑↓ peer d drain x down +- weight",
-            (Tab::Peers, false) => "q end  p pause  1-5 lists  ↑↓ peer  (write access is off)",
-            _ => "q end  p pause  1 peers 2 zones 3 caches 4 limits 5 certificates",
+            (Tab::Peers, true) => "q end p pause 1-6 lists ↑↓ peer d drain x down +- weight",
+            (Tab::Peers, false) => "q end  p pause  1-6 lists  ↑↓ peer  (write access is off)",
+            _ => "q end  p pause  1 peers 2 zones 3 caches 4 limits 5 certificates 6 kernel",
         };
         let state = if self.paused { Span::from("paused  ").yellow() } else { Span::from("live  ").green() };
         Line::from(vec![state, Span::from(keys).dim()])
@@ -452,7 +452,7 @@ mod tests {
         let mut page = page();
         page.choose(1);
         let shown = drawn(&mut page, 80, 24);
-        for text in ["192.168.100.101:18080", "…", ":28080", "10.0.0.3:38080 (backup)", "2 of 3, weight 7", "1-5 lists"]
+        for text in ["192.168.100.101:18080", "…", ":28080", "10.0.0.3:38080 (backup)", "2 of 3, weight 7", "1-6 lists"]
         {
             assert!(shown.contains(text), "{text}\n{shown}");
         }

@@ -178,6 +178,20 @@ impl Bench {
         assert_eq!(entry.filter(|f| f.state & flow_state::SHIFTED != 0).count() % 2, 0);
     }
 
+    /// A client that gives up and begins anew, by the same port, before the real server has answered.
+    fn again(&mut self) {
+        let (client, to) = (("10.8.0.78", 500), ("10.9.0.1", 80));
+        let first = self.out(&Segment::new(client, to, SYN, 1000, 0)).seq;
+        assert_eq!(self.out(&Segment::new(client, to, ACK, 1001, first + 1)).seq, 1000);
+        let answer = self.out(&Segment::new(client, to, SYN, 2000, 0));
+        assert_eq!((answer.flags, answer.ack), (SYN | ACK, 2001));
+        assert_eq!(self.out(&Segment::new(client, to, ACK, 2001, answer.seq + 1)).seq, 2000);
+        let old = Segment::new(("10.9.1.2", 8080), client, SYN | ACK, 5000, 1001);
+        assert!(self.send(&old) == Verdict::Drop);
+        let window = self.out(&Segment::new(("10.9.1.2", 8080), client, SYN | ACK, 6000, 2001));
+        assert_eq!((window.flags, window.seq, window.ack), (ACK, answer.seq + 1, 2001));
+    }
+
     fn refusal(&mut self) {
         let (client, to) = (("10.8.0.77", 500), ("10.9.0.1", 80));
         let cookie = self.out(&Segment::new(client, to, SYN, 1, 0)).seq;
@@ -199,5 +213,6 @@ fn a_cookie_that_comes_back_begins_a_flow_and_nothing_else_does() {
     let mut bench = Bench { kernel, own: network.own };
     bench.handshake(("10.8.0.50", 4000), "10.9.0.1", "10.9.1.2");
     bench.handshake(("fd00:8::50", 4000), "fd00:9::1", "fd00:9:1::2");
+    bench.again();
     bench.refusal();
 }
