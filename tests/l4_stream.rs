@@ -23,7 +23,7 @@ const FOUR: &str = "server 10.9.1.1:80; server 10.9.1.2:80; server 10.9.1.3:80; 
 struct Site {
     lab: Lab,
     balancer: Inside,
-    _servers: Vec<Inside>,
+    servers: Vec<Inside>,
     client: Inside,
     api: Inside,
 }
@@ -34,7 +34,7 @@ fn site(text: &str) -> Option<Site> {
     let servers = lab.serve(4, 80);
     let balancer = lab.ironweir("lb1");
     let (client, api) = (lab.client(), lab.asker("lb1"));
-    let mut site = Site { lab, balancer, _servers: servers, client, api };
+    let mut site = Site { lab, balancer, servers, client, api };
     assert!(wait(|| site.kernel()["services"][0]["path"] == "kernel"), "{}", site.kernel());
     Some(site)
 }
@@ -198,6 +198,21 @@ fn a_peer_that_fails_its_check_gets_no_new_flows_and_drops_those_it_has_if_told_
     for (was, is) in opened.iter().zip(site.talk()) {
         assert_eq!(is, if was == "r2" { "ConnectionResetError" } else { was });
     }
+}
+
+#[test]
+fn an_idle_flow_is_reset_at_both_ends_and_a_client_keeps_its_server() {
+    let words = "proxy_timeout 2s; xdp_timeout_reset on; xdp_affinity 1m;";
+    let Some(mut site) = site(&stream(FOUR, words).replace("maglev;", "")) else { return };
+    site.until_it_works();
+    let opened = site.open(12);
+    assert_eq!(spread(&opened).len(), 1, "in turns they would be with four: {opened:?}");
+    assert_eq!(site.talk(), opened);
+    let idle = |line: &str| line.contains("ESTABLISHED") && line.split_whitespace().nth(1) >= Some("00:03");
+    assert!(wait(|| site.lab.table("lb1", &["--connections"]).lines().filter(|line| idle(line)).count() >= 12));
+    assert_eq!(site.talk(), vec!["ConnectionResetError"; 12]);
+    let server = opened[0].trim_start_matches('r').parse::<usize>().unwrap() - 1;
+    site.servers[server].expect("ConnectionResetError");
 }
 
 #[test]

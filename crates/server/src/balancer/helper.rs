@@ -35,7 +35,7 @@ pub fn run(link: Link) -> i32 {
     let report_at = Instant::now();
     let mut helper = Helper { link, runner, hearing, heard_at, problem, reported, report_at, draining };
     loop {
-        while let Some(order) = helper.link.next() {
+        while let Some(order) = helper.link.order() {
             match order {
                 Order::Setup(bytes) => helper.take_setup(&bytes),
                 Order::Reals(bytes) => helper.take_reals(&bytes),

@@ -174,7 +174,7 @@ pub struct Link {
 
 impl Link {
     /// The next order, if there is one. A master that is gone has said [`Order::Leave`].
-    pub fn next(&mut self) -> Option<Order> {
+    pub fn order(&mut self) -> Option<Order> {
         let Some(channel) = &mut self.channel else { return Some(Order::Leave) };
         match channel.receive() {
             Ok(None) => None,

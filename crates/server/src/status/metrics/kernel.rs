@@ -20,17 +20,26 @@ pub(super) fn add(page: &mut Page) {
     for (metric, kind, help, number) in numbers {
         page.each((metric, kind, help), &reals, |(service, r)| Some((labels(service, r), number(r))));
     }
-    let both: [(&str, &str, fn(&RealReport) -> [u64; 2]); 2] = [
-        ("ironweir_l4_packets_total", "Packets by direction.", |r| [r.counts.in_packets, r.counts.out_packets]),
-        ("ironweir_l4_bytes_total", "Bytes of frames by direction.", |r| [r.counts.in_bytes, r.counts.out_bytes]),
+    let both: [Metric<RealReport, [u64; 2]>; 2] = [
+        ("ironweir_l4_packets_total", "counter", "Packets by direction.", |r| {
+            [r.counts.in_packets, r.counts.out_packets]
+        }),
+        ("ironweir_l4_bytes_total", "counter", "Bytes of frames by direction.", |r| {
+            [r.counts.in_bytes, r.counts.out_bytes]
+        }),
     ];
-    for (metric, help, of) in both {
-        let samples: Vec<_> = reals
-            .iter()
-            .flat_map(|(s, r)| of(r).into_iter().zip(["in", "out"]).map(move |(n, d)| (s, r, d, n)))
-            .collect();
-        page.each((metric, "counter", help), &samples, |(service, r, direction, n)| {
-            let mut all = labels(service, r);
+    for (metric, kind, help, of) in both {
+        let directions = |(s, r): &(String, &RealReport)| {
+            let labels = labels(s, r);
+            of(r)
+                .into_iter()
+                .zip(["in", "out"])
+                .map(move |(n, direction)| (labels.clone(), direction, n))
+                .collect::<Vec<_>>()
+        };
+        let samples: Vec<_> = reals.iter().flat_map(directions).collect();
+        page.each((metric, kind, help), &samples, |(labels, direction, n)| {
+            let mut all = labels.clone();
             all.push(("direction", (*direction).to_owned()));
             Some((all, *n))
         });
