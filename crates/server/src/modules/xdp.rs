@@ -124,7 +124,8 @@ fn key_and(node: &Node, mut other: impl FnMut(&str, &str) -> bool) -> Result<Str
         }
     }
     if key.len() < SHORTEST_KEY {
-        return Err(node.problem(format!("needs \"key=\" with at least {SHORTEST_KEY} characters")));
+        let text = format!("\"{}\" needs \"key=\" with at least {SHORTEST_KEY} characters", node.name.as_str());
+        return Err(node.problem(text));
     }
     Ok(key)
 }
