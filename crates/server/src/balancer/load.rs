@@ -140,9 +140,10 @@ impl Hearing {
             let Ok((n, from)) = self.socket.recv_from(&mut buffer) else { break };
             self.take(&buffer[..n], from.ip(), reals);
         }
-        let now = Instant::now();
         self.heard.retain(|ip, _| reals.iter().any(|r| r.ip() == *ip));
-        let full = reals.iter().copied().filter(|real| self.is_full(real, now)).collect();
+        // Measured from whoever spoke last, not from now: where all are late it is this machine, or the network, that was.
+        let newest = self.heard.values().map(|h| h.at).max();
+        let full = reals.iter().copied().filter(|real| newest.is_some_and(|at| self.is_full(real, at))).collect();
         self.full = full;
         &self.full
     }
@@ -160,10 +161,10 @@ impl Hearing {
         self.heard.insert(from, Heard { load, at: Instant::now() });
     }
 
-    fn is_full(&self, real: &SocketAddr, now: Instant) -> bool {
+    fn is_full(&self, real: &SocketAddr, newest: Instant) -> bool {
         let Some(heard) = self.heard.get(&real.ip()) else { return false };
         let patience = SILENCE.max(Duration::from_millis(heard.load.interval_ms.into()) * MISSED);
-        if now.saturating_duration_since(heard.at) > patience {
+        if newest.saturating_duration_since(heard.at) > patience {
             return true;
         }
         let percent = heard.load.ports.iter().find(|(port, _)| *port == real.port()).map_or(0, |(_, percent)| *percent);
