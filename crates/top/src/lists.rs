@@ -187,7 +187,7 @@ fn kernel(now: &Value, before: &Value, seconds: f64) -> Vec<Line> {
                 text(&real["server"]),
                 name.clone(),
                 state,
-                count(number(&real, "/active") as f64),
+                number(&real, "/active").to_string(),
                 count(rate("flows")),
                 count(rate("packets_in")),
                 count(rate("packets_out")),
