@@ -12,6 +12,7 @@ const CONF: &str = "
     server { listen 127.0.0.1:@PORT@; nchan_channel_group g;
         location ~ ^/pub/(.+)$ { nchan_publisher; nchan_channel_id $1; }
         location ~ ^/sub/(.+)$ { nchan_subscriber; nchan_channel_id $1; nchan_subscriber_first_message newest; }
+        location ~ ^/keep/(.+)$ { nchan_publisher; nchan_channel_id $1; nchan_mqtt_retain on; }
         location = /mqtt { nchan_mqtt; @HERE@ }
     }
     server { listen 127.0.0.1:@MQTT@ mqtt; nchan_channel_group g; location = /mqtt { nchan_mqtt; @HERE@ } }";
@@ -306,6 +307,14 @@ fn the_last_message_is_retained() {
     third.subscribe("state/#", 0);
     assert_eq!(third.message(), "31 state/a two");
     third.is_quiet();
+    // By HTTP, where the location says so.
+    broker.post("state/http", "no");
+    let mut client = broker.server.connect();
+    client.send("POST /keep/state/http HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nyes");
+    assert_eq!(client.response().status, 201);
+    assert_eq!([third.message(), third.message()], ["30 state/http no", "30 state/http yes"]);
+    third.subscribe("state/http", 1);
+    assert_eq!(third.message(), "33 state/http #1 yes");
 }
 
 #[test]
@@ -640,7 +649,7 @@ fn over_tls() {
 #[test]
 fn pahos_clients() {
     let here = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests");
-    let python = here.join(".venv/bin/python");
+    let python = std::env::var_os("PAHO_PYTHON").map_or_else(|| here.join(".venv/bin/python"), Into::into);
     let has_paho = Command::new(&python).args(["-c", "import paho.mqtt"]).output().is_ok_and(|o| o.status.success());
     if !has_paho {
         return println!("paho-mqtt is not installed (make setup): left out");

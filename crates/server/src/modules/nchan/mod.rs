@@ -238,6 +238,8 @@ crate::settings! {
         max_channel_subscribers: u64 = 0,
         /// `nchan_channel_timeout`
         channel_timeout: Duration = Duration::from_secs(5),
+        /// `nchan_mqtt_retain`
+        mqtt_retain: bool = false,
         /// `nchan_use_redis`
         use_redis: bool = false,
         /// `nchan_redis_url`

@@ -11,7 +11,7 @@ use crate::request::phases::Verdict;
 use crate::request::{Method, Request, body};
 use conf::value;
 use push::limits::MAX_BUFFER;
-use push::{Draft, Info, Keep, Refused};
+use push::{Draft, Info, Keep, Marks, Refused};
 use std::os::fd::AsFd;
 
 /// A publisher over HTTP.
@@ -49,7 +49,7 @@ async fn post(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdi
             line.map_or(Vec::new(), |line| r.get(line.value).to_vec())
         }
     };
-    let draft = Draft { data: &data, content_type: &content_type, event: &event, ..Draft::default() };
+    let draft = Draft { data: &data, content_type: &content_type, event: &event, marks: marks(conf) };
     let published = match redis::of(r, conf) {
         Some(backend) => publish_by(&backend, names, draft, keep).await,
         None => publish(names, draft, keep).map_err(Failed::from),
@@ -90,6 +90,11 @@ pub(super) fn publish(names: &[Box<[u8]>], draft: Draft<'_>, keep: Keep) -> Resu
     let time = together.last.map_or(0, |id| id.time);
     let last = (names.len() > 1).then(|| format!("{time}:{}", tags.join(",")));
     Ok((together, last))
+}
+
+/// What MQTT is told of messages of a location.
+fn marks(conf: &Conf) -> Marks<'static> {
+    Marks { retain: *conf.mqtt_retain, ..Marks::default() }
 }
 
 /// The same where several servers share the channels.
@@ -207,6 +212,7 @@ pub(super) struct Publisher {
     /// What it publishes is asked about, or told, before: that takes a request.
     pub(super) asks: bool,
     pub(super) event: Box<[u8]>,
+    marks: Marks<'static>,
 }
 
 impl Publisher {
@@ -218,6 +224,7 @@ impl Publisher {
             answered: conf.publishers.alone.then(|| Form::of(r)),
             asks: !conf.upstream.is_empty() || !conf.events_id.is_empty() || redis::of(r, conf).is_some(),
             event: (&**conf.eventsource_event).into(),
+            marks: marks(conf),
         })
     }
 
@@ -240,7 +247,7 @@ impl Publisher {
 
     fn draft<'d>(&'d self, data: &'d [u8], binary: bool) -> Draft<'d> {
         let content_type: &[u8] = if binary { b"application/octet-stream" } else { b"" };
-        Draft { data, content_type, event: &self.event, ..Draft::default() }
+        Draft { data, content_type, event: &self.event, marks: self.marks }
     }
 }
 

@@ -44,6 +44,7 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     http("nchan_mqtt_publish", |s, n| filters(s, n, |c| &mut c.settings.mqtt_publish)),
     http("nchan_mqtt_subscribe", |s, n| filters(s, n, |c| &mut c.settings.mqtt_subscribe)),
+    http("nchan_mqtt_retain", |s, n| set::flag(&mut s.level.conf.nchan.mqtt_retain, n)),
     http("nchan_mqtt_session_expiry", |s, n| set::seconds(&mut s.level.conf.nchan.mqtt_session_expiry, n)),
 ];
 

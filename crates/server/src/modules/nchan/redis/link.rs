@@ -11,8 +11,8 @@ use push::{Id, Packed};
 use rustls::pki_types::ServerName;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::{TcpStream, UnixStream};
@@ -29,7 +29,7 @@ const MAX_UNWRITTEN: usize = 16 * 1024 * 1024;
 const BEAT: Duration = Duration::from_secs(1);
 /// Tries to connect follow each other at least in this time once several have failed.
 const MAX_DELAY: Duration = Duration::from_secs(5);
-/// Complaints about lost messages: one in this time, s.
+/// The same complaint about lost messages: once in this time, s.
 const SILENCE: i64 = 10;
 /// A stream without messages is remembered for its ids, s.
 const REMEMBER: i64 = 60;
@@ -66,10 +66,11 @@ struct Link<'b> {
 
 /// A line about a lost message, not for each.
 pub(super) fn complain(text: &str) {
-    static LAST: AtomicI64 = AtomicI64::new(0);
+    static LAST: Mutex<(i64, String)> = Mutex::new((0, String::new()));
     let now = now();
-    if now - LAST.load(Relaxed) >= SILENCE {
-        LAST.store(now, Relaxed);
+    let mut last = LAST.lock().expect("nothing panics while it is locked");
+    if now - last.0 >= SILENCE || last.1 != text {
+        *last = (now, text.to_owned());
         say(Level::Error, text);
     }
 }

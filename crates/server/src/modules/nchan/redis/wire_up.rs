@@ -11,14 +11,17 @@ pub(super) const PAGE: usize = 1000;
 pub(super) const DELETED: &[u8] = b"deleted";
 
 /// Adds a message to a channel's stream and tells who listens; gives its id, how many messages there are, and how many servers have heard it.
-/// The second of the id is that of Redis' clock, so that servers whose clocks differ agree on what is later; it never goes back.
+/// The second of the id is that of Redis' clock, so that servers whose clocks differ agree on what is later; it never goes back. Numbers of a
+/// stream that is new begin with the microsecond: a Redis that has lost its streams goes on behind the ids that it gave.
 /// Arguments: the message, how many are kept in Redis, seconds until the stream is forgotten (0: never), seconds until a message is (0: never),
 /// how many are kept by servers, and the id of a copy, or nothing.
 pub(super) const PUBLISH: &str = r"
 local key, message, id = KEYS[1], ARGV[1], ARGV[6]
 if id == '' then
-  local now = redis.call('TIME')[1]
-  id = redis.pcall('XADD', key, 'MAXLEN', ARGV[2], now .. '-*', 'm', message, 'l', ARGV[5])
+  local time = redis.call('TIME')
+  local now, number = time[1], '*'
+  if redis.call('EXISTS', key) == 0 then number = time[2] end
+  id = redis.pcall('XADD', key, 'MAXLEN', ARGV[2], now .. '-' .. number, 'm', message, 'l', ARGV[5])
   if type(id) == 'table' then
     local info, last = redis.call('XINFO', 'STREAM', key), now
     for i = 1, #info, 2 do
