@@ -195,6 +195,19 @@ fn what_one_publishes_all_hear() {
         assert_eq!(events.data(), "one");
         (0..200).for_each(|n| assert_eq!(events.data(), format!("m{n}")));
     }
+    // By a WebSocket, which is told too.
+    let mut ws = a.connect();
+    ws.send(
+        "GET /ws/w HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    );
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.extend(ws.take(1));
+    }
+    let mut hears = Events::open(&b, "/sub/w");
+    ws.send([0x81, 0x82, 0, 0, 0, 0, b'h', b'i']);
+    assert_eq!((hears.data().as_str(), ws.take(4)), ("hi", vec![0x81, 2, b'h', b'i']));
     // A buffer of 20, at both.
     for server in [&a, &b] {
         assert!(server.get("/pub/x").text().contains("queued messages: 20\r\n"));
@@ -380,6 +393,27 @@ fn redis_says(port: u16, command: &str) -> String {
     let mut buffer = [0; 4096];
     let n = stream.read(&mut buffer).unwrap();
     String::from_utf8_lossy(&buffer[..n]).into_owned()
+}
+
+/// A connection is kept over reloads, and ends when no configuration names its Redis any more.
+#[test]
+fn a_reload_without_redis_ends_the_connection() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let server = node_with(redis.port.number, "", "nchan_redis_pass there; nchan_redis_idle_channel_cache_timeout 1s;");
+    let mut events = Events::open(&server, "/sub/x");
+    until_connected(&server);
+    server.signal(Signal::HUP);
+    server.wait_for("logs/error.log", "reconfiguring");
+    assert!(wait(|| post(&server, "x", "after a reload").0 == 201));
+    assert_eq!(events.data(), "after a reload");
+    assert_eq!(server.error_log().matches("connected to Redis").count(), 1);
+    drop(events);
+    let text = std::fs::read_to_string(server.dir().join("nginx.conf")).unwrap();
+    let without = text.replace("nchan_redis_pass there; nchan_redis_idle_channel_cache_timeout 1s;", "");
+    std::fs::write(server.dir().join("nginx.conf"), without).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for("logs/error.log", "no more connections to Redis");
+    assert_eq!(server.get("/pub/x").status, 404, "its channels are another store's");
 }
 
 #[test]

@@ -2,9 +2,9 @@
 //! every module that lets clients in or not does so here. From: `connection`. To: `http1`; after: the location's `nchan_mqtt`, which finds
 //! CONNECT behind the head. An answer of any other kind is a CONNACK that refuses.
 
-use super::Client;
 use super::http1::{self, Http1};
 use super::incoming::Filled;
+use super::{Client, pool};
 use crate::connection::arrival::Arrival;
 use crate::log::error::Level;
 use std::rc::Rc;
@@ -47,21 +47,34 @@ pub fn version_of(connect: &Connect) -> Version {
 
 /// Serves a connection.
 pub async fn serve(mut http: Box<Http1>, client: &Rc<Client>) {
-    let Some(connect) = read(&mut http, client).await else { return };
+    if Box::pin(open(&mut http, client)).await {
+        let _ = http1::serve(http, client).await;
+    }
+}
+
+/// Puts the head of a request before the CONNECT that comes. False: the connection is over. A future of its own: nothing of it is held as long
+/// as the connection lives.
+async fn open(http: &mut Http1, client: &Rc<Client>) -> bool {
+    let Some(connect) = read(http, client).await else { return false };
     let version = version_of(&connect);
     let bytes = http.incoming.take_unread();
-    match head(&connect, &bytes, client) {
-        Ok(mut input) => {
-            input.extend_from_slice(&bytes);
+    let head = head(&connect, &bytes, client).map(|mut head| {
+        head.extend_from_slice(&bytes);
+        head
+    });
+    pool::give_buffer(bytes);
+    match head {
+        Ok(input) => {
             http.incoming.input = input;
             http.mqtt = Some(Handshake { version, reason: 0 });
-            let _ = http1::serve(http, client).await;
+            true
         }
         Err(reason) => {
             say(client, "client sent an MQTT CONNECT packet with words that cannot be passed on");
             let mut out = Vec::new();
             answer::refusal(version, reason, &mut out);
             let _ = http.incoming.timer.guard(http.incoming.socket.write_all(&out)).await;
+            false
         }
     }
 }

@@ -159,7 +159,7 @@ pub(super) fn keep_of(r: &mut Request, conf: &Conf) -> Option<Keep> {
 /// What channels have.
 async fn tell(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdict, Verdict> {
     if let Some(backend) = redis::of(r, conf) {
-        backend.follow(names).await.map_err(|why| answer::refused(r, why))?;
+        backend.follow(names, *conf.redis_idle).await.map_err(|why| answer::refused(r, why))?;
     }
     let (mut together, mut found) = (Info::default(), false);
     for channel in names.iter().filter_map(|name| hub::store().find(name)) {
@@ -172,7 +172,7 @@ async fn tell(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdi
 async fn delete(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdict, Verdict> {
     let backend = redis::of(r, conf);
     if let Some(backend) = &backend {
-        backend.follow(names).await.map_err(|why| answer::refused(r, why))?;
+        backend.follow(names, *conf.redis_idle).await.map_err(|why| answer::refused(r, why))?;
     }
     let (mut together, mut found) = (Info::default(), false);
     for name in names {

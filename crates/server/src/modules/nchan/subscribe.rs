@@ -72,7 +72,7 @@ async fn subscribe(
         channel_timeout: conf.channel_timeout.as_secs() as i64,
     };
     if let Some(backend) = redis::of(r, conf)
-        && let Err(why) = backend.follow(&names).await
+        && let Err(why) = backend.follow(&names, *conf.redis_idle).await
     {
         answer::vary(r);
         return Err(refused(r, why));

@@ -211,6 +211,9 @@ impl Held {
                 }
                 Poll::Ready(Err(e)) => return Poll::Ready(Poll::Ready(End::Gone(Some(e)))),
                 Poll::Pending => {
+                    if self.live.as_ref().is_some_and(|live| live.owner.is_wanted(cx)) {
+                        return Poll::Ready(Poll::Ready(End::TakenOver));
+                    }
                     let waited = Duration::from_millis(clock::monotonic_ms().saturating_sub(self.took_ms));
                     if waited >= self.send_timeout || kept.client().is_taken() {
                         return Poll::Ready(Poll::Ready(End::Stalled));
@@ -396,7 +399,7 @@ async fn asked(r: &mut Request, conf: &Conf, held: &mut Held, first: u8, body: &
                 reasons.push(match live.refuses_filter(one.0) {
                     Some(reason) => reason,
                     None if may(r, conf, one.0, false).await => {
-                        follow(live, one.0).await;
+                        follow(live, one.0, *conf.redis_idle).await;
                         live.subscribe(&subscribe, *one)
                     }
                     None => code::NOT_AUTHORIZED,
@@ -427,12 +430,12 @@ async fn published(live: &Live, publish: &Publish<'_>) -> u8 {
 }
 
 /// Where several servers share the channels: those of a filter are as they are there.
-async fn follow(live: &Live, filter: &[u8]) {
+async fn follow(live: &Live, filter: &[u8], idle: Duration) {
     let Some(backend) = &live.session.backend else { return };
     match topic::has_wildcards(filter) {
         true => backend.follow_group(&live.session.group),
         // Without memory the subscription is refused as well.
-        false => drop(backend.follow(&[names::name(&live.session.group, filter)]).await),
+        false => drop(backend.follow(&[names::name(&live.session.group, filter)], idle).await),
     }
 }
 

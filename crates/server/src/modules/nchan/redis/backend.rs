@@ -74,8 +74,9 @@ pub(super) struct Followed {
     /// It has been synchronous once.
     pub(super) is_known: bool,
     pub(super) waiting: Vec<oneshot::Sender<()>>,
-    /// When it was last asked for, s.
-    pub(super) touched: i64,
+    /// Until when it is followed without a subscriber, s; and how long after the last one.
+    pub(super) until: i64,
+    pub(super) idle: i64,
 }
 
 /// A Redis.
@@ -99,6 +100,9 @@ impl std::fmt::Debug for Backend {
 
 /// All of the process: they outlive reloads, as channels do.
 static BACKENDS: LazyLock<Mutex<HashMap<Given, Arc<Backend>>>> = LazyLock::new(Mutex::default);
+
+/// No number is given twice: channels may outlive who gave them their names.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 const NO_PANIC: &str = "nothing panics while it is locked";
 
@@ -138,7 +142,7 @@ impl Backend {
         let backend = Arc::new(Backend {
             // What lives with the configuration's value must not hold itself.
             redis: Arc::new(Redis { given: redis.given.clone(), tls: redis.tls.clone(), backend: Default::default() }),
-            number: all.len() as u64 + 1,
+            number: NUMBERS.fetch_add(1, Relaxed),
             orders,
             queued_bytes: AtomicU64::new(0),
             followed: Mutex::default(),
@@ -169,13 +173,15 @@ impl Backend {
         self.redis.given.command_timeout
     }
 
-    /// Waits until channels are as Redis has them; not for ever.
-    pub(in super::super) async fn follow(&self, names: &[Box<[u8]>]) -> Result<(), Refused> {
+    /// Waits until channels are as Redis has them; not for ever. They are followed for `idle` after their last subscriber.
+    pub(in super::super) async fn follow(&self, names: &[Box<[u8]>], idle: Duration) -> Result<(), Refused> {
         let mut waiting = Vec::new();
+        let idle = seconds(idle);
+        let until = hub::now().saturating_add(idle);
         for name in names {
             let mut followed = self.followed();
             if let Some(known) = followed.get_mut(name) {
-                known.touched = hub::now();
+                (known.until, known.idle) = (known.until.max(until), known.idle.max(idle));
                 if known.is_known {
                     continue;
                 }
@@ -186,7 +192,7 @@ impl Backend {
             }
             let channel = hub::store().follow(name, hub::now())?;
             let (tx, rx) = oneshot::channel();
-            let new = Followed { channel, syncing: false, is_known: false, waiting: vec![tx], touched: hub::now() };
+            let new = Followed { channel, syncing: false, is_known: false, waiting: vec![tx], until, idle };
             followed.insert(name.clone(), new);
             drop(followed);
             // Where the queue is full the channel is fetched when it is empty: all that are followed are looked at then.
@@ -213,7 +219,14 @@ impl Backend {
         if !followed.contains_key(name)
             && let Ok(channel) = hub::store().follow(name, hub::now())
         {
-            let new = Followed { channel, syncing: false, is_known: false, waiting: Vec::new(), touched: hub::now() };
+            let new = Followed {
+                channel,
+                syncing: false,
+                is_known: false,
+                waiting: Vec::new(),
+                until: hub::now() + 1,
+                idle: 1,
+            };
             followed.insert(name.into(), new);
             drop(followed);
             let _ = self.orders.try_send(Order::Follow(name.into()));
@@ -235,7 +248,7 @@ impl Backend {
         keep: Keep,
     ) -> Result<Published, Failed> {
         if self.redis.given.mode == Mode::Backup {
-            self.follow(&[name.into()]).await?;
+            self.follow(&[name.into()], Duration::from_secs(keep.channel_timeout.unsigned_abs())).await?;
             let published = hub::store().publish(name, draft, keep, hub::now())?;
             // It is published: the copy is for the next start.
             let _ = self.send(name, &draft, keep, Some(published.id), None);
@@ -328,6 +341,22 @@ impl Backend {
             link::complain(text);
         }
     }
+}
+
+/// How long an idle channel is followed, at least as long as it takes to subscribe to it.
+fn seconds(idle: Duration) -> i64 {
+    i64::try_from(idle.as_secs()).unwrap_or(i64::MAX).saturating_add(1)
+}
+
+/// Ends what no configuration names any more, and nobody uses. True: it is.
+pub(super) fn retire(backend: &Arc<Backend>) -> bool {
+    let mut all = BACKENDS.lock().expect(NO_PANIC);
+    // The table has one, the service thread the other: whoever wants it asks the table.
+    let is_unused = Arc::strong_count(backend) == 2 && backend.followed().is_empty();
+    if is_unused {
+        all.remove(&backend.redis.given);
+    }
+    is_unused
 }
 
 /// A channel's name, or a group's, as all servers know it.

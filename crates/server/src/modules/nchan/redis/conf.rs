@@ -15,8 +15,6 @@ use std::time::Duration;
 
 /// nchan's default.
 const PORT: u16 = 6379;
-/// nchan's `nchan_redis_idle_channel_cache_timeout`.
-const IDLE: Duration = Duration::from_secs(30);
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
@@ -94,7 +92,6 @@ pub struct Given {
     pub(super) fast: bool,
     pub(super) retry: bool,
     pub(super) ping: Duration,
-    pub(super) idle: Duration,
     pub(super) connect_timeout: Duration,
     pub(super) reconnect_delay: Duration,
     pub(super) command_timeout: Duration,
@@ -116,7 +113,6 @@ impl Default for Given {
             fast: false,
             retry: true,
             ping: Duration::from_secs(240),
-            idle: IDLE,
             connect_timeout: Duration::from_secs(10),
             reconnect_delay: Duration::from_millis(500),
             command_timeout: Duration::from_secs(5),
@@ -295,7 +291,6 @@ impl Conf {
                     ping: *settings.redis_ping,
                     mode: *settings.redis_mode,
                     fast: *settings.redis_fast,
-                    idle: *settings.redis_idle,
                     ..given
                 };
                 Some(Arc::new(Redis::new(given, tls)))

@@ -3,7 +3,7 @@
 //! nothing is missed between the two. From: `backend`'s orders. To: the channels.
 
 use super::super::hub;
-use super::backend::{Backend, Order, Publish, Said, remote};
+use super::backend::{Backend, Order, Publish, Said, remote, retire};
 use super::conf::{Mode, Place};
 use super::wire_up::{self, DELETE, DELETED, PAGE, PUBLISH};
 use crate::log::error::Level;
@@ -34,6 +34,9 @@ const SILENCE: i64 = 10;
 /// A stream without messages is remembered for its ids, s.
 const REMEMBER: i64 = 60;
 
+/// Why a connection ends for good.
+const UNUSED: &str = "no configuration names it any more";
+
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
@@ -52,7 +55,7 @@ enum Expect {
 
 /// One connection.
 struct Link<'b> {
-    backend: &'b Backend,
+    backend: &'b Arc<Backend>,
     input: Vec<u8>,
     /// The reply that has begun takes so many bytes at least.
     needs: usize,
@@ -105,6 +108,9 @@ pub(super) async fn run(backend: Arc<Backend>, mut orders: Receiver<Order>) {
                 Ok(Err(why)) => why,
                 Err(_) => "no answer in nchan_redis_connect_timeout".to_owned(),
             };
+            if why == UNUSED || retire(&backend) {
+                return say(Level::Notice, &format!("no more connections to Redis {place}: {UNUSED}"));
+            }
             // The same again and again is said once.
             if said != why {
                 say(Level::Error, &format!("no connection to Redis {place}: {why}"));
@@ -205,7 +211,7 @@ fn judge(step: usize, value: &Value<'_>) -> Result<Option<String>, String> {
 }
 
 impl<'b> Link<'b> {
-    fn new(backend: &'b Backend, publish: String, delete: String) -> Link<'b> {
+    fn new(backend: &'b Arc<Backend>, publish: String, delete: String) -> Link<'b> {
         Link {
             backend,
             input: Vec::new(),
@@ -395,7 +401,7 @@ impl<'b> Link<'b> {
         if !given.ping.is_zero() && self.heard.elapsed() > given.ping && self.unanswered.is_empty() {
             self.ask(&[b"PING"], Expect::Ignored);
         }
-        let (now, idle) = (now(), i64::try_from(given.idle.as_secs()).unwrap_or(i64::MAX).max(1));
+        let now = now();
         let mut left = Vec::new();
         let mut forgotten = Vec::new();
         self.backend.followed().retain(|name, known| {
@@ -403,7 +409,10 @@ impl<'b> Link<'b> {
                 // The queue had no room for it.
                 left.push(name.clone());
             }
-            let stays = known.touched.saturating_add(idle) > now || known.channel.info(now).subscribers > 0;
+            if known.channel.info(now).subscribers > 0 {
+                known.until = now.saturating_add(known.idle);
+            }
+            let stays = known.until > now;
             if !stays {
                 forgotten.push(name.clone());
             }
@@ -422,7 +431,7 @@ impl<'b> Link<'b> {
             let pattern = wire_up::pattern(&self.backend.redis.given, &remote(&group));
             self.tell(&[b"PUNSUBSCRIBE", &pattern]);
         }
-        Ok(())
+        if retire(self.backend) { Err(UNUSED.to_owned()) } else { Ok(()) }
     }
 
     /// Deals with the replies that are whole.
