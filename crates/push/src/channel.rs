@@ -20,9 +20,31 @@ pub struct Channel {
     name: Box<[u8]>,
     pub(crate) group: Arc<Group>,
     shared: Arc<Shared>,
+    kind: Kind,
     /// The order of its newest message: who has taken that need not lock anything to know that there is no other.
     latest: AtomicU64,
     state: Mutex<State>,
+}
+
+/// Who gives a channel its messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Publishers of this process.
+    Own,
+    /// Others, who also give the ids.
+    Followed,
+    /// Channels that a filter names.
+    Tap,
+}
+
+/// What became of a message that a channel was given.
+pub(crate) enum Put {
+    /// It is in.
+    Done(Arc<Message>, Info),
+    /// It is there already, or a later one is.
+    Known,
+    /// The channel is gone.
+    Deleted,
 }
 
 /// What a channel has, as publishers are told.
@@ -57,6 +79,9 @@ pub(crate) struct State {
     touched: i64,
     /// How long it stays empty before it is forgotten, s.
     pub(crate) timeout: i64,
+    /// What filters hear it by, as of the group's version of them.
+    taps: Vec<Arc<Channel>>,
+    taps_version: u64,
 }
 
 /// What a look for the next message finds.
@@ -69,13 +94,23 @@ pub(crate) enum Found {
 }
 
 impl Channel {
-    pub(crate) fn new(name: &[u8], group: Arc<Group>, shared: Arc<Shared>, floor: Id, now: i64) -> Channel {
-        group.channels.fetch_add(1, Ordering::Relaxed);
-        shared.channel_made(name.len());
+    pub(crate) fn of_kind(
+        kind: Kind,
+        name: &[u8],
+        group: Arc<Group>,
+        shared: Arc<Shared>,
+        floor: Id,
+        now: i64,
+    ) -> Channel {
+        if kind != Kind::Tap {
+            group.channels.fetch_add(1, Ordering::Relaxed);
+            shared.channel_made(name.len());
+        }
         Channel {
             name: name.into(),
             group,
             shared,
+            kind,
             latest: AtomicU64::new(0),
             state: Mutex::new(State {
                 messages: VecDeque::new(),
@@ -89,6 +124,8 @@ impl Channel {
                 readers: Vec::new(),
                 touched: now,
                 timeout: 0,
+                taps: Vec::new(),
+                taps_version: 0,
             }),
         }
     }
@@ -124,18 +161,23 @@ impl Channel {
         self.state.lock().expect("nothing panics while it is locked")
     }
 
-    /// Adds a message: its id is made under the lock. None: the channel was deleted meanwhile.
+    /// Adds a message: its id is `given`, or made under the lock.
     pub(crate) fn publish(
         self: &Arc<Self>,
         now: i64,
+        given: Option<Id>,
         length: usize,
         make: impl FnOnce(Id) -> Message,
-    ) -> Option<(Id, Info)> {
+    ) -> Put {
         let mut state = self.lock();
         if self.is_deleted() {
-            return None;
+            return Put::Deleted;
         }
-        let id = state.last.next(now);
+        if let Some(id) = given.filter(|id| *id <= state.last) {
+            self.fill(&mut state, id, length, now, make);
+            return Put::Known;
+        }
+        let id = given.unwrap_or_else(|| state.last.next(now));
         let message = Arc::new(make(id));
         self.shared.stored(message.bytes());
         self.group.stored(message.bytes());
@@ -143,12 +185,60 @@ impl Channel {
         state.has_published = true;
         state.touched = now;
         let order = message.order;
-        state.messages.push_back(message);
+        state.messages.push_back(message.clone());
         self.trim(&mut state, now, Some(length));
         self.latest.store(order, Ordering::Release);
-        let info = state.info();
+        let mut info = state.info();
         self.tell(&state);
-        Some((id, info))
+        if self.kind != Kind::Tap {
+            info.subscribers += self.tell_taps(&mut state, &message, now);
+        }
+        Put::Done(message, info)
+    }
+
+    /// Adds a message that is older than the newest one, for who subscribes later: nobody is told.
+    fn fill(&self, state: &mut State, id: Id, length: usize, now: i64, make: impl FnOnce(Id) -> Message) {
+        let at = state.messages.partition_point(|m| m.id < id);
+        let is_here = state.messages.get(at).is_some_and(|m| m.id == id);
+        if is_here || id <= state.dropped || at < state.behind {
+            return;
+        }
+        let message = Arc::new(make(id));
+        self.shared.stored(message.bytes());
+        self.group.stored(message.bytes());
+        state.messages.insert(at, message);
+        self.trim(state, now, Some(length));
+    }
+
+    /// Gives a message to those that hear the channel by a filter. How many they are.
+    fn tell_taps(&self, state: &mut State, message: &Arc<Message>, now: i64) -> usize {
+        let version = self.group.taps_version.load(Ordering::Acquire);
+        if version != state.taps_version {
+            (state.taps_version, state.taps) = self.group.taps_of(self.id());
+        }
+        if state.taps.is_empty() {
+            return 0;
+        }
+        let topic: Arc<[u8]> = self.id().into();
+        let mut subscribers = 0;
+        for tap in &state.taps {
+            if let Put::Done(_, info) = tap.publish(now, None, 0, |id| message.again(id, topic.clone())) {
+                subscribers += info.subscribers;
+            }
+        }
+        subscribers
+    }
+
+    /// Whether it may go from a table: nobody subscribes.
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.lock().subscribers == 0
+    }
+
+    /// A subscriber goes on at another thread.
+    pub(crate) fn change_reader(&self, from: &Arc<Mailbox>, to: &Arc<Mailbox>) {
+        let mut state = self.lock();
+        state.remove_reader(from);
+        state.add_reader(to);
     }
 
     /// Wakes the threads that have subscribers.
@@ -222,11 +312,8 @@ impl Channel {
         (state.requested, state.touched) = (Some(now), now);
         self.group.subscribers.fetch_add(1, Ordering::Relaxed);
         self.shared.subscribers(1);
-        match state.readers.iter_mut().find(|(m, _)| Arc::ptr_eq(m, mailbox)) {
-            Some((_, count)) => *count += 1,
-            None => state.readers.push((mailbox.clone(), 1)),
-        }
-        Some(state.after(start, number))
+        state.add_reader(mailbox);
+        Some(state.after(start, number, self.kind))
     }
 
     /// The same, backwards.
@@ -235,12 +322,7 @@ impl Channel {
         state.subscribers -= 1;
         self.group.subscribers.fetch_sub(1, Ordering::Relaxed);
         self.shared.subscribers(-1);
-        if let Some(at) = state.readers.iter().position(|(m, _)| Arc::ptr_eq(m, mailbox)) {
-            state.readers[at].1 -= 1;
-            if state.readers[at].1 == 0 {
-                state.readers.swap_remove(at);
-            }
-        }
+        state.remove_reader(mailbox);
     }
 
     /// The first message after an id.
@@ -267,8 +349,10 @@ impl Drop for Channel {
         let bytes: usize = state.messages.iter().map(|m| m.bytes()).sum();
         self.shared.dropped(state.messages.len(), bytes);
         self.group.dropped(state.messages.len(), bytes);
-        self.group.channels.fetch_sub(1, Ordering::Relaxed);
-        self.shared.channel_gone(self.name.len());
+        if self.kind != Kind::Tap {
+            self.group.channels.fetch_sub(1, Ordering::Relaxed);
+            self.shared.channel_gone(self.name.len());
+        }
     }
 }
 
@@ -282,8 +366,24 @@ impl State {
         }
     }
 
+    fn add_reader(&mut self, mailbox: &Arc<Mailbox>) {
+        match self.readers.iter_mut().find(|(m, _)| Arc::ptr_eq(m, mailbox)) {
+            Some((_, count)) => *count += 1,
+            None => self.readers.push((mailbox.clone(), 1)),
+        }
+    }
+
+    fn remove_reader(&mut self, mailbox: &Arc<Mailbox>) {
+        if let Some(at) = self.readers.iter().position(|(m, _)| Arc::ptr_eq(m, mailbox)) {
+            self.readers[at].1 -= 1;
+            if self.readers[at].1 == 0 {
+                self.readers.swap_remove(at);
+            }
+        }
+    }
+
     /// After which message who starts so begins. `number`: which of the subscriber's channels this is.
-    fn after(&self, start: &Start<'_>, number: usize) -> Id {
+    fn after(&self, start: &Start<'_>, number: usize, kind: Kind) -> Id {
         let before = |at: usize| at.checked_sub(1).map_or(self.dropped, |at| self.messages[at].id);
         let buffered = self.messages.len() - self.behind;
         match start {
@@ -291,6 +391,8 @@ impl State {
             // The n-th from the oldest, from 1 on; of those from the newest backwards the -n-th.
             Start::Number(n) if *n > 0 => before(self.behind + buffered.min(*n as usize - 1)),
             Start::Number(n) => before(self.messages.len() - buffered.min(n.unsigned_abs() as usize)),
+            // What it has had may be yet to come here.
+            Start::After(position) if kind == Kind::Followed => position.of(number).max(self.dropped),
             Start::After(position) => position.of(number).clamp(self.dropped, self.last.max(self.dropped)),
         }
     }

@@ -1,7 +1,12 @@
-//! Groups of channels: a part of their names, and limits for all of them together.
+//! Groups of channels: a part of their names, and limits for all of them together; filters that hear several of them, and messages that
+//! are retained.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::channel::Channel;
+use crate::message::Message;
+use crate::retained::Retained;
+use crate::topics::Topics;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// What the channels of a group may have together; 0: no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,6 +36,8 @@ pub struct Totals {
     pub memory: u64,
 }
 
+const NO_PANIC: &str = "nothing panics while it is locked";
+
 /// A group. Counted always; limits hold where `nchan_channel_group_accounting` is on.
 #[derive(Debug, Default)]
 pub struct Group {
@@ -39,6 +46,11 @@ pub struct Group {
     pub(crate) messages: AtomicU64,
     pub(crate) memory: AtomicU64,
     limits: Mutex<Limits>,
+    /// Changes with the filters.
+    pub(crate) taps_version: AtomicU64,
+    /// A lock that is taken under that of a channel, and under which that of a tap is.
+    taps: Mutex<Topics<Arc<Channel>>>,
+    retained: Mutex<Retained>,
 }
 
 impl Group {
@@ -60,6 +72,61 @@ impl Group {
             messages: self.messages.load(Relaxed),
             memory: self.memory.load(Relaxed),
         }
+    }
+
+    /// The channel of a filter, made where there is none; `attach` is run before anybody could find it idle.
+    pub(crate) fn tap<T>(
+        &self,
+        filter: &[u8],
+        make: impl FnOnce() -> Arc<Channel>,
+        attach: impl FnOnce(&Arc<Channel>) -> T,
+    ) -> T {
+        let mut taps = self.taps.lock().expect(NO_PANIC);
+        let is_new = taps.get(filter).is_none();
+        let attached = attach(taps.entry(filter).get_or_insert_with(make));
+        if is_new {
+            self.taps_version.fetch_add(1, Release);
+        }
+        attached
+    }
+
+    /// Those that hear a channel, and as of which version.
+    pub(crate) fn taps_of(&self, id: &[u8]) -> (u64, Vec<Arc<Channel>>) {
+        let taps = self.taps.lock().expect(NO_PANIC);
+        let mut found = Vec::new();
+        taps.find(id, &mut |tap| found.push(tap.clone()));
+        (self.taps_version.load(Relaxed), found)
+    }
+
+    /// Whether anybody hears channels by filters.
+    pub fn has_filters(&self) -> bool {
+        !self.taps.lock().expect(NO_PANIC).is_empty()
+    }
+
+    /// What is retained.
+    pub(crate) fn retained(&self) -> MutexGuard<'_, Retained> {
+        self.retained.lock().expect(NO_PANIC)
+    }
+
+    /// The message that is retained for a channel.
+    pub fn retained_of(&self, id: &[u8], now: i64) -> Option<Arc<Message>> {
+        self.retained().of(id, now)
+    }
+
+    /// The next message that is retained for a channel that the filter names, in the order of their ids; and whose it is.
+    pub fn next_retained(&self, filter: &[u8], after: Option<&[u8]>, now: i64) -> Option<(Arc<[u8]>, Arc<Message>)> {
+        self.retained().next(filter, after, now)
+    }
+
+    /// Lets go of what nobody needs. True: of all.
+    pub(crate) fn sweep(&self, now: i64) -> bool {
+        let mut taps = self.taps.lock().expect(NO_PANIC);
+        if taps.retain(|tap| !tap.is_unheard()) {
+            self.taps_version.fetch_add(1, Release);
+        }
+        let mut retained = self.retained();
+        retained.sweep(now);
+        taps.is_empty() && retained.is_empty() && self.limits() == Limits::default()
     }
 
     pub(crate) fn stored(&self, bytes: usize) {

@@ -8,17 +8,21 @@ mod id;
 pub mod limits;
 mod mailbox;
 mod message;
+mod packed;
 mod render;
+mod retained;
 mod store;
 mod subscription;
 #[cfg(test)]
 mod tests;
+mod topics;
 
 pub use channel::{Channel, Info};
 pub use group::{Group, Limits, Totals};
 pub use id::{BadId, Id, Position};
 pub use mailbox::Mailbox;
-pub use message::{Draft, Message};
+pub use message::{Draft, Marks, Message};
+pub use packed::{NotPacked, Packed};
 pub use render::{multipart_part, with_meta};
-pub use store::{Keep, Now, Published, Refused, Store, Sums};
+pub use store::{Arrived, Keep, Now, Published, Refused, Store, Sums};
 pub use subscription::{Next, Options, Start, Subscription};

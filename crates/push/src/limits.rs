@@ -13,10 +13,12 @@ pub const MAX_BUFFER: usize = 1 << 20;
 /// Bytes of all messages in a store, until it is told otherwise: nchan's `nchan_shared_memory_size`.
 pub const DEFAULT_MEMORY: usize = 128 * 1024 * 1024;
 /// What a channel costs beside its messages and its name, for the bill.
-pub const CHANNEL_BYTES: usize = 400;
+pub const CHANNEL_BYTES: usize = 440;
 /// Parts of a store with a lock each: many more than threads.
 pub const PARTS: usize = 64;
 /// A text longer than this is no id: 255 numbers of ten digits, brackets, commas, and a time.
 pub const MAX_ID_TEXT: usize = 4096;
 /// The value of an event, or of a content type, is as long as this at most.
 pub const MAX_META: usize = 255;
+/// Bytes of a message that another server has packed; Redis takes texts of 512 MB.
+pub const MAX_PACKED: usize = 128 * 1024 * 1024;

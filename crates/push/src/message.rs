@@ -2,7 +2,7 @@
 
 use crate::id::Id;
 use crate::limits::MAX_META;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use wire::websocket;
 
 /// What a publisher hands in.
@@ -14,6 +14,23 @@ pub struct Draft<'a> {
     pub content_type: &'a [u8],
     /// The event of EventSource, if one was named.
     pub event: &'a [u8],
+    /// What MQTT says of it.
+    pub marks: Marks<'a>,
+}
+
+/// What MQTT says of a message beside its bytes. The default is what is published otherwise: it counts as QoS 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks<'a> {
+    /// Published at QoS 0.
+    pub at_most_once: bool,
+    /// It is kept for who subscribes later, in place of the one before; an empty one: nothing is.
+    pub retain: bool,
+    /// Who has published it, a number of the caller's; 0: nobody who would want to know.
+    pub origin: u64,
+    /// Of use for so long, s.
+    pub expiry: Option<u32>,
+    /// Properties that go on as they came.
+    pub properties: &'a [u8],
 }
 
 /// A message that was published.
@@ -29,9 +46,17 @@ pub struct Message {
     pub(crate) at: i64,
     content_type: Box<[u8]>,
     event: Box<[u8]>,
-    /// A frame of WebSocket; the message is its payload.
-    frame: Box<[u8]>,
+    /// A frame of WebSocket; the message is its payload. Shared by those of the message that have other ids.
+    frame: Arc<[u8]>,
     head: u8,
+    at_most_once: bool,
+    retain: bool,
+    /// Until when its publisher says that it is of use; 0: for ever.
+    said_until: i64,
+    origin: u64,
+    properties: Box<[u8]>,
+    /// The id of the channel that it was published to, where that is another than whose it is.
+    topic: Option<Arc<[u8]>>,
     /// An event as a chunk of HTTP/1, and how long what frames it is before it.
     eventsource: OnceLock<(Box<[u8]>, u8)>,
 }
@@ -42,7 +67,12 @@ const BINARY: &[u8] = b"application/octet-stream";
 impl Message {
     pub(crate) fn new(id: Id, order: u64, at: i64, expires: i64, draft: Draft<'_>) -> Message {
         let (content_type, event) = (one_line(draft.content_type), one_line(draft.event));
-        let opcode = if content_type == BINARY { websocket::BINARY } else { websocket::TEXT };
+        // What comes by MQTT is of no type, mostly: text is what can be read as such.
+        let is_binary = match draft.marks.origin {
+            0 => content_type == BINARY,
+            _ => content_type == BINARY || std::str::from_utf8(draft.data).is_err(),
+        };
+        let opcode = if is_binary { websocket::BINARY } else { websocket::TEXT };
         let mut frame = Vec::with_capacity(draft.data.len() + websocket::MAX_HEADER);
         websocket::write_header(opcode, draft.data.len() as u64, &mut frame);
         let head = frame.len() as u8;
@@ -56,8 +86,54 @@ impl Message {
             event: event.into(),
             frame: frame.into(),
             head,
+            at_most_once: draft.marks.at_most_once,
+            retain: draft.marks.retain,
+            said_until: draft.marks.expiry.map_or(0, |seconds| at + i64::from(seconds).max(1)),
+            origin: draft.marks.origin,
+            properties: draft.marks.properties.into(),
+            topic: None,
             eventsource: OnceLock::new(),
         }
+    }
+
+    /// The same in another channel.
+    pub(crate) fn again(&self, id: Id, topic: Arc<[u8]>) -> Message {
+        Message {
+            id,
+            content_type: self.content_type.clone(),
+            event: self.event.clone(),
+            frame: self.frame.clone(),
+            properties: self.properties.clone(),
+            topic: Some(topic),
+            eventsource: OnceLock::new(),
+            ..*self
+        }
+    }
+
+    /// The id of the channel that it was published to, where it was heard by a filter of channels.
+    pub fn topic(&self) -> Option<&Arc<[u8]>> {
+        self.topic.as_ref()
+    }
+
+    /// What MQTT says of it; the expiry is what is left of it at `now`.
+    pub fn marks(&self, now: i64) -> Marks<'_> {
+        let left = u32::try_from((self.said_until - now).max(0)).unwrap_or(u32::MAX);
+        Marks {
+            at_most_once: self.at_most_once,
+            retain: self.retain,
+            origin: self.origin,
+            expiry: (self.said_until != 0).then_some(left),
+            properties: &self.properties,
+        }
+    }
+
+    pub(crate) fn is_retained(&self) -> bool {
+        self.retain
+    }
+
+    /// Whether its publisher's time for it is over: that of its channel's buffer is another.
+    pub fn is_over(&self, now: i64) -> bool {
+        self.said_until != 0 && self.said_until <= now
     }
 
     /// Its bytes.
@@ -82,7 +158,7 @@ impl Message {
 
     /// Whether it is no text for WebSocket.
     pub fn is_binary(&self) -> bool {
-        *self.content_type == *BINARY
+        self.frame[0] & 0x0f == websocket::BINARY
     }
 
     /// As an event of EventSource, with the id it has for subscribers of its channel alone.
@@ -117,7 +193,8 @@ impl Message {
 
     /// What it costs, for the bill.
     pub(crate) fn bytes(&self) -> usize {
-        size_of::<Message>() + self.frame.len() + self.content_type.len() + self.event.len() + 32
+        let texts = self.content_type.len() + self.event.len() + self.properties.len();
+        size_of::<Message>() + self.frame.len() + texts + 32
     }
 }
 

@@ -1,11 +1,12 @@
 //! All channels of a process.
 
-use crate::channel::{Channel, Info};
-use crate::group::{Group, Limits};
+use crate::channel::{Channel, Info, Kind, Put};
+use crate::group::Group;
 use crate::id::Id;
 use crate::limits::{CHANNEL_BYTES, DEFAULT_MEMORY, MAX_BUFFER, PARTS};
 use crate::mailbox::Mailbox;
 use crate::message::{Draft, Message};
+use crate::packed::Packed;
 use crate::subscription::{Options, Place, Start, Subscription};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -35,6 +36,17 @@ pub struct Published {
     pub id: Id,
     /// The channel after it.
     pub info: Info,
+}
+
+/// A message that comes from elsewhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived<'b> {
+    /// Its id there.
+    pub id: Id,
+    /// The message.
+    pub packed: Packed<'b>,
+    /// So many of the channel are kept.
+    pub length: usize,
 }
 
 /// Why something is not done.
@@ -94,6 +106,15 @@ impl Shared {
     pub(crate) fn dropped(&self, count: usize, bytes: usize) {
         self.messages.fetch_sub(count as u64, Relaxed);
         self.memory.fetch_sub(bytes, Relaxed);
+    }
+
+    /// Bytes of messages that are retained have become more, or fewer.
+    pub(crate) fn retained(&self, bytes: isize) {
+        if bytes < 0 {
+            self.memory.fetch_sub(bytes.unsigned_abs(), Relaxed);
+        } else {
+            self.memory.fetch_add(bytes.unsigned_abs(), Relaxed);
+        }
     }
 
     pub(crate) fn channel_made(&self, name: usize) {
@@ -187,9 +208,9 @@ impl Store {
     /// A limit is reached.
     pub fn publish(&self, name: &[u8], draft: Draft<'_>, keep: Keep, now: Now) -> Result<Published, Refused> {
         let now = self.second(now);
-        let size = size_of::<Message>() + draft.data.len() + 64;
+        let size = size_of::<Message>() + draft.data.len() + draft.marks.properties.len() + 64;
         self.make_room(size, now)?;
-        let expires = if keep.seconds > 0 { now + keep.seconds } else { 0 };
+        let expires = expires(&draft, keep, now);
         loop {
             let channel = self.channel(name, keep.accounting, now)?;
             if keep.accounting {
@@ -203,10 +224,91 @@ impl Store {
             }
             channel.lock().timeout = keep.channel_timeout;
             let make = |id| Message::new(id, self.shared.order.fetch_add(1, Relaxed) + 1, now, expires, draft);
-            if let Some((id, info)) = channel.publish(now, keep.length.min(MAX_BUFFER), make) {
-                return Ok(Published { id, info });
+            if let Put::Done(message, info) = channel.publish(now, None, keep.length.min(MAX_BUFFER), make) {
+                self.retain(&channel, &message);
+                return Ok(Published { id: message.id, info });
             }
         }
+    }
+
+    fn retain(&self, channel: &Channel, message: &Arc<Message>) {
+        if message.is_retained() {
+            channel.group.retained().put(channel.id(), message.clone(), &self.shared);
+        }
+    }
+
+    /// The channel of a name whose messages and ids come from elsewhere; made where there is none.
+    ///
+    /// # Errors
+    /// The store is full.
+    pub fn follow(&self, name: &[u8], now: Now) -> Result<Arc<Channel>, Refused> {
+        let now = self.second(now);
+        self.channel_of(Kind::Followed, name, false, now)
+    }
+
+    /// Takes a message that comes from elsewhere, with its id, into a channel of [`Store::follow`]. `None`: the channel has it already, or a
+    /// later one, or is deleted.
+    ///
+    /// # Errors
+    /// The store is full.
+    pub fn accept(&self, channel: &Arc<Channel>, arrived: Arrived<'_>, now: Now) -> Result<Option<Info>, Refused> {
+        let Arrived { id, packed, length } = arrived;
+        let now = self.second(now);
+        let draft = packed.draft(now);
+        self.make_room(size_of::<Message>() + draft.data.len() + draft.marks.properties.len() + 64, now)?;
+        let make = |id| Message::new(id, self.shared.order.fetch_add(1, Relaxed) + 1, now, packed.expires, draft);
+        match channel.publish(now, Some(id), length.min(MAX_BUFFER), make) {
+            Put::Done(message, info) => {
+                self.retain(channel, &message);
+                Ok(Some(info))
+            }
+            Put::Known | Put::Deleted => Ok(None),
+        }
+    }
+
+    /// Keeps what another server has as the message that is retained for a channel; `None`: nothing.
+    pub fn retain_packed(&self, name: &[u8], packed: Option<Packed<'_>>, now: Now) {
+        let now = self.second(now);
+        let slash = name.iter().position(|b| *b == b'/').unwrap_or(name.len());
+        let (group, id) = (self.group(&name[..slash]), name.get(slash + 1..).unwrap_or_default());
+        let draft = packed.map(|packed| packed.draft(now)).filter(|draft| draft.marks.expiry != Some(0));
+        let Some(draft) = draft else { return group.retained().remove(id) };
+        if self.make_room(size_of::<Message>() + draft.data.len() + draft.marks.properties.len() + 64, now).is_ok() {
+            let order = self.shared.order.fetch_add(1, Relaxed) + 1;
+            let message = Message::new(Id::default(), order, now, 0, draft);
+            group.retained().put(id, Arc::new(message), &self.shared);
+        }
+    }
+
+    /// Subscribes to all channels of a group that a filter names (`wire::mqtt::topic`), from now on.
+    ///
+    /// # Errors
+    /// A limit is reached.
+    pub fn subscribe_filter(
+        &self,
+        group: &[u8],
+        filter: &[u8],
+        mailbox: &Arc<Mailbox>,
+        options: Options,
+        now: Now,
+    ) -> Result<Subscription, Refused> {
+        let now = self.second(now);
+        let group = self.group(group);
+        let limit = group.limits().subscribers;
+        if options.accounting && is_reached(limit, group.totals().subscribers, 1) {
+            return Err(Refused::GroupSubscribers);
+        }
+        self.make_room(CHANNEL_BYTES + 2 * filter.len(), now)?;
+        let make = || {
+            // Whatever stands before the first slash is the group's.
+            let name = [b"/", filter].concat();
+            let (group, shared) = (group.clone(), self.shared.clone());
+            Arc::new(Channel::of_kind(Kind::Tap, &name, group, shared, Id::default(), now))
+        };
+        let place = group.tap(filter, make, |tap| {
+            tap.attach(mailbox, &Start::Newest, 0, now).map(|after| Place::new(tap.clone(), after))
+        });
+        place.map(|place| Subscription::new(mailbox.clone(), vec![place])).ok_or(Refused::NoChannel)
     }
 
     /// Subscribes to channels, which are made where there are none.
@@ -273,6 +375,7 @@ impl Store {
         let mut part = self.part(name);
         let channel = part.channels.remove(name)?;
         let info = channel.info(now);
+        channel.group.retained().remove(channel.id());
         part.floor = part.floor.max(channel.delete());
         Some(info)
     }
@@ -298,7 +401,7 @@ impl Store {
         self.sweep_part(number, now);
         if number == 0 {
             let mut groups = self.groups.lock().expect("nothing panics while it is locked");
-            groups.retain(|_, group| Arc::strong_count(group) > 1 || group.limits() != Limits::default());
+            groups.retain(|_, group| !group.sweep(now) || Arc::strong_count(group) > 1);
         }
     }
 
@@ -331,6 +434,10 @@ impl Store {
     }
 
     fn channel(&self, name: &[u8], accounting: bool, now: i64) -> Result<Arc<Channel>, Refused> {
+        self.channel_of(Kind::Own, name, accounting, now)
+    }
+
+    fn channel_of(&self, kind: Kind, name: &[u8], accounting: bool, now: i64) -> Result<Arc<Channel>, Refused> {
         if let Some(channel) = self.find(name) {
             return Ok(channel);
         }
@@ -344,7 +451,8 @@ impl Store {
         if let Some(channel) = part.channels.get(name) {
             return Ok(channel.clone());
         }
-        let channel = Arc::new(Channel::new(name, group, self.shared.clone(), part.floor, now));
+        let floor = if kind == Kind::Followed { Id::default() } else { part.floor };
+        let channel = Arc::new(Channel::of_kind(kind, name, group, self.shared.clone(), floor, now));
         part.channels.insert(name.into(), channel.clone());
         Ok(channel)
     }
@@ -358,6 +466,13 @@ impl Store {
     fn second(&self, now: Now) -> i64 {
         self.shared.second.fetch_max(now, Relaxed).max(now)
     }
+}
+
+/// Until when a message is of use: as long as the channel keeps it, or less if it says so itself.
+fn expires(draft: &Draft<'_>, keep: Keep, now: i64) -> i64 {
+    let kept = (keep.seconds > 0).then_some(keep.seconds);
+    let said = draft.marks.expiry.map(i64::from);
+    kept.into_iter().chain(said).min().map_or(0, |seconds| now + seconds)
 }
 
 fn is_reached(limit: u64, has: u64, more: u64) -> bool {

@@ -75,6 +75,16 @@ impl Subscription {
         self.places.iter().map(|p| &p.channel)
     }
 
+    /// Goes on at the thread of another mailbox.
+    pub fn move_to(&mut self, mailbox: &Arc<Mailbox>) {
+        for place in &mut self.places {
+            place.channel.change_reader(&self.mailbox, mailbox);
+            // The new thread has not looked yet.
+            place.seen = 0;
+        }
+        self.mailbox = mailbox.clone();
+    }
+
     /// Takes the next message: of several channels the one that was published first.
     pub fn next(&mut self, now: i64) -> Next {
         let mut first: Option<(usize, Arc<Message>)> = None;

@@ -241,7 +241,7 @@ fn threads_that_publish_at_once_give_each_id_once_and_readers_lose_nothing() {
 #[test]
 fn events_have_a_line_of_data_for_each_line() {
     let store = Store::new();
-    let draft = Draft { data: b"a\nb\r\nc\n", event: b"ev\nid: 1", content_type: b"text/plain" };
+    let draft = Draft { data: b"a\nb\r\nc\n", event: b"ev\nid: 1", content_type: b"text/plain", ..Draft::default() };
     store.publish(b"/a", draft, KEEP, 9).unwrap();
     let mut reader = hear(&store, &["/a"], &Start::OLDEST, 9);
     let Next::Message(m) = reader.next(9) else { panic!("it is there") };
@@ -261,4 +261,88 @@ fn texts_that_are_no_ids_are_refused() {
         assert!(Position::parse(bad.as_bytes()).is_err(), "{bad}");
     }
     assert!(Position::parse_tags(1, "1,".repeat(300).trim_end_matches(',').as_bytes()).is_err());
+}
+
+/// What is published to channels that a filter names, with their ids; in each channel in order.
+#[test]
+fn a_filter_hears_channels_that_are_and_will_be() {
+    let (store, mailbox) = (Store::new(), Mailbox::new());
+    say(&store, "g/a/b", "before", 1);
+    let mut all = store.subscribe_filter(b"g", b"a/+", &mailbox, Options::default(), 1).unwrap();
+    let mut same = store.subscribe_filter(b"g", b"a/+", &mailbox, Options::default(), 1).unwrap();
+    let published = say(&store, "g/a/b", "1", 1);
+    assert_eq!(published.info.subscribers, 2);
+    say(&store, "g/a/c", "2", 2);
+    say(&store, "g/a", "no", 2);
+    say(&store, "h/a/b", "no", 2);
+    let mut heard = Vec::new();
+    while let Next::Message(m) = all.next(2) {
+        heard.push((m.topic().unwrap().to_vec(), m.data().to_vec()));
+    }
+    assert_eq!(heard, [(b"a/b".to_vec(), b"1".to_vec()), (b"a/c".to_vec(), b"2".to_vec())]);
+    assert!(matches!(same.next(2), Next::Message(_)));
+    drop((all, same));
+    (0..200).for_each(|_| store.sweep(10));
+    assert_eq!(say(&store, "g/a/b", "3", 10).info.subscribers, 0);
+    assert!(!store.group(b"g").has_filters());
+}
+
+#[test]
+fn what_is_retained_stays_until_it_is_replaced() {
+    let store = Store::new();
+    let put = |name: &[u8], data: &str, expiry| {
+        let marks = Marks { retain: true, expiry, ..Marks::default() };
+        let draft = Draft { data: data.as_bytes(), marks, ..Draft::default() };
+        store.publish(name, draft, Keep { length: 0, ..KEEP }, 1).unwrap();
+    };
+    let before = store.sums().memory;
+    put(b"g/a/1", "one", None);
+    put(b"g/a/2", "two", Some(10));
+    put(b"g/a/1", "uno", None);
+    let group = store.group(b"g");
+    let of = |id: &[u8], now| group.retained_of(id, now).map(|m| m.data().to_vec());
+    assert_eq!(
+        (of(b"a/1", 1000), of(b"a/2", 10), of(b"a/2", 11)),
+        (Some(b"uno".to_vec()), Some(b"two".to_vec()), None)
+    );
+    let (first, _) = group.next_retained(b"a/+", None, 5).unwrap();
+    let (second, _) = group.next_retained(b"a/+", Some(&first), 5).unwrap();
+    assert_eq!((&*first, &*second), (&b"a/1"[..], &b"a/2"[..]));
+    assert!(group.next_retained(b"a/+", Some(&second), 5).is_none());
+    drop(group);
+    (0..200).for_each(|_| store.sweep(5000));
+    assert!(store.group(b"g").retained_of(b"a/1", 5000).is_some());
+    put(b"g/a/1", "", None);
+    (0..200).for_each(|_| store.sweep(9000));
+    assert_eq!(store.sums().memory, before);
+}
+
+/// Messages of elsewhere keep their ids, and come once.
+#[test]
+fn a_channel_that_is_followed() {
+    let (store, mailbox) = (Store::new(), Mailbox::new());
+    let channel = store.follow(b"g/a", 100).unwrap();
+    let mut packed = Vec::new();
+    Packed::write(&draft("x"), 0, 50, &mut packed);
+    let packed = Packed::read(&packed).unwrap();
+    let accept = |time, tag| store.accept(&channel, Arrived { id: Id { time, tag }, packed, length: 5 }, 100).unwrap();
+    assert!(accept(50, 0).is_some() && accept(50, 1).is_some() && accept(50, 1).is_none() && accept(49, 9).is_none());
+    // What is older than what has come is there for who subscribes later.
+    assert!(accept(40, 0).is_none());
+    let mut sub = store.subscribe(&[b"g/a"], &Start::OLDEST, &mailbox, Options::default(), 100).unwrap();
+    let ids: Vec<i64> = std::iter::from_fn(|| match sub.next(100) {
+        Next::Message(m) => Some(m.id.time),
+        _ => None,
+    })
+    .collect();
+    assert_eq!(ids, [40, 49, 50, 50]);
+    let at = Position::parse(b"60:0").unwrap();
+    let mut sub = store.subscribe(&[b"g/a"], &Start::After(&at), &mailbox, Options::default(), 100).unwrap();
+    assert!(accept(60, 0).is_some() && accept(60, 1).is_some());
+    let Next::Message(message) = sub.next(100) else { panic!("a message") };
+    assert_eq!((message.id, matches!(sub.next(100), Next::Nothing)), (Id { time: 60, tag: 1 }, true));
+    let other = Mailbox::new();
+    sub.move_to(&other);
+    accept(61, 0);
+    assert!(matches!(sub.next(100), Next::Message(_)));
 }

@@ -18,6 +18,7 @@ pub mod preread;
 pub mod priority;
 pub mod proxy_protocol;
 pub mod range;
+pub mod resp;
 pub mod scgi;
 pub mod span;
 pub mod terminal;

@@ -1,7 +1,12 @@
 //! Packets of MQTT 3.1.1 and 5 as a client reads and writes them, as far as holding a connection needs it: CONNECT, SUBSCRIBE,
-//! PINGREQ, and PUBACK for what comes at QoS 1. Section numbers are those of MQTT 5.
+//! PINGREQ, and PUBACK for what comes at QoS 1. What a broker reads and writes is in `packet`, `properties` and `answer`. Section
+//! numbers are those of MQTT 5.
 
+pub mod answer;
 pub mod connect;
+pub mod packet;
+pub mod properties;
+pub mod topic;
 
 use crate::units::Size;
 

@@ -26,11 +26,7 @@ const INSTEAD: &[(&str, &str, &str)] = &[
     ("ngx_http_encrypted_session_module", "the encrypted-session module", "secure_link and userid"),
     ("ngx_http_upload_progress_module", "the upload-progress module", "the API's counters (api)"),
     ("nginx_module_vts", "the traffic-status module", "status_zone, api, prometheus and dashboard"),
-    (
-        "nchan_redis",
-        "nchan's storage in Redis",
-        "channels in the memory of one server, which its nchan_ directives have without it",
-    ),
+    ("nchan_redis", "nchan's storage in Redis", ""),
     ("nchan_rest", "a part of nchan", "what docs/push.md names"),
     ("nginx_plus", "NGINX Plus", "what docs/api.md and docs/health.md name"),
     ("tengine", "Tengine", "health_check, least_conn, sticky and resolve"),

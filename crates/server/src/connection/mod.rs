@@ -8,6 +8,7 @@ pub mod http1;
 pub mod http2;
 pub mod http3;
 pub mod incoming;
+pub mod mqtt;
 mod order;
 pub mod output;
 pub mod pool;
@@ -341,6 +342,9 @@ pub async fn serve_http(mut http: Box<Http1>, client: Rc<Client>) {
     if encrypted && http2::is_agreed(&client) {
         return Box::pin(http2::serve(http, client)).await;
     }
+    if speaks_mqtt(&client) {
+        return Box::pin(mqtt::serve(http, &client)).await;
+    }
     if let Some(http) = http1::serve(http, &client).await {
         Box::pin(http2::serve(http, client)).await;
     }
@@ -366,6 +370,12 @@ fn comes_first(client: &Client) -> (bool, bool) {
     let shot = crate::worker::shot();
     let port = &shot.ports[crate::worker::port_of(&shot, client.listener)];
     (port.proxy_protocol, port.encrypted() && port.site(client).ssl)
+}
+
+/// `listen ... mqtt`
+fn speaks_mqtt(client: &Client) -> bool {
+    let shot = crate::worker::shot();
+    shot.ports[crate::worker::port_of(&shot, client.listener)].site(client).mqtt
 }
 
 #[cfg(test)]

@@ -56,6 +56,7 @@ fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             proxy_protocol: false,
             ssl: false,
             http2: false,
+            mqtt: false,
             deferred: false,
             options: false,
             node: node.clone(),

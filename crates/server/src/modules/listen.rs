@@ -24,6 +24,8 @@ pub struct Listen {
     pub ssl: bool,
     /// `http2`
     pub http2: bool,
+    /// `mqtt`
+    pub mqtt: bool,
     /// `deferred` was written.
     pub deferred: bool,
     /// Socket options were given.
@@ -61,6 +63,7 @@ pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             proxy_protocol: false,
             ssl: false,
             http2: false,
+            mqtt: false,
             deferred: false,
             options: false,
             node: node.clone(),
@@ -72,6 +75,11 @@ pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
                 scope.build.problems.push(node.warning(text.to_owned()));
             }
             parameter(&mut listen, plane, node, &word)?;
+        }
+        if listen.mqtt && (listen.http2 || listen.spec.quic) {
+            let other = if listen.http2 { "http2" } else { "quic" };
+            let text = format!("\"listen\" directive \"mqtt\" parameter is incompatible with \"{other}\"");
+            return Err(node.problem(text));
         }
         if let Some(text) = unfit_for_datagrams(&listen) {
             return Err(node.problem(text));
@@ -108,7 +116,7 @@ fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Resu
             listen.proxy_protocol = true;
             return Ok(());
         }
-        ("http2" | "quic", "") if plane.is_stream() => {
+        ("http2" | "quic" | "mqtt", "") if plane.is_stream() => {
             return Err(node.problem(format!("invalid parameter \"{text}\"")));
         }
         ("ssl", "") => {
@@ -117,6 +125,10 @@ fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Resu
         }
         ("http2", "") => {
             listen.http2 = true;
+            return Ok(());
+        }
+        ("mqtt", "") => {
+            listen.mqtt = true;
             return Ok(());
         }
         ("bind", "") => spec.bind = true,
@@ -373,6 +385,7 @@ struct Collected {
     proxy_protocol: bool,
     ssl: bool,
     http2: bool,
+    mqtt: bool,
     options: bool,
 }
 
@@ -433,6 +446,7 @@ fn add(build: &mut Build<'_>, all: &mut Vec<Collected>, id: ServerId, index: usi
             proxy_protocol: listen.proxy_protocol,
             ssl: listen.ssl,
             http2: listen.http2,
+            mqtt: listen.mqtt,
             options: listen.options,
         });
         return;
@@ -441,6 +455,11 @@ fn add(build: &mut Build<'_>, all: &mut Vec<Collected>, id: ServerId, index: usi
     c.proxy_protocol |= listen.proxy_protocol;
     c.ssl |= listen.ssl;
     c.http2 |= listen.http2;
+    if c.mqtt != listen.mqtt {
+        let text = format!("some servers on {} have \"mqtt\" and others have not", listen.spec.address);
+        build.problems.push(listen.node.problem(text));
+        return;
+    }
     if listen.options {
         if c.options && c.spec != listen.spec {
             let text = format!("duplicate listen options for {}", listen.spec.address);
@@ -464,7 +483,7 @@ fn site(build: &mut Build<'_>, c: &Collected, servers: &[(ServerId, &Level)]) ->
     let mut site = Site { default: c.default.as_ref().map_or(c.servers[0].0, |d| d.0), ..Site::default() };
     site.named = c.servers.len() > 1;
     site.servers = c.servers.iter().map(|(id, _)| *id).collect();
-    (site.ssl, site.http2, site.quic) = (c.ssl, c.http2, c.spec.quic);
+    (site.ssl, site.http2, site.quic, site.mqtt) = (c.ssl, c.http2, c.spec.quic, c.mqtt);
     for (id, index) in &c.servers {
         let level = servers[*index].1;
         for (name, node) in &level.server_names {

@@ -221,6 +221,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     otel::DIRECTIVES,
     keyval::DIRECTIVES,
     nchan::DIRECTIVES,
+    nchan::mqtt::DIRECTIVES,
+    nchan::redis::conf::DIRECTIVES,
     lua::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,

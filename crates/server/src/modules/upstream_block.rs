@@ -75,6 +75,8 @@ pub struct Block {
     outliers: Option<Outliers>,
     pub(super) state_file: Option<PathBuf>,
     pub(super) servers: Servers,
+    /// `nchan_redis_server` and its companions.
+    pub(super) redis: Option<super::nchan::redis::conf::Given>,
     node: Option<Node>,
 }
 
@@ -98,6 +100,13 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let mut level = scope.build.level(context);
     let before = scope.build.problems.len();
     scope.fill(node, &mut level);
+    if let Some(given) = current(scope).redis.take() {
+        if !current(scope).servers.lines.is_empty() {
+            return Err(node.problem(format!("upstream \"{name}\" has servers of both HTTP and Redis")));
+        }
+        scope.build.main.upstream.blocks.pop();
+        return super::nchan::redis::conf::finish(scope, node, given, &name);
+    }
     let block = current(scope);
     let empty = block.servers.lines.is_empty() && block.state_file.is_none();
     if empty && !scope.build.problems[before..].iter().any(|p| p.level.is_fatal()) {
@@ -256,6 +265,12 @@ fn room(bytes: u64) -> usize {
 
 /// Makes groups of the blocks. Call before levels are merged: they look groups up by name.
 pub fn finish(build: &mut Build<'_>) {
+    for node in std::mem::take(&mut build.main.nchan.redis_named) {
+        let name = node.args[0].as_str();
+        if !build.main.nchan.redis.iter().any(|(known, _)| **known == *name) {
+            build.problems.push(node.problem(format!("there is no upstream \"{name}\" with \"nchan_redis_server\"")));
+        }
+    }
     for mut block in std::mem::take(&mut build.main.upstream.blocks) {
         let check = tengine_check::take(&mut block);
         let made = group_of(build, block).and_then(|group| {

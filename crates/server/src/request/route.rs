@@ -52,6 +52,8 @@ pub struct Site {
     pub http2: bool,
     /// `listen ... quic`
     pub quic: bool,
+    /// `listen ... mqtt`
+    pub mqtt: bool,
     /// `server_name a.b`
     pub exact: HashMap<Box<[u8]>, ServerId>,
     /// `*.a.b` as `.a.b`; with `true` also `a.b` itself (`.a.b`).

@@ -1,6 +1,6 @@
-//! A client's CONNECT as a balancer reads and changes it: who the client says it is, in MQTT 3.1, 3.1.1 and 5 (section 3.1). The
-//! caller bounds the buffer; no byte of the packet is looked at before the packet is whole. What broker and client alone care for
-//! (the will, properties) is passed on as it came.
+//! A client's CONNECT in MQTT 3.1, 3.1.1 and 5 (section 3.1): as a balancer reads and changes it, who passes on what broker and client alone
+//! care for as it came, and as a broker reads it, will and properties too. The caller bounds the buffer; no byte of the packet is looked
+//! at before the packet is whole.
 
 use super::{NoPacket, packet, read};
 use crate::span::Span;
@@ -13,7 +13,26 @@ const LEVEL_5: u8 = 5;
 mod flag {
     pub(super) const USERNAME: u8 = 0x80;
     pub(super) const PASSWORD: u8 = 0x40;
+    pub(super) const WILL_RETAIN: u8 = 0x20;
+    pub(super) const WILL_QOS: u8 = 0x18;
     pub(super) const WILL: u8 = 0x04;
+    pub(super) const CLEAN: u8 = 0x02;
+    pub(super) const RESERVED: u8 = 0x01;
+}
+
+/// What a broker says after the client when that is gone (section 3.1.2.5). Spans as in [`Connect`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Will {
+    /// Properties, without their length; empty before MQTT 5.
+    pub properties: Span,
+    /// Where it is published.
+    pub topic: Span,
+    /// What is.
+    pub payload: Span,
+    /// At which QoS, 0 to 3: 3 is none.
+    pub qos: u8,
+    /// It is retained.
+    pub retain: bool,
 }
 
 /// A CONNECT. Spans are offsets into the bytes that it was read from, and of texts do not include their lengths.
@@ -28,10 +47,16 @@ pub struct Connect {
     flags: u8,
     /// Keep alive, and properties if there are any.
     middle: Span,
+    /// The client is heard from in this time, s; 0: it need not be.
+    pub keep_alive: u16,
+    /// Properties, without their length; empty before MQTT 5.
+    pub properties: Span,
     /// The client's identifier.
     pub client: Span,
     /// All of the will.
     will: Span,
+    /// The will in its parts.
+    pub last_words: Option<Will>,
     /// The user's name.
     pub username: Option<Span>,
     /// The password.
@@ -78,20 +103,21 @@ fn body(bytes: &[u8], start: usize) -> Option<Connect> {
     let name = Span::new(start, rest.at);
     let flags = rest.byte()?;
     let middle = rest.at;
-    rest.skip(2)?;
-    if level == LEVEL_5 {
-        rest.properties()?;
-    }
+    let keep_alive = u16::from_be_bytes([rest.byte()?, rest.byte()?]);
+    let properties = if level == LEVEL_5 { rest.properties()? } else { Span::new(rest.at, rest.at) };
     let middle = Span::new(middle, rest.at);
     let client = rest.text()?;
     let will = rest.at;
-    if flags & flag::WILL != 0 {
-        if level == LEVEL_5 {
-            rest.properties()?;
-        }
-        rest.text()?;
-        rest.text()?;
-    }
+    let last_words = match flags & flag::WILL {
+        0 => None,
+        _ => Some(Will {
+            properties: if level == LEVEL_5 { rest.properties()? } else { Span::new(rest.at, rest.at) },
+            topic: rest.text()?,
+            payload: rest.text()?,
+            qos: (flags & flag::WILL_QOS) >> 3,
+            retain: flags & flag::WILL_RETAIN != 0,
+        }),
+    };
     let will = Span::new(will, rest.at);
     let username = if flags & flag::USERNAME != 0 { Some(rest.text()?) } else { None };
     let password = if flags & flag::PASSWORD != 0 { Some(rest.text()?) } else { None };
@@ -102,14 +128,32 @@ fn body(bytes: &[u8], start: usize) -> Option<Connect> {
         level,
         flags,
         middle,
+        keep_alive,
+        properties,
         client,
         will,
+        last_words,
         username,
         password,
     })
 }
 
 impl Connect {
+    /// The client begins anew: what is left of a session of its name goes (clean session, clean start).
+    pub fn is_clean(&self) -> bool {
+        self.flags & flag::CLEAN != 0
+    }
+
+    /// Whether the flags make sense together (sections 3.1.2.3 to 3.1.2.9): a broker ends the connection where they do not.
+    pub fn has_good_flags(&self) -> bool {
+        let will = self.flags & (flag::WILL_RETAIN | flag::WILL_QOS);
+        let has = |bit: u8| self.flags & bit != 0;
+        !has(flag::RESERVED)
+            && (has(flag::WILL) || will == 0)
+            && will & flag::WILL_QOS != flag::WILL_QOS
+            && (self.level == LEVEL_5 || has(flag::USERNAME) || !has(flag::PASSWORD))
+    }
+
     /// Appends the packet with changes. `bytes`: what it was read from.
     pub fn write(&self, bytes: &[u8], changes: &Changes<'_>, out: &mut Vec<u8>) {
         let username = changes.username.or_else(|| self.username.map(|s| s.of(bytes)));

@@ -22,6 +22,13 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
     http.output.put_buffer_from_pool();
     let before = http.output.buffer().len();
     http.answer_start = http.output.queued;
+    if let Some(handshake) = http.mqtt {
+        (r.keepalive, http.chunked) = (false, false);
+        handshake.answer(r.headers_out.status, http.output.buffer());
+        http.header_size = (http.output.buffer().len() - before) as u64;
+        http.output.appended(before);
+        return;
+    }
     r.keepalive &= !crate::worker::draining();
     let conf = &r.shot.location(r.location).conf.core;
     http.output.nopush = *conf.tcp_nopush;
@@ -118,6 +125,10 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     let limited = chunk.len() >= crate::connection::output::DIRECT as u64 && crate::request::flow::rate(r).0 > 0;
     let Session::Http1(http) = &mut r.session else { return Ok(()) };
+    if http.mqtt.is_some() {
+        // A client of MQTT reads no body.
+        return Ok(());
+    }
     let push = |http: &mut Http1| match chunk {
         // What is offered to the kernel at once would not know the rate.
         Chunk::Bytes(bytes) if limited => {

@@ -13,6 +13,7 @@ use super::incoming::{Filled, Incoming};
 use super::output::Output;
 use super::socket::Socket;
 use super::{Client, Session, pool};
+use crate::connection::mqtt::Handshake;
 use crate::modules::core::Lingering;
 use crate::request::phases::GoOn;
 use crate::request::{Request, end, phases};
@@ -40,6 +41,8 @@ pub struct Http1 {
     pub incoming: Incoming,
     /// Bytes on their way out.
     pub output: Output,
+    /// The request is a client's of MQTT: so it is answered.
+    pub mqtt: Option<Handshake>,
     /// The answer is sent in chunks.
     pub chunked: bool,
     /// `output.queued` when the answer began.
@@ -66,6 +69,7 @@ impl Http1 {
         Box::new(Http1 {
             incoming,
             output: Output::default(),
+            mqtt: None,
             chunked: false,
             answer_start: 0,
             header_size: 0,

@@ -1,7 +1,7 @@
 //! Groups of channels as clients see and limit them (`nchan_group_location`), and the sums of all channels (`nchan_stub_status`).
 
 use super::answer::{self, Form};
-use super::{Conf, hub, names};
+use super::{Conf, hub, names, redis};
 use crate::config::{Scope, complex::Complex};
 use crate::log_error;
 use crate::request::phases::{Content, Verdict};
@@ -115,17 +115,18 @@ pub(super) fn set_limits(r: &mut Request, conf: &Conf) -> Result<(), Verdict> {
     Ok(())
 }
 
-/// `nchan_stub_status`: nchan's rows; those of Redis and of messages between processes are 0, since there are none. One of our own at the
+/// `nchan_stub_status`: nchan's rows; those of messages between processes are 0, since there are none. One of our own at the
 /// end: subscribers that were too slow.
 pub(super) fn stub_status(r: &mut Request) -> Verdict {
     if !matches!(r.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
     let sums = hub::store().sums();
+    let (up, down, commands, waiting) = redis::backend::sums();
     let page = format!(
         "total published messages: {}\nstored messages: {}\nshared memory used: {}K\nshared memory limit: {}K\n\
-         channels: {}\nsubscribers: {}\nredis pending commands: 0\nredis connected servers: 0\n\
-         redis unhealthy upstreams: 0\ntotal redis commands sent: 0\ntotal interprocess alerts received: 0\n\
+         channels: {}\nsubscribers: {}\nredis pending commands: {waiting}\nredis connected servers: {up}\n\
+         redis unhealthy upstreams: {down}\ntotal redis commands sent: {commands}\ntotal interprocess alerts received: 0\n\
          interprocess alerts in transit: 0\ninterprocess queued alerts: 0\ntotal interprocess send delay: 0\n\
          total interprocess receive delay: 0\nnchan version: 1.3.6\n\
          subscribers dropped: {}\n",

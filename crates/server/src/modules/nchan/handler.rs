@@ -93,7 +93,7 @@ fn wants_chunks(r: &Request) -> bool {
 }
 
 /// RFC 6455 section 4.2.1, as far as it tells such a request from others.
-fn is_websocket(r: &Request) -> bool {
+pub(super) fn is_websocket(r: &Request) -> bool {
     let names =
         |value: &[u8], token: &[u8]| value.split(|b| *b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token));
     let has = |known, token: &[u8]| r.headers_in.find(known).is_some_and(|v| names(r.get(v), token));

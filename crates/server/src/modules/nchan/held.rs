@@ -5,7 +5,7 @@ use super::feed::{Feed, Over, Piece, Turn};
 use super::frames::{Came, Inbox};
 use super::hooks::{self, Forwarded};
 use super::publish::Publisher;
-use super::{Conf, Heartbeat, answer, subscribe};
+use super::{Conf, Heartbeat, answer, redis, subscribe};
 use crate::connection::pool;
 use crate::connection::socket::Socket;
 use crate::log_error;
@@ -75,7 +75,7 @@ pub(super) fn websocket(r: &mut Request, feed: Option<Feed>, publisher: Option<P
     begin(r, Held { frames: Some(Box::new(frames)), ..Held::new(feed) })
 }
 
-fn nodelay(r: &mut Request) {
+pub(super) fn nodelay(r: &mut Request) {
     if *r.conf().core.tcp_nodelay
         && let crate::connection::Session::Http1(http) = &mut r.session
     {
@@ -372,9 +372,16 @@ async fn forward(
             Err(_) => return Err("Publishing was refused."),
         }
     }
-    let published = publisher.publish(other.as_deref().unwrap_or(data), binary);
+    let data = other.as_deref().unwrap_or(data);
+    let published = match redis::of(r, conf) {
+        None => publisher.publish(data, binary).map_err(answer::reason),
+        Some(backend) => publisher.publish_by(&backend, data, binary).await.map_err(|why| match why {
+            redis::Failed::Refused(why) => answer::reason(why),
+            redis::Failed::Unreachable => "Redis does not answer.",
+        }),
+    };
     hooks::event(r, conf, "channel_publish");
-    published.map_err(answer::reason)
+    published
 }
 
 #[cfg(test)]

@@ -30,6 +30,20 @@ pub(super) async fn authorize(r: &mut Request, conf: &Conf) -> Result<(), Verdic
     }
 }
 
+/// The same for who is no request any more: the status of who was asked, 200 where nobody is.
+pub(super) async fn status_of_authority(r: &mut Request, conf: &Conf) -> u16 {
+    if conf.authorize.is_empty() {
+        return 200;
+    }
+    let (uri, args) = target(r, &conf.authorize);
+    let options = Options { mode: Mode::Discard, with_body: false, get: true };
+    match subrequest::run(r, uri, args, options).await {
+        Ok(child) => child.headers_out.status,
+        Err(Verdict::Status(status)) => status,
+        Err(_) => 500,
+    }
+}
+
 /// What becomes of a message.
 pub(super) enum Forwarded {
     /// It is published as it is.

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// How often this thread drops what is of no use any more from a part of the store.
 const SWEEP: Duration = Duration::from_millis(250);
 
-/// All channels. They outlive reloads.
-static STORE: LazyLock<Store> = LazyLock::new(Store::new);
+/// All channels. They outlive reloads. Who is no worker thread takes them here, and others by [`store`].
+pub(super) static STORE: LazyLock<Store> = LazyLock::new(Store::new);
 
 struct Hub {
     mailbox: Arc<Mailbox>,
@@ -116,6 +116,17 @@ impl Listening {
                 hub.tasks.entry(address(channel)).or_default().insert(task);
             }
         });
+    }
+
+    /// Nobody of this thread is woken any more: it is going on at another.
+    pub(super) fn go(&mut self) {
+        self.leave();
+        self.task = TaskId::NOBODY;
+    }
+
+    /// It has come from another thread.
+    pub(super) fn come(&mut self) {
+        self.subscription.move_to(&mailbox());
     }
 
     fn leave(&mut self) {

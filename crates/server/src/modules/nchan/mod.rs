@@ -9,8 +9,10 @@ mod handler;
 mod held;
 mod hooks;
 mod hub;
+pub mod mqtt;
 mod names;
 mod publish;
+pub mod redis;
 mod subscribe;
 mod variables;
 mod websocket;
@@ -236,6 +238,32 @@ crate::settings! {
         max_channel_subscribers: u64 = 0,
         /// `nchan_channel_timeout`
         channel_timeout: Duration = Duration::from_secs(5),
+        /// `nchan_mqtt_retain`
+        mqtt_retain: bool = false,
+        /// `nchan_use_redis`
+        use_redis: bool = false,
+        /// `nchan_redis_url`
+        redis_url: Option<Arc<RedisUrl>> = None,
+        /// `nchan_redis_pass`
+        redis_pass: Option<Box<str>> = None,
+        /// `nchan_redis_pass_inheritable`
+        redis_inheritable: bool = true,
+        /// `nchan_redis_namespace`
+        redis_namespace: Box<[u8]> = Box::default(),
+        /// `nchan_redis_ping_interval`
+        redis_ping: Duration = Duration::from_secs(240),
+        /// `nchan_redis_storage_mode`
+        redis_mode: redis::conf::Mode = redis::conf::Mode::Distributed,
+        /// `nchan_redis_nostore_fastpublish`
+        redis_fast: bool = false,
+        /// `nchan_redis_idle_channel_cache_timeout`
+        redis_idle: Duration = Duration::from_secs(30),
+        /// `nchan_mqtt_publish`: filters of topics; none: all.
+        mqtt_publish: Arc<Vec<mqtt::Filter>> = Arc::default(),
+        /// `nchan_mqtt_subscribe`: the same.
+        mqtt_subscribe: Arc<Vec<mqtt::Filter>> = Arc::default(),
+        /// `nchan_mqtt_session_expiry`: as long as a session stays at most when its client is gone.
+        mqtt_session_expiry: Duration = Duration::from_secs(3600),
     }
 }
 
@@ -247,19 +275,31 @@ pub struct Conf {
     subscribers: Subscribers,
     /// What `nchan_group_location` lets clients do.
     group_methods: groups::Methods,
+    /// `nchan_mqtt`
+    mqtt: bool,
+    /// The Redis of `nchan_use_redis`.
+    redis: Option<Arc<redis::conf::Redis>>,
 }
+
+/// What an address says, and how it is spoken to.
+type RedisUrl = (redis::conf::Given, Option<Arc<rustls::ClientConfig>>);
 
 impl Conf {
     /// Takes from the level around what this one does not set.
     pub fn merge(&mut self, parent: &Conf) {
+        let own_pass = self.settings.redis_pass.is_set();
         self.settings.merge(&parent.settings);
+        if !own_pass && !*parent.settings.redis_inheritable {
+            self.settings.redis_pass = Settings::default().redis_pass;
+        }
+        self.settle_redis();
     }
 }
 
 crate::reads_as_settings!(Conf);
 crate::inherited!(Conf, |conf| {
     let names_nobody = conf.publishers == Publishers::default() && !conf.subscribers.any();
-    names_nobody && conf.group_methods == groups::Methods::default()
+    names_nobody && conf.group_methods == groups::Methods::default() && !conf.mqtt
 });
 
 /// What the module keeps once for all of `http`.
@@ -267,6 +307,10 @@ crate::inherited!(Conf, |conf| {
 pub struct Main {
     /// `nchan_shared_memory_size`
     memory: Option<u64>,
+    /// `upstream` blocks of Redis.
+    pub(super) redis: Vec<(Box<str>, Arc<redis::conf::Redis>)>,
+    /// Where they are named.
+    pub(super) redis_named: Vec<Node>,
 }
 
 fn publisher(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {

@@ -1,7 +1,7 @@
 //! Which channels a request means, and which message of theirs its client has had last.
 
 use super::Conf;
-use super::answer;
+use super::{answer, redis};
 use crate::config::complex::Complex;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
@@ -71,7 +71,11 @@ pub(super) fn meta(id: &[u8]) -> Box<[u8]> {
 /// `nchan_channel_group`
 pub(super) fn group(r: &mut Request, conf: &Conf) -> Box<[u8]> {
     let group = conf.group.eval(r);
-    escaped(r.get(group))
+    let group = escaped(r.get(group));
+    match redis::of(r, conf) {
+        Some(backend) => backend.group(&group),
+        None => group,
+    }
 }
 
 /// A group's name ends at the first slash of a channel's.
@@ -81,6 +85,8 @@ fn escaped(group: &[u8]) -> Box<[u8]> {
         match b {
             b'/' => out.extend_from_slice(b"%2F"),
             b'%' => out.extend_from_slice(b"%25"),
+            // What follows it in the store is a Redis' number.
+            0 => out.extend_from_slice(b"%00"),
             other => out.push(*other),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::answer::{self, Form};
 use super::hooks::{self, Forwarded};
+use super::redis::{self, Backend, Failed};
 use super::{Conf, handler, held, hub, names, websocket};
 use crate::config::complex::Complex;
 use crate::log_error;
@@ -10,7 +11,7 @@ use crate::request::phases::Verdict;
 use crate::request::{Method, Request, body};
 use conf::value;
 use push::limits::MAX_BUFFER;
-use push::{Draft, Info, Keep, Refused};
+use push::{Draft, Info, Keep, Marks, Refused};
 use std::os::fd::AsFd;
 
 /// A publisher over HTTP.
@@ -21,8 +22,8 @@ pub(super) async fn http(r: &mut Request, conf: &Conf) -> Result<Verdict, Verdic
     hooks::authorize(r, conf).await?;
     match r.method {
         Method::Post | Method::Put => post(r, conf, &names).await,
-        Method::Delete => Ok(delete(r, conf, &names)),
-        _ => Ok(tell(r, &names)),
+        Method::Delete => delete(r, conf, &names).await,
+        _ => tell(r, conf, &names).await,
     }
 }
 
@@ -48,10 +49,14 @@ async fn post(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdi
             line.map_or(Vec::new(), |line| r.get(line.value).to_vec())
         }
     };
-    let draft = Draft { data: &data, content_type: &content_type, event: &event };
-    let (info, last) = match publish(names, draft, keep) {
+    let draft = Draft { data: &data, content_type: &content_type, event: &event, marks: marks(conf) };
+    let published = match redis::of(r, conf) {
+        Some(backend) => publish_by(&backend, names, draft, keep).await,
+        None => publish(names, draft, keep).map_err(Failed::from),
+    };
+    let (info, last) = match published {
         Ok(published) => published,
-        Err(why) => return Ok(answer::refused(r, why)),
+        Err(why) => return Ok(failed(r, why)),
     };
     hooks::event(r, conf, "channel_publish");
     let status = if info.subscribers > 0 { 201 } else { 202 };
@@ -87,6 +92,41 @@ pub(super) fn publish(names: &[Box<[u8]>], draft: Draft<'_>, keep: Keep) -> Resu
     Ok((together, last))
 }
 
+/// What MQTT is told of messages of a location.
+fn marks(conf: &Conf) -> Marks<'static> {
+    Marks { retain: *conf.mqtt_retain, ..Marks::default() }
+}
+
+/// The same where several servers share the channels.
+pub(super) async fn publish_by(
+    backend: &Backend,
+    names: &[Box<[u8]>],
+    draft: Draft<'_>,
+    keep: Keep,
+) -> Result<(Info, Option<String>), Failed> {
+    let mut together = Info::default();
+    let mut tags = Vec::with_capacity(names.len());
+    for name in names {
+        let published = backend.publish(name, draft, keep).await?;
+        add(&mut together, &published.info);
+        tags.push(published.id.tag.max(0).to_string());
+    }
+    let time = together.last.map_or(0, |id| id.time);
+    let last = (names.len() > 1).then(|| format!("{time}:{}", tags.join(",")));
+    Ok((together, last))
+}
+
+/// A message was not published.
+fn failed(r: &mut Request, why: Failed) -> Verdict {
+    match why {
+        Failed::Refused(why) => answer::refused(r, why),
+        Failed::Unreachable => {
+            log_error!(r, Error, "Redis does not answer: a message is not published");
+            answer::empty(r, 503)
+        }
+    }
+}
+
 fn add(together: &mut Info, info: &Info) {
     together.messages = together.messages.max(info.messages);
     together.subscribers += info.subscribers;
@@ -96,6 +136,12 @@ fn add(together: &mut Info, info: &Info) {
 
 /// What is asked of the channels of a location: numbers may be a variable's.
 pub(super) fn keep(r: &mut Request, conf: &Conf) -> Result<Keep, Verdict> {
+    let keep = keep_of(r, conf);
+    keep.ok_or_else(|| answer::plain(r, 403, "Message buffer length or timeout is invalid."))
+}
+
+/// The same for who is told in other words that a variable has no number; the log is told.
+pub(super) fn keep_of(r: &mut Request, conf: &Conf) -> Option<Keep> {
     let mut number = |text: &Complex, parse: fn(&[u8]) -> Option<u64>| {
         let text = text.eval(r);
         parse(r.get(text)).and_then(|n| i64::try_from(n).ok())
@@ -103,33 +149,51 @@ pub(super) fn keep(r: &mut Request, conf: &Conf) -> Result<Keep, Verdict> {
     let (length, seconds) = (number(&conf.buffer_length, value::number), number(&conf.message_timeout, value::seconds));
     let (Some(length), Some(seconds)) = (length, seconds) else {
         log_error!(r, Error, "nchan_message_buffer_length is no number, or nchan_message_timeout no time");
-        return Err(answer::plain(r, 403, "Message buffer length or timeout is invalid."));
+        return None;
     };
     let length = if *conf.store_messages { usize::try_from(length).unwrap_or(MAX_BUFFER) } else { 0 };
     let channel_timeout = conf.channel_timeout.as_secs() as i64;
-    Ok(Keep { length, seconds, accounting: *conf.accounting, channel_timeout })
+    Some(Keep { length, seconds, accounting: *conf.accounting, channel_timeout })
 }
 
 /// What channels have.
-fn tell(r: &mut Request, names: &[Box<[u8]>]) -> Verdict {
+async fn tell(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdict, Verdict> {
+    if let Some(backend) = redis::of(r, conf) {
+        backend.follow(names, *conf.redis_idle).await.map_err(|why| answer::refused(r, why))?;
+    }
     let (mut together, mut found) = (Info::default(), false);
     for channel in names.iter().filter_map(|name| hub::store().find(name)) {
         add(&mut together, &channel.info(hub::now()));
         found = true;
     }
-    shown(r, found.then_some(together))
+    Ok(shown(r, found.then_some(together)))
 }
 
-fn delete(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Verdict {
+async fn delete(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdict, Verdict> {
+    let backend = redis::of(r, conf);
+    if let Some(backend) = &backend {
+        backend.follow(names, *conf.redis_idle).await.map_err(|why| answer::refused(r, why))?;
+    }
     let (mut together, mut found) = (Info::default(), false);
-    for info in names.iter().filter_map(|name| hub::store().delete(name, hub::now())) {
+    for name in names {
+        let info = match &backend {
+            Some(_) => hub::store().find(name).map(|channel| channel.info(hub::now())),
+            None => hub::store().delete(name, hub::now()),
+        };
+        // A Redis is asked whatever is here: others may have more of it.
+        if let Some(backend) = &backend
+            && let Err(why) = backend.delete(name).await
+        {
+            return Err(failed(r, why));
+        }
+        let Some(info) = info else { continue };
         add(&mut together, &info);
         found = true;
     }
     if found {
         hooks::event(r, conf, "channel_delete");
     }
-    shown(r, found.then_some(together))
+    Ok(shown(r, found.then_some(together)))
 }
 
 fn shown(r: &mut Request, info: Option<Info>) -> Verdict {
@@ -148,6 +212,7 @@ pub(super) struct Publisher {
     /// What it publishes is asked about, or told, before: that takes a request.
     pub(super) asks: bool,
     pub(super) event: Box<[u8]>,
+    marks: Marks<'static>,
 }
 
 impl Publisher {
@@ -157,17 +222,32 @@ impl Publisher {
             names,
             keep: keep(r, conf)?,
             answered: conf.publishers.alone.then(|| Form::of(r)),
-            asks: !conf.upstream.is_empty() || !conf.events_id.is_empty(),
+            asks: !conf.upstream.is_empty() || !conf.events_id.is_empty() || redis::of(r, conf).is_some(),
             event: (&**conf.eventsource_event).into(),
+            marks: marks(conf),
         })
     }
 
     /// Publishes what a frame has brought. The text of the answer, if there is one.
     pub(super) fn publish(&self, data: &[u8], binary: bool) -> Result<Option<String>, Refused> {
-        let content_type: &[u8] = if binary { b"application/octet-stream" } else { b"" };
-        let draft = Draft { data, content_type, event: &self.event };
-        let (info, last) = publish(&self.names, draft, self.keep)?;
+        let (info, last) = publish(&self.names, self.draft(data, binary), self.keep)?;
         Ok(self.answered.map(|form| answer::channel(&info, hub::now(), last.as_deref(), form)))
+    }
+
+    /// The same where several servers share the channels.
+    pub(super) async fn publish_by(
+        &self,
+        backend: &Backend,
+        data: &[u8],
+        binary: bool,
+    ) -> Result<Option<String>, Failed> {
+        let (info, last) = publish_by(backend, &self.names, self.draft(data, binary), self.keep).await?;
+        Ok(self.answered.map(|form| answer::channel(&info, hub::now(), last.as_deref(), form)))
+    }
+
+    fn draft<'d>(&'d self, data: &'d [u8], binary: bool) -> Draft<'d> {
+        let content_type: &[u8] = if binary { b"application/octet-stream" } else { b"" };
+        Draft { data, content_type, event: &self.event, marks: self.marks }
     }
 }
 
@@ -177,6 +257,6 @@ pub(super) async fn websocket(r: &mut Request, conf: &Conf) -> Result<Verdict, V
     r.channels().publisher = "websocket";
     hooks::authorize(r, conf).await?;
     let publisher = Publisher::of(r, conf, names)?;
-    websocket::shake_hands(r, false).await?;
+    websocket::shake_hands(r, None).await?;
     Ok(held::websocket(r, None, Some(publisher)))
 }

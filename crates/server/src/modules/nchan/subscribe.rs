@@ -4,7 +4,7 @@
 use super::feed::{Feed, Kind, Over, Piece, Turn};
 use super::hub::{self, Listening};
 use super::publish::Publisher;
-use super::{Conf, answer, handler, held, hooks, names, websocket};
+use super::{Conf, answer, handler, held, hooks, names, redis, websocket};
 use crate::connection::Session;
 use crate::log_error;
 use crate::request::filter::Chunk;
@@ -51,7 +51,7 @@ pub(super) async fn websocket(r: &mut Request, conf: &Conf) -> Result<Verdict, V
         }
         false => None,
     };
-    websocket::shake_hands(r, kind == Kind::WebSocketMeta).await?;
+    websocket::shake_hands(r, (kind == Kind::WebSocketMeta).then_some(websocket::META)).await?;
     Ok(held::websocket(r, Some(feed), publisher))
 }
 
@@ -71,6 +71,12 @@ async fn subscribe(
         accounting: *conf.accounting,
         channel_timeout: conf.channel_timeout.as_secs() as i64,
     };
+    if let Some(backend) = redis::of(r, conf)
+        && let Err(why) = backend.follow(&names, *conf.redis_idle).await
+    {
+        answer::vary(r);
+        return Err(refused(r, why));
+    }
     let names: Vec<&[u8]> = names.iter().map(|name| &**name).collect();
     let start = names::start(conf, position);
     match hub::store().subscribe(&names, &start, &hub::mailbox(), options, hub::now()) {

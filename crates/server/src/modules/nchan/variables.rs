@@ -21,6 +21,16 @@ pub struct Context {
     pub(super) message: Vec<u8>,
     /// What has happened, for the text of an event.
     pub(super) event: &'static str,
+    /// Who a client of MQTT says it is.
+    pub(super) mqtt: Option<Rc<Said>>,
+}
+
+/// Who a client of MQTT says it is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Said {
+    pub(super) client: Box<[u8]>,
+    pub(super) user: Box<[u8]>,
+    pub(super) password: Box<[u8]>,
 }
 
 impl Request {
@@ -49,6 +59,9 @@ pub const VARIABLES: &[Builtin] = &[
     value("nchan_prev_message_id", |r| said(r, |c| &c.before)),
     value("nchan_message_id", |r| said(r, |c| &c.message)),
     value("nchan_channel_event", |r| said(r, |c| c.event.as_bytes())),
+    value("nchan_mqtt_client_id", |r| said(r, |c| c.mqtt.as_ref().map_or(b"", |m| &m.client))),
+    value("nchan_mqtt_username", |r| said(r, |c| c.mqtt.as_ref().map_or(b"", |m| &m.user))),
+    value("nchan_mqtt_password", |r| said(r, |c| c.mqtt.as_ref().map_or(b"", |m| &m.password))),
     value("nchan_version", |_| Some(Text::from("1.3.6"))),
     value("nchan_stub_status_total_published_messages", |r| Some(text!(r, "{}", hub::store().sums().published))),
     value("nchan_stub_status_stored_messages", |r| Some(text!(r, "{}", hub::store().sums().messages))),

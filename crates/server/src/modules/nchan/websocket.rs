@@ -9,14 +9,19 @@ use wire::encoding::{Alphabet, base64_decode, base64_encode};
 use wire::websocket::ACCEPT_GUID;
 
 /// The subprotocol in which messages come with their ids.
-const META: &[u8] = b"ws+meta.nchan";
+pub(super) const META: &str = "ws+meta.nchan";
 /// The version of the protocol.
 const VERSION: &[u8] = b"13";
 
 /// Whether the client wants messages with their ids.
 pub(super) fn wants_meta(r: &Request) -> bool {
+    wants(r, META.as_bytes())
+}
+
+/// Whether the client names a subprotocol.
+pub(super) fn wants(r: &Request, protocol: &[u8]) -> bool {
     let mut named = r.headers_in.lines().iter().filter(|line| line.known == K::SecWebSocketProtocol);
-    named.any(|line| r.get(line.value).split(|b| *b == b',').any(|name| name.trim_ascii() == META))
+    named.any(|line| r.get(line.value).split(|b| *b == b',').any(|name| name.trim_ascii() == protocol))
 }
 
 /// Refuses what is no handshake. On `Err` the client has been answered.
@@ -40,15 +45,15 @@ pub(super) fn check(r: &mut Request) -> Result<(), Verdict> {
 }
 
 /// Sends 101, and waits until it is written.
-pub(super) async fn shake_hands(r: &mut Request, meta: bool) -> Result<(), Verdict> {
+pub(super) async fn shake_hands(r: &mut Request, protocol: Option<&'static str>) -> Result<(), Verdict> {
     check(r)?;
     let key = r.headers_in.find(K::SecWebSocketKey).unwrap_or(Text::EMPTY);
     let digest = Sha1::new().chain_update(r.get(key)).chain_update(ACCEPT_GUID).finalize();
     let mut accept = Vec::new();
     base64_encode(&digest, Alphabet::Standard, &mut accept);
     let accept = r.text(&accept);
-    if meta {
-        r.headers_out.add(K::SecWebSocketProtocol, "Sec-WebSocket-Protocol", "ws+meta.nchan");
+    if let Some(protocol) = protocol {
+        r.headers_out.add(K::SecWebSocketProtocol, "Sec-WebSocket-Protocol", protocol);
     }
     r.headers_out.add(K::SecWebSocketAccept, "Sec-WebSocket-Accept", accept);
     r.headers_out.add(K::Upgrade, "Upgrade", "websocket");

@@ -1,0 +1,452 @@
+//! The connection of a client of MQTT, which is held (`request::held`): bytes come in and go out, deadlines are watched. What packets mean is `live`'s;
+//! for those about which somebody is asked the request comes back.
+
+use super::super::{Conf, held, hooks, hub, names, redis, subscribe};
+use super::link::{Arrived, Link};
+use super::live::{After, BATCH, Live};
+use super::offline::{Left, left};
+use super::open;
+use crate::connection::mqtt::{MAX_CONNECT, version_of};
+use crate::connection::pool;
+use crate::connection::socket::Socket;
+use crate::log_error;
+use crate::request::Request;
+use crate::request::held::{Kept, hold};
+use crate::request::phases::{Back, GoOn, Verdict};
+use runtime::clock;
+use runtime::timer::Timer;
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use wire::mqtt::packet::{Packet, Publish, Wrong, code, parse};
+use wire::mqtt::{Version, answer, connect, topic};
+
+/// The first byte of CONNECT.
+const CONNECT: u8 = 0x10;
+
+/// A connection.
+struct Held {
+    link: Link,
+    /// None before CONNECT, which only a WebSocket has behind its request.
+    live: Option<Box<Live>>,
+    /// When the client was heard of last, ms.
+    heard_ms: u64,
+    /// When it took something of what is written, ms.
+    took_ms: u64,
+    connect_timeout: Duration,
+    send_timeout: Duration,
+    /// Everything is over when what is to be said is written.
+    over: Option<End>,
+}
+
+/// Why the request is wanted again.
+enum End {
+    /// A WebSocket's CONNECT.
+    Connect(Vec<u8>),
+    /// A packet about which somebody is asked.
+    Ask(u8, Vec<u8>),
+    /// The client goes as it should; its will is said or not.
+    Goodbye { will: bool },
+    /// It has broken a rule, or this server cannot go on with it: it was told so.
+    Wrong(Wrong),
+    /// Another connection has its session.
+    TakenOver,
+    /// The thread ends.
+    Leaving,
+    /// It is gone.
+    Gone(Option<io::Error>),
+    /// It has not taken anything for `send_timeout`.
+    Stalled,
+    /// It is so far behind that messages are gone.
+    Lost,
+}
+
+/// Begins with a client that was let in.
+pub(super) fn begin(r: &mut Request, link: Link, live: Box<Live>) -> Verdict {
+    held::nodelay(r);
+    let mut held = Held::new(r, link);
+    held.welcome(live);
+    go_on(r, held)
+}
+
+/// Waits for the CONNECT of a WebSocket.
+pub(super) fn wait_for_connect(r: &mut Request) -> Verdict {
+    held::nodelay(r);
+    let held = Held::new(r, Link::websocket());
+    go_on(r, held)
+}
+
+/// All that waits, behind one pointer.
+struct Whole {
+    kept: Box<Kept>,
+    socket: Socket,
+    timer: Timer,
+    held: Held,
+}
+
+fn go_on(r: &mut Request, mut held: Held) -> Verdict {
+    hold(r, |mut kept, socket| {
+        held.link.push(&kept.take_early());
+        Box::pin(run(Box::new(Whole { kept, socket, timer: Timer::new(), held })))
+    })
+}
+
+async fn run(mut whole: Box<Whole>) -> Back {
+    let end = poll_fn(|cx| {
+        let Whole { kept, socket, timer, held } = &mut *whole;
+        held.poll(kept, socket, timer, cx)
+    });
+    let end = end.await;
+    let Whole { kept, socket, held, .. } = *whole;
+    let go_on: GoOn = Box::new(move |r| Box::pin(ended(r, held, end)));
+    Back { request: kept.back(socket), go_on }
+}
+
+impl Held {
+    fn new(r: &Request, link: Link) -> Held {
+        let core = &r.conf().core;
+        Held {
+            link,
+            live: None,
+            heard_ms: clock::monotonic_ms(),
+            took_ms: 0,
+            connect_timeout: *r.server().conf.core.client_header_timeout,
+            send_timeout: *core.send_timeout,
+            over: None,
+        }
+    }
+
+    fn welcome(&mut self, mut live: Box<Live>) {
+        let first = std::mem::take(&mut live.first);
+        self.say(&first);
+        self.live = Some(live);
+        self.heard_ms = clock::monotonic_ms();
+    }
+
+    fn say(&mut self, packets: &[u8]) {
+        if self.link.unsent().is_empty() {
+            self.took_ms = clock::monotonic_ms();
+        }
+        self.link.say(packets);
+    }
+
+    /// Says why the connection ends, if there are words for it, and ends it.
+    fn end(&mut self, reason: u8, end: End) {
+        let mut out = Vec::new();
+        if let Some(live) = &self.live {
+            answer::disconnect(live.peer.version, reason, &mut out);
+        }
+        self.say(&out);
+        self.link.say_end();
+        self.over = Some(end);
+    }
+
+    fn poll(&mut self, kept: &mut Kept, socket: &mut Socket, timer: &Timer, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            if let Poll::Ready(end) = ready!(self.poll_write(kept, socket, timer, cx)) {
+                return Poll::Ready(end);
+            }
+            if let Some(over) = self.over.take() {
+                return Poll::Ready(over);
+            }
+            if let Poll::Ready(end) = self.poll_client(kept, socket, cx) {
+                return Poll::Ready(end);
+            }
+            if self.over.is_some() || !self.link.unsent().is_empty() {
+                continue;
+            }
+            if crate::worker::draining() {
+                self.end(code::SHUTTING_DOWN, End::Leaving);
+                continue;
+            }
+            if let Some(live) = &mut self.live {
+                if live.owner.is_wanted(cx) {
+                    self.end(code::TAKEN_OVER, End::TakenOver);
+                    continue;
+                }
+                let mut out = Vec::new();
+                if !live.send(hub::now(), &mut out) {
+                    self.end(code::QUOTA_EXCEEDED, End::Lost);
+                    continue;
+                }
+                if !out.is_empty() {
+                    self.say(&out);
+                    continue;
+                }
+            }
+            let Some(rest) = self.patience() else { return Poll::Pending };
+            if rest.is_zero() {
+                self.end(code::KEEP_ALIVE, End::Wrong(Wrong(code::KEEP_ALIVE)));
+                continue;
+            }
+            timer.set(rest);
+            ready!(timer.poll_expired(cx));
+        }
+    }
+
+    /// How long the client may say nothing. None: for ever.
+    fn patience(&self) -> Option<Duration> {
+        let ms = self.live.as_ref().map_or(self.connect_timeout.as_millis() as u64, |live| live.peer.keep_alive_ms);
+        let left = (self.heard_ms + ms).saturating_sub(clock::monotonic_ms());
+        (ms > 0).then_some(Duration::from_millis(left))
+    }
+
+    /// Writes what is to be written. `Pending` outside: the client is waited for. Inside: `Ready` is an end.
+    fn poll_write(
+        &mut self,
+        kept: &mut Kept,
+        socket: &mut Socket,
+        timer: &Timer,
+        cx: &mut Context<'_>,
+    ) -> Poll<Poll<End>> {
+        while !self.link.unsent().is_empty() {
+            let rest = self.link.unsent();
+            match socket.poll_write_with(cx, |s| s.try_write(rest, false)) {
+                Poll::Ready(Ok(n)) => {
+                    self.link.sent(n);
+                    kept.sent += n as u64;
+                    self.took_ms = clock::monotonic_ms();
+                }
+                Poll::Ready(Err(e)) => return Poll::Ready(Poll::Ready(End::Gone(Some(e)))),
+                Poll::Pending => {
+                    if self.live.as_ref().is_some_and(|live| live.owner.is_wanted(cx)) {
+                        return Poll::Ready(Poll::Ready(End::TakenOver));
+                    }
+                    let waited = Duration::from_millis(clock::monotonic_ms().saturating_sub(self.took_ms));
+                    if waited >= self.send_timeout || kept.client().is_taken() {
+                        return Poll::Ready(Poll::Ready(End::Stalled));
+                    }
+                    timer.set(self.send_timeout - waited);
+                    ready!(timer.poll_expired(cx));
+                }
+            }
+        }
+        Poll::Ready(Poll::Pending)
+    }
+
+    /// Deals with what the client says. Ready: an end.
+    fn poll_client(&mut self, kept: &mut Kept, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<End> {
+        loop {
+            if let Some(end) = self.take_packets() {
+                return Poll::Ready(end);
+            }
+            // The answers to what it has said come before anything else that it says.
+            if self.over.is_some() || !self.link.unsent().is_empty() {
+                return Poll::Pending;
+            }
+            if let Err(e) = ready!(socket.poll_readable(cx)) {
+                return Poll::Ready(End::Gone(Some(e)));
+            }
+            let mut buffer = pool::take_buffer();
+            let read = socket.poll_read(cx, &mut buffer);
+            self.link.push(&buffer);
+            kept.request_length += buffer.len() as u64;
+            pool::give_buffer(buffer);
+            match ready!(read) {
+                Ok(0) => return Poll::Ready(End::Gone(None)),
+                Ok(_) => self.heard_ms = clock::monotonic_ms(),
+                Err(e) => return Poll::Ready(End::Gone(Some(e))),
+            }
+        }
+    }
+
+    /// Deals with the packets that are there, until their answers are a batch.
+    fn take_packets(&mut self) -> Option<End> {
+        let mut out = Vec::new();
+        let mut end = None;
+        while out.len() < BATCH && self.over.is_none() && end.is_none() {
+            let max = self.live.as_ref().map_or(MAX_CONNECT as u64, |live| live.peer.max_in);
+            let (first, body) = match self.link.next(max) {
+                None => break,
+                Some(Arrived::Packet(first, body)) => (first, body),
+                Some(Arrived::Wrong(wrong)) => {
+                    self.say(&std::mem::take(&mut out));
+                    self.end(wrong.0, End::Wrong(wrong));
+                    break;
+                }
+                Some(Arrived::Closed) => {
+                    // Nothing follows the last frame.
+                    out.clear();
+                    self.over = Some(End::Gone(None));
+                    break;
+                }
+            };
+            let Some(live) = &mut self.live else {
+                if first != CONNECT {
+                    self.over = Some(End::Wrong(Wrong::PROTOCOL));
+                    break;
+                }
+                end = Some(End::Connect(whole(first, &body)));
+                continue;
+            };
+            match live.packet(first, &body, &mut out) {
+                Ok(After::GoOn) => {}
+                Ok(After::Ask) => end = Some(End::Ask(first, body)),
+                Ok(After::Goodbye { will }) => {
+                    self.say(&std::mem::take(&mut out));
+                    self.link.say_end();
+                    self.over = Some(End::Goodbye { will });
+                }
+                Err(wrong) => {
+                    self.say(&std::mem::take(&mut out));
+                    self.end(wrong.0, End::Wrong(wrong));
+                }
+            }
+        }
+        self.say(&out);
+        end
+    }
+}
+
+/// A packet with its head, for who reads all of it.
+fn whole(first: u8, body: &[u8]) -> Vec<u8> {
+    let mut all = vec![first];
+    let mut rest = body.len();
+    loop {
+        let more = if rest > 127 { 0x80 } else { 0 };
+        all.push((rest & 0x7f) as u8 | more);
+        rest >>= 7;
+        if more == 0 {
+            break;
+        }
+    }
+    all.extend_from_slice(body);
+    all
+}
+
+/// The request is there again: it is over, or somebody is asked.
+async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
+    let shot = r.shot.clone();
+    let conf = &*shot.location(r.location).conf.nchan;
+    let end = match end {
+        End::Connect(bytes) => {
+            connected(r, conf, &mut held, &bytes).await;
+            return go_on(r, held);
+        }
+        End::Ask(first, body) => {
+            asked(r, conf, &mut held, first, &body).await;
+            return go_on(r, held);
+        }
+        end => end,
+    };
+    let mut how = Left::Badly;
+    match &end {
+        End::Goodbye { will: false } => how = Left::Well,
+        End::TakenOver => {
+            log_error!(r, Info, "another connection has taken the session of a client of MQTT over");
+            how = Left::TakenOver;
+        }
+        End::Wrong(Wrong(code::KEEP_ALIVE)) => log_error!(r, Info, "client timed out (110: Connection timed out)"),
+        End::Wrong(Wrong(reason)) => {
+            log_error!(r, Info, "a client of MQTT is sent away with reason code 0x{reason:02x}")
+        }
+        End::Lost => subscribe::too_slow(r, subscribe::LOST),
+        End::Stalled => subscribe::too_slow(r, "it has taken nothing for send_timeout"),
+        End::Gone(Some(e)) => log_error!(r, Info, "client closed connection ({})", crate::log::os_error(e)),
+        _ => {}
+    }
+    r.keepalive = false;
+    r.aborted = matches!(end, End::Gone(_) | End::Stalled);
+    r.lingering_close = !r.aborted;
+    r.response_done = true;
+    if let Some(live) = held.live {
+        left(*live, how);
+    }
+    Verdict::Answered
+}
+
+/// A WebSocket's CONNECT has come.
+async fn connected(r: &mut Request, conf: &Conf, held: &mut Held, bytes: &[u8]) {
+    let (mut version, mut reason) = (Version::V3, code::MALFORMED);
+    if let Ok(Some(connect)) = connect::parse(bytes) {
+        version = version_of(&connect);
+        let opened = match open::note_credentials(r, bytes, &connect) {
+            Ok(()) => open::open(r, conf, bytes, &connect).await,
+            Err(wrong) => Err(wrong),
+        };
+        match opened {
+            Ok(live) => return held.welcome(live),
+            Err(Wrong(why)) => reason = why,
+        }
+    }
+    let mut out = Vec::new();
+    answer::refusal(version, reason, &mut out);
+    held.say(&out);
+    held.end(reason, End::Wrong(Wrong(reason)));
+}
+
+/// A packet about which an authority is asked (`nchan_authorize_request`), topic by topic.
+async fn asked(r: &mut Request, conf: &Conf, held: &mut Held, first: u8, body: &[u8]) {
+    let Some(live) = &mut held.live else { return };
+    let mut out = Vec::new();
+    let done = match parse(live.peer.version, first, body) {
+        Ok(Packet::Publish(publish)) => {
+            let reason = match live.refuses(&publish) {
+                Some(reason) => reason,
+                None if live.is_allowed(publish.topic) || may(r, conf, publish.topic, true).await => {
+                    live.allow(publish.topic);
+                    published(live, &publish).await
+                }
+                None => code::NOT_AUTHORIZED,
+            };
+            live.answer_publish(&publish, reason, &mut out)
+        }
+        Ok(Packet::Subscribe(subscribe)) => {
+            let mut reasons = Vec::with_capacity(subscribe.filters.len());
+            for one in &subscribe.filters {
+                reasons.push(match live.refuses_filter(one.0) {
+                    Some(reason) => reason,
+                    None if may(r, conf, one.0, false).await => {
+                        follow(live, one.0, *conf.redis_idle).await;
+                        live.subscribe(&subscribe, *one)
+                    }
+                    None => code::NOT_AUTHORIZED,
+                });
+            }
+            answer::suback(live.peer.version, subscribe.id, &reasons, &mut out);
+            Ok(())
+        }
+        Ok(_) => Ok(()),
+        Err(wrong) => Err(wrong),
+    };
+    held.say(&out);
+    if let Err(wrong) = done {
+        held.end(wrong.0, End::Wrong(wrong));
+    }
+}
+
+/// Publishes a message that is allowed; gives the reason code.
+async fn published(live: &Live, publish: &Publish<'_>) -> u8 {
+    let Some(backend) = &live.session.backend else { return live.publish(publish) };
+    let name = names::name(&live.session.group, publish.topic);
+    match backend.publish(&name, live.draft(publish), live.peer.keep).await {
+        Ok(published) if published.info.subscribers == 0 => code::NO_SUBSCRIBERS,
+        Ok(_) => code::SUCCESS,
+        Err(redis::Failed::Refused(_)) => code::QUOTA_EXCEEDED,
+        Err(redis::Failed::Unreachable) => code::UNSPECIFIED,
+    }
+}
+
+/// Where several servers share the channels: those of a filter are as they are there.
+async fn follow(live: &Live, filter: &[u8], idle: Duration) {
+    let Some(backend) = &live.session.backend else { return };
+    match topic::has_wildcards(filter) {
+        true => backend.follow_group(&live.session.group),
+        // Without memory the subscription is refused as well.
+        false => drop(backend.follow(&[names::name(&live.session.group, filter)], idle).await),
+    }
+}
+
+async fn may(r: &mut Request, conf: &Conf, topic: &[u8], publishes: bool) -> bool {
+    let context = r.channels();
+    context.ids = Rc::from([Box::from(topic)]);
+    (context.publisher, context.subscriber) = if publishes { ("mqtt", "") } else { ("", "mqtt") };
+    let status = hooks::status_of_authority(r, conf).await;
+    if !(200..300).contains(&status) {
+        let topic = String::from_utf8_lossy(topic);
+        log_error!(r, Info, "a client of MQTT may not use \"{topic}\": {status}");
+    }
+    (200..300).contains(&status)
+}

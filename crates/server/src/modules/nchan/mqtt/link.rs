@@ -1,0 +1,187 @@
+//! Packets of a connection as they come in and go out: as they are, or in binary frames of a WebSocket, whose borders mean nothing (section
+//! 6.0). Bounded by the largest packet; knows no socket.
+
+use super::super::frames::{Came, Inbox};
+use wire::mqtt::{self, NoPacket, packet::Wrong, packet::code};
+use wire::websocket;
+
+/// Both directions.
+pub(super) struct Link {
+    /// What frames are put together in; none where there are none.
+    frames: Option<Box<Inbox>>,
+    /// Bytes of packets; used up to `at`.
+    bytes: Vec<u8>,
+    at: usize,
+    /// Bytes for the client; written up to `sent`.
+    out: Vec<u8>,
+    sent: usize,
+}
+
+/// What has come.
+pub(super) enum Arrived {
+    /// A packet: its first byte, and what follows the length.
+    Packet(u8, Vec<u8>),
+    /// The client breaks a rule.
+    Wrong(Wrong),
+    /// The WebSocket is over.
+    Closed,
+}
+
+impl Link {
+    /// Packets as they are.
+    pub(super) fn plain() -> Link {
+        Link { frames: None, bytes: Vec::new(), at: 0, out: Vec::new(), sent: 0 }
+    }
+
+    /// In frames.
+    pub(super) fn websocket() -> Link {
+        Link { frames: Some(Box::default()), ..Link::plain() }
+    }
+
+    /// Takes what was read.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        match &mut self.frames {
+            Some(frames) => frames.push(bytes),
+            None => self.bytes.extend_from_slice(bytes),
+        }
+    }
+
+    /// The next packet that is whole, of at most `max` bytes.
+    pub(super) fn next(&mut self, max: u64) -> Option<Arrived> {
+        loop {
+            match mqtt::read(&self.bytes[self.at..]) {
+                Err(NoPacket) => return Some(Arrived::Wrong(Wrong::MALFORMED)),
+                Ok(Some(packet)) if packet.size.header as u64 + packet.size.payload > max => {
+                    return Some(Arrived::Wrong(Wrong(code::TOO_LARGE)));
+                }
+                Ok(Some(packet)) => {
+                    let start = self.at + packet.size.header;
+                    let end = start + packet.size.payload as usize;
+                    if let Some(body) = self.bytes.get(start..end) {
+                        let body = body.to_vec();
+                        self.used(end);
+                        return Some(Arrived::Packet(packet.first, body));
+                    }
+                }
+                Ok(None) => {}
+            }
+            if let Some(over) = self.next_frame(max)? {
+                return Some(over);
+            }
+        }
+    }
+
+    fn used(&mut self, end: usize) {
+        self.at = end;
+        if self.at == self.bytes.len() {
+            self.bytes.clear();
+            self.at = 0;
+            // A client that says little is not to hold what it needed once.
+            self.bytes.shrink_to(0);
+        } else if self.at > self.bytes.len() / 2 {
+            self.bytes.drain(..self.at);
+            self.at = 0;
+        }
+    }
+
+    /// Takes a frame's bytes. None outside: nothing more is there. Inside: it is over.
+    fn next_frame(&mut self, max: u64) -> Option<Option<Arrived>> {
+        let frames = self.frames.as_mut()?;
+        match frames.next(max)? {
+            Came::Message(bytes, true) => self.bytes.extend_from_slice(&bytes),
+            Came::Ping(payload) => websocket::write_frame(websocket::PONG, &payload, &mut self.out),
+            Came::Close(payload) => {
+                websocket::write_frame(websocket::CLOSE, &payload, &mut self.out);
+                return Some(Some(Arrived::Closed));
+            }
+            Came::Message(_, false) => {
+                // Section 6.0: packets are binary.
+                websocket::write_close(1003, b"Packets are binary.", &mut self.out);
+                return Some(Some(Arrived::Closed));
+            }
+            Came::Broken(code, reason) => {
+                websocket::write_close(code, reason.as_bytes(), &mut self.out);
+                return Some(Some(Arrived::Closed));
+            }
+        }
+        Some(None)
+    }
+
+    /// Appends packets for the client.
+    pub(super) fn say(&mut self, packets: &[u8]) {
+        if packets.is_empty() {
+            return;
+        }
+        match self.frames {
+            Some(_) => websocket::write_frame(websocket::BINARY, packets, &mut self.out),
+            None => self.out.extend_from_slice(packets),
+        }
+    }
+
+    /// Says that nothing more comes.
+    pub(super) fn say_end(&mut self) {
+        if self.frames.is_some() {
+            websocket::write_close(1000, b"", &mut self.out);
+        }
+    }
+
+    /// What is to be written.
+    pub(super) fn unsent(&self) -> &[u8] {
+        &self.out[self.sent..]
+    }
+
+    /// So much of that was written.
+    pub(super) fn sent(&mut self, n: usize) {
+        self.sent += n;
+        if self.sent == self.out.len() {
+            (self.out, self.sent) = (Vec::new(), 0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packets(link: &mut Link, max: u64) -> Vec<String> {
+        let mut all = Vec::new();
+        while let Some(arrived) = link.next(max) {
+            match arrived {
+                Arrived::Packet(first, body) => all.push(format!("{first:x} {}", body.escape_ascii())),
+                Arrived::Wrong(Wrong(code)) => return [all, vec![format!("wrong {code:x}")]].concat(),
+                Arrived::Closed => return [all, vec!["closed".into()]].concat(),
+            }
+        }
+        all
+    }
+
+    #[test]
+    fn packets_come_byte_by_byte_and_in_frames() {
+        let mut link = Link::plain();
+        let mut all = Vec::new();
+        for byte in b"\x30\x04\0\x01ax\xc0\0" {
+            link.push(&[*byte]);
+            all.extend(packets(&mut link, 100));
+        }
+        assert_eq!(all, [r"30 \x00\x01ax", "c0 "]);
+        let mut link = Link::websocket();
+        let frame =
+            |first: u8, payload: &[u8]| [&[first, 0x80 | payload.len() as u8, 0, 0, 0, 0][..], payload].concat();
+        link.push(&[frame(0x82, b"\x30\x04\0"), frame(0x89, b""), frame(0x82, b"\x01ax\xc0\0")].concat());
+        assert_eq!(packets(&mut link, 100), [r"30 \x00\x01ax", "c0 "]);
+        link.say(b"\xd0\0");
+        assert_eq!(link.unsent(), b"\x8a\0\x82\x02\xd0\0");
+        link.push(&frame(0x81, b"x"));
+        assert_eq!(packets(&mut link, 100), ["closed"]);
+    }
+
+    #[test]
+    fn what_is_too_large_is_not_waited_for() {
+        let mut link = Link::plain();
+        link.push(b"\x30\xff\x7f");
+        assert_eq!(packets(&mut link, 100), ["wrong 95"]);
+        let mut link = Link::plain();
+        link.push(b"\x30\xff\xff\xff\xff\x01");
+        assert_eq!(packets(&mut link, 100), ["wrong 81"]);
+    }
+}

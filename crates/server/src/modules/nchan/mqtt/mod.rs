@@ -1,0 +1,117 @@
+//! MQTT 3.1.1 and 5 on the channels: a topic is the id of a channel in the location's group, so that whoever publishes by HTTP is heard by MQTT and the
+//! other way round. From: `listen ... mqtt` (`connection::mqtt`) or a WebSocket of subprotocol `mqtt`, in a location with `nchan_mqtt`. After: `held`.
+//! Packets are `wire::mqtt`'s; docs/push.md says what is here of a broker.
+
+mod held;
+mod link;
+mod live;
+mod offline;
+mod open;
+mod rules;
+mod session;
+mod table;
+
+use super::{Conf, answer, groups, handler, websocket};
+use crate::config::complex::Complex;
+use crate::config::setting::Setting;
+use crate::config::{Directive, Scope, http, set};
+use crate::connection::Session;
+use crate::request::Request;
+use crate::request::phases::{Content, Verdict, Waiting};
+use conf::{Node, Problem};
+use link::Link;
+use std::sync::Arc;
+use wire::mqtt::connect::parse;
+use wire::mqtt::{packet::Wrong, topic};
+
+/// The subprotocol (MQTT 5 section 6).
+const PROTOCOL: &str = "mqtt";
+
+/// One filter of `nchan_mqtt_publish` or `nchan_mqtt_subscribe`.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    value: Complex,
+    /// Slashes and wildcards of its text: what a variable brings may not be more of them.
+    marks: usize,
+}
+
+/// What the module understands.
+pub const DIRECTIVES: &[Directive] = &[
+    http("nchan_mqtt", |s, _| {
+        s.level.conf.nchan.mqtt = true;
+        s.level.conf.core.handler = Some(Content::Later(run));
+        Ok(())
+    }),
+    http("nchan_mqtt_publish", |s, n| filters(s, n, |c| &mut c.settings.mqtt_publish)),
+    http("nchan_mqtt_subscribe", |s, n| filters(s, n, |c| &mut c.settings.mqtt_subscribe)),
+    http("nchan_mqtt_retain", |s, n| set::flag(&mut s.level.conf.nchan.mqtt_retain, n)),
+    http("nchan_mqtt_session_expiry", |s, n| set::seconds(&mut s.level.conf.nchan.mqtt_session_expiry, n)),
+];
+
+/// Filters of topics, which may have variables; `off`: there are none.
+fn filters(
+    scope: &mut Scope<'_, '_>,
+    node: &Node,
+    setting: fn(&mut Conf) -> &mut Setting<Arc<Vec<Filter>>>,
+) -> Result<(), Problem> {
+    let is_off = matches!(node.args.as_slice(), [word] if *word == "off");
+    let mut all = Vec::with_capacity(node.args.len());
+    for word in &node.args {
+        let value = if is_off { Complex::fixed(b"") } else { Complex::compile(scope.build, word)? };
+        if !is_off && value.as_fixed().is_some_and(|filter| !topic::is_filter(filter)) {
+            return Err(node.problem(format!("\"{}\" is no filter of topics", word.as_str())));
+        }
+        let marks = if is_off { 0 } else { rules::marks(&word.text) };
+        all.push(Filter { value, marks });
+    }
+    set::value(setting(&mut scope.level.conf.nchan), node, Arc::new(all))
+}
+
+/// The content handler.
+fn run(r: &mut Request) -> Waiting<'_> {
+    Box::pin(async move { handle(r).await.unwrap_or_else(|verdict| verdict) })
+}
+
+async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
+    let shot = r.shot.clone();
+    let conf = &*shot.location(r.location).conf.nchan;
+    r.disable_not_modified = true;
+    if !answer::admit_origin(r, conf) {
+        return Ok(answer::empty(r, 403));
+    }
+    groups::set_limits(r, conf)?;
+    if matches!(&r.session, Session::Http1(http) if http.mqtt.is_some()) {
+        return plain(r, conf).await;
+    }
+    if !handler::is_websocket(r) {
+        return Ok(answer::plain(r, 400, "This is for MQTT over WebSocket."));
+    }
+    if !websocket::wants(r, PROTOCOL.as_bytes()) {
+        return Ok(answer::plain(r, 400, "No \"mqtt\" in Sec-WebSocket-Protocol."));
+    }
+    websocket::shake_hands(r, Some(PROTOCOL)).await?;
+    Ok(held::wait_for_connect(r))
+}
+
+/// A client of `listen ... mqtt`: its CONNECT stands behind the head.
+async fn plain(r: &mut Request, conf: &Conf) -> Result<Verdict, Verdict> {
+    let Session::Http1(http) = &mut r.session else { return Err(Verdict::Broken) };
+    let bytes = http.unread().to_vec();
+    let Ok(Some(connect)) = parse(&bytes) else { return Err(Verdict::Status(400)) };
+    http.consume(connect.size);
+    let opened = open::open(r, conf, &bytes[..connect.size], &connect).await;
+    if let Err(Wrong(reason)) = opened
+        && let Session::Http1(http) = &mut r.session
+        && let Some(handshake) = &mut http.mqtt
+    {
+        handshake.reason = reason;
+    }
+    match opened {
+        Ok(live) => {
+            r.headers_out.status = 101;
+            r.send_header()?;
+            Ok(held::begin(r, Link::plain(), live))
+        }
+        Err(_) => Ok(answer::empty(r, 403)),
+    }
+}

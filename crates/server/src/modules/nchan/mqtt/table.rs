@@ -1,0 +1,163 @@
+//! Sessions of MQTT by the names of their clients: who comes with a name takes the session over from whoever has it, on whichever thread that
+//! is (section 3.1.4).
+
+use super::session::Session;
+use crate::service;
+use runtime::timer::Timer;
+use std::collections::HashMap;
+use std::future::poll_fn;
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// Parts with a lock each: many more than threads.
+const PARTS: usize = 64;
+/// Whoever has a session gives it up in this time; it is on its way of a loop's turn.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// Sessions whose clients are gone: one more is not kept. Each has messages that wait.
+const MAX_OFFLINE: usize = 100_000;
+
+static OFFLINE: AtomicUsize = AtomicUsize::new(0);
+
+type Key = Box<[u8]>;
+
+struct Table {
+    parts: Vec<Mutex<HashMap<Key, Arc<Slot>>>>,
+    hasher: RandomState,
+}
+
+static TABLE: LazyLock<Table> =
+    LazyLock::new(|| Table { parts: (0..PARTS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() });
+
+#[derive(Default)]
+struct Slot {
+    inside: Mutex<Inside>,
+}
+
+#[derive(Default)]
+struct Inside {
+    /// Somebody else is to have it.
+    wanted: bool,
+    /// Whoever had it has it no more; perhaps this is left.
+    given_up: bool,
+    session: Option<Box<Session>>,
+    owner: Option<Waker>,
+    heir: Option<Waker>,
+}
+
+impl Slot {
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().expect(NO_PANIC)
+    }
+}
+
+const NO_PANIC: &str = "nothing panics while it is locked";
+
+impl Table {
+    fn part(&self, key: &[u8]) -> MutexGuard<'_, HashMap<Key, Arc<Slot>>> {
+        self.parts[self.hasher.hash_one(key) as usize % PARTS].lock().expect(NO_PANIC)
+    }
+}
+
+/// A session is one's own until this is dropped, or [`Owner::is_wanted`].
+pub(super) struct Owner {
+    key: Key,
+    slot: Arc<Slot>,
+    is_offline: bool,
+}
+
+/// What a session is known by: users cannot take those of others.
+pub(super) fn key(group: &[u8], user: &[u8], client: &[u8]) -> Key {
+    let mut key = Vec::with_capacity(group.len() + user.len() + client.len() + 16);
+    for text in [group, user] {
+        key.extend_from_slice(&(text.len() as u64).to_be_bytes());
+        key.extend_from_slice(text);
+    }
+    key.extend_from_slice(client);
+    key.into()
+}
+
+/// Makes the session of a name one's own; and what is left of that before.
+pub(super) async fn claim(key: Key) -> (Owner, Option<Box<Session>>) {
+    let slot = Arc::<Slot>::default();
+    let before = TABLE.part(&key).insert(key.clone(), slot.clone());
+    let owner = Owner { key, slot, is_offline: false };
+    let Some(before) = before else { return (owner, None) };
+    let timer = Timer::new();
+    timer.set(PATIENCE);
+    let session = poll_fn(|cx| {
+        let mut inside = before.lock();
+        if inside.given_up {
+            return Poll::Ready(inside.session.take());
+        }
+        inside.heir = Some(cx.waker().clone());
+        if !std::mem::replace(&mut inside.wanted, true) {
+            inside.owner.take().into_iter().for_each(Waker::wake);
+        }
+        drop(inside);
+        timer.poll_expired(cx).map(|()| None)
+    });
+    (owner, session.await)
+}
+
+impl Owner {
+    /// Whether somebody else wants the session; the task is woken when somebody does.
+    pub(super) fn is_wanted(&self, cx: &Context<'_>) -> bool {
+        let mut inside = self.slot.lock();
+        if !inside.owner.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
+            inside.owner = Some(cx.waker().clone());
+        }
+        inside.wanted
+    }
+
+    /// Its client has gone, and it stays: false if there are too many.
+    pub(super) fn go_offline(&mut self) -> bool {
+        let is_room = OFFLINE.fetch_add(1, Relaxed) < MAX_OFFLINE;
+        self.is_offline = true;
+        is_room
+    }
+
+    /// Gives the session to whoever wants it.
+    pub(super) fn give(self, session: Box<Session>) {
+        self.slot.lock().session = Some(session);
+    }
+
+    /// Leaves the session for who comes within `time`: this thread ends.
+    pub(super) fn leave(self, session: Box<Session>, time: Duration) {
+        let (key, slot) = (self.key.clone(), Arc::downgrade(&self.slot));
+        self.give(session);
+        service::spawn(move || async move {
+            tokio::time::sleep(time).await;
+            if let Some(slot) = slot.upgrade() {
+                forget(&key, &slot);
+            }
+        });
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if self.is_offline {
+            OFFLINE.fetch_sub(1, Relaxed);
+        }
+        let is_left = {
+            let mut inside = self.slot.lock();
+            inside.given_up = true;
+            inside.heir.take().into_iter().for_each(Waker::wake);
+            inside.session.is_some()
+        };
+        // What is left for who comes stays in the table.
+        if !is_left {
+            forget(&self.key, &self.slot);
+        }
+    }
+}
+
+fn forget(key: &[u8], mine: &Arc<Slot>) {
+    let mut part = TABLE.part(key);
+    if part.get(key).is_some_and(|slot| Arc::ptr_eq(slot, mine)) {
+        part.remove(key);
+    }
+}

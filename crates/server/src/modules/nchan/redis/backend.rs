@@ -1,0 +1,378 @@
+//! What requests ask of a Redis: to publish, and to follow channels. From: publishers and subscribers, on their threads. To: `link`, on the
+//! service thread, by a bounded queue. Every wait ends with `nchan_redis_command_timeout`.
+
+use super::super::{Conf, hub};
+use super::conf::{Given, Mode, Redis};
+use super::link;
+use crate::request::Request;
+use crate::service;
+use push::{Arrived, Channel, Draft, Id, Info, Keep, Packed, Published, Refused};
+use runtime::timer::Timer;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// Orders that wait for the service thread; one more is refused at once.
+const QUEUE: usize = 8192;
+/// Bytes of them.
+const QUEUE_BYTES: u64 = 64 * 1024 * 1024;
+
+/// Why something is not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failed {
+    /// A limit is reached.
+    Refused(Refused),
+    /// Redis does not answer, or has refused.
+    Unreachable,
+}
+
+impl From<Refused> for Failed {
+    fn from(refused: Refused) -> Failed {
+        Failed::Refused(refused)
+    }
+}
+
+/// What the service thread is asked.
+pub(super) enum Order {
+    Publish(Publish),
+    /// Subscribe to a channel of this local name, and fetch what it has.
+    Follow(Box<[u8]>),
+    /// Subscribe to all channels of a group of this local name.
+    FollowGroup(Box<[u8]>),
+    Delete(Box<[u8]>, oneshot::Sender<()>),
+}
+
+/// A message on its way.
+pub(super) struct Publish {
+    /// The channel's name, as all servers know it.
+    pub(super) name: Vec<u8>,
+    pub(super) packed: Vec<u8>,
+    pub(super) keep: Keep,
+    /// Of a copy, whose id was given here.
+    pub(super) id: Option<Id>,
+    /// It is retained, in the place of this id; with nothing, nothing is.
+    pub(super) retained: Option<(Vec<u8>, bool)>,
+    /// None: nobody waits.
+    pub(super) reply: Option<oneshot::Sender<Said>>,
+}
+
+/// What Redis has said of a message: its id, how many are kept, how many servers have heard it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Said {
+    pub(super) id: Id,
+    pub(super) messages: usize,
+    pub(super) heard: usize,
+}
+
+/// A channel that is followed.
+pub(super) struct Followed {
+    pub(super) channel: Arc<Channel>,
+    /// Redis has been asked what it has, and what is said meanwhile is part of the answer.
+    pub(super) syncing: bool,
+    /// It has been synchronous once.
+    pub(super) is_known: bool,
+    pub(super) waiting: Vec<oneshot::Sender<()>>,
+    /// Until when it is followed without a subscriber, s; and how long after the last one.
+    pub(super) until: i64,
+    pub(super) idle: i64,
+}
+
+/// A Redis.
+pub struct Backend {
+    pub(super) redis: Arc<Redis>,
+    /// Tells its groups from those of others.
+    number: u64,
+    orders: mpsc::Sender<Order>,
+    pub(super) queued_bytes: AtomicU64,
+    pub(super) followed: Mutex<HashMap<Box<[u8]>, Followed>>,
+    pub(super) groups: Mutex<HashSet<Box<[u8]>>>,
+    pub(super) is_up: AtomicBool,
+    pub(super) commands: AtomicU64,
+}
+
+impl std::fmt::Debug for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Backend {}", self.number)
+    }
+}
+
+/// All of the process: they outlive reloads, as channels do.
+static BACKENDS: LazyLock<Mutex<HashMap<Given, Arc<Backend>>>> = LazyLock::new(Mutex::default);
+
+/// No number is given twice: channels may outlive who gave them their names.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
+
+const NO_PANIC: &str = "nothing panics while it is locked";
+
+/// For `nchan_stub_status`: how many are connected and how many are not, commands that were sent, and that wait.
+pub(in super::super) fn sums() -> (usize, usize, u64, usize) {
+    let all = BACKENDS.lock().expect(NO_PANIC);
+    let up = all.values().filter(|b| b.is_up.load(Relaxed)).count();
+    let commands = all.values().map(|b| b.commands.load(Relaxed)).sum();
+    let waiting = all.values().map(|b| b.orders.max_capacity() - b.orders.capacity()).sum();
+    (up, all.len() - up, commands, waiting)
+}
+
+impl Redis {
+    fn backend(self: &Arc<Self>) -> Arc<Backend> {
+        self.backend.get_or_init(|| Backend::find(self)).clone()
+    }
+}
+
+/// The Redis of a location.
+pub(in super::super) fn of(r: &Request, conf: &Conf) -> Option<Arc<Backend>> {
+    match &*conf.redis_pass {
+        Some(name) => {
+            let all = &r.shot.main.nchan.redis;
+            all.iter().find(|(known, _)| known == name).map(|(_, redis)| redis.backend())
+        }
+        None => conf.redis.as_ref().map(Redis::backend),
+    }
+}
+
+impl Backend {
+    fn find(redis: &Arc<Redis>) -> Arc<Backend> {
+        let mut all = BACKENDS.lock().expect(NO_PANIC);
+        if let Some(known) = all.get(&redis.given) {
+            return known.clone();
+        }
+        let (orders, receiver) = mpsc::channel(QUEUE);
+        let backend = Arc::new(Backend {
+            // What lives with the configuration's value must not hold itself.
+            redis: Arc::new(Redis { given: redis.given.clone(), tls: redis.tls.clone(), backend: Default::default() }),
+            number: NUMBERS.fetch_add(1, Relaxed),
+            orders,
+            queued_bytes: AtomicU64::new(0),
+            followed: Mutex::default(),
+            groups: Mutex::default(),
+            is_up: AtomicBool::new(false),
+            commands: AtomicU64::new(0),
+        });
+        all.insert(redis.given.clone(), backend.clone());
+        let task = backend.clone();
+        service::spawn(move || link::run(task, receiver));
+        backend
+    }
+
+    /// The local name of a group: no other Redis has it, nor have channels of this server alone. `group` is escaped.
+    pub(in super::super) fn group(&self, group: &[u8]) -> Box<[u8]> {
+        [group, b"\0", self.number.to_string().as_bytes()].concat().into()
+    }
+
+    pub(super) fn followed(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Followed>> {
+        self.followed.lock().expect(NO_PANIC)
+    }
+
+    pub(super) fn groups(&self) -> MutexGuard<'_, HashSet<Box<[u8]>>> {
+        self.groups.lock().expect(NO_PANIC)
+    }
+
+    fn timeout(&self) -> Duration {
+        self.redis.given.command_timeout
+    }
+
+    /// Waits until channels are as Redis has them; not for ever. They are followed for `idle` after their last subscriber.
+    pub(in super::super) async fn follow(&self, names: &[Box<[u8]>], idle: Duration) -> Result<(), Refused> {
+        let mut waiting = Vec::new();
+        let idle = seconds(idle);
+        let until = hub::now().saturating_add(idle);
+        for name in names {
+            let mut followed = self.followed();
+            if let Some(known) = followed.get_mut(name) {
+                (known.until, known.idle) = (known.until.max(until), known.idle.max(idle));
+                if known.is_known {
+                    continue;
+                }
+                let (tx, rx) = oneshot::channel();
+                known.waiting.push(tx);
+                waiting.push(rx);
+                continue;
+            }
+            let channel = hub::store().follow(name, hub::now())?;
+            let (tx, rx) = oneshot::channel();
+            let new = Followed { channel, syncing: false, is_known: false, waiting: vec![tx], until, idle };
+            followed.insert(name.clone(), new);
+            drop(followed);
+            // Where the queue is full the channel is fetched when it is empty: all that are followed are looked at then.
+            let _ = self.orders.try_send(Order::Follow(name.clone()));
+            waiting.push(rx);
+        }
+        if waiting.is_empty() {
+            return Ok(());
+        }
+        let timer = Timer::new();
+        timer.set(self.timeout());
+        for rx in waiting {
+            if timer.guard(rx).await.is_none() {
+                // What Redis has comes when it answers.
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same without waiting, for who has had all that there was.
+    pub(in super::super) fn follow_soon(&self, name: &[u8]) {
+        let mut followed = self.followed();
+        if !followed.contains_key(name)
+            && let Ok(channel) = hub::store().follow(name, hub::now())
+        {
+            let new = Followed {
+                channel,
+                syncing: false,
+                is_known: false,
+                waiting: Vec::new(),
+                until: hub::now() + 1,
+                idle: 1,
+            };
+            followed.insert(name.into(), new);
+            drop(followed);
+            let _ = self.orders.try_send(Order::Follow(name.into()));
+        }
+    }
+
+    /// All channels of a group are heard from now on.
+    pub(in super::super) fn follow_group(&self, group: &[u8]) {
+        if self.groups().insert(group.into()) {
+            let _ = self.orders.try_send(Order::FollowGroup(group.into()));
+        }
+    }
+
+    /// Publishes to a channel.
+    pub(in super::super) async fn publish(
+        &self,
+        name: &[u8],
+        draft: Draft<'_>,
+        keep: Keep,
+    ) -> Result<Published, Failed> {
+        if self.redis.given.mode == Mode::Backup {
+            self.follow(&[name.into()], Duration::from_secs(keep.channel_timeout.unsigned_abs())).await?;
+            let published = hub::store().publish(name, draft, keep, hub::now())?;
+            // It is published: the copy is for the next start.
+            let _ = self.send(name, &draft, keep, Some(published.id), None);
+            return Ok(published);
+        }
+        if self.redis.given.mode == Mode::NoStore && self.redis.given.fast {
+            self.send(name, &draft, keep, None, None)?;
+            return Ok(Published { id: Id::START, info: Info::default() });
+        }
+        let (tx, rx) = oneshot::channel();
+        self.send(name, &draft, keep, None, Some(tx))?;
+        let timer = Timer::new();
+        timer.set(self.timeout());
+        let Some(Ok(said)) = timer.guard(rx).await else { return Err(Failed::Unreachable) };
+        let here = hub::store().find(name).map(|channel| channel.info(hub::now())).unwrap_or_default();
+        let info = Info {
+            messages: said.messages.max(here.messages),
+            subscribers: said.heard.max(here.subscribers),
+            requested: here.requested,
+            last: Some(said.id),
+        };
+        Ok(Published { id: said.id, info })
+    }
+
+    /// The same where nobody waits for what becomes of it.
+    pub(in super::super) fn publish_soon(&self, name: &[u8], draft: Draft<'_>, keep: Keep) {
+        if self.redis.given.mode == Mode::Backup {
+            let published = hub::store().publish(name, draft, keep, hub::now());
+            let _ = published.map(|published| self.send(name, &draft, keep, Some(published.id), None));
+            return;
+        }
+        let _ = self.send(name, &draft, keep, None, None);
+    }
+
+    fn send(
+        &self,
+        name: &[u8],
+        draft: &Draft<'_>,
+        keep: Keep,
+        id: Option<Id>,
+        reply: Option<oneshot::Sender<Said>>,
+    ) -> Result<(), Failed> {
+        let now = hub::now();
+        let expires = if keep.seconds > 0 { now + keep.seconds } else { 0 };
+        let mut packed = Vec::with_capacity(draft.data.len() + draft.marks.properties.len() + 64);
+        Packed::write(draft, expires, now, &mut packed);
+        let name = remote(name);
+        let retained = draft.marks.retain.then(|| {
+            let slash = name.iter().position(|b| *b == b'/').map_or(0, |at| at + 1);
+            (name[slash..].to_vec(), !draft.data.is_empty())
+        });
+        let bytes = packed.len() as u64;
+        if self.queued_bytes.fetch_add(bytes, Relaxed) + bytes > QUEUE_BYTES {
+            self.queued_bytes.fetch_sub(bytes, Relaxed);
+            return Err(Failed::Unreachable);
+        }
+        let order = Order::Publish(Publish { name, packed, keep, id, retained, reply });
+        self.orders.try_send(order).map_err(|_| {
+            self.queued_bytes.fetch_sub(bytes, Relaxed);
+            Failed::Unreachable
+        })
+    }
+
+    /// Deletes a channel everywhere.
+    pub(in super::super) async fn delete(&self, name: &[u8]) -> Result<(), Failed> {
+        let (tx, rx) = oneshot::channel();
+        self.orders.try_send(Order::Delete(name.into(), tx)).map_err(|_| Failed::Unreachable)?;
+        let timer = Timer::new();
+        timer.set(self.timeout());
+        match timer.guard(rx).await {
+            Some(Ok(())) => Ok(()),
+            _ => Err(Failed::Unreachable),
+        }
+    }
+
+    /// The local name of what all servers know by this one.
+    pub(super) fn local(&self, name: &[u8]) -> Box<[u8]> {
+        let slash = name.iter().position(|b| *b == b'/').unwrap_or(name.len());
+        [&self.group(&name[..slash]), &name[slash..]].concat().into()
+    }
+
+    /// A message has come.
+    pub(super) fn take(&self, channel: &Arc<Channel>, id: Id, packed: Packed<'_>, length: usize, now: i64) {
+        if packed.is_over(now) {
+            return;
+        }
+        if hub::STORE.accept(channel, Arrived { id, packed, length }, now).is_err() {
+            let text =
+                "a message from Redis is lost: channels have as much memory as they may (nchan_shared_memory_size)";
+            link::complain(text);
+        }
+    }
+}
+
+/// How long an idle channel is followed, at least as long as it takes to subscribe to it.
+fn seconds(idle: Duration) -> i64 {
+    i64::try_from(idle.as_secs()).unwrap_or(i64::MAX).saturating_add(1)
+}
+
+/// Ends what no configuration names any more, and nobody uses. True: it is.
+pub(super) fn retire(backend: &Arc<Backend>) -> bool {
+    let mut all = BACKENDS.lock().expect(NO_PANIC);
+    // The table has one, the service thread the other: whoever wants it asks the table.
+    let is_unused = Arc::strong_count(backend) == 2 && backend.followed().is_empty();
+    if is_unused {
+        all.remove(&backend.redis.given);
+    }
+    is_unused
+}
+
+/// A channel's name, or a group's, as all servers know it.
+pub(super) fn remote(local: &[u8]) -> Vec<u8> {
+    let Some(nul) = local.iter().position(|b| *b == 0) else { return local.to_vec() };
+    let slash = local[nul..].iter().position(|b| *b == b'/').map_or(local.len(), |at| nul + at);
+    [&local[..nul], &local[slash..]].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_marked_and_unmarked() {
+        assert_eq!(remote(b"g\x0012/a/b"), b"g/a/b");
+        assert_eq!((remote(b"\x001/a"), remote(b"g\x001")), (b"/a".to_vec(), b"g".to_vec()));
+    }
+}

@@ -1,0 +1,489 @@
+//! Channels that several servers share by a Redis: whole servers against Debian's redis-server, which dies and comes back, or is cut off.
+
+use crate::harness::{Client, Folder, Port, Server, Site, openssl, wait};
+use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const LOCATIONS: &str = "
+    location ~ ^/pub/(.+)$ { nchan_publisher; nchan_channel_id $1; @REDIS@ }
+    location ~ ^/sub/(.+)$ { nchan_subscriber; nchan_channel_id $1; @REDIS@ }
+    location ~ ^/new/(.+)$ { nchan_subscriber; nchan_channel_id $1; nchan_subscriber_first_message newest; @REDIS@ }
+    location ~ ^/ws/(.+)$ { nchan_pubsub; nchan_channel_id $1; @REDIS@ }
+    location = /stub { nchan_stub_status; }";
+
+/// A Redis with a directory of its own, which can be started again where it was.
+struct Redis {
+    child: Option<Child>,
+    folder: Folder,
+    port: Port,
+    more: Vec<String>,
+}
+
+impl Redis {
+    /// None, said aloud: it is not installed.
+    fn start(more: &[&str]) -> Option<Redis> {
+        let more = more.iter().map(|word| (*word).to_owned()).collect();
+        let mut redis = Redis { child: None, folder: Folder::new(), port: Port::reserve(), more };
+        if redis.run() {
+            return Some(redis);
+        }
+        println!("redis-server is not installed: left out");
+        None
+    }
+
+    fn run(&mut self) -> bool {
+        let port = self.port.number.to_string();
+        let port_word = if self.more.iter().any(|word| word == "--tls-port") { "0" } else { &port };
+        let dir = self.folder.path().display().to_string();
+        let mut command = Command::new("redis-server");
+        command.args(["--port", port_word, "--bind", "127.0.0.1", "--dir", &dir, "--save", ""]);
+        command.args(self.more.iter().map(|word| word.replace("@DIR@", &dir).replace("@PORT@", &port)));
+        let Ok(child) = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
+            return false;
+        };
+        self.child = Some(child);
+        let port = self.port.number;
+        assert!(wait(|| TcpStream::connect(("127.0.0.1", port)).is_ok()), "Redis does not listen");
+        true
+    }
+
+    fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// What stands between a server and its Redis, and can be cut.
+struct Wire {
+    port: u16,
+    is_cut: Arc<AtomicBool>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Wire {
+    fn to(port: u16) -> Wire {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let wire = Wire { port: listener.local_addr().unwrap().port(), is_cut: Arc::default(), open: Arc::default() };
+        let (is_cut, open) = (wire.is_cut.clone(), wire.open.clone());
+        std::thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                if is_cut.load(Relaxed) {
+                    continue;
+                }
+                let Ok(redis) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let pair = [client, redis];
+                open.lock().unwrap().extend(pair.iter().map(|s| s.try_clone().unwrap()));
+                for (from, to) in [(0, 1), (1, 0)] {
+                    let (mut from, mut to) = (pair[from].try_clone().unwrap(), pair[to].try_clone().unwrap());
+                    std::thread::spawn(move || {
+                        let mut buffer = [0; 65536];
+                        while let Ok(n @ 1..) = from.read(&mut buffer) {
+                            if to.write_all(&buffer[..n]).is_err() {
+                                break;
+                            }
+                        }
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+            }
+        });
+        wire
+    }
+
+    fn cut(&self) {
+        self.is_cut.store(true, Relaxed);
+        self.open.lock().unwrap().drain(..).for_each(|s| drop(s.shutdown(Shutdown::Both)));
+    }
+
+    fn mend(&self) {
+        self.is_cut.store(false, Relaxed);
+    }
+}
+
+fn node(port: u16) -> Server {
+    node_with(port, "", "nchan_redis_pass there;")
+}
+
+fn node_with(port: u16, upstream: &str, redis: &str) -> Server {
+    let text = format!(
+        "upstream there {{ nchan_redis_server 127.0.0.1:{port}; nchan_redis_reconnect_delay 50ms; nchan_redis_command_timeout 2s; {upstream} }}
+         server {{ listen 127.0.0.1:@PORT@; nchan_message_buffer_length 20; {LOCATIONS} }}"
+    );
+    Site::http(&text.replace("@REDIS@", redis)).start()
+}
+
+fn post(server: &Server, topic: &str, text: &str) -> (u16, String) {
+    let mut client = server.connect();
+    client.send(format!("POST /pub/{topic} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{text}", text.len()));
+    let answer = client.response();
+    (answer.status, answer.text())
+}
+
+fn until_connected(server: &Server) {
+    server.wait_for("logs/error.log", "connected to Redis");
+}
+
+/// An EventSource, and the messages that it brings.
+struct Events(Client);
+
+impl Events {
+    fn open(server: &Server, target: &str) -> Events {
+        let mut client = server.connect();
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n"));
+        let mut events = Events(client);
+        while events.line() != ": hi" {}
+        events
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = Vec::new();
+        while line.last() != Some(&b'\n') {
+            line.extend(self.0.take(1));
+        }
+        String::from_utf8_lossy(&line).trim_end().to_owned()
+    }
+
+    /// The next message.
+    fn data(&mut self) -> String {
+        loop {
+            if let Some(data) = self.line().strip_prefix("data: ") {
+                return data.to_owned();
+            }
+        }
+    }
+}
+
+#[test]
+fn what_one_publishes_all_hear() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let (a, b) = (node(redis.port.number), node(redis.port.number));
+    let (status, said) = post(&a, "x", "before");
+    assert_eq!(status, 202);
+    assert!(said.contains("queued messages: 1\r\n") && said.contains("last message id: "), "{said}");
+    // What was published at one is in the buffer of the other, with the same id.
+    let first = b.get("/sub/x");
+    assert_eq!(first.text(), "before");
+    let (of_a, of_b) = (a.get("/sub/x"), b.get("/sub/x"));
+    assert_eq!(
+        (of_a.header("Etag"), of_a.header("Last-Modified")),
+        (of_b.header("Etag"), of_b.header("Last-Modified"))
+    );
+    let mut events = [Events::open(&b, "/new/x"), Events::open(&a, "/new/x")];
+    let mut poll = b.connect();
+    poll.send("GET /new/x HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(wait(|| b.get("/pub/x").text().contains("active subscribers: 2\r\n")));
+    assert_eq!(post(&a, "x", "one").0, 201);
+    assert_eq!(poll.response().text(), "one");
+    for n in 0..200 {
+        let server = if n % 2 == 0 { &a } else { &b };
+        assert_eq!(post(server, "x", &format!("m{n}")).0, 201);
+    }
+    for events in &mut events {
+        assert_eq!(events.data(), "one");
+        (0..200).for_each(|n| assert_eq!(events.data(), format!("m{n}")));
+    }
+    // By a WebSocket, which is told too.
+    let mut ws = a.connect();
+    ws.send(
+        "GET /ws/w HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+    );
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.extend(ws.take(1));
+    }
+    let mut hears = Events::open(&b, "/sub/w");
+    ws.send([0x81, 0x82, 0, 0, 0, 0, b'h', b'i']);
+    assert_eq!((hears.data().as_str(), ws.take(4)), ("hi", vec![0x81, 2, b'h', b'i']));
+    // A buffer of 20, at both.
+    for server in [&a, &b] {
+        assert!(server.get("/pub/x").text().contains("queued messages: 20\r\n"));
+        assert_eq!(server.get("/sub/x").text(), "m180");
+    }
+    let stub = a.get("/stub").text();
+    assert!(stub.contains("redis connected servers: 1\n") && !stub.contains("commands sent: 0\n"), "{stub}");
+    // Deleted at one, it is gone at all.
+    let mut client = a.connect();
+    client.send("DELETE /pub/x HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.response().status, 200);
+    for events in &mut events {
+        while events.line() != ":410: 410 Gone" {}
+    }
+    assert_eq!(post(&a, "x", "anew").0, 202);
+    assert_eq!(b.get("/sub/x").text(), "anew");
+}
+
+/// A server is cut off; what others publish meanwhile is there for its subscribers afterwards, once, in order.
+#[test]
+fn who_was_cut_off_misses_nothing() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let wire = Wire::to(redis.port.number);
+    let (a, b) = (node(redis.port.number), node(wire.port));
+    let mut events = Events::open(&b, "/sub/x");
+    until_connected(&b);
+    post(&a, "x", "0");
+    assert_eq!(events.data(), "0");
+    for round in 0..3 {
+        wire.cut();
+        assert!(wait(|| b.get("/stub").text().contains("redis connected servers: 0\n")));
+        for n in 1..=5 {
+            assert!(post(&a, "x", &format!("{round}.{n}")).0 < 300);
+        }
+        // Who publishes there is told.
+        assert_eq!(post(&b, "x", "lost").0, 503);
+        wire.mend();
+        for n in 1..=5 {
+            assert_eq!(events.data(), format!("{round}.{n}"));
+        }
+        // What nobody was promised is not said later.
+        assert_eq!(post(&b, "x", &format!("{round} over")).0, 201);
+        assert_eq!(events.data(), format!("{round} over"));
+    }
+}
+
+#[test]
+fn a_redis_dies_and_comes_back() {
+    let Some(mut redis) = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]) else { return };
+    let (a, b) = (node(redis.port.number), node(redis.port.number));
+    let mut events = [Events::open(&a, "/sub/x"), Events::open(&b, "/sub/x")];
+    post(&a, "x", "before");
+    redis.kill();
+    // What is here is served, whatever becomes of Redis.
+    assert_eq!(a.get("/sub/x").text(), "before");
+    let began = std::time::Instant::now();
+    assert_eq!(post(&a, "x", "lost").0, 503);
+    assert!(began.elapsed() < Duration::from_secs(10));
+    redis.run();
+    assert!(wait(|| post(&b, "x", "after").0 == 201));
+    for events in &mut events {
+        assert_eq!(events.data(), "before");
+        assert_eq!(events.data(), "after");
+    }
+    // A node that is new finds all of it.
+    let c = node(redis.port.number);
+    let mut late = Events::open(&c, "/sub/x");
+    assert_eq!((late.data(), late.data()), ("before".into(), "after".into()));
+    // Without anything that it knew it goes on as well.
+    redis.kill();
+    std::fs::remove_dir_all(redis.folder.path().join("appendonlydir")).unwrap();
+    redis.run();
+    assert!(wait(|| post(&c, "x", "new life").0 == 201));
+    for events in events.iter_mut().chain([&mut late]) {
+        assert_eq!(events.data(), "new life");
+    }
+    // A server dies: who asks another one with the last id gets what follows.
+    let answer = b.get("/sub/x");
+    let after = format!(
+        "If-Modified-Since: {}\r\nIf-None-Match: {}\r\n",
+        answer.header("Last-Modified").unwrap(),
+        answer.header("Etag").unwrap()
+    );
+    assert_eq!(answer.text(), "before");
+    b.stop(Signal::KILL);
+    let mut client = a.connect();
+    client.send(format!("GET /sub/x HTTP/1.1\r\nHost: a\r\n{after}\r\n"));
+    assert_eq!(client.response().text(), "after");
+}
+
+#[test]
+fn passwords_tls_databases_and_namespaces() {
+    let make = |folder: &std::path::Path| {
+        let key = [
+            "req",
+            "-x509",
+            "-nodes",
+            "-days",
+            "30",
+            "-subj",
+            "/CN=localhost",
+            "-addext",
+            "subjectAltName=DNS:localhost",
+        ];
+        openssl(folder, &[&key[..], &["-newkey", "rsa:2048", "-keyout", "r.key", "-out", "r.crt"]].concat());
+    };
+    let folder = Folder::new();
+    make(folder.path());
+    let dir = folder.path().display().to_string();
+    let (crt, key) = (format!("{dir}/r.crt"), format!("{dir}/r.key"));
+    let tls = ["--tls-port", "@PORT@", "--tls-cert-file", &crt, "--tls-key-file", &key, "--tls-auth-clients", "no"];
+    let Some(redis) = Redis::start(&[&tls[..], &["--requirepass", "a secret"]].concat()) else { return };
+    let words = format!(
+        "nchan_redis_password \"a secret\"; nchan_redis_ssl on; nchan_redis_ssl_server_name localhost; nchan_redis_ssl_trusted_certificate {crt};"
+    );
+    let (a, b) = (
+        node_with(redis.port.number, &words, "nchan_redis_pass there;"),
+        node_with(redis.port.number, &words, "nchan_redis_pass there;"),
+    );
+    post(&a, "x", &"secret".repeat(50_000));
+    assert_eq!(b.get("/sub/x").text(), "secret".repeat(50_000));
+    // Other keys are other channels.
+    let other =
+        node_with(redis.port.number, &format!("{words} nchan_redis_namespace mine;"), "nchan_redis_pass there;");
+    post(&other, "x", "mine");
+    assert_eq!((other.get("/sub/x").text().as_str(), a.get("/sub/x").text().len()), ("mine", 300_000));
+    for (words, why) in [
+        ("nchan_redis_ssl on; nchan_redis_password x;".to_owned(), "SSL handshake failed"),
+        (words.replace("a secret", "wrong"), "WRONGPASS"),
+    ] {
+        let refused = node_with(redis.port.number, &words, "nchan_redis_pass there;");
+        assert_eq!(post(&refused, "x", "y").0, 503);
+        refused.wait_for("logs/error.log", why);
+    }
+    // By an address, without an upstream.
+    let Some(redis) = Redis::start(&["--requirepass", "pw"]) else { return };
+    let url = format!("nchan_use_redis on; nchan_redis_url redis://:pw@127.0.0.1:{}/2;", redis.port.number);
+    let (a, b) = (node_with(1, "", &url), node_with(1, "", &url));
+    post(&a, "x", "by address");
+    assert_eq!(b.get("/sub/x").text(), "by address");
+}
+
+#[test]
+fn storage_modes() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let port = redis.port.number;
+    let mode = |mode: &str| node_with(port, &format!("nchan_redis_storage_mode {mode};"), "nchan_redis_pass there;");
+    // Nothing is kept in Redis: who comes late to another server has nothing.
+    let (a, b) = (mode("nostore"), mode("nostore"));
+    let mut events = Events::open(&b, "/sub/n");
+    until_connected(&b);
+    assert!(wait(|| post(&a, "n", "passes").0 == 201));
+    assert_eq!(events.data(), "passes");
+    let late = mode("nostore");
+    late.get("/pub/n");
+    assert!(late.get("/pub/n").text().contains("queued messages: 0\r\n"));
+    drop((a, b, events, late));
+    // Kept for the next start.
+    let a = mode("backup");
+    until_connected_by(&a);
+    for n in 0..3 {
+        assert_eq!(post(&a, "b", &format!("b{n}")).0, 202);
+    }
+    let id = a.get("/sub/b").header("Etag").map(str::to_owned);
+    assert!(wait(|| redis_says(port, "XLEN ironweir:{/b}\r\n").contains(":3")));
+    a.stop(Signal::KILL);
+    let again = mode("backup");
+    let answer = again.get("/sub/b");
+    assert_eq!((answer.text().as_str(), answer.header("Etag").map(str::to_owned)), ("b0", id));
+    assert_eq!(post(&again, "b", "b3").0, 202);
+    let mut events = Events::open(&again, "/sub/b");
+    (0..4).for_each(|n| assert_eq!(events.data(), format!("b{n}")));
+}
+
+fn until_connected_by(server: &Server) {
+    server.get("/pub/first");
+    until_connected(server);
+}
+
+fn redis_says(port: u16, command: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.write_all(command.as_bytes()).unwrap();
+    let mut buffer = [0; 4096];
+    let n = stream.read(&mut buffer).unwrap();
+    String::from_utf8_lossy(&buffer[..n]).into_owned()
+}
+
+/// A connection is kept over reloads, and ends when no configuration names its Redis any more.
+#[test]
+fn a_reload_without_redis_ends_the_connection() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let server = node_with(redis.port.number, "", "nchan_redis_pass there; nchan_redis_idle_channel_cache_timeout 1s;");
+    let mut events = Events::open(&server, "/sub/x");
+    until_connected(&server);
+    server.signal(Signal::HUP);
+    server.wait_for("logs/error.log", "reconfiguring");
+    assert!(wait(|| post(&server, "x", "after a reload").0 == 201));
+    assert_eq!(events.data(), "after a reload");
+    assert_eq!(server.error_log().matches("connected to Redis").count(), 1);
+    drop(events);
+    let text = std::fs::read_to_string(server.dir().join("nginx.conf")).unwrap();
+    let without = text.replace("nchan_redis_pass there; nchan_redis_idle_channel_cache_timeout 1s;", "");
+    std::fs::write(server.dir().join("nginx.conf"), without).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for("logs/error.log", "no more connections to Redis");
+    assert_eq!(server.get("/pub/x").status, 404, "its channels are another store's");
+}
+
+#[test]
+fn a_cluster_is_refused_in_words() {
+    let Some(redis) = Redis::start(&["--cluster-enabled", "yes"]) else { return };
+    let server = node(redis.port.number);
+    assert_eq!(post(&server, "x", "y").0, 503);
+    server.wait_for("logs/error.log", "it is a Redis Cluster, which is not supported");
+}
+
+/// What is no message of ours in a Redis that others use too.
+#[test]
+fn strange_things_in_redis() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let server = node(redis.port.number);
+    let mut events = Events::open(&server, "/sub/x");
+    until_connected(&server);
+    assert!(wait(|| post(&server, "x", "a").0 == 201));
+    for strange in ["deletedd", "1-1 x\nabc", "99999999999-0 5\nabc", ""] {
+        let command = format!("*3\r\n$7\r\nPUBLISH\r\n$13\r\nironweir:{{/x}}\r\n${}\r\n{strange}\r\n", strange.len());
+        assert_eq!(redis_says(redis.port.number, &command), ":1\r\n");
+    }
+    redis_says(redis.port.number, "XADD ironweir:{/x} * other field\r\n");
+    post(&server, "y", "b");
+    assert_eq!(events.data(), "a");
+    server.wait_for("logs/error.log", "what is published in Redis for a channel is no message");
+    // A key that is no stream: the publisher is told.
+    redis_says(redis.port.number, "SET ironweir:{/z} text\r\n");
+    assert_eq!(post(&server, "z", "b").0, 503);
+    server.wait_for("logs/error.log", "Redis has refused a command");
+}
+
+/// MQTT at one server, HTTP at the other; topics by wildcards; what is retained.
+#[test]
+fn mqtt_across_servers() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let start = || {
+        let mqtt = Port::reserve();
+        let text = format!(
+            "upstream there {{ nchan_redis_server 127.0.0.1:{}; }} nchan_redis_pass there;
+             server {{ listen 127.0.0.1:@PORT@; {} }}
+             server {{ listen 127.0.0.1:{} mqtt; location = /mqtt {{ nchan_mqtt; }} }}",
+            redis.port.number,
+            LOCATIONS.replace("@REDIS@", ""),
+            mqtt.number
+        );
+        (Site::http(&text).start(), mqtt)
+    };
+    let ((a, mqtt_a), (_b, mqtt_b)) = (start(), start());
+    let connect = |port: &Port| {
+        let mut client = Client::connect(port.number);
+        client.send(b"\x10\x0c\0\x04MQTT\x04\x02\0\0\0\0");
+        assert_eq!(client.take(4), b"\x20\x02\0\0");
+        client
+    };
+    let mut sub = connect(&mqtt_b);
+    sub.send(b"\x82\x08\0\x01\0\x03t/+\x01");
+    assert_eq!(sub.take(5), b"\x90\x03\0\x01\x01");
+    assert!(wait(|| redis_says(redis.port.number, "PUBSUB NUMPAT\r\n") == ":1\r\n"));
+    assert_eq!(post(&a, "t/1", "by HTTP").0, 201);
+    assert_eq!(sub.take(16), b"\x32\x0e\0\x03t/1\0\x01by HTTP");
+    // The other way, at QoS 1, retained.
+    let mut publisher = connect(&mqtt_a);
+    publisher.send(b"\x33\x0b\0\x03t/2\0\x07kept");
+    assert_eq!(publisher.take(4), b"\x40\x02\0\x07");
+    assert_eq!(sub.take(13), b"\x32\x0b\0\x03t/2\0\x02kept");
+    assert_eq!(a.get("/sub/t/2").text(), "kept");
+    let (_c, mqtt_c) = start();
+    let mut late = connect(&mqtt_c);
+    late.send(b"\x82\x08\0\x01\0\x03t/2\x00");
+    assert_eq!(late.take(5), b"\x90\x03\0\x01\0");
+    assert_eq!(late.take(11), b"\x31\x09\0\x03t/2kept");
+}
