@@ -373,3 +373,64 @@ fn checks_ask_for_a_page_and_judge_its_status() {
         server.wait_for("logs/error.log", &format!("peer is unhealthy: {why}, health check of peer"));
     }
 }
+
+/// An application on a unix socket with room for hardly anybody in its queue, one request after the other.
+fn crowded(path: &std::path::Path, answers: bool) {
+    let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+    // listen() again: the library's own backlog is long.
+    rustix::net::listen(&listener, 1).unwrap();
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        loop {
+            if !answers {
+                // Nobody is ever accepted; the queue stays full.
+                held.push(listener.try_clone());
+                std::thread::park();
+            }
+            let Ok((mut stream, _)) = listener.accept() else { return };
+            let mut header = [0; 8];
+            // Records until the empty one of the body.
+            while stream.read_exact(&mut header).is_ok() {
+                let len = u16::from_be_bytes([header[4], header[5]]) as usize;
+                let mut content = vec![0; len + header[6] as usize];
+                stream.read_exact(&mut content).unwrap();
+                if header[1] == STDIN && len == 0 {
+                    break;
+                }
+            }
+            let mut all = says("Content-Type: text/plain\r\n\r\nserved");
+            all.extend(record(STDOUT, b""));
+            all.extend(record(3, &[0; 8]));
+            let _ = stream.write_all(&all);
+        }
+    });
+}
+
+#[test]
+fn a_full_unix_socket_is_waited_for() {
+    let site = Site::server(
+        "location / { fastcgi_pass unix:@DIR@/app.sock; }
+         location /never { fastcgi_pass unix:@DIR@/never.sock; fastcgi_connect_timeout 300ms; }",
+    );
+    crowded(&site.path().join("app.sock"), true);
+    crowded(&site.path().join("never.sock"), false);
+    let server = site.start();
+    // All at once: more than the queue takes.
+    let mut clients: Vec<_> = (0..60).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    for client in &mut clients {
+        let answer = client.response();
+        assert_eq!((answer.status, answer.text().as_str()), (200, "served"), "{}", server.error_log());
+    }
+    let mut clients: Vec<_> = (0..6).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    // The first ones are in the queue and wait for an answer; the others wait for room, but not longer than they may.
+    assert!(wait(|| server
+        .error_log()
+        .contains("upstream timed out (110: Connection timed out) while connecting to upstream")));
+    assert_eq!(clients.last_mut().unwrap().response().status, 504);
+}

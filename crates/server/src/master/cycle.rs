@@ -8,6 +8,7 @@
 //!           `- settings a running process cannot take: a new worker starts, the old one finishes and goes
 //! ```
 
+use super::canary::Asking;
 use super::start::{Refused, Started, prepare};
 use super::sys::{self, Pid, Signal, Signals};
 use super::workers::{Child, Respawn};
@@ -62,13 +63,15 @@ pub(super) struct Master<'a> {
     pub(super) running: Running,
     pub(super) pending: Option<Pending>,
     pub(super) children: Vec<Child>,
+    /// Commands that ask for something, and the canary.
+    pub(super) asking: Asking,
     pub(super) respawn: Respawn,
     pub(super) new_binary: Option<Pid>,
     /// WINCH came: the workers went, the sockets are a new binary's.
     pub(super) not_accepting: bool,
     pub(super) exit_code: i32,
     /// Number of the newest configuration that was prepared.
-    generation: u64,
+    pub(super) generation: u64,
     started: Started,
     parent: u32,
     reload_again: bool,
@@ -98,6 +101,7 @@ impl<'a> Master<'a> {
             running,
             pending: None,
             children: Vec::new(),
+            asking: Asking::default(),
             respawn: Respawn::default(),
             new_binary: None,
             not_accepting: false,
@@ -121,6 +125,7 @@ impl<'a> Master<'a> {
                 self.on_signal(signal);
             }
             self.hear_workers();
+            self.hear_guests();
             self.on_time();
         }
         self.exit()
@@ -134,6 +139,7 @@ impl<'a> Master<'a> {
         let mut wanted = vec![(self.signals.as_fd(), false)];
         let channels = self.children.iter().filter_map(|child| child.channel.as_ref());
         wanted.extend(channels.map(|channel| (channel.as_fd(), channel.is_waiting())));
+        wanted.extend(self.asking.guests.iter().map(|g| (g.channel.as_fd(), g.channel.is_waiting())));
         let late = self.pending.as_ref().and_then(|pending| pending.complain_at);
         let next = [self.respawn.at, self.terminating, late].into_iter().flatten().min();
         let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
@@ -176,6 +182,7 @@ impl<'a> Master<'a> {
             libc::SIGWINCH if self.started.daemonized => ", stop accepting connections",
             libc::SIGHUP => ", reconfiguring",
             libc::SIGUSR1 => ", reopening logs",
+            libc::SIGURG => ", a command asks for something",
             libc::SIGUSR2 if busy_upgrading => ", ignoring",
             libc::SIGUSR2 => ", changing binary",
             _ => "",
@@ -196,6 +203,7 @@ impl<'a> Master<'a> {
             ),
             libc::SIGUSR2 => self.change_binary(),
             libc::SIGCHLD => self.reap(),
+            libc::SIGURG => self.meet(signal.sender),
             _ => {}
         }
     }
@@ -246,6 +254,7 @@ impl<'a> Master<'a> {
             self.reload_again = true;
             return;
         }
+        self.take_back("a reload was asked for");
         server_log!(Notice, "reconfiguring");
         self.generation += 1;
         match prepare(self.service, &self.files, &self.running.listeners, self.generation) {
@@ -259,7 +268,7 @@ impl<'a> Master<'a> {
 
     /// Lets all processes go on in the files that logs' paths mean now, before the new configuration is theirs: what was moved
     /// away (logrotate) gets no further line.
-    fn follow(&mut self, moved: Vec<Moved>) {
+    pub(super) fn follow(&mut self, moved: Vec<Moved>) {
         let mut followed = Vec::with_capacity(moved.len());
         for moved in moved {
             let path = moved.path().to_owned();
@@ -275,7 +284,7 @@ impl<'a> Master<'a> {
     }
 
     /// Gives the new configuration to the worker, or to a new one.
-    fn offer(&mut self, next: Running) {
+    pub(super) fn offer(&mut self, next: Running) {
         let (old, new) = (&self.running.plan.process, &next.plan.process);
         let takes = old.master_process == new.master_process && (!new.master_process || !new.needs_new_process(old));
         let Some(child) = self.children.iter_mut().rev().find(|child| !child.exiting).filter(|_| takes) else {
@@ -295,6 +304,7 @@ impl<'a> Master<'a> {
     pub(super) fn applied(&mut self, pid: Pid, generation: u64) {
         if let Some(pending) = self.pending.take_if(|p| p.worker == pid && p.next.generation == generation) {
             self.commit(pending.next);
+            self.kept(generation, Ok(()));
         }
         // A worker that replaces others serves now.
         let newest = self.children.iter().map(|child| child.generation).max();
@@ -320,6 +330,7 @@ impl<'a> Master<'a> {
                 "configuration {generation} is for the next worker process: {pid} ended before it took it"
             );
             self.commit(pending.next);
+            self.kept(generation, Ok(()));
             self.reload_if_asked();
         }
     }
@@ -327,6 +338,7 @@ impl<'a> Master<'a> {
     /// The worker could not take this configuration.
     pub(super) fn failed(&mut self, generation: u64, reason: &str) {
         server_log!(Emerg, "configuration {generation} was not taken: {reason}");
+        self.kept(generation, Err(reason));
         if self.pending.take_if(|pending| pending.next.generation == generation).is_some() {
             self.files.retain(&self.running.paths);
         }

@@ -49,6 +49,21 @@ impl Workers {
         Ok(())
     }
 
+    /// Gives a share of new connections, in ten-thousandths, to a snapshot, beside the one that serves the others.
+    pub fn try_out(&self, snapshot: &Arc<Snapshot>, share: u32) {
+        let share = (u128::from(share.min(10_000)) * u128::from(u64::MAX) / 10_000) as u64;
+        for t in &self.threads {
+            let _ = t.orders.send(Order::Try { snapshot: snapshot.clone(), share });
+        }
+    }
+
+    /// All connections have the old snapshot again.
+    pub fn end_trial(&self) {
+        for t in &self.threads {
+            let _ = t.orders.send(Order::EndTrial);
+        }
+    }
+
     /// Has all threads write what they hold back for log files, and waits for it, though not for a stuck thread.
     pub fn write_logs(&self) {
         let (done, written) = std::sync::mpsc::channel();
