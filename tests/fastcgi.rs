@@ -377,6 +377,8 @@ fn checks_ask_for_a_page_and_judge_its_status() {
 /// An application on a unix socket with room for hardly anybody in its queue, one request after the other.
 fn crowded(path: &std::path::Path, answers: bool) {
     let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+    // The worker is nobody.
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
     // listen() again: the library's own backlog is long.
     rustix::net::listen(&listener, 1).unwrap();
     std::thread::spawn(move || {

@@ -87,6 +87,7 @@ mod tls_certificates;
 mod tls_ocsp;
 mod tls_refused;
 mod tls_upstream;
+mod tune;
 mod tunnels;
 mod upstream_names;
 mod variables_bounds;

@@ -26,8 +26,9 @@ fn edit(server: &Server, changes: &[(&str, &str)]) {
 }
 
 fn site() -> Server {
-    Site::http(
-        "log_format hosts '$remote_addr [$time_local] \"$request\" $status $host';
+    Site::whole(
+        "events {} http {
+         log_format hosts '$remote_addr [$time_local] \"$request\" $status $host';
          access_log logs/a.log hosts;
          limit_req_zone $binary_remote_addr zone=rate:1m rate=100r/s;
          limit_conn_zone $server_name zone=places:1m;
@@ -38,7 +39,7 @@ fn site() -> Server {
            location ~ \\.php$ { return 404; }
            location /moved { rewrite ^/moved/(.*)$ /shop/$1 last; } }
          server { listen 127.0.0.1:@PORT@; server_name two.test; location / { return 204; } }
-         server { listen 127.0.0.1:@OTHER@; return 200; }",
+         server { listen 127.0.0.1:@OTHER@; return 200; } }",
     )
     .start()
 }

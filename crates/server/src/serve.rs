@@ -246,10 +246,10 @@ fn work(start: WorkerStart) -> i32 {
     loop {
         match link.wait(trial.as_ref().and_then(Trial::next_look)) {
             None => {
-                if let Some(tried) = &mut trial
-                    && tried.look(&link)
-                {
+                let over = trial.as_mut().and_then(|t| t.look(&link).map(|why| (t.generation(), why)));
+                if let Some((generation, why)) = over {
                     end_trial(&mut trial, &workers);
+                    link.tried(generation, Tried::Over, &why);
                 }
             }
             Some(Order::MasterGone | Order::EndTrial) => end_trial(&mut trial, &workers),

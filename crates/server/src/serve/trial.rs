@@ -39,8 +39,13 @@ impl Trial {
         (!self.good).then(|| LOOK.min(self.ends.saturating_duration_since(Instant::now())))
     }
 
-    /// Looks, and tells the master. True: it is over, and taken back.
-    pub(super) fn look(&mut self, link: &Link) -> bool {
+    /// Its number.
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Looks, and tells the master how it goes. Why, if it is to be taken back: who looks does that first and tells the master then.
+    pub(super) fn look(&mut self, link: &Link) -> Option<String> {
         let ([old, new], now) = (trial::seen(), Instant::now());
         let numbers = || format!("new: {}; old: {}", new.shown(), old.shown());
         let verdict = if now < self.ends { self.watch.look(&new, &old) } else { self.watch.last_look(&new, &old) };
@@ -50,16 +55,13 @@ impl Trial {
                     self.says = now + SAY;
                     link.tried(self.generation, Tried::Goes, &numbers());
                 }
-                false
+                None
             }
-            Verdict::Worse(why) | Verdict::Unproven(why) => {
-                link.tried(self.generation, Tried::Over, &why);
-                true
-            }
+            Verdict::Worse(why) | Verdict::Unproven(why) => Some(why),
             Verdict::Good => {
                 self.good = true;
                 link.tried(self.generation, Tried::Good, &format!("nothing is worse; {}", numbers()));
-                false
+                None
             }
         }
     }

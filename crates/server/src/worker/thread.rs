@@ -40,8 +40,8 @@ pub enum Order {
         /// Its share.
         share: u64,
     },
-    /// Serve all with the old snapshot again.
-    EndTrial,
+    /// Serve all with the old snapshot again, and say that it is done.
+    EndTrial(std::sync::mpsc::Sender<()>),
     /// Write what is held back for access logs: their files are about to be reopened.
     FlushLogs(std::sync::mpsc::Sender<()>),
     /// Stop accepting, close idle connections or hand them to threads that stay, end when the rest is done.
@@ -123,7 +123,10 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
             match order {
                 Order::Configure { snapshot, ears } => configure(&mut mine, snapshot, ears),
                 Order::Try { snapshot, share } => try_out(snapshot, share),
-                Order::EndTrial => end_trial(),
+                Order::EndTrial(done) => {
+                    end_trial();
+                    let _ = done.send(());
+                }
                 Order::FlushLogs(done) => {
                     crate::log::lines::flush_thread();
                     let _ = done.send(());
