@@ -436,3 +436,51 @@ fn a_full_unix_socket_is_waited_for() {
         .contains("upstream timed out (110: Connection timed out) while connecting to upstream")));
     assert_eq!(clients.last_mut().unwrap().response().status, 504);
 }
+
+/// php-fpm with hardly any queue, which ends with the test.
+struct Fpm(std::process::Child);
+
+impl Drop for Fpm {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_thousand_clients_of_php_fpm_with_a_short_queue_are_served() {
+    let programs = ["php-fpm", "php-fpm8.4", "php-fpm8.3", "php-fpm8.2"]
+        .map(|n| std::path::PathBuf::from(format!("/usr/sbin/{n}")));
+    let Some(php) = programs.into_iter().find(|p| p.exists()) else {
+        return println!("php-fpm is not installed: left out");
+    };
+    let site = Site::whole(
+        "worker_rlimit_nofile 8192; events { worker_connections 4000; }
+         http { access_log off; server { listen 127.0.0.1:@PORT@ backlog=4096; location / {
+           fastcgi_pass unix:@DIR@/fpm.sock; fastcgi_connect_timeout 60s;
+           fastcgi_param SCRIPT_FILENAME @DIR@/html/a.php; fastcgi_param REQUEST_METHOD GET; fastcgi_param QUERY_STRING $args; } } }",
+    )
+    .file("html/a.php", "<?php usleep(2000); echo 'served';");
+    let dir = site.path().display().to_string();
+    let conf = format!(
+        "[global]\nerror_log = {dir}/logs/fpm.log\ndaemonize = no\n[lab]\nlisten = {dir}/fpm.sock\nlisten.backlog = 8\nlisten.mode = 0666\n\
+         user = nobody\npm = static\npm.max_children = 4\n"
+    );
+    std::fs::write(site.path().join("fpm.conf"), conf).unwrap();
+    let mut command = std::process::Command::new(php);
+    command.args(["--nodaemonize", "--fpm-config"]).arg(site.path().join("fpm.conf"));
+    let quiet = std::process::Stdio::null;
+    let mut fpm = Fpm(command.stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn().unwrap());
+    let socket = site.path().join("fpm.sock");
+    assert!(wait(|| socket.exists() || fpm.0.try_wait().unwrap().is_some()));
+    if fpm.0.try_wait().unwrap().is_some() {
+        return println!("php-fpm does not start here (it needs root): left out");
+    }
+    let server = site.start();
+    let mut clients: Vec<_> = (0..1_000).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    let failed = clients.iter_mut().map(|c| c.response().status).filter(|status| *status != 200).count();
+    assert_eq!(failed, 0, "{}", server.error_log());
+}

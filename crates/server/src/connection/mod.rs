@@ -34,12 +34,13 @@ use socket::Socket;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
+use std::time::Instant;
 
 /// What lines of the error log say after `while`.
 pub mod doing {
@@ -243,6 +244,7 @@ pub fn start(fd: OwnedFd, remote: Address, listener: usize, now: bool) {
     if !has_room() {
         return;
     }
+    crate::status::spent::accepted(|| crate::master::last_packet_ms(fd.as_fd()));
     let socket = Socket::new(fd);
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, socket.handle());
     crate::worker::draw(&client);
@@ -363,9 +365,12 @@ async fn open(incoming: &mut Incoming, client: &Rc<Client>, proxied: bool, encry
     }
     // The header may have taken a while: the configuration that holds now is asked.
     let shot = crate::worker::shot_for(client);
+    let began = Instant::now();
     let is_over = handshake::accept(incoming, Arrival::at_http(&shot, client), None).await == Accepted::Over;
     if is_over {
         crate::status::trial::failed_handshake(shot.generation);
+    } else {
+        crate::status::spent::shaken(began);
     }
     !is_over
 }

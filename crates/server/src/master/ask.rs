@@ -55,14 +55,15 @@ fn path(pid_file: &Path, asker: Pid) -> PathBuf {
     PathBuf::from(name)
 }
 
-fn new_socket() -> io::Result<OwnedFd> {
-    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+fn new_socket(more: SocketFlags) -> io::Result<OwnedFd> {
+    Ok(socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC | more, None)?)
 }
 
 /// The master's side: goes to whoever sent the signal.
 pub(super) fn meet(pid_file: &Path, asker: Pid) -> io::Result<Channel> {
     let path = path(pid_file, asker);
-    let socket = new_socket()?;
+    // The master waits for nobody.
+    let socket = new_socket(SocketFlags::NONBLOCK)?;
     connect(&socket, &SocketAddrUnix::new(&path)?)?;
     // Nobody else is expected there, whatever becomes of the command.
     let _ = std::fs::remove_file(&path);
@@ -95,7 +96,7 @@ pub fn ask(pid_file: &Path, request: &Request) -> Result<Asked, String> {
         text.trim().parse::<Pid>().ok().filter(|pid| *pid > 0).ok_or_else(|| format!("{shown} has no process id"))?;
     let path = path(pid_file, std::process::id() as Pid);
     let failed = |e: io::Error| format!("{}: {e}", path.display());
-    let socket = new_socket().map_err(failed)?;
+    let socket = new_socket(SocketFlags::empty()).map_err(failed)?;
     let address = SocketAddrUnix::new(&path).map_err(|e| failed(e.into()))?;
     // Left by a command of the same number that was killed.
     let _ = std::fs::remove_file(&path);

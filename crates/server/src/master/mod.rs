@@ -117,7 +117,7 @@ pub fn try_out(plan: &Plan) -> Result<(), Refused> {
     start::try_out(plan)
 }
 
-pub use sys::{tcp_info, tcp_progress};
+pub use sys::{last_packet_ms, tcp_info, tcp_progress};
 
 /// Whether the process has root's rights.
 pub fn is_root() -> bool {
