@@ -12,9 +12,10 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 const PORT: u16 = 8080;
-/// The pipe holds this little, and gives it away this seldom: a write waits for tens of milliseconds.
+/// The pipe holds this little, of which so much is taken so often: it has room again after four times, and a write waits for that.
 const PIPE: usize = 4_096;
-const READS: Duration = Duration::from_millis(40);
+const TAKEN: usize = 1_024;
+const READS: Duration = Duration::from_millis(30);
 /// Clients that ask without a pause.
 const CLIENTS: usize = 8;
 
@@ -27,9 +28,11 @@ struct Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.over.store(true, Relaxed);
-        let _ = self.child.kill();
+        // A killed master would leave its worker behind. The log is taken until that has written its last lines.
+        let _ =
+            rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), rustix::process::Signal::TERM);
         let _ = self.child.wait();
+        self.over.store(true, Relaxed);
         let _ = std::fs::remove_dir_all(&self.folder);
     }
 }
@@ -45,7 +48,15 @@ pub(super) fn run(bench: &mut Bench) -> Outcome {
     slow_disk(&pipe, over.clone())?;
     configure(&folder, "slow.log")?;
     let conf = folder.join("nginx.conf");
-    let child = Command::new(&program).arg("-p").arg(&folder).arg("-c").arg(&conf).stdin(Stdio::null()).spawn();
+    let child = Command::new(&program)
+        .arg("-p")
+        .arg(&folder)
+        .arg("-c")
+        .arg(&conf)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
     let server = Server { child: child.map_err(failed("the server"))?, folder, over };
     bench.wait("the server does not listen", || TcpStream::connect(("127.0.0.1", PORT)).is_ok())?;
     for _ in 0..CLIENTS {
@@ -56,7 +67,7 @@ pub(super) fn run(bench: &mut Bench) -> Outcome {
             }
         });
     }
-    bench.say(&format!("  a server whose access_log takes {PIPE} bytes each {READS:?}, and {CLIENTS} clients"));
+    bench.say(&format!("  a server whose access_log takes {TAKEN} bytes each {READS:?}, and {CLIENTS} clients"));
     let found = |bench: &Bench| -> Result<Option<String>, Stop> {
         let said = why(&program)?;
         bench.say(&format!("  why: {}", said["sentence"].as_str().unwrap_or_default()));
@@ -93,7 +104,7 @@ fn slow_disk(path: &Path, over: Arc<AtomicBool>) -> Outcome {
     let mut pipe = options.read(true).write(true).custom_flags(flags).open(path).map_err(failed("the pipe"))?;
     rustix::pipe::fcntl_setpipe_size(&pipe, PIPE).map_err(|e| Stop::LeftOut(format!("a short pipe: {e}")))?;
     std::thread::spawn(move || {
-        let mut buffer = vec![0; PIPE];
+        let mut buffer = vec![0; TAKEN];
         while !over.load(Relaxed) {
             std::thread::sleep(READS);
             let _ = pipe.read(&mut buffer);
@@ -121,7 +132,10 @@ fn ask() -> std::io::Result<()> {
 /// What `ironweir why` says.
 fn why(program: &Path) -> Result<Value, Stop> {
     let url = format!("http://127.0.0.1:{PORT}/api");
-    let out = Command::new(program).args(["why", "--json", "--api", &url]).output().map_err(failed("why"))?;
+    let out = Command::new(program)
+        .args(["why", "--json", "--interval", "2s", "--api", &url])
+        .output()
+        .map_err(failed("why"))?;
     serde_json::from_slice(&out.stdout)
         .map_err(|e| Stop::Failed(format!("why: {e}: {}", String::from_utf8_lossy(&out.stderr))))
 }
