@@ -8,6 +8,7 @@
 //! access log ─> requests ─> find_way under both ──────────────────────────────────────┘
 //! ```
 
+mod line;
 mod requests;
 mod state;
 mod text;

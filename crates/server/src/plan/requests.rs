@@ -1,6 +1,7 @@
 //! Which of the last requests of the access logs would go elsewhere. A line is cut by its `log_format`, made a request again, and routed
 //! under both configurations by the request's own functions. What a line does not say (cookies, other headers, bodies) nobody knows here.
 
+use super::line::{Part, cut};
 use crate::config::Matching;
 use crate::connection::{Address, Client, Session};
 use crate::modules::log::{Readable, Shape, readable};
@@ -144,30 +145,21 @@ fn says_request(shape: &[Shape]) -> bool {
     has("request") || has("request_uri") || has("uri")
 }
 
-/// Cuts a line: each variable ends where the text after it begins.
+fn part(shape: &Shape) -> Part<'_> {
+    match shape {
+        Shape::Text(text) => Part::Text(text),
+        Shape::Variable(name) => Part::Variable(name),
+    }
+}
+
+/// The request of a line.
 fn read_line(log: &Readable, line: &[u8]) -> Option<Asked> {
+    let format: Vec<Part<'_>> = log.shape.iter().map(part).collect();
     let mut asked = Asked::default();
-    let (mut rest, mut shape) = (line, log.shape.iter().peekable());
     let (mut request, mut uri, mut args) = (None, None, None);
-    while let Some(part) = shape.next() {
-        let name = match part {
-            Shape::Text(text) => {
-                rest = rest.strip_prefix(&**text)?;
-                continue;
-            }
-            Shape::Variable(name) => name,
-        };
-        let end = match shape.peek() {
-            Some(Shape::Text(text)) => memchr::memmem::find(rest, text)?,
-            // Two that touch cannot be told apart.
-            Some(Shape::Variable(_)) => return None,
-            None => rest.len(),
-        };
-        let value = unescaped(&rest[..end]);
-        rest = &rest[end..];
-        let value = if value == b"-" { Vec::new() } else { value };
+    for (name, value) in cut(&format, line)? {
         let text = || std::str::from_utf8(&value).ok();
-        match &**name {
+        match name {
             "request" => request = Some(value),
             "request_method" => asked.method = value,
             "request_uri" => asked.target = value,
@@ -201,33 +193,6 @@ fn read_line(log: &Readable, line: &[u8]) -> Option<Asked> {
     }
     let is_sane = |b: &[u8]| !b.is_empty() && b.iter().all(|b| *b > b' ' && *b != 0x7f);
     (is_sane(&asked.method) && is_sane(&asked.target)).then_some(asked)
-}
-
-/// What `escape=default` and `escape=json` wrote, as it was.
-fn unescaped(text: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((byte, after)) = rest.split_first() {
-        rest = after;
-        let hex = |digits: Option<&[u8]>| {
-            digits.and_then(|d| std::str::from_utf8(d).ok()).and_then(|d| u32::from_str_radix(d, 16).ok())
-        };
-        match (byte, after) {
-            (b'\\', [b'x', ..]) if let Some(value) = hex(after.get(1..3)) => {
-                out.push(value as u8);
-                rest = &after[3..];
-            }
-            (b'\\', [b'u', ..]) if let Some(value) = hex(after.get(1..5)).and_then(char::from_u32) => {
-                out.extend_from_slice(value.to_string().as_bytes());
-                rest = &after[5..];
-            }
-            (b'\\', [b'n', ..]) => (out.push(b'\n'), rest = &after[1..]).0,
-            (b'\\', [b't', ..]) => (out.push(b'\t'), rest = &after[1..]).0,
-            (b'\\', [quoted @ (b'"' | b'\\' | b'/'), ..]) => (out.push(*quoted), rest = &after[1..]).0,
-            _ => out.push(*byte),
-        }
-    }
-    out
 }
 
 /// A view whose listeners are its addresses, one by one.
@@ -324,24 +289,15 @@ fn written(location: &Location) -> String {
 mod tests {
     use super::*;
 
-    fn log(shape: &[(&str, &str)]) -> Readable {
-        let part = |(text, name): &(&str, &str)| [Shape::Text(text.as_bytes().into()), Shape::Variable((*name).into())];
-        Readable { path: "a.log".into(), shape: shape.iter().flat_map(part).collect(), server: None }
-    }
-
     #[test]
-    fn lines_are_cut_by_their_format() {
-        let log = log(&[("IP ", "remote_addr"), (" \"", "request"), ("\" ", ""), (" host=", "host")]);
+    fn requests_are_made_of_lines() {
+        let part = |text: &str, name: &str| [Shape::Text(text.as_bytes().into()), Shape::Variable(name.into())];
+        let shape =
+            [part("IP ", "remote_addr"), part(" \"", "request"), part("\" ", ""), part(" host=", "host")].concat();
+        let log = Readable { path: "a.log".into(), shape, server: None };
         let asked = read_line(&log, br#"IP 10.0.0.7 "GET /a\x22b?c=1 HTTP/1.1" 200 host=a.test"#).unwrap();
         assert_eq!((asked.method.as_slice(), asked.target.as_slice()), (&b"GET"[..], &b"/a\"b?c=1"[..]));
         assert_eq!((asked.host.as_slice(), asked.client), (&b"a.test"[..], Some(IpAddr::from([10, 0, 0, 7]))));
-        assert_eq!(read_line(&log, b"something else"), None);
         assert_eq!(read_line(&log, br#"IP 10.0.0.7 "" 400 host=-"#), None, "no request");
-    }
-
-    #[test]
-    fn escapes_are_undone() {
-        assert_eq!(unescaped(br#"a\x0Ab\"\\c\u00e4\/"#), "a\nb\"\\c\u{e4}/".as_bytes());
-        assert_eq!(unescaped(br"\x4"), br"\x4");
     }
 }
