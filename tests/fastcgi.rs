@@ -373,3 +373,114 @@ fn checks_ask_for_a_page_and_judge_its_status() {
         server.wait_for("logs/error.log", &format!("peer is unhealthy: {why}, health check of peer"));
     }
 }
+
+/// An application on a unix socket with room for hardly anybody in its queue, one request after the other.
+fn crowded(path: &std::path::Path, answers: bool) {
+    let listener = std::os::unix::net::UnixListener::bind(path).unwrap();
+    // The worker is nobody.
+    std::fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    // listen() again: the library's own backlog is long.
+    rustix::net::listen(&listener, 1).unwrap();
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        loop {
+            if !answers {
+                // Nobody is ever accepted; the queue stays full.
+                held.push(listener.try_clone());
+                std::thread::park();
+            }
+            let Ok((mut stream, _)) = listener.accept() else { return };
+            let mut header = [0; 8];
+            // Records until the empty one of the body.
+            while stream.read_exact(&mut header).is_ok() {
+                let len = u16::from_be_bytes([header[4], header[5]]) as usize;
+                let mut content = vec![0; len + header[6] as usize];
+                stream.read_exact(&mut content).unwrap();
+                if header[1] == STDIN && len == 0 {
+                    break;
+                }
+            }
+            let mut all = says("Content-Type: text/plain\r\n\r\nserved");
+            all.extend(record(STDOUT, b""));
+            all.extend(record(3, &[0; 8]));
+            let _ = stream.write_all(&all);
+        }
+    });
+}
+
+#[test]
+fn a_full_unix_socket_is_waited_for() {
+    let site = Site::server(
+        "location / { fastcgi_pass unix:@DIR@/app.sock; }
+         location /never { fastcgi_pass unix:@DIR@/never.sock; fastcgi_connect_timeout 300ms; }",
+    );
+    crowded(&site.path().join("app.sock"), true);
+    crowded(&site.path().join("never.sock"), false);
+    let server = site.start();
+    // All at once: more than the queue takes.
+    let mut clients: Vec<_> = (0..60).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    for client in &mut clients {
+        let answer = client.response();
+        assert_eq!((answer.status, answer.text().as_str()), (200, "served"), "{}", server.error_log());
+    }
+    let mut clients: Vec<_> = (0..6).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send("GET /never HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    // The first ones are in the queue and wait for an answer; the others wait for room, but not longer than they may.
+    assert!(wait(|| server
+        .error_log()
+        .contains("upstream timed out (110: Connection timed out) while connecting to upstream")));
+    assert_eq!(clients.last_mut().unwrap().response().status, 504);
+}
+
+/// php-fpm with hardly any queue, which ends with the test.
+struct Fpm(std::process::Child);
+
+impl Drop for Fpm {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_thousand_clients_of_php_fpm_with_a_short_queue_are_served() {
+    let programs = ["php-fpm", "php-fpm8.4", "php-fpm8.3", "php-fpm8.2"]
+        .map(|n| std::path::PathBuf::from(format!("/usr/sbin/{n}")));
+    let Some(php) = programs.into_iter().find(|p| p.exists()) else {
+        return println!("php-fpm is not installed: left out");
+    };
+    let site = Site::whole(
+        "worker_rlimit_nofile 8192; events { worker_connections 4000; }
+         http { access_log off; server { listen 127.0.0.1:@PORT@ backlog=4096; location / {
+           fastcgi_pass unix:@DIR@/fpm.sock; fastcgi_connect_timeout 60s;
+           fastcgi_param SCRIPT_FILENAME @DIR@/html/a.php; fastcgi_param REQUEST_METHOD GET; fastcgi_param QUERY_STRING $args; } } }",
+    )
+    .file("html/a.php", "<?php usleep(2000); echo 'served';");
+    let dir = site.path().display().to_string();
+    let conf = format!(
+        "[global]\nerror_log = {dir}/logs/fpm.log\ndaemonize = no\n[lab]\nlisten = {dir}/fpm.sock\nlisten.backlog = 8\nlisten.mode = 0666\n\
+         user = nobody\npm = static\npm.max_children = 4\n"
+    );
+    std::fs::write(site.path().join("fpm.conf"), conf).unwrap();
+    let mut command = std::process::Command::new(php);
+    command.args(["--nodaemonize", "--fpm-config"]).arg(site.path().join("fpm.conf"));
+    let quiet = std::process::Stdio::null;
+    let mut fpm = Fpm(command.stdin(quiet()).stdout(quiet()).stderr(quiet()).spawn().unwrap());
+    let socket = site.path().join("fpm.sock");
+    assert!(wait(|| socket.exists() || fpm.0.try_wait().unwrap().is_some()));
+    if fpm.0.try_wait().unwrap().is_some() {
+        return println!("php-fpm does not start here (it needs root): left out");
+    }
+    let server = site.start();
+    let mut clients: Vec<_> = (0..1_000).map(|_| server.connect()).collect();
+    for client in &mut clients {
+        client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    }
+    let failed = clients.iter_mut().map(|c| c.response().status).filter(|status| *status != 200).count();
+    assert_eq!(failed, 0, "{}", server.error_log());
+}

@@ -292,7 +292,7 @@ fn commands_say_what_they_are() {
     assert!(
         ironweir(&["stress", "--completion", "bash"])
             .1
-            .contains("demo stress agent top doctor why redline nic lab l4 help")
+            .contains("demo stress agent top doctor why redline canary tune nic lab l4 help")
     );
 }
 

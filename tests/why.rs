@@ -1,6 +1,7 @@
 //! Where the time of requests goes (`/ironweir/time`), and what `ironweir why` makes of it.
 
-use crate::harness::{Backend, Folder, Program, Reply, Server, Site};
+use crate::harness::{Backend, Folder, Program, Reply, Server, Setup, Site};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -37,6 +38,44 @@ fn grows(server: &Server, part: &str, work: impl FnOnce()) -> u64 {
     let before = spent(server, part);
     work();
     spent(server, part) - before
+}
+
+#[test]
+fn what_connections_wait_for_before_a_request_shows() {
+    let server = Site::server(
+        "listen 127.0.0.1:@OTHER@ ssl; ssl_certificate own.crt; ssl_certificate_key own.key;
+         location /api { api; } location / { return 200 ok; }",
+    )
+    .certificate("own")
+    .start();
+    let tls = server.read("nginx.conf").split("127.0.0.1:").nth(2).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let us = grows(&server, "tls", || {
+        let mut tcp = TcpStream::connect(("127.0.0.1", tls)).unwrap();
+        // The server waits for the client's hello.
+        pause();
+        let mut session = Setup::new().client("localhost");
+        let mut stream = rustls::Stream::new(&mut session, &mut tcp);
+        stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        let _ = stream.read_to_string(&mut answer);
+        assert!(answer.ends_with("ok"), "{answer}");
+    });
+    assert!(us >= SEEN_US, "tls: {us} us");
+    // One of sixteen is asked: of 32 that wait as long, two.
+    let master: u32 = server.read("logs/nginx.pid").trim().parse().unwrap();
+    let worker = Pid::from_raw(crate::processes::children(master)[0]).unwrap();
+    let us = grows(&server, "accept", || {
+        kill_process(worker, Signal::STOP).unwrap();
+        let mut clients: Vec<_> = (0..32).map(|_| server.connect()).collect();
+        // Connections are accepted with their first bytes (deferred).
+        for client in &mut clients {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        pause();
+        kill_process(worker, Signal::CONT).unwrap();
+        clients.into_iter().for_each(|mut c| assert_eq!(c.response().status, 200));
+    });
+    assert!(us >= 16 * SEEN_US, "accept: {us} us");
 }
 
 #[test]

@@ -39,7 +39,7 @@ function showNow(all) {
 }
 
 /** The order of a request's life, and how people call its parts. */
-const PARTS = { head: "rest of the head", body: "request body", own: "server", queue: "queue", connect: "connect", first_byte: "first byte", answer: "upstream's answer", client: "client takes it" };
+const PARTS = { accept: "waits to be accepted", tls: "TLS handshake", head: "rest of the head", body: "request body", own: "server", queue: "queue", connect: "connect", first_byte: "first byte", answer: "upstream's answer", client: "client takes it" };
 
 function showWhy(all) {
   const { sentence, finding, others = [], parts_us: parts = {} } = all.why ?? {};

@@ -4,6 +4,7 @@
 //! `rules` judge what was read and nothing else, `text` shows it.
 
 mod backend;
+pub mod canary;
 pub mod command;
 pub mod configuration;
 mod exits;
@@ -11,6 +12,7 @@ pub mod facts;
 pub mod finding;
 pub mod headroom;
 pub mod lab;
+pub mod live;
 pub mod nic;
 mod options;
 pub mod plan;
@@ -18,17 +20,21 @@ mod ports;
 pub mod redline;
 pub mod rules;
 pub mod serving;
+pub mod statistics;
 pub mod sysctl;
 pub mod text;
+pub mod trial;
+pub mod tune;
 pub mod why;
 
-/// Runs one of this crate's commands: `doctor`, `why`, `redline`, `nic`, `lab`. `arguments` are those behind its name.
+/// Runs one of this crate's commands: `doctor`, `why`, `redline`, `tune`, `nic`, `lab`. `arguments` are those behind its name.
 pub fn main(name: &str, arguments: impl Iterator<Item = String>, version: &str) -> std::process::ExitCode {
     match name {
         "nic" => nic::main(arguments, version),
         "lab" => lab::main(arguments, version),
         "why" => why::main(arguments, version),
         "redline" => redline::main(arguments, version),
+        "tune" => tune::main(arguments, version),
         _ => command::main(arguments, version),
     }
 }

@@ -1,4 +1,4 @@
-//! One table of all options of `doctor`, `why`, `nic` and `lab`: parsing, `--help` and the man page come from its rows.
+//! One table of all options of `doctor`, `why`, `canary`, `redline`, `nic` and `lab`: parsing, `--help` and the man page come from its rows.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -242,6 +242,72 @@ pub(crate) const REDLINE: Command = Command {
         ("ironweir redline --upstream app --step 30s --slower 1.5", "longer steps, a stricter limit"),
     ],
     statuses: "0 done, 1 could not look or change.",
+};
+
+/// `ironweir canary`
+pub(crate) const CANARY: Command = Command {
+    name: "canary",
+    usages: &[(
+        "ironweir canary -c NEW.conf [--share 5%] [--for 60s]",
+        "a reload that is tried out with a share of new connections first",
+    )],
+    what: "Has the running server serve a share of new connections with a new configuration. If more of its requests fail, are refused or take \
+           longer than under the old one, which serves the others meanwhile, it is taken back; if nothing is worse when the time is over, the \
+           server is reloaded with it. It is taken back too when this command ends before that, when too few requests came to judge by, and when \
+           a reload is asked for. Addresses that only the new configuration listens on are opened when it is kept. Needs the right to signal the \
+           master process.",
+    options: &[
+        row("conf", Some("FILE"), "The new configuration; -c is the same."),
+        row(
+            "prefix",
+            Some("DIR"),
+            "Where its relative paths begin, for finding the pid file; -p is the same. Default: /etc/nginx/.",
+        ),
+        row("share", Some("PERCENT"), "Of new connections over TCP to addresses of http. Default: 5%."),
+        row("for", Some("T"), "How long before it is kept. Default: 60s."),
+        row("min", Some("N"), "Requests under each configuration before anything is judged. Default: 20."),
+    ],
+    examples: &[
+        (
+            "ironweir canary -c /etc/nginx/nginx.conf",
+            "the file was edited: what is in it now, first for 5 % of new connections",
+        ),
+        ("ironweir canary -c new.conf --share 1% --for 10m", "less at stake, for longer"),
+    ],
+    statuses: "0 the new configuration runs, 1 nothing was done, 3 it was taken back.",
+};
+
+/// `ironweir tune`
+pub(crate) const TUNE: Command = Command {
+    name: "tune",
+    usages: &[
+        ("ironweir tune --prove", "measures what the doctor's findings propose"),
+        ("ironweir tune --prove FILE | NAME=VALUE...", "measures a profile from somewhere, or single settings"),
+    ],
+    what: "Says of kernel settings whether they are better than what is, by measuring both in alternation, one setting at a time: in a replica of \
+           this machine's network settings (a namespace; nobody notices), or with --live on the machine under its traffic. What is better with \
+           p < 0.01 (exact paired permutation test; each workload has its part of that) goes to a file for sysctl.d. Nothing stays changed: with \
+           --live a process of its own sets everything back when this one ends, is killed, or is silent.",
+    options: &[
+        row("prove", None, "Measures. Without it nothing is done."),
+        row("pairs", Some("N"), "Pairs of measurements for each setting, 7 to 16. Default: 10."),
+        row("live", None, "On this machine, under its own traffic; needs root, and a server with an API."),
+        row("api", Some("URL"), "With --live: where a location with \"api\" is. Default: http://127.0.0.1:8080/api."),
+        row("step", Some("T"), "With --live: how long each measurement is. Default: 5s."),
+        row(
+            "dead-man",
+            Some("T"),
+            "With --live: after so long without a sign of life everything is set back. Default: 30s.",
+        ),
+        row("write", Some("FILE"), "Where what is better goes. Default: 90-ironweir.conf here."),
+        row("json", None, "The result as JSON."),
+        row("guard", None, "For the command itself: waits for its end and sets everything back."),
+    ],
+    examples: &[
+        ("ironweir tune --prove blog.conf", "what of a list from a blog does anything"),
+        ("ironweir tune --prove net.core.somaxconn=4096", "one setting"),
+    ],
+    statuses: "0 something is better, or there was nothing to prove; 1 could not measure; 3 nothing is better.",
 };
 
 /// `ironweir nic`

@@ -32,7 +32,8 @@ pub struct Answer {
 }
 
 /// The order of a request's life.
-const ORDER: [&str; 8] = ["head", "body", "own", "queue", "connect", "first_byte", "answer", "client"];
+const ORDER: [&str; 10] =
+    ["accept", "tls", "head", "body", "own", "queue", "connect", "first_byte", "answer", "client"];
 
 /// Findings that say nothing about now.
 const NOT_NOW: [&str; 7] =
@@ -243,6 +244,7 @@ fn bar(parts: &[(String, f64)]) -> String {
 fn meaning(name: &str) -> &str {
     match name {
         "first_byte" => "first byte",
+        "tls" => "TLS",
         "own" => "server",
         "answer" => "upstream",
         other => other,

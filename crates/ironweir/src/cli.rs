@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
 /// Where nginx looks for everything when `-p` does not say.
-const DEFAULT_PREFIX: &str = "/etc/nginx";
+pub(crate) const DEFAULT_PREFIX: &str = "/etc/nginx";
 /// Where the configuration is, from the prefix.
 const DEFAULT_FILE: &str = "nginx.conf";
 
@@ -22,6 +22,10 @@ pub(crate) struct Options {
     pub test: bool,
     /// `-T`
     pub dump: bool,
+    /// `--plan`: with `-t`, what a reload would change.
+    pub plan: bool,
+    /// `--json`: that as JSON.
+    pub json: bool,
     /// `-q`
     pub quiet: bool,
     /// `-s`
@@ -43,6 +47,14 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, Str
     let mut file = None;
     let mut args = args.map(OsStringExt::into_vec);
     while let Some(arg) = args.next() {
+        match arg.as_slice() {
+            b"--plan" => (o.test, o.plan) = (true, true),
+            b"--json" => o.json = true,
+            _ => {}
+        }
+        if matches!(arg.as_slice(), b"--plan" | b"--json") {
+            continue;
+        }
         let Some(letters) = arg.strip_prefix(b"-") else {
             return Err(format!("invalid option: \"{}\"", String::from_utf8_lossy(&arg)));
         };
@@ -123,6 +135,7 @@ Options:
   -V            : show version and configure options then exit
   -t            : test configuration and exit
   -T            : test configuration, dump it and exit
+  -t --plan     : test it and say what a reload would change (--json: as JSON)
   -q            : suppress non-error messages during configuration testing
   -s signal     : send signal to a master process: stop, quit, reopen, reload
   -p prefix     : set prefix path (default: /etc/nginx/)

@@ -61,10 +61,21 @@ fn command(name: &str) -> Option<ExitCode> {
         "stress" => stress::command::main(arguments, version),
         "agent" => stress::agent::serve::main(arguments, version),
         "top" => top::main(arguments),
-        "doctor" | "why" | "redline" | "nic" | "lab" => doctor::main(name, arguments, version),
+        "doctor" | "why" | "redline" | "tune" | "nic" | "lab" => doctor::main(name, arguments, version),
+        "canary" => doctor::canary::main(arguments, version, canary),
         "l4" => l4::command::main(arguments),
         _ => return None,
     })
+}
+
+/// Asks the running server for a canary.
+fn canary(wish: &doctor::canary::Wish, say: &mut dyn FnMut(&str)) -> Result<doctor::canary::End, String> {
+    let prefix = wish.prefix.clone().unwrap_or_else(|| cli::DEFAULT_PREFIX.into());
+    let which = Which { file: wish.file.clone(), prefix, globals: Vec::new(), error_log: Some("stderr".into()) };
+    let reading = read(&conf::Disk, &which, 1);
+    show(&reading.problems, &reading.tree.sources, Level::Warn);
+    let snapshot = reading.snapshot.ok_or_else(|| format!("{} cannot be run", which.file.display()))?;
+    server::serve::canary(wish, &snapshot, say)
 }
 
 /// What commands say of themselves; nothing if the arguments ask for something else.
@@ -93,7 +104,8 @@ fn about(arguments: &[String]) -> Option<ExitCode> {
         _ if what == "--man" => print(&pages::man(command, version)),
         "demo" => demo::run(ask().map(Into::into)),
         "top" => top::main(ask()),
-        "doctor" | "why" | "redline" | "nic" | "lab" => doctor::main(name, ask(), version),
+        "doctor" | "why" | "redline" | "tune" | "nic" | "lab" => doctor::main(name, ask(), version),
+        "canary" => doctor::canary::main(ask(), version, canary),
         "l4" => l4::command::main(ask()),
         _ => print(&format!("{}{}", cli::HELP, pages::list())),
     })
@@ -130,6 +142,20 @@ fn test(options: &cli::Options, which: &Which) -> ExitCode {
     }
     let opens = |snapshot| server::serve::try_out(which, snapshot);
     let good = reading.snapshot.as_ref().is_some_and(opens);
+    if options.plan {
+        let Some(snapshot) = reading.snapshot.filter(|_| good) else {
+            eprintln!("nginx: configuration file {file} test failed");
+            return ExitCode::FAILURE;
+        };
+        return match server::plan::of(which, snapshot) {
+            Ok(plan) if options.json => print(&(plan.json() + "\n")),
+            Ok(plan) => print(&plan.text()),
+            Err(text) => {
+                eprintln!("nginx: {text}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     if !good {
         eprintln!("nginx: configuration file {file} test failed");
     } else if !options.quiet {

@@ -16,7 +16,7 @@ pub(crate) struct Command {
 pub(crate) const COMMANDS: &[Command] = &[
     Command {
         name: "",
-        usage: "ironweir [-?hvVtTq] [-s signal] [-p prefix] [-e filename] [-c filename] [-g directives]",
+        usage: "ironweir [-?hvVtTq] [--plan [--json]] [-s signal] [-p prefix] [-e filename] [-c filename] [-g directives]",
         what: "web server and load balancer that reads nginx.conf",
         options: &[
             ("-?, -h, --help", "Shows help."),
@@ -27,6 +27,7 @@ pub(crate) const COMMANDS: &[Command] = &[
                 "Tests the configuration and what a start would open. Logs, the pid file and directories that are missing are made, as nginx makes them.",
             ),
             ("-T", "The same, and prints the configuration."),
+            ("-t --plan", "The same, and says what a reload would change in the running server; with --json as JSON."),
             ("-q", "Says nothing but errors while testing."),
             ("-s signal", "Tells the running server: stop, quit, reopen, reload."),
             ("-p prefix", "Where relative paths begin (default: /etc/nginx/)."),
@@ -85,6 +86,18 @@ pub(crate) const COMMANDS: &[Command] = &[
         name: "redline",
         usage: "ironweir redline --upstream NAME [--server HOST:PORT]",
         what: "how much one server of an upstream carries, found with live traffic",
+        options: &[],
+    },
+    Command {
+        name: "canary",
+        usage: "ironweir canary -c NEW.conf [--share 5%] [--for 60s]",
+        what: "a reload that serves a share of new connections first, and is taken back if it is worse",
+        options: &[],
+    },
+    Command {
+        name: "tune",
+        usage: "ironweir tune --prove [FILE | NAME=VALUE...]",
+        what: "whether kernel settings are better than what is, measured; what is goes to a file",
         options: &[],
     },
     Command {

@@ -145,8 +145,21 @@ impl Facts {
     }
 }
 
+/// Sets a kernel setting by its name with dots.
+///
+/// # Errors
+/// If there is none of this name, if the value is not one, without the right to.
+pub fn set(name: &str, value: &str) -> std::io::Result<()> {
+    let path = path_of(name).ok_or(std::io::ErrorKind::InvalidInput)?;
+    std::fs::write(path, value)
+}
+
 /// A kernel setting by its name with dots; a slash in a part of it stands for a dot (`net.ipv4.conf.eth0/1.rp_filter`).
 pub fn setting(name: &str) -> Option<String> {
+    Some(read_to_string(path_of(name)?).ok()?.trim_end().replace('\t', " "))
+}
+
+fn path_of(name: &str) -> Option<String> {
     if name.split('.').any(|part| part.is_empty() || part == "..") || name.starts_with('/') {
         return None;
     }
@@ -162,7 +175,7 @@ pub fn setting(name: &str) -> Option<String> {
             }
         })
         .collect();
-    Some(read_to_string(format!("/proc/sys/{path}")).ok()?.trim_end().replace('\t', " "))
+    Some(format!("/proc/sys/{path}"))
 }
 
 fn first_number(text: &str) -> f64 {

@@ -127,7 +127,7 @@ fn work(start: WorkerStart) -> i32 {
                 return 0;
             }
             Some(Order::Terminate) => return 0,
-            Some(Order::MasterGone) | None => {}
+            Some(Order::MasterGone | Order::Try(_) | Order::EndTrial) | None => {}
         }
     }
 }

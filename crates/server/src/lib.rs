@@ -16,6 +16,7 @@ pub mod memory;
 pub mod modules;
 pub mod otel;
 pub mod password;
+pub mod plan;
 pub mod request;
 pub mod resolve;
 pub mod serve;

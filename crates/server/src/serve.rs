@@ -1,19 +1,30 @@
 //! Plugs the data plane into the master: how a configuration becomes a plan, and what a worker process does.
 
+mod payload;
+mod trial;
+
 use crate::balancer::path::{self, Checked};
 use crate::config::read::{Reading, Which, read};
 use crate::log::error::{self, ErrorLog, Level};
 use crate::log::process_line;
-use crate::master::{self, Link, Options, Order, Plan, Service, Worker, WorkerStart};
+use crate::master::ask::{Reply, Request, ask};
+use crate::master::{self, Link, Options, Order, Plan, Service, Tried, Worker, WorkerStart};
 use crate::settings::DirectorySpec;
 use crate::snapshot::Snapshot;
 use crate::worker::process::Workers;
-use conf::{Bundle, Disk, Files, Recorder};
+use conf::{Disk, Files, Recorder};
+use doctor::canary::{End, Wish};
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
+use trial::Trial;
 
+pub use payload::unpack;
+
+/// How long the master may take to show what it runs.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// Permission bits of directories for temporary files.
 const DIRECTORY_MODE: u32 = 0o700;
 
@@ -44,7 +55,7 @@ fn log_from_here(which: &Which) {
 pub fn try_out(which: &Which, snapshot: &Snapshot) -> bool {
     log_from_here(which);
     let way = way(snapshot, true);
-    let opens = master::try_out(&plan(snapshot, Arc::default(), way.as_ref().unwrap_or(&Checked::default()))).is_ok();
+    let opens = master::try_out(&needs(snapshot, Arc::default(), way.as_ref().unwrap_or(&Checked::default()))).is_ok();
     opens && way.is_some()
 }
 
@@ -70,7 +81,7 @@ fn complain(problems: &[conf::Problem], sources: &[conf::Source]) {
 }
 
 /// What a configuration asks of the master.
-fn plan(snapshot: &Snapshot, payload: Arc<[u8]>, way: &Checked) -> Plan {
+fn needs(snapshot: &Snapshot, payload: Arc<[u8]>, way: &Checked) -> Plan {
     let bytes = |value: serde_json::Result<Vec<u8>>| value.ok().map(Arc::<[u8]>::from);
     let refusal = way.refusal.clone().map(|problem| l4::Report { problem: Some(problem), ..l4::Report::default() });
     let directories =
@@ -101,23 +112,31 @@ fn way(snapshot: &Snapshot, say_all: bool) -> Option<Checked> {
     way.problems.is_empty().then_some(way)
 }
 
+fn load(which: &Which, generation: u64) -> Result<Plan, Vec<String>> {
+    let recorder = Recorder::new(Disk);
+    let Reading { tree, problems, snapshot, .. } = read(&recorder, which, generation);
+    complain(&problems, &tree.sources);
+    let way = snapshot.as_ref().and_then(|snapshot| way(snapshot, false));
+    let both = snapshot.zip(way);
+    let plan = both.map(|(snapshot, way)| needs(&snapshot, payload::pack(which, &recorder.into_bundle()), &way));
+    drop(tree);
+    crate::memory::release();
+    plan.ok_or_else(Vec::new)
+}
+
 impl Service for Server {
     fn load(&mut self) -> Result<Plan, Vec<String>> {
         self.generation += 1;
-        let recorder = Recorder::new(Disk);
-        let Reading { tree, problems, snapshot, .. } = read(&recorder, &self.which, self.generation);
-        complain(&problems, &tree.sources);
-        let way = snapshot.as_ref().and_then(|snapshot| way(snapshot, false));
-        let both = snapshot.zip(way);
-        let plan = both.map(|(snapshot, way)| plan(&snapshot, recorder.into_bundle().to_bytes().into(), &way));
-        drop(tree);
-        crate::memory::release();
-        plan.ok_or_else(Vec::new)
+        load(&self.which, self.generation)
+    }
+
+    fn load_other(&mut self, file: &Path) -> Result<Plan, Vec<String>> {
+        self.generation += 1;
+        load(&Which { file: file.to_owned(), ..self.which.clone() }, self.generation)
     }
 
     fn worker(&self) -> Worker {
-        let which = self.which.clone();
-        Box::new(move |start| work(&which, start))
+        Box::new(work)
     }
 
     fn balancer(&self) -> fn(master::balancer::Link) -> i32 {
@@ -125,16 +144,15 @@ impl Service for Server {
     }
 }
 
-/// A snapshot from what the master read; its logs are open.
-fn snapshot(
-    which: &Which,
+/// A snapshot from what the master read, and its own log; all its logs are open, and what it keeps on the disk is read.
+fn prepared(
     payload: &[u8],
     generation: u64,
     files: &crate::log::file::OpenFiles,
     link: &Link,
-) -> Result<Arc<Snapshot>, String> {
-    let bundle = Bundle::from_bytes(payload).map_err(|conf::source::BadBundle| "the configuration came in pieces")?;
-    let reading = read(&bundle as &dyn Files, which, generation);
+) -> Result<(Snapshot, ErrorLog), String> {
+    let (which, bundle) = payload::unpack(payload).ok_or("the configuration came in pieces")?;
+    let reading = read(&bundle as &dyn Files, &which, generation);
     let first = || reading.problems.first().map_or_else(String::new, |p| p.render_line(&reading.tree.sources));
     let mut snapshot = reading.snapshot.ok_or_else(first)?;
     drop(reading.tree);
@@ -142,18 +160,29 @@ fn snapshot(
     let log = snapshot
         .open_logs(files)
         .map_err(|(path, e)| format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e)))?;
-    error::set_default_log(log);
     snapshot.end = Some(link.reporter());
     crate::acme::load(&snapshot);
     crate::modules::keyval::load(&snapshot);
-    if snapshot.main.api.used {
-        crate::modules::api::keep_history();
-    }
-    snapshot.main.otel.exporter.iter().for_each(crate::otel::start);
     crate::upstream::live::follow(&snapshot.groups);
     if let Some(stream) = &snapshot.stream {
         crate::upstream::live::follow(&stream.groups);
     }
+    Ok((snapshot, log))
+}
+
+/// The snapshot that is to serve all connections: what works beside requests works for it from now on.
+fn snapshot(
+    payload: &[u8],
+    generation: u64,
+    files: &crate::log::file::OpenFiles,
+    link: &Link,
+) -> Result<Arc<Snapshot>, String> {
+    let (snapshot, log) = prepared(payload, generation, files, link)?;
+    error::set_default_log(log);
+    if snapshot.main.api.used {
+        crate::modules::api::keep_history();
+    }
+    snapshot.main.otel.exporter.iter().for_each(crate::otel::start);
     let snapshot = Arc::new(snapshot);
     crate::health::prober::configure(&snapshot);
     Ok(snapshot)
@@ -167,10 +196,58 @@ fn keep_caches(snapshot: &Snapshot) {
     }
 }
 
+/// All connections have one configuration again.
+fn end_trial(trial: &mut Option<Trial>, workers: &Workers) {
+    if trial.take().is_some() {
+        workers.end_trial();
+        crate::status::trial::end();
+    }
+}
+
+/// The configuration that the server with this pid file runs: what it was read from, its texts, its number.
+pub fn running(pid_file: &Path) -> Result<(Which, conf::Bundle, u64), String> {
+    let mut asked = ask(pid_file, &Request::Show)?;
+    let generation = match asked.next(Some(PATIENCE))? {
+        Reply::Shown(generation) => generation,
+        Reply::Refused(why) => return Err(why),
+        other => return Err(format!("the server says something else: {other:?}")),
+    };
+    let (which, bundle) = unpack(&asked.payload()?).ok_or("the server's configuration came in pieces")?;
+    Ok((which, bundle, generation))
+}
+
+/// Asks the running master to try a configuration out, and says how it goes. `snapshot`: what its file says now, which names the pid file.
+pub fn canary(wish: &Wish, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) -> Result<End, String> {
+    let pid = &snapshot.process.pid;
+    let own = running(pid)?.0.file;
+    let request = Request::Canary {
+        file: wish.file.clone(),
+        share: wish.share,
+        minimum: wish.minimum,
+        seconds: wish.time.as_secs_f64(),
+    };
+    let mut asked = ask(pid, &request)?;
+    loop {
+        match asked.next(None)? {
+            Reply::Says(text) => say(&text),
+            Reply::Kept(text) if own == wish.file => return Ok(End::Kept(text)),
+            Reply::Kept(text) => {
+                let (own, new) = (own.display(), wish.file.display());
+                return Ok(End::Kept(format!(
+                    "{text}; the server's own file is still {own}: put {new} there before the next reload"
+                )));
+            }
+            Reply::TakenBack(why) => return Ok(End::TakenBack(why)),
+            Reply::Refused(why) => return Err(why),
+            Reply::Shown(_) => {}
+        }
+    }
+}
+
 /// The worker process's control thread.
-fn work(which: &Which, start: WorkerStart) -> i32 {
+fn work(start: WorkerStart) -> i32 {
     let WorkerStart { generation, payload, listeners, files, mut link, .. } = start;
-    let first = match snapshot(which, &payload, generation, &files, &link) {
+    let first = match snapshot(&payload, generation, &files, &link) {
         Ok(s) => s,
         Err(text) => {
             process_line(Level::Emerg, format_args!("{text}"));
@@ -192,14 +269,31 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
     crate::balancer::watch::configure(&first, link.reporter());
     crate::balancer::load::configure(&first);
     drop((first, listeners));
+    let mut trial: Option<Trial> = None;
     loop {
-        match link.wait(None) {
-            None | Some(Order::MasterGone) => {}
+        match link.wait(trial.as_ref().and_then(Trial::next_look)) {
+            None => {
+                let over = trial.as_mut().and_then(|t| t.look(&link).map(|why| (t.generation(), why)));
+                if let Some((generation, why)) = over {
+                    end_trial(&mut trial, &workers);
+                    link.tried(generation, Tried::Over, &why);
+                }
+            }
             Some(Order::Balanced(report)) => crate::balancer::heard::take(&report),
-            Some(Order::Reload(reload)) => match snapshot(which, &reload.payload, reload.generation, &files, &link) {
+            Some(Order::MasterGone | Order::EndTrial) => end_trial(&mut trial, &workers),
+            Some(Order::Try(order)) => match prepared(&order.payload, order.generation, &files, &link) {
+                Ok((next, _)) => {
+                    trial = Some(Trial::begin(&order));
+                    workers.try_out(&Arc::new(next), order.terms.share);
+                }
+                Err(text) => link.tried(order.generation, Tried::Over, &text),
+            },
+            Some(Order::Reload(reload)) => match snapshot(&reload.payload, reload.generation, &files, &link) {
                 Ok(next) => {
                     timeout = next.process.worker_shutdown_timeout;
-                    match workers.configure(&next, &reload.listeners) {
+                    let configured = workers.configure(&next, &reload.listeners);
+                    end_trial(&mut trial, &workers);
+                    match configured {
                         Ok(()) => {
                             keep_caches(&next);
                             crate::acme::follow(&next);
@@ -211,7 +305,10 @@ fn work(which: &Which, start: WorkerStart) -> i32 {
                         Err(e) => link.failed(reload.generation, &crate::log::os_error(&e)),
                     }
                 }
-                Err(text) => link.failed(reload.generation, &text),
+                Err(text) => {
+                    end_trial(&mut trial, &workers);
+                    link.failed(reload.generation, &text);
+                }
             },
             Some(Order::Reopen(reopen)) => {
                 workers.write_logs();

@@ -13,7 +13,7 @@ use crate::modules::{http_block, upstream_block};
 use crate::request::route::{LocationTree, Port};
 use crate::settings::{ErrorLogSpec, ErrorLogTarget, ListenSpec, ProcessSettings};
 use conf::Problem;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -69,6 +69,8 @@ pub struct Location {
     pub matching: Matching,
     /// The modules' values, merged.
     pub conf: LocationConf,
+    /// The directive that names who answers, as it was written; empty: there is none on this level.
+    pub handler: Box<str>,
     /// The phases that the values are about.
     pub busy: crate::modules::Busy,
     /// The locations inside.
@@ -264,6 +266,8 @@ pub struct Shot {
     pub lua: crate::modules::lua::machine::Made,
     /// The view of `stream {}`.
     pub stream: Option<Rc<Shot>>,
+    /// For each listener of the thread, the index of its address in `listens`; beyond them all: the address is gone.
+    pub places: OnceCell<Box<[usize]>>,
     /// What `stream {}` is a part of: it is in use as long as a session of its is.
     whole: Option<Arc<Snapshot>>,
 }
@@ -283,8 +287,8 @@ impl Shot {
     }
 
     fn part(snapshot: Arc<Snapshot>, stream: Option<Rc<Shot>>, whole: Option<Arc<Snapshot>>) -> Shot {
-        let (scratch, lines, files, judges, lua) = Default::default();
-        Shot { snapshot, scratch, lines, files, judges, lua, stream, whole }
+        let (scratch, lines, files, judges, lua, places) = Default::default();
+        Shot { snapshot, scratch, lines, files, judges, lua, stream, places, whole }
     }
 
     /// A thread begins to serve under it.

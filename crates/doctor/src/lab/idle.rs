@@ -40,17 +40,68 @@ pub(super) fn run(bench: &mut Bench) -> Outcome {
         Err(e) => bench.say(&format!("  after {PATIENCE_S} s of silence: {e}")),
         Ok(()) => return Err(Stop::Failed("a forgotten connection goes on".into())),
     }
+    canaries(bench, &server)?;
     let (mut client, mut accepted) = pair(&server)?;
     let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(1)).with_interval(Duration::from_secs(1));
     SockRef::from(&client).set_tcp_keepalive(&keepalive).map_err(failed("keepalive"))?;
-    bench.say("  a connection with a keepalive each second (so_keepalive=1s:1s:)");
+    let crowd = crowd(&server, &keepalive)?;
+    bench.say(&format!("  {} more connections, each with a keepalive each second (so_keepalive=1s:1s:)", crowd.len()));
     let began = Instant::now();
     // What is waited for is that nothing happens: silence, three times as long as tracking has patience.
     bench.wait("", || began.elapsed() >= LIVES)?;
     talk(&mut client, &mut accepted).map_err(failed("a connection with keepalives"))?;
-    bench.say(&format!("  it lives after {} s of silence", LIVES.as_secs()));
+    let total = crowd.len();
+    let reset = crowd.into_iter().filter_map(|(mut c, mut a)| talk(&mut c, &mut a).err()).count();
+    bench.say(&format!("  after {} s of silence {reset} of {total} are reset", LIVES.as_secs()));
+    if reset > 0 {
+        return Err(Stop::Failed("keepalives do not help".into()));
+    }
     bench.set("net.ipv4.tcp_keepalive_time", "1")?;
     bench.gone("idle-reset", &[])
+}
+
+/// How silent canaries are, longest: they are a quarter of a second apart.
+const CANARIES: u32 = 16;
+const APART: Duration = Duration::from_millis(250);
+/// The timeout that is found may be wrong by this much: tracking looks at its list when it likes, and canaries are apart.
+const EXACT: Duration = Duration::from_millis(1_000);
+
+/// Finds how long silence may last: connections that are all made now, and speak one after the other. The first that is reset had been
+/// silent for too long.
+fn canaries(bench: &Bench, server: &TcpListener) -> Outcome {
+    let mut all = (1..=CANARIES).map(|n| Ok((APART * n, pair(server)?))).collect::<Result<Vec<_>, Stop>>()?;
+    for (_, (client, accepted)) in &mut all {
+        talk(client, accepted).map_err(failed("a new canary"))?;
+    }
+    let (began, mut lived) = (Instant::now(), Duration::ZERO);
+    for (silence, (mut client, mut accepted)) in all {
+        // The time itself is what is waited for.
+        std::thread::sleep(silence.saturating_sub(began.elapsed()));
+        if talk(&mut client, &mut accepted).is_err() {
+            bench.say(&format!("  canaries: one that was silent for {lived:?} lives, one of {silence:?} is reset"));
+            let real = Duration::from_secs(PATIENCE_S);
+            return match silence.abs_diff(real) <= EXACT {
+                true => Ok(()),
+                false => Err(Stop::Failed(format!("the timeout is {real:?}"))),
+            };
+        }
+        lived = silence;
+    }
+    Err(Stop::Failed(format!("no canary was reset in {lived:?}")))
+}
+
+/// Idle connections with keepalives: as many as there are descriptors for, and tracking has room for.
+const CROWD: usize = 4_000;
+
+fn crowd(server: &TcpListener, keepalive: &TcpKeepalive) -> Result<Vec<(TcpStream, TcpStream)>, Stop> {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
+    let fits = (limit / 4).min(CROWD as u64);
+    let one = || {
+        let (client, accepted) = pair(server)?;
+        SockRef::from(&client).set_tcp_keepalive(keepalive).map_err(failed("keepalive"))?;
+        Ok((client, accepted))
+    };
+    (0..fits).map(|_| one()).collect()
 }
 
 fn pair(server: &TcpListener) -> Result<(TcpStream, TcpStream), Stop> {

@@ -3,8 +3,11 @@
 
 mod backlog;
 mod idle;
+mod paws;
 mod php;
 mod ports;
+mod slow_log;
+mod unix;
 
 use crate::command::{finish, print};
 use crate::configuration::Configuration;
@@ -46,6 +49,13 @@ pub const LABS: &[Lab] = &[
     Lab { name: "local-ports", what: "100 local ports, and a client that closes its connections", run: ports::used_up },
     Lab { name: "port-thief", what: "a client that has taken the port of a service", run: ports::thief },
     Lab { name: "idle-reset", what: "a NAT that forgets connections after 2 s of silence", run: idle::run },
+    Lab {
+        name: "one-nat",
+        what: "two clients behind one NAT address, one of them with a clock that is behind",
+        run: paws::run,
+    },
+    Lab { name: "slow-log", what: "an access log on a disk that takes its time", run: slow_log::run },
+    Lab { name: "unix-or-tcp", what: "a unix socket against TCP to one php-fpm (needs php-fpm)", run: unix::run },
     Lab { name: "php-fpm", what: "php-fpm with a backlog of 8 and one child (needs php-fpm)", run: php::run },
 ];
 
@@ -181,6 +191,16 @@ mod tests {
     #[test]
     fn idle_reset() {
         comes_out("idle-reset");
+    }
+
+    #[test]
+    fn one_nat() {
+        comes_out("one-nat");
+    }
+
+    #[test]
+    fn unix_or_tcp() {
+        comes_out("unix-or-tcp");
     }
 
     #[test]

@@ -5,14 +5,15 @@ use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 /// Connections that come at once.
 const CLIENTS: usize = 64;
 
 /// The real php-fpm, which ends with the lab.
-struct Fpm {
+pub(super) struct Fpm {
     child: Child,
-    folder: PathBuf,
+    pub(super) folder: PathBuf,
 }
 
 impl Drop for Fpm {
@@ -24,8 +25,7 @@ impl Drop for Fpm {
 }
 
 pub(super) fn run(bench: &mut Bench) -> Outcome {
-    let names = ["php-fpm", "php-fpm8.4", "php-fpm8.3", "php-fpm8.2", "php-fpm8.1", "php-fpm7.4"];
-    let php = program(&names).ok_or_else(|| Stop::LeftOut("php-fpm is not installed".into()))?;
+    let php = php()?;
     let full = |bench: &Bench, backlog: u32| -> Result<(usize, Fpm, Vec<Socket>), Stop> {
         let (fpm, socket) = start(bench, &php, backlog)?;
         let (connected, refused) = crowd(&socket)?;
@@ -53,31 +53,49 @@ pub(super) fn run(bench: &mut Bench) -> Outcome {
     Ok(())
 }
 
+/// The program.
+pub(super) fn php() -> Result<String, Stop> {
+    let names = ["php-fpm", "php-fpm8.4", "php-fpm8.3", "php-fpm8.2", "php-fpm8.1", "php-fpm7.4"];
+    program(&names).ok_or_else(|| Stop::LeftOut("php-fpm is not installed".into()))
+}
+
 fn start(bench: &Bench, php: &str, backlog: u32) -> Result<(Fpm, PathBuf), Stop> {
-    let folder = std::env::temp_dir().join(format!("ironweir-lab-{}-{backlog}", std::process::id()));
-    std::fs::create_dir_all(&folder).map_err(failed("a folder"))?;
-    let (socket, conf) = (folder.join("fpm.sock"), folder.join("fpm.conf"));
-    let text = format!(
-        "[global]\nerror_log = {0}/fpm.log\ndaemonize = no\n[lab]\nlisten = {1}\nlisten.backlog = {backlog}\nuser = nobody\n\
-         pm = static\npm.max_children = 1\n",
-        folder.display(),
-        socket.display()
-    );
-    std::fs::write(&conf, text).map_err(failed("php-fpm's configuration"))?;
-    let mut command = Command::new(php);
-    command
-        .arg("--nodaemonize")
-        .arg("--fpm-config")
-        .arg(&conf)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null());
-    let mut fpm = Fpm { child: command.spawn().map_err(failed("php-fpm"))?, folder };
-    bench
-        .wait("php-fpm does not listen", || Path::new(&socket).exists() || !matches!(fpm.child.try_wait(), Ok(None)))?;
-    match fpm.child.try_wait() {
-        Ok(None) => Ok((fpm, socket)),
-        _ => Err(Stop::LeftOut("php-fpm does not start here".into())),
+    let fpm = Fpm::start(bench, php, |folder| {
+        format!(
+            "[lab]\nlisten = {folder}/fpm.sock\nlisten.backlog = {backlog}\nuser = nobody\npm = static\npm.max_children = 1\n"
+        )
+    })?;
+    let socket = fpm.folder.join("fpm.sock");
+    Ok((fpm, socket))
+}
+
+impl Fpm {
+    /// Starts it with pools whose text is made for a folder; one of them listens on `fpm.sock` there.
+    pub(super) fn start(bench: &Bench, php: &str, pools: impl Fn(&str) -> String) -> Result<Fpm, Stop> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let folder = std::env::temp_dir().join(format!("ironweir-lab-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&folder).map_err(failed("a folder"))?;
+        let (socket, conf) = (folder.join("fpm.sock"), folder.join("fpm.conf"));
+        let shown = folder.display().to_string();
+        let text = format!("[global]\nerror_log = {shown}/fpm.log\ndaemonize = no\n{}", pools(&shown));
+        std::fs::write(&conf, text).map_err(failed("php-fpm's configuration"))?;
+        let mut command = Command::new(php);
+        command
+            .arg("--nodaemonize")
+            .arg("--fpm-config")
+            .arg(&conf)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut fpm = Fpm { child: command.spawn().map_err(failed("php-fpm"))?, folder };
+        bench.wait("php-fpm does not listen", || {
+            Path::new(&socket).exists() || !matches!(fpm.child.try_wait(), Ok(None))
+        })?;
+        match fpm.child.try_wait() {
+            Ok(None) => Ok(fpm),
+            _ => Err(Stop::LeftOut("php-fpm does not start here".into())),
+        }
     }
 }
 

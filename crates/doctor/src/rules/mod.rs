@@ -24,6 +24,7 @@ const RULES: &[fn(&Facts) -> Vec<Finding>] = &[
     network::tcp_memory,
     network::orphans,
     network::loss,
+    network::timestamps,
     network::softnet,
     network::links,
     network::tracking,

@@ -20,6 +20,9 @@ const MANY_PACKETS: f64 = 50_000.0;
 /// A table this full is about to drop.
 const NEAR: f64 = 0.8;
 
+/// So many SYNs with old timestamps between two looks are no stray packets.
+const TURNED_AWAY: u64 = 3;
+
 /// TCP has used up its memory.
 pub(super) fn tcp_memory(facts: &Facts) -> Vec<Finding> {
     let m = &facts.machine;
@@ -88,6 +91,26 @@ pub(super) fn loss(facts: &Facts) -> Vec<Finding> {
     let what =
         format!("{} of {} segments in {:.1} s, {} of them SYNs", number(again), number(sent), m.seconds, number(syns));
     vec![finding.seen(what, "Tcp.RetransSegs, Tcp.OutSegs, TcpExt.TCPSynRetrans").sure(Sure::Likely)]
+}
+
+/// SYNs that were turned away since their timestamps go back: clients behind one address.
+pub(super) fn timestamps(facts: &Facts) -> Vec<Finding> {
+    let m = &facts.machine;
+    let turned = m.added("TcpExt.PAWSTimewait");
+    if turned < TURNED_AWAY {
+        return Vec::new();
+    }
+    let what = format!("{} SYNs were turned away since their timestamps go back.", number(turned));
+    let finding = Finding::new("timestamps-behind-nat", Weight::Warning, what)
+        .seen(format!("{} in {:.1} s", number(turned), m.seconds), "TcpExt.PAWSTimewait")
+        .because(
+            "Clients behind one NAT address have clocks of their own. The server closed first, remembers the last client of the port for a minute, and takes \
+             the next one's SYN for an old packet: its connection takes a second longer.",
+        )
+        .cure("let clients close first: keepalive_timeout longer than theirs; the NAT should not use a port again within a minute")
+        .cure("sysctl -w net.ipv4.tcp_timestamps=0 on the server, if neither can be had: it costs round-trip measurement and protection at high rates")
+        .sure(Sure::Likely);
+    vec![finding]
 }
 
 /// CPUs that cannot keep up with packets.

@@ -108,6 +108,8 @@ fn each_fault_alone_is_found_and_nothing_else() {
         m.now.counters.extend([("Tcp.RetransSegs".into(), 400), ("TcpExt.TCPSynRetrans".into(), 390)]);
     };
     assert_eq!(only(after(syns)), ("syns-lost", Warning));
+    assert_eq!(only(after(|m| count(m, "TcpExt.PAWSTimewait", 9))), ("timestamps-behind-nat", Warning));
+    assert_eq!(after(|m| count(m, "TcpExt.PAWSTimewait", 2)), []);
     assert_eq!(only(after(|m| m.now.softnet[0].dropped = 4)), ("backlog-drops", Critical));
     let full = Conntrack { count: 65_536, max: 65_536, established_s: 432_000 };
     assert_eq!(only(after(|m| m.conntrack = Some(full))), ("conntrack-full", Critical));

@@ -10,7 +10,7 @@ use crate::config::Plane;
 use crate::settings::SocketKind;
 use crate::snapshot::Snapshot;
 use crate::status::latency::{self, Histogram};
-use crate::status::{history, listeners, requests, rules, slot, spent, turns};
+use crate::status::{history, listeners, requests, rules, slot, spent, trial, turns};
 use crate::tls::expiry::{self, Held};
 use crate::worker::counters;
 use doctor::why::Watch;
@@ -248,6 +248,41 @@ pub fn time(_: &Context) -> Result<Value, Failure> {
     let (timed, us) = spent::log_writes();
     let parts: Map<_, _> = spent::NAMES.iter().zip(sums).map(|(name, us)| ((*name).to_owned(), json!(us))).collect();
     Ok(json!({"requests": requests, "parts_us": parts, "log_writes": {"timed": timed, "us": us}}))
+}
+
+const POPULATION: Schema = Schema::Object(&[
+    number("connections"),
+    number("requests"),
+    number("failed"),
+    number("refused"),
+    number("p50_ms"),
+    number("p95_ms"),
+]);
+/// `/ironweir/canary`
+pub static CANARY: Schema = Schema::Object(&[
+    field("running", Schema::Flag),
+    maybe("generation", Schema::Number),
+    maybe("share", Schema::Ratio),
+    field("old", POPULATION),
+    field("new", POPULATION),
+]);
+
+/// `/ironweir/canary`: the configuration that is tried out (`share`: percent of new connections), and what was seen under it and under
+/// the old one; of the last one if there is none now.
+pub fn canary(_: &Context) -> Result<Value, Failure> {
+    let [old, new] = trial::seen().map(|p| {
+        json!({
+            "connections": p.connections, "requests": p.requests, "failed": p.failed, "refused": p.refused,
+            "p50_ms": p.quantile(0.5), "p95_ms": p.quantile(0.95),
+        })
+    });
+    let mut value = json!({"running": false, "old": old, "new": new});
+    if let Some((generation, share)) = trial::now() {
+        value["running"] = json!(true);
+        value["generation"] = json!(generation);
+        value["share"] = json!(share as f64 / 100.0);
+    }
+    Ok(value)
 }
 
 const FINDING: Schema = Schema::Object(&[

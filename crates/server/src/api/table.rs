@@ -232,6 +232,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     one("/ironweir/time", "what requests waited for", &own::TIME, own::time, None),
     one("/ironweir/why", "what is in the way, and how much more could be carried", &own::WHY, own::why, None),
     one("/ironweir/l4", "packets that the kernel balances", &kernel::L4, kernel::l4, None),
+    one("/ironweir/canary", "a configuration that is tried out beside the other", &own::CANARY, own::canary, None),
     one(
         "/ironweir/modsecurity",
         "what ModSecurity's rules have found",

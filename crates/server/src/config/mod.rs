@@ -121,6 +121,8 @@ pub struct Level {
     pub server_names: Vec<(crate::modules::listen::Name, Node)>,
     /// A server's first name: `$server_name`.
     pub server_name: Vec<u8>,
+    /// The directive that names who answers, as it was written.
+    pub handler: Box<str>,
     /// Values of servers; on the `http` level the defaults of all servers.
     pub server: Option<Box<ServerConf>>,
     /// The blocks inside, in the order of the text.
@@ -276,13 +278,26 @@ impl<'f> Build<'f> {
     fn directive(&mut self, node: &Node, level: &mut Level) -> Result<(), Problem> {
         let name = node.name.as_str();
         match modules::find(&name, level.context) {
-            Some(d) => (d.set)(&mut Scope { build: self, level }, node),
+            Some(d) => {
+                let had_none = level.conf.core.handler.is_none();
+                (d.set)(&mut Scope { build: self, level }, node)?;
+                if had_none && level.conf.core.handler.is_some() {
+                    level.handler = written(node);
+                }
+                Ok(())
+            }
             None => {
                 let reason = conf::refusal(&name).map(str::to_owned);
                 Err(node.problem(format!("\"{name}\" is not supported yet")).with_help(reason))
             }
         }
     }
+}
+
+/// A directive in one line, without its block.
+fn written(node: &Node) -> Box<str> {
+    let words = std::iter::once(&node.name).chain(&node.args).map(|w| w.as_str().into_owned());
+    words.collect::<Vec<_>>().join(" ").into()
 }
 
 impl Level {

@@ -35,12 +35,13 @@ use socket::Socket;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, poll_fn};
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
+use std::time::Instant;
 
 /// What lines of the error log say after `while`.
 pub mod doing {
@@ -109,6 +110,8 @@ pub struct Client {
     pub socket: Weak<OwnedFd>,
     /// The connection is one of QUIC.
     pub quic: bool,
+    /// The canary that it was given to, by its generation; 0: to none.
+    pub trial: Cell<u64>,
     /// Whether it could make room for another.
     pub standing: Standing,
 }
@@ -207,6 +210,7 @@ impl Client {
             debug: Cell::new(false),
             socket,
             quic: false,
+            trial: Cell::new(0),
             standing: Standing::new(),
         })
     }
@@ -227,6 +231,7 @@ impl Client {
             debug: self.debug.clone(),
             socket: self.socket.clone(),
             quic: self.quic,
+            trial: self.trial.clone(),
             standing: Standing::new(),
         });
         self.give_seat_to(&other);
@@ -240,8 +245,10 @@ pub fn start(fd: OwnedFd, remote: Address, listener: usize, now: bool) {
     if !has_room() {
         return;
     }
+    crate::status::spent::accepted(|| crate::master::last_packet_ms(fd.as_fd()));
     let socket = Socket::new(fd);
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, socket.handle());
+    crate::worker::draw(&client);
     look_closely(&client);
     let work = guarded(Seat::take(&client), move || run(Http1::new(Incoming::new(socket)), client));
     if now {
@@ -353,7 +360,7 @@ pub async fn serve_http(mut http: Box<Http1>, client: Rc<Client>) {
 /// Reads the PROXY header, and makes the connection secure, as far as the address wants that. False: it is over. Whoever speaks plain HTTP
 /// where TLS is spoken gets an answer that says so.
 async fn open(incoming: &mut Incoming, client: &Rc<Client>, proxied: bool, encrypted: bool) -> bool {
-    let shot = crate::worker::shot();
+    let shot = crate::worker::shot_for(client);
     if proxied && proxy_header::read(incoming, Arrival::at_http(&shot, client)).await != Header::Read {
         return false;
     }
@@ -361,13 +368,20 @@ async fn open(incoming: &mut Incoming, client: &Rc<Client>, proxied: bool, encry
         return true;
     }
     // The header may have taken a while: the configuration that holds now is asked.
-    let shot = crate::worker::shot();
-    handshake::accept(incoming, Arrival::at_http(&shot, client), None).await != Accepted::Over
+    let shot = crate::worker::shot_for(client);
+    let began = Instant::now();
+    let is_over = handshake::accept(incoming, Arrival::at_http(&shot, client), None).await == Accepted::Over;
+    if is_over {
+        crate::status::trial::failed_handshake(shot.generation);
+    } else {
+        crate::status::spent::shaken(began);
+    }
+    !is_over
 }
 
 /// Whether a PROXY header, and whether TLS comes before the first request.
 fn comes_first(client: &Client) -> (bool, bool) {
-    let shot = crate::worker::shot();
+    let shot = crate::worker::shot_for(client);
     let port = &shot.ports[crate::worker::port_of(&shot, client.listener)];
     (port.proxy_protocol, port.encrypted() && port.site(client).ssl)
 }

@@ -50,8 +50,12 @@ impl Channel {
     /// Two connected ends, closed on exec.
     pub(super) fn pair() -> io::Result<(Channel, Channel)> {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let end = |fd| Channel { fd: Arc::new(fd), out: VecDeque::new(), partial: Frame::default() };
-        Ok((end(a), end(b)))
+        Ok((Channel::of(a), Channel::of(b)))
+    }
+
+    /// One end of a pair that was made elsewhere.
+    pub(super) fn of(fd: OwnedFd) -> Channel {
+        Channel { fd: Arc::new(fd), out: VecDeque::new(), partial: Frame::default() }
     }
 
     /// The socket, to send small messages from other threads with [`send_now`].

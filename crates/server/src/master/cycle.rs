@@ -9,6 +9,7 @@
 //! ```
 
 use super::balancer::Balancer;
+use super::canary::Asking;
 use super::message::End;
 use super::start::{Refused, Started, prepare};
 use super::sys::{self, Pid, Signal, Signals};
@@ -64,6 +65,8 @@ pub(super) struct Master<'a> {
     pub(super) running: Running,
     pub(super) pending: Option<Pending>,
     pub(super) children: Vec<Child>,
+    /// Commands that ask for something, and the canary.
+    pub(super) asking: Asking,
     pub(super) respawn: Respawn,
     /// The process of the kernel's balancer, if there is one.
     pub(super) balancer: Option<Balancer>,
@@ -77,7 +80,7 @@ pub(super) struct Master<'a> {
     pub(super) not_accepting: bool,
     pub(super) exit_code: i32,
     /// Number of the newest configuration that was prepared.
-    generation: u64,
+    pub(super) generation: u64,
     started: Started,
     parent: u32,
     reload_again: bool,
@@ -107,6 +110,7 @@ impl<'a> Master<'a> {
             running,
             pending: None,
             children: Vec::new(),
+            asking: Asking::default(),
             respawn: Respawn::default(),
             balancer: None,
             balancer_respawn: Respawn::default(),
@@ -136,6 +140,7 @@ impl<'a> Master<'a> {
             }
             self.hear_workers();
             self.hear_balancer();
+            self.hear_guests();
             self.on_time();
         }
         self.exit()
@@ -150,6 +155,7 @@ impl<'a> Master<'a> {
         let channels = self.children.iter().filter_map(|child| child.channel.as_ref());
         let channels = channels.chain(self.balancer.as_ref().and_then(|balancer| balancer.channel.as_ref()));
         wanted.extend(channels.map(|channel| (channel.as_fd(), channel.is_waiting())));
+        wanted.extend(self.asking.guests.iter().map(|g| (g.channel.as_fd(), g.channel.is_waiting())));
         let late = self.pending.as_ref().and_then(|pending| pending.complain_at);
         let next = [self.respawn.at, self.balancer_respawn.at, self.terminating, late].into_iter().flatten().min();
         let timeout = next.map(|at| at.saturating_duration_since(Instant::now()));
@@ -197,6 +203,7 @@ impl<'a> Master<'a> {
             libc::SIGWINCH if self.started.daemonized => ", stop accepting connections",
             libc::SIGHUP => ", reconfiguring",
             libc::SIGUSR1 => ", reopening logs",
+            libc::SIGURG => ", a command asks for something",
             libc::SIGUSR2 if busy_upgrading => ", ignoring",
             libc::SIGUSR2 => ", changing binary",
             _ => "",
@@ -218,6 +225,7 @@ impl<'a> Master<'a> {
             ),
             libc::SIGUSR2 => self.change_binary(),
             libc::SIGCHLD => self.reap(),
+            libc::SIGURG => self.meet(signal.sender),
             _ => {}
         }
     }
@@ -271,6 +279,7 @@ impl<'a> Master<'a> {
             self.reload_again = true;
             return;
         }
+        self.take_back("a reload was asked for");
         server_log!(Notice, "reconfiguring");
         self.generation += 1;
         match prepare(self.service, &self.files, &self.running.listeners, self.generation) {
@@ -284,7 +293,7 @@ impl<'a> Master<'a> {
 
     /// Lets all processes go on in the files that logs' paths mean now, before the new configuration is theirs: what was moved
     /// away (logrotate) gets no further line.
-    fn follow(&mut self, moved: Vec<Moved>) {
+    pub(super) fn follow(&mut self, moved: Vec<Moved>) {
         let mut followed = Vec::with_capacity(moved.len());
         for moved in moved {
             let path = moved.path().to_owned();
@@ -300,7 +309,7 @@ impl<'a> Master<'a> {
     }
 
     /// Gives the new configuration to the worker, or to a new one.
-    fn offer(&mut self, next: Running) {
+    pub(super) fn offer(&mut self, next: Running) {
         let (old, new) = (&self.running.plan.process, &next.plan.process);
         let takes = old.master_process == new.master_process && (!new.master_process || !new.needs_new_process(old));
         let Some(child) = self.children.iter_mut().rev().find(|child| !child.exiting).filter(|_| takes) else {
@@ -320,6 +329,7 @@ impl<'a> Master<'a> {
     pub(super) fn applied(&mut self, pid: Pid, generation: u64) {
         if let Some(pending) = self.pending.take_if(|p| p.worker == pid && p.next.generation == generation) {
             self.commit(pending.next);
+            self.kept(generation, Ok(()));
         }
         // A worker that replaces others serves now.
         let newest = self.children.iter().map(|child| child.generation).max();
@@ -347,6 +357,7 @@ impl<'a> Master<'a> {
                 "configuration {generation} is for the next worker process: {pid} ended before it took it"
             );
             self.commit(pending.next);
+            self.kept(generation, Ok(()));
             self.reload_if_asked();
         }
     }
@@ -354,6 +365,7 @@ impl<'a> Master<'a> {
     /// The worker could not take this configuration.
     pub(super) fn failed(&mut self, generation: u64, reason: &str) {
         server_log!(Emerg, "configuration {generation} was not taken: {reason}");
+        self.kept(generation, Err(reason));
         if self.pending.take_if(|pending| pending.next.generation == generation).is_some() {
             self.files.retain(&self.running.paths);
         }

@@ -2,7 +2,7 @@
 //! Held by the worker's control thread. Keeps track of the sockets and log files each configuration brought.
 
 use super::channel::{Channel, send_now};
-use super::message::{ReloadMessage, ToMaster, ToWorker};
+use super::message::{ReloadMessage, ToMaster, ToWorker, TrialMessage, Tried};
 use super::signals;
 use super::sys::{self, Signals, Watch};
 use crate::listen::socket::Listener;
@@ -23,6 +23,10 @@ pub enum Order {
     Reload(Reload),
     /// Write out what is buffered for log files, then call [`Reopen::apply`].
     Reopen(Reopen),
+    /// Serve a share of new connections with this configuration.
+    Try(Try),
+    /// Serve all connections with the old configuration again.
+    EndTrial,
     /// Stop accepting, serve what is open, then return.
     Quit,
     /// Return at once.
@@ -42,6 +46,17 @@ pub struct Reload {
     pub payload: Arc<[u8]>,
     /// All listening sockets: new ones, and those that stay with the id they had. Others are no longer accepted on.
     pub listeners: Vec<Listener>,
+}
+
+/// A canary. Its log files are in the worker's [`OpenFiles`] already.
+#[derive(Debug)]
+pub struct Try {
+    /// Number of the configuration.
+    pub generation: u64,
+    /// What the service packed in the master.
+    pub payload: Arc<[u8]>,
+    /// Its share, its time, and what it is judged by.
+    pub terms: super::Terms,
 }
 
 /// Log files that were moved away.
@@ -196,6 +211,15 @@ impl Link {
             ToWorker::Report(bytes) => Order::Balanced(bytes),
             ToWorker::Reopen(fresh) => Order::Reopen(Reopen { files: self.files.clone(), fresh: Some(fresh) }),
             ToWorker::Reload(message) => Order::Reload(self.reload(message)),
+            ToWorker::Trial(message) => {
+                self.adopt(message.files);
+                let TrialMessage { generation, payload, terms, .. } = message;
+                Order::Try(Try { generation, payload: payload.into(), terms })
+            }
+            ToWorker::EndTrial => {
+                self.files.retain(&self.current_files);
+                Order::EndTrial
+            }
         };
         self.once(order)
     }
@@ -212,16 +236,27 @@ impl Link {
     }
 
     fn reload(&mut self, message: ReloadMessage) -> Reload {
-        let mut files = Vec::with_capacity(message.files.len());
-        for (path, fd) in message.files {
-            if let Some(fd) = fd {
-                self.files.adopt(path.clone(), fd);
-            }
-            files.push(path);
-        }
+        let files = self.adopt(message.files);
         let ReloadMessage { generation, payload, listeners, .. } = message;
         self.incoming = Some(Incoming { generation, listeners: listeners.clone(), files });
         Reload { generation, payload: payload.into(), listeners }
+    }
+
+    /// Takes log files that came, and gives the paths of all.
+    fn adopt(&mut self, sent: Vec<(PathBuf, Option<OwnedFd>)>) -> Vec<PathBuf> {
+        let mut paths = Vec::with_capacity(sent.len());
+        for (path, fd) in sent {
+            if let Some(fd) = fd {
+                self.files.adopt(path.clone(), fd);
+            }
+            paths.push(path);
+        }
+        paths
+    }
+
+    /// How the canary of this generation goes, or how it ended.
+    pub fn tried(&self, generation: u64, tried: Tried, text: &str) {
+        self.reporter().send(&ToMaster::Tried(generation, tried, text.to_owned()));
     }
 
     /// All threads run configuration `generation`: the one at start, or of a reload. What only older ones used is let go.

@@ -1,6 +1,7 @@
 //! What master and worker say to each other, as bytes. Between them is `channel`. Reads only within bounds.
 
 use super::balancer::Order;
+use super::Terms;
 use super::channel::{Frame, Handle};
 use crate::listen::socket::{ListenSocket, Listener};
 use crate::log::file::LogFile;
@@ -26,6 +27,9 @@ const SETUP: u8 = 10;
 const DRAIN: u8 = 11;
 const CLEAR: u8 = 12;
 const LEAVE: u8 = 13;
+const TRIAL: u8 = 14;
+const END_TRIAL: u8 = 15;
+const TRIED: u8 = 16;
 
 /// What a worker process has open already, so that it is not sent again.
 #[derive(Debug, Default, Clone)]
@@ -52,6 +56,28 @@ pub(super) fn quit() -> (Vec<u8>, Vec<Handle>) {
 /// See [`quit`].
 pub(super) fn terminate() -> (Vec<u8>, Vec<Handle>) {
     (vec![TERMINATE], Vec::new())
+}
+
+/// The canary is over.
+pub(super) fn end_trial() -> (Vec<u8>, Vec<Handle>) {
+    (vec![END_TRIAL], Vec::new())
+}
+
+/// A canary, with the log files that `known` lacks.
+pub(super) fn trial(
+    generation: u64,
+    payload: &[u8],
+    terms: Terms,
+    files: &[Arc<LogFile>],
+    known: &Known,
+) -> (Vec<u8>, Vec<Handle>) {
+    let mut out = Writer { bytes: vec![TRIAL] };
+    let mut fds: Vec<Handle> = Vec::new();
+    out.number(generation);
+    out.text(payload);
+    [u64::from(terms.share), terms.minimum, terms.ms].into_iter().for_each(|n| out.number(n));
+    out.files(files, known, &mut fds);
+    (out.bytes, fds)
 }
 
 /// A new configuration, with the descriptors that `known` lacks.
@@ -82,15 +108,7 @@ pub(super) fn reload(
             }
         }
     }
-    out.number(files.len() as u64);
-    for file in files {
-        out.text(file.path().as_os_str().as_bytes());
-        let new = !known.files.contains(file.path());
-        out.number(u64::from(new));
-        if new {
-            fds.push(Arc::clone(file) as Handle);
-        }
-    }
+    out.files(files, known, &mut fds);
     (out.bytes, fds)
 }
 
@@ -161,6 +179,8 @@ pub(super) enum ToWorker {
     Report(Vec<u8>),
     Reload(ReloadMessage),
     Reopen(Vec<(PathBuf, OwnedFd)>),
+    Trial(TrialMessage),
+    EndTrial,
     Quit,
     Terminate,
 }
@@ -171,6 +191,15 @@ pub(super) struct ReloadMessage {
     pub(super) generation: u64,
     pub(super) payload: Vec<u8>,
     pub(super) listeners: Vec<Listener>,
+    pub(super) files: Vec<(PathBuf, Option<OwnedFd>)>,
+}
+
+/// A canary.
+#[derive(Debug)]
+pub(super) struct TrialMessage {
+    pub(super) generation: u64,
+    pub(super) payload: Vec<u8>,
+    pub(super) terms: Terms,
     pub(super) files: Vec<(PathBuf, Option<OwnedFd>)>,
 }
 
@@ -194,6 +223,14 @@ fn read_to_worker(input: &mut Reader<'_>, current: &[Listener], generation_read:
         QUIT => ToWorker::Quit,
         TERMINATE => ToWorker::Terminate,
         REPORT => ToWorker::Report(input.bytes.to_vec()),
+        END_TRIAL => ToWorker::EndTrial,
+        TRIAL => {
+            let generation = input.number()?;
+            let payload = input.text()?.to_vec();
+            let terms =
+                Terms { share: u32::try_from(input.number()?).ok()?, minimum: input.number()?, ms: input.number()? };
+            ToWorker::Trial(TrialMessage { generation, payload, terms, files: input.files()? })
+        }
         REOPEN => {
             let mut files = Vec::new();
             for _ in 0..input.number()? {
@@ -206,12 +243,7 @@ fn read_to_worker(input: &mut Reader<'_>, current: &[Listener], generation_read:
             *generation_read = Some(generation);
             let payload = input.text()?.to_vec();
             let listeners = read_listeners(input, current)?;
-            let mut files = Vec::new();
-            for _ in 0..input.number()? {
-                let path = input.path()?;
-                let new = input.number()? == 1;
-                files.push((path, if new { Some(input.fds.next()?) } else { None }));
-            }
+            let files = input.files()?;
             ToWorker::Reload(ReloadMessage { generation, payload, listeners, files })
         }
         _ => return None,
@@ -255,6 +287,19 @@ pub(super) enum ToMaster {
     Reals(Vec<u8>),
     /// The balancer's process: what was done. Opaque here.
     Report(Vec<u8>),
+    /// How a canary goes, or how it ended.
+    Tried(u64, Tried, String),
+}
+
+/// What is said of a canary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tried {
+    /// It serves.
+    Goes,
+    /// It is worse, or could not be judged: the worker has taken it back.
+    Over,
+    /// It is not worse, and is to be kept.
+    Good,
 }
 
 impl ToMaster {
@@ -270,6 +315,12 @@ impl ToMaster {
                 out.bytes.push(FAILED);
                 out.number(*generation);
                 // More than a packet would not fit, more than a log line would not be seen.
+                out.text(&text.as_bytes()[..text.len().min(crate::log::error::MAX_LINE)]);
+            }
+            ToMaster::Tried(generation, tried, text) => {
+                out.bytes.push(TRIED);
+                out.number(*generation);
+                out.number(*tried as u64);
                 out.text(&text.as_bytes()[..text.len().min(crate::log::error::MAX_LINE)]);
             }
             ToMaster::Done(generation) => {
@@ -297,6 +348,11 @@ impl ToMaster {
             DONE => ToMaster::Done(input.number()?),
             REALS => ToMaster::Reals(input.bytes.to_vec()),
             REPORT => ToMaster::Report(input.bytes.to_vec()),
+            TRIED => {
+                let generation = input.number()?;
+                let tried = [Tried::Goes, Tried::Over, Tried::Good].get(input.number()? as usize).copied()?;
+                ToMaster::Tried(generation, tried, String::from_utf8_lossy(input.text()?).into_owned())
+            }
             _ => return None,
         })
     }
@@ -314,6 +370,18 @@ impl Writer {
     fn text(&mut self, text: &[u8]) {
         self.number(text.len() as u64);
         self.bytes.extend_from_slice(text);
+    }
+
+    fn files(&mut self, files: &[Arc<LogFile>], known: &Known, fds: &mut Vec<Handle>) {
+        self.number(files.len() as u64);
+        for file in files {
+            self.text(file.path().as_os_str().as_bytes());
+            let new = !known.files.contains(file.path());
+            self.number(u64::from(new));
+            if new {
+                fds.push(Arc::clone(file) as Handle);
+            }
+        }
     }
 
     fn address(&mut self, address: &ListenAddress) {
@@ -353,6 +421,16 @@ impl<'a> Reader<'a> {
     fn text(&mut self) -> Option<&'a [u8]> {
         let n = self.number()?;
         self.take(usize::try_from(n).ok()?)
+    }
+
+    fn files(&mut self) -> Option<Vec<(PathBuf, Option<OwnedFd>)>> {
+        let mut files = Vec::new();
+        for _ in 0..self.number()? {
+            let path = self.path()?;
+            let new = self.number()? == 1;
+            files.push((path, if new { Some(self.fds.next()?) } else { None }));
+        }
+        Some(files)
     }
 
     fn path(&mut self) -> Option<PathBuf> {
@@ -413,7 +491,9 @@ mod tests {
     #[test]
     fn answers_are_read_as_written() {
         let long = ToMaster::Reals(vec![7; 100_000]);
-        for answer in [ToMaster::Applied(3), ToMaster::Failed(4, "no".to_owned()), ToMaster::Done(u64::MAX), long] {
+        let tried = ToMaster::Tried(5, Tried::Over, "worse".to_owned());
+        let done = ToMaster::Done(u64::MAX);
+        for answer in [ToMaster::Applied(3), ToMaster::Failed(4, "no".to_owned()), done, long, tried] {
             let frame = Frame { bytes: answer.write(), fds: Vec::new() };
             assert_eq!(ToMaster::read(&frame), Some(answer));
         }

@@ -6,7 +6,10 @@
 //! ```
 //! The program plugs in with a [`Service`]; the worker side gets a [`WorkerStart`] and talks through its [`Link`].
 
+/// How commands ask the running master.
+pub mod ask;
 pub mod balancer;
+mod canary;
 mod channel;
 mod cycle;
 mod directories;
@@ -30,8 +33,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+pub use canary::Terms;
 pub use directories::create_directories;
-pub use link::{Link, Order, Reload, Reopen, Reporter};
+pub use link::{Link, Order, Reload, Reopen, Reporter, Try};
+pub use message::Tried;
 pub use process::pin_thread;
 pub use signals::{number_of as signal_number, send as signal_master};
 pub use start::Refused;
@@ -48,6 +53,11 @@ pub trait Service {
     /// Reads and checks the configuration, at start and on every reload, with the master's rights. Starts no threads.
     /// What is wrong is returned as texts for the error log, empty if the service has written them already.
     fn load(&mut self) -> Result<Plan, Vec<String>>;
+
+    /// The same with another file in the place of the main one, for a canary.
+    fn load_other(&mut self, file: &std::path::Path) -> Result<Plan, Vec<String>> {
+        Err(vec![format!("{} cannot be tried out here", file.display())])
+    }
 
     /// The code of a worker. It is called once for each worker; what it captures is copied by fork.
     fn worker(&self) -> Worker;
@@ -115,7 +125,7 @@ pub fn try_out(plan: &Plan) -> Result<(), Refused> {
     start::try_out(plan)
 }
 
-pub use sys::{tcp_info, tcp_progress};
+pub use sys::{last_packet_ms, tcp_info, tcp_progress};
 
 /// Whether the process has root's rights.
 pub fn is_root() -> bool {

@@ -7,7 +7,7 @@ use crate::server_log;
 use std::path::Path;
 
 /// The signals that are read one by one and never interrupt.
-pub(super) const HANDLED: [i32; 10] = [
+pub(super) const HANDLED: [i32; 11] = [
     libc::SIGHUP,
     libc::SIGUSR1,
     libc::SIGWINCH,
@@ -19,6 +19,8 @@ pub(super) const HANDLED: [i32; 10] = [
     // Logged, and nothing else: they end nobody.
     libc::SIGALRM,
     libc::SIGIO,
+    // A command asks for something (`ask`). Whoever does not know it is not ended by it.
+    libc::SIGURG,
 ];
 
 fn name(number: i32) -> &'static str {
@@ -33,6 +35,7 @@ fn name(number: i32) -> &'static str {
         libc::SIGCHLD => "SIGCHLD",
         libc::SIGALRM => "SIGALRM",
         libc::SIGIO => "SIGIO",
+        libc::SIGURG => "SIGURG",
         _ => "unknown",
     }
 }

@@ -86,14 +86,40 @@ pub(super) fn prepare(
         texts.iter().for_each(|text| server_log!(Emerg, "{text}"));
         Refused
     })?;
+    let (Prepared { plan, log, paths }, moved) = open_files(plan, files)?;
+    let listeners = old.open(&plan.listens, plan.process.threads).map_err(|NotOpened| Refused)?;
+    Ok((Running { generation, plan, listeners, log, paths }, moved))
+}
+
+/// A configuration with all that it needs open, but its addresses.
+pub(super) struct Prepared {
+    pub(super) plan: Plan,
+    pub(super) log: ErrorLog,
+    /// All its log files.
+    pub(super) paths: Vec<PathBuf>,
+}
+
+/// The same for a canary, from another file. It listens where the running configuration does.
+pub(super) fn prepare_other(
+    service: &mut dyn Service,
+    file: &std::path::Path,
+    files: &OpenFiles,
+) -> Result<(Prepared, Vec<Moved>), Refused> {
+    let plan = service.load_other(file).map_err(|texts| {
+        texts.iter().for_each(|text| server_log!(Emerg, "{text}"));
+        Refused
+    })?;
+    open_files(plan, files)
+}
+
+fn open_files(plan: Plan, files: &OpenFiles) -> Result<(Prepared, Vec<Moved>), Refused> {
     prepare_for_files(&plan.state_files, &plan.process)?;
     create_directories(&plan.directories, &plan.process)?;
     let paths = log_paths(&plan);
     let moved = open_all(&paths, files)?;
     // The files are open, so this cannot fail.
     let log = ErrorLog::open(&plan.error_logs, files).map_err(|_| Refused)?;
-    let listeners = old.open(&plan.listens, plan.process.threads).map_err(|NotOpened| Refused)?;
-    Ok((Running { generation, plan, listeners, log, paths }, moved))
+    Ok((Prepared { plan, log, paths }, moved))
 }
 
 /// Tries everything that a start would open, for `-t`: all that fails is logged. A server that runs notices nothing.

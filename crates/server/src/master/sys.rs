@@ -431,8 +431,17 @@ pub fn zone_name(seconds: i64) -> String {
     unsafe { std::ffi::CStr::from_ptr(tm.tm_zone) }.to_string_lossy().into_owned()
 }
 
+/// How long ago the last packet of a TCP connection came, ms (`TCP_INFO`).
+pub fn last_packet_ms(socket: BorrowedFd<'_>) -> Option<u32> {
+    tcp_info_of(socket).map(|info| info.tcpi_last_ack_recv.min(info.tcpi_last_data_recv))
+}
+
 /// Round-trip time, its variance (us), congestion window and receive space of a TCP connection (`TCP_INFO`).
 pub fn tcp_info(socket: BorrowedFd<'_>) -> Option<[u32; 4]> {
+    tcp_info_of(socket).map(|info| [info.tcpi_rtt, info.tcpi_rttvar, info.tcpi_snd_cwnd, info.tcpi_rcv_space])
+}
+
+fn tcp_info_of(socket: BorrowedFd<'_>) -> Option<libc::tcp_info> {
     // SAFETY: all bytes zero are a valid `tcp_info`.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -440,5 +449,5 @@ pub fn tcp_info(socket: BorrowedFd<'_>) -> Option<[u32; 4]> {
     let done = unsafe {
         libc::getsockopt(socket.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, (&raw mut info).cast(), &raw mut len)
     };
-    (done == 0).then_some([info.tcpi_rtt, info.tcpi_rttvar, info.tcpi_snd_cwnd, info.tcpi_rcv_space])
+    (done == 0).then_some(info)
 }

@@ -128,6 +128,7 @@ impl Master<'_> {
         self.children.clear();
         self.balancer = None;
         self.pending = None;
+        self.asking = Default::default();
         let worker = self.service.worker();
         let running = self.running.clone();
         self.running.listeners.list.clear();
@@ -208,6 +209,7 @@ impl Master<'_> {
             match message {
                 ToMaster::Applied(generation) => self.applied(pid, generation),
                 ToMaster::Failed(generation, reason) => self.failed(generation, &reason),
+                ToMaster::Tried(generation, tried, text) => self.tried(generation, tried, &text),
                 ToMaster::Done(generation) => {
                     server_log!(Notice, "configuration {generation} of worker process {pid} exited with code 0");
                 }
@@ -270,6 +272,7 @@ impl Master<'_> {
     }
 
     fn worker_ended(&mut self, child: &Child, ended: Ended) {
+        self.trial_lost(child.pid);
         if child.exiting || self.is_stopping() {
             return;
         }

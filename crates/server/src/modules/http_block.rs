@@ -225,6 +225,7 @@ fn nameless(conf: super::LocationConf) -> Location {
     Location {
         name: Box::default(),
         matching: Matching::Nameless,
+        handler: Box::default(),
         busy: super::Busy::of(&conf),
         conf,
         inside: LocationTree::default(),
@@ -260,6 +261,7 @@ fn place(build: &mut Build<'_>, mut level: Level, parent: &super::LocationConf, 
     all[id] = Some(Location {
         name: level.name.into(),
         matching: level.matching,
+        handler: level.handler,
         busy: super::Busy::of(&level.conf),
         conf: level.conf,
         inside: tree,

@@ -44,6 +44,11 @@ impl Main {
         self.zones.iter().filter_map(|z| z.store.as_ref())
     }
 
+    /// The zones with their contents.
+    pub fn kept(&self) -> impl Iterator<Item = super::Kept> {
+        self.stores().map(|s| super::Kept::new(s.spec.name.as_bytes(), format!("{:?}", s.spec).as_bytes(), s))
+    }
+
     /// Pages of each zone, in use and free.
     pub fn pages(&self) -> impl Iterator<Item = (&[u8], usize, usize)> {
         self.stores().map(|s| (s.spec.name.as_bytes(), s.pages().0, s.pages().1))

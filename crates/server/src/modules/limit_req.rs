@@ -87,6 +87,11 @@ impl Main {
         self.zones.declared().map(|(name, own)| (name, &own.store.counts))
     }
 
+    /// The zones with their states.
+    pub fn kept(&self) -> impl Iterator<Item = super::Kept> {
+        self.zones.keyed().map(|(name, key, own)| super::Kept::new(name, key, &own.store))
+    }
+
     /// Pages of each zone, in use and free.
     pub fn pages(&self) -> impl Iterator<Item = (&[u8], usize, usize)> {
         self.zones.declared().map(|(name, own)| (name, own.store.pages().0, own.store.pages().1))

@@ -54,6 +54,11 @@ impl<D> Zones<D> {
         self.0.iter().filter_map(|z| z.declared.as_ref().map(|d| (&*z.name, &d.own)))
     }
 
+    /// The zones that were declared: names, texts of keys, and the module's part.
+    pub fn keyed(&self) -> impl Iterator<Item = (&[u8], &[u8], &D)> {
+        self.0.iter().filter_map(|z| z.declared.as_ref().map(|d| (&*z.name, &*d.key_text, &d.own)))
+    }
+
     /// The index of a zone, used now for the first time or not.
     pub fn index_of(&mut self, name: &[u8]) -> usize {
         self.0.iter().position(|z| *z.name == *name).unwrap_or_else(|| {

@@ -272,6 +272,45 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
     conf.logs.push(log);
 }
 
+/// A part of a line, for who reads lines (`plan`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// A text.
+    Text(Box<[u8]>),
+    /// A variable by its name; empty: one that says nothing of where a request goes.
+    Variable(Box<str>),
+}
+
+/// A file that requests are logged to, and the form of its lines.
+#[derive(Debug)]
+pub struct Readable {
+    /// The file.
+    pub path: PathBuf,
+    /// A line.
+    pub shape: Vec<Shape>,
+    /// The server whose requests alone are in it, by its name; none: several servers'.
+    pub server: Option<Box<[u8]>>,
+}
+
+/// The files of a configuration's access logs, each once, in the form that the first server has that uses it.
+pub fn readable(snapshot: &crate::snapshot::Snapshot) -> Vec<Readable> {
+    let mut all: Vec<(usize, Readable)> = Vec::new();
+    for server in &snapshot.servers {
+        for log in &snapshot.location(server.root).conf.log.logs {
+            let Target::File(number) = &log.target else { continue };
+            match all.iter_mut().find(|(n, _)| n == number) {
+                Some((_, known)) => known.server = known.server.take().filter(|name| *name == server.name),
+                None => {
+                    let path = snapshot.main.log.files[*number].path.clone();
+                    let shape = log.format.shape(&snapshot.variables);
+                    all.push((*number, Readable { path, shape, server: Some(server.name.clone()) }));
+                }
+            }
+        }
+    }
+    all.into_iter().map(|(_, readable)| readable).collect()
+}
+
 /// Writes the request's lines.
 pub fn logger(r: &mut Request) {
     if std::mem::replace(&mut r.logged, true) {

@@ -108,6 +108,18 @@ impl Format {
         Ok(())
     }
 
+    /// What it is made of: texts, and names of variables.
+    pub(super) fn shape(&self, variables: &[crate::config::variables::Variable]) -> Vec<super::log::Shape> {
+        let shape = |part: &Part| match part {
+            Part::Text(text) => super::log::Shape::Text(text.clone()),
+            Part::Special(_) => super::log::Shape::Variable("".into()),
+            Part::Variable(id) => {
+                super::log::Shape::Variable(variables.get(id.0 as usize).map_or_else(Box::default, |v| v.name.clone()))
+            }
+        };
+        self.parts.iter().map(shape).collect()
+    }
+
     /// Appends the line of a request, without its end.
     pub(super) fn write(&self, r: &mut Request, out: &mut Vec<u8>) {
         for part in &self.parts {

@@ -584,7 +584,34 @@ pub struct MainConf {
     pub load_module: load_module::Main,
 }
 
+/// A zone that may outlive a reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// What it counts by, or is made of, beside its size.
+    pub by: Box<[u8]>,
+    /// Where its state is in this process: two configurations that share it have the same place.
+    pub place: usize,
+}
+
+impl Kept {
+    /// A zone with its state.
+    pub fn new<T>(name: &[u8], by: &[u8], state: &std::sync::Arc<T>) -> Kept {
+        Kept { name: name.into(), by: by.into(), place: std::sync::Arc::as_ptr(state) as usize }
+    }
+}
+
 impl MainConf {
+    /// The zones whose state can be compared with another configuration's of this process.
+    pub fn kept(&self) -> Vec<Kept> {
+        let caches = self.cache.caches.iter().map(|c| Kept::new(&c.zone.name, b"", &c.zone));
+        let locks = self.dav_locks.iter().map(|zone| Kept::new(zone.name(), b"", zone));
+        let dicts = self.lua.dicts.iter().map(|d| Kept::new(d.name.as_bytes(), b"", d));
+        let counted = self.limit_conn.kept().chain(self.limit_req.kept()).chain(self.keyval.kept());
+        counted.chain(caches).chain(locks).chain(dicts).collect()
+    }
+
     /// Zones with entries: name, and pages in use and free.
     pub fn zone_pages(&self) -> impl Iterator<Item = (&[u8], usize, usize)> {
         self.limit_conn.pages().chain(self.limit_req.pages()).chain(self.keyval.pages())

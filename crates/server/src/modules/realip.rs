@@ -181,6 +181,7 @@ fn replaced(client: &Rc<Client>, remote: Address) -> Rc<Client> {
         debug: client.debug.clone(),
         socket: client.socket.clone(),
         quic: client.quic,
+        trial: client.trial.clone(),
         standing: Standing::beside(client),
     })
 }

@@ -32,6 +32,12 @@ pub fn accept(r: &mut Request) -> Result<(), u16> {
     Ok(())
 }
 
+/// The same as far as it tells whose a request is: its target and its host. For who only wants to know (`plan`).
+pub fn accept_for_way(r: &mut Request) -> Result<(), u16> {
+    request_line(r)?;
+    choose_server(r).map(drop)
+}
+
 /// What can be said of a head that went wrong after its first line. The server that answers is the host's, if that came before.
 pub fn accept_part(r: &mut Request) {
     if request_line(r).is_err() {

@@ -249,6 +249,73 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
     content(r).await
 }
 
+/// Where a request would be answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// `return`, a redirect, or what is wrong; none: the location's handler, or files.
+    pub status: Option<u16>,
+    /// Programs on the way (`rewrite_by_lua`) were not run: they may lead elsewhere.
+    pub has_programs: bool,
+}
+
+/// Finds the location of a request without answering it, for who only wants to know (`plan`): rewrites, locations, `try_files` and
+/// `index`, which look at the disk. No limit, no access rule, no program and no upstream is asked.
+pub fn find_way(r: &mut Request) -> Way {
+    let mut way = Way::default();
+    let mut from = From::ServerRewrite;
+    // What `return` says goes nowhere, and passes no filter.
+    r.header_sent = true;
+    // Internal redirects are counted by the request itself, which ends them.
+    loop {
+        match one_way(r, from, &mut way) {
+            Verdict::Restart(again) => from = again,
+            Verdict::Status(status) => {
+                way.status = Some(status);
+                return way;
+            }
+            Verdict::Answered => {
+                way.status = Some(r.headers_out.status);
+                return way;
+            }
+            _ => return way,
+        }
+    }
+}
+
+fn one_way(r: &mut Request, from: From, way: &mut Way) -> Verdict {
+    if from != From::Rewrite {
+        r.location = r.server().root;
+        way.has_programs |= r.conf().lua.server_rewrite.is_some();
+        if let Some(v) = stop(modules::rewrite::server_handler(r), r) {
+            return v;
+        }
+        r.uri_changed = false;
+    }
+    let mut known = from == From::Rewrite;
+    loop {
+        if !known && let Some(v) = find_location(r) {
+            return v;
+        }
+        known = false;
+        if let Some(v) = stop(modules::rewrite::handler(r), r) {
+            return v;
+        }
+        way.has_programs |= r.conf().lua.rewrite.is_some();
+        if !r.uri_changed {
+            break;
+        }
+        r.uri_changed = false;
+        r.uri_changes -= 1;
+        if r.uri_changes == 0 {
+            return Verdict::Status(500);
+        }
+    }
+    if let Some(v) = stop(modules::try_files::handler(r), r) {
+        return v;
+    }
+    if r.content_handler.is_some() { Verdict::Decline } else { modules::index::handler(r) }
+}
+
 /// What ends the phases. A handler that had no values to judge by has not said that the request may go on.
 fn stop(verdict: Verdict, r: &Request) -> Option<Verdict> {
     match verdict {

@@ -22,6 +22,7 @@ pub mod slot;
 pub mod spent;
 pub mod ssl;
 pub mod tally;
+pub mod trial;
 pub mod turns;
 pub mod zones;
 

@@ -5,6 +5,7 @@ use super::codes::{self, Responses};
 use super::latency;
 use super::spent::{self, Spent};
 use super::tally::{Mine, Tally};
+use super::trial;
 use crate::modules::variables;
 use crate::request::Request;
 use crate::snapshot::{ServerId, Shot};
@@ -134,6 +135,8 @@ pub fn end(r: &mut Request) {
     spent::end(&mut r.spent);
     let ms = clock::wall_ms().saturating_sub(r.started_ms);
     latency::count(latency::REQUESTS_MS.mine(), 0, ms);
+    // Who gave up has been told nothing, but is no failure of ours.
+    trial::request(r.shot.generation, (answered || (400..500).contains(&status)).then_some(status), ms);
     if let Some(zone) = &r.server().conf.zone {
         finish(zone.counts.mine());
         zone.times.count(ms);

@@ -1,5 +1,5 @@
 //! Where the time of requests goes: each is in one part at a time, and a part that ends adds what it took. From: `request` and `upstream`,
-//! which say what is waited for. To: the API (`/ironweir/time`), `ironweir why`.
+//! which say what is waited for, and `connection` (accept, TLS). To: the API (`/ironweir/time`), `ironweir why`.
 //!
 //! The clock is that of the thread's turns, so that changing parts costs an addition; what a thread does within one turn counts for
 //! nobody's part (`turns` shows how long those take).
@@ -32,8 +32,14 @@ pub enum Part {
     Client,
 }
 
-/// The parts' names in the API, in order.
-pub const NAMES: [&str; 8] = ["head", "body", "own", "queue", "connect", "first_byte", "answer", "client"];
+/// The parts' names in the API, in order; the last two are of connections, before they have a request.
+pub const NAMES: [&str; 10] =
+    ["head", "body", "own", "queue", "connect", "first_byte", "answer", "client", "accept", "tls"];
+/// Those of a request.
+const OF_REQUESTS: usize = 8;
+/// Connections that waited to be accepted; handshakes.
+const ACCEPT: usize = 8;
+const TLS: usize = 9;
 const PARTS: usize = NAMES.len();
 
 /// Behind the parts' sums: how many requests there were.
@@ -52,13 +58,13 @@ pub struct Spent {
     part: Part,
     /// When the part began, microseconds of the monotonic clock; 0: the clock does not run.
     since_us: u64,
-    us: [u32; PARTS],
+    us: [u32; OF_REQUESTS],
 }
 
 impl Spent {
     /// The clock of a request whose head is there. `head_us`: how long that took.
     pub fn begin(head_us: u64) -> Spent {
-        let mut us = [0; PARTS];
+        let mut us = [0; OF_REQUESTS];
         us[Part::Head as usize] = u32::try_from(head_us).unwrap_or(u32::MAX);
         Spent { part: Part::Own, since_us: clock::monotonic_us(), us }
     }
@@ -95,6 +101,27 @@ pub fn end(spent: &mut Spent) {
         mine.add(index, u64::from(*us));
     }
     mine.add(REQUESTS, 1);
+}
+
+/// A connection was accepted. The kernel is asked of one of sixteen how long ago its last packet came, which is how long it has waited if
+/// its client has been waiting too; milliseconds, as the kernel tells them.
+#[inline]
+pub fn accepted(last_packet_ms: impl FnOnce() -> Option<u32>) {
+    thread_local! {
+        static NUMBER: Cell<u32> = const { Cell::new(0) };
+    }
+    let number = NUMBER.get().wrapping_add(1);
+    NUMBER.set(number);
+    if number.is_multiple_of(SAMPLED)
+        && let Some(ms) = last_packet_ms()
+    {
+        SPENT_US.mine().add(ACCEPT, u64::from(ms) * 1_000 * u64::from(SAMPLED));
+    }
+}
+
+/// A handshake with a client is done, which began then.
+pub fn shaken(began: Instant) {
+    SPENT_US.mine().add(TLS, began.elapsed().as_micros() as u64);
 }
 
 /// Runs a write to an access log, and times one of sixteen.

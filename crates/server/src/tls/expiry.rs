@@ -45,6 +45,11 @@ impl Held {
     }
 }
 
+/// A time in Unix seconds for people, as in warnings.
+pub fn shown(seconds: i64) -> String {
+    names::time(seconds)
+}
+
 /// All certificates that a configuration shows to clients, but those of which the names have variables.
 pub fn certificates(snapshot: &Snapshot) -> Vec<Held> {
     let mut seen: Vec<*const super::server::Context> = Vec::new();

@@ -8,7 +8,15 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::Duration;
+
+/// A unix socket whose queue is full is asked again after so long, then after twice as long each time ...
+const FIRST_PAUSE: Duration = Duration::from_millis(1);
+/// ... up to this: who waits is short of patience (`proxy_connect_timeout`), not of processor time.
+const LONGEST_PAUSE: Duration = Duration::from_millis(32);
+/// Connections that found a queue full together do not come back together: by their descriptors they come up to so many milliseconds apart.
+const SPREAD_MS: u64 = 7;
 
 /// A connection under way.
 pub struct Connecting {
@@ -16,6 +24,8 @@ pub struct Connecting {
     pub socket: Socket,
     /// It stands already.
     pub done: bool,
+    /// The queue of this unix socket was full: there is nothing to wait for but time.
+    full: Option<Box<Address>>,
 }
 
 /// Why a connection could not even be begun; names the call that failed, as nginx's log does.
@@ -113,8 +123,12 @@ fn connect(
         rustix::net::bind(&fd, &local).map_err(failed("bind()"))?;
     }
     match call(&fd, to) {
-        Ok(()) => Ok(Connecting { socket: Socket::to_peer(fd), done: true }),
-        Err(Errno::INPROGRESS) => Ok(Connecting { socket: Socket::to_peer(fd), done: false }),
+        Ok(()) => Ok(Connecting { socket: Socket::to_peer(fd), done: true, full: None }),
+        Err(Errno::INPROGRESS) => Ok(Connecting { socket: Socket::to_peer(fd), done: false, full: None }),
+        // Where TCP would send its SYN again, a unix socket says that its queue is full (unix(7), connect).
+        Err(Errno::AGAIN) if matches!(to, Address::Unix(_)) => {
+            Ok(Connecting { socket: Socket::to_peer(fd), done: false, full: Some(Box::new(to.clone())) })
+        }
         Err(e) => Err(failed("connect()")(e)),
     }
 }
@@ -160,17 +174,35 @@ fn options(fd: &OwnedFd, kind: SocketType, to: &Address, conf: &UpstreamSettings
     Ok(())
 }
 
-/// Waits until the connection stands.
+/// Waits until the connection stands; how long is up to who asks.
 pub async fn finish(connecting: Connecting) -> Result<Socket, Failed> {
-    let Connecting { mut socket, done } = connecting;
+    let Connecting { mut socket, done, full } = connecting;
     if done {
         return Ok(socket);
+    }
+    if let Some(to) = full {
+        // Boxed: nobody else's task has room for it.
+        return Box::pin(ask_again(socket, &to)).await;
     }
     let wait = poll_fn(|cx| socket.poll_writable(cx)).await;
     wait.map_err(|error| Failed { call: "connect()", error, at_once: false })?;
     match sockopt::socket_error(socket.as_fd()) {
         Ok(Ok(())) => Ok(socket),
         Ok(Err(e)) | Err(e) => Err(Failed { at_once: false, ..failed("connect()")(e) }),
+    }
+}
+
+/// Asks a full unix socket until it has room.
+async fn ask_again(socket: Socket, to: &Address) -> Result<Socket, Failed> {
+    let spread = Duration::from_millis(socket.as_fd().as_raw_fd().unsigned_abs() as u64 % SPREAD_MS);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        runtime::timer::sleep(pause + spread).await;
+        match call(socket.as_fd(), to) {
+            Ok(()) => return Ok(socket),
+            Err(Errno::AGAIN) => pause = (pause * 2).min(LONGEST_PAUSE),
+            Err(e) => return Err(Failed { at_once: false, ..failed("connect()")(e) }),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ pub mod process;
 pub mod thread;
 
 use crate::connection::{Address, Client};
+use crate::settings::{ListenAddress, SocketKind};
 use crate::snapshot::Shot;
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
@@ -17,13 +18,67 @@ thread_local! {
     static SHOT: RefCell<Option<Rc<Shot>>> = const { RefCell::new(None) };
     static DRAINING: Cell<bool> = const { Cell::new(false) };
     static CUTTING: Cell<bool> = const { Cell::new(false) };
-    /// For each listener of this thread, the index of its address in the current snapshot's `listens`.
-    static PORTS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    /// What each listener of this thread listens on, those that are closed included: connections know theirs by its number.
+    static LISTENERS: RefCell<Vec<(ListenAddress, SocketKind)>> = const { RefCell::new(Vec::new()) };
+    /// The canary, while there is one.
+    static TRIAL: RefCell<Option<Trial>> = const { RefCell::new(None) };
+}
+
+/// A configuration that serves a share of new connections, beside the one that serves the others (`ironweir canary`).
+struct Trial {
+    shot: Rc<Shot>,
+    /// The share, as a part of 2^64.
+    share: u64,
 }
 
 /// The snapshot for the next request.
 pub fn shot() -> Rc<Shot> {
     SHOT.with_borrow(|s| s.clone()).expect("a thread that serves has a snapshot")
+}
+
+/// The snapshot for the next request of a client: that of the canary if its connection was given to it and the canary is still there.
+#[inline]
+pub fn shot_for(client: &Client) -> Rc<Shot> {
+    let trial = client.trial.get();
+    if trial != 0
+        && let Some(shot) = TRIAL.with_borrow(|t| t.as_ref().map(|t| t.shot.clone()).filter(|s| s.generation == trial))
+    {
+        return shot;
+    }
+    shot()
+}
+
+/// Decides whether a new connection is the canary's, if there is one. Numbers of connections times the golden ratio are spread evenly
+/// between 0 and 1 however many there are, and follow no rhythm of clients: the share holds after a few connections already.
+pub fn draw(client: &Client) {
+    /// 2^64 divided by the golden ratio.
+    const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+    TRIAL.with_borrow(|trial| {
+        let Some(trial) = trial else { return };
+        // An address that the canary does not have, or has in `stream`, stays with the old configuration.
+        let serves = |shot: &Shot| place_of(shot, client.listener).is_some_and(|at| at < shot.ports.len());
+        let both = serves(&trial.shot) && SHOT.with_borrow(|s| s.as_ref().is_some_and(|s| serves(s)));
+        let chosen = both && client.number.wrapping_mul(GOLDEN) < trial.share;
+        if chosen {
+            client.trial.set(trial.shot.generation);
+        }
+        if both {
+            crate::status::trial::connection(chosen);
+        }
+    });
+}
+
+/// Gives each snapshot its own list of where the thread's listeners are in it.
+fn find_places(shot: &Shot) {
+    let of = |(address, kind): &(ListenAddress, SocketKind)| {
+        shot.listens.iter().position(|l| l.address == *address && l.kind == *kind).unwrap_or(usize::MAX)
+    };
+    let places = LISTENERS.with_borrow(|all| all.iter().map(of).collect());
+    let _ = shot.places.set(places);
+}
+
+fn place_of(shot: &Shot, listener: usize) -> Option<usize> {
+    shot.places.get().and_then(|places| places.get(listener)).copied()
 }
 
 /// Whether the thread is to end once its connections are done.
@@ -50,18 +105,18 @@ pub fn local_address(client: &Client) -> Address {
 /// The port of the snapshot that a listener of this thread stands for. A listener whose address is gone keeps the
 /// connections it brought: they are served by the first port until they close.
 pub fn port_of(shot: &Shot, listener: usize) -> usize {
-    let index = PORTS.with_borrow(|p| p[listener]);
-    if index < shot.ports.len() { index } else { 0 }
+    place_of(shot, listener).filter(|index| *index < shot.ports.len()).unwrap_or(0)
 }
 
 /// For a client that came to an address of `stream`: the index of the address in the current snapshot's `listens`.
 pub fn stream_listen_of(client: &Client) -> Option<usize> {
-    let index = PORTS.with_borrow(|p| p[client.listener]);
-    let is_stream = SHOT.with_borrow(|s| s.as_ref().is_some_and(|s| (s.ports.len()..s.listens.len()).contains(&index)));
-    is_stream.then_some(index)
+    SHOT.with_borrow(|s| {
+        let shot = s.as_ref()?;
+        place_of(shot, client.listener).filter(|index| (shot.ports.len()..shot.listens.len()).contains(index))
+    })
 }
 
 /// The number of this thread's listener for an address of the current snapshot.
 pub fn listener_of(listen: usize) -> Option<usize> {
-    PORTS.with_borrow(|p| p.iter().position(|index| *index == listen))
+    SHOT.with_borrow(|s| s.as_ref()?.places.get()?.iter().position(|index| *index == listen))
 }

@@ -5,11 +5,12 @@ use super::thread::{self, Ear, Handle, Order};
 use crate::listen::socket::Listener;
 use crate::snapshot::Snapshot;
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 /// How often the control thread looks whether threads have ended.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a thread may take to write its log lines before the others go on without it.
+/// How long a thread may take to do what is waited for before the others go on without it.
 const STUCK: Duration = Duration::from_millis(500);
 
 /// The threads of this process.
@@ -49,18 +50,35 @@ impl Workers {
         Ok(())
     }
 
-    /// Has all threads write what they hold back for log files, and waits for it, though not for a stuck thread.
-    pub fn write_logs(&self) {
-        let (done, written) = std::sync::mpsc::channel();
+    /// Gives a share of new connections, in ten-thousandths, to a snapshot, beside the one that serves the others.
+    pub fn try_out(&self, snapshot: &Arc<Snapshot>, share: u32) {
+        let share = (u128::from(share.min(10_000)) * u128::from(u64::MAX) / 10_000) as u64;
         for t in &self.threads {
-            let _ = t.orders.send(Order::FlushLogs(done.clone()));
+            let _ = t.orders.send(Order::Try { snapshot: snapshot.clone(), share });
+        }
+    }
+
+    /// All connections have the old snapshot again: waits until the threads have heard it, though not for a stuck one.
+    pub fn end_trial(&self) {
+        self.tell_and_wait(Order::EndTrial);
+    }
+
+    fn tell_and_wait(&self, order: impl Fn(Sender<()>) -> Order) {
+        let (done, heard) = std::sync::mpsc::channel();
+        for t in &self.threads {
+            let _ = t.orders.send(order(done.clone()));
         }
         drop(done);
         for _ in &self.threads {
-            if written.recv_timeout(STUCK).is_err() {
+            if heard.recv_timeout(STUCK).is_err() {
                 return;
             }
         }
+    }
+
+    /// Has all threads write what they hold back for log files, and waits for it, though not for a stuck thread.
+    pub fn write_logs(&self) {
+        self.tell_and_wait(Order::FlushLogs);
     }
 
     /// Ends the threads once their connections are done, or after `at_most`. `interrupted` ends the wait early.

@@ -1,7 +1,7 @@
 //! The loop of one worker thread: listeners, connections, orders from the control thread, logs at the end of a turn.
 
 use super::handover::{self, Parcel};
-use super::{CUTTING, DRAINING, PORTS, SHOT};
+use super::{CUTTING, DRAINING, LISTENERS, SHOT, TRIAL, Trial};
 use crate::connection;
 use crate::listen::Listener;
 use crate::snapshot::{Shot, Snapshot};
@@ -33,6 +33,15 @@ pub enum Order {
         /// All sockets.
         ears: Vec<Ear>,
     },
+    /// Serve a share of new connections (a part of 2^64) with this snapshot, on the sockets there are.
+    Try {
+        /// The canary.
+        snapshot: Arc<Snapshot>,
+        /// Its share.
+        share: u64,
+    },
+    /// Serve all with the old snapshot again, and say that it is done.
+    EndTrial(std::sync::mpsc::Sender<()>),
     /// Write what is held back for access logs: their files are about to be reopened.
     FlushLogs(std::sync::mpsc::Sender<()>),
     /// Stop accepting, close idle connections or hand them to threads that stay, end when the rest is done.
@@ -113,6 +122,11 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
         while let Some(order) = orders.recv().await {
             match order {
                 Order::Configure { snapshot, ears } => configure(&mut mine, snapshot, ears),
+                Order::Try { snapshot, share } => try_out(snapshot, share),
+                Order::EndTrial(done) => {
+                    end_trial();
+                    let _ = done.send(());
+                }
                 Order::FlushLogs(done) => {
                     crate::log::lines::flush_thread();
                     let _ = done.send(());
@@ -124,6 +138,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                         l.close();
                     }
                     DRAINING.set(true);
+                    end_trial();
                     SHOT.with_borrow(|shot| shot.iter().for_each(|s| s.leave()));
                     // Connections between two requests close.
                     runtime::wake_all();
@@ -155,34 +170,49 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
     // Threads end with the process; what their storage holds must not outlive the loop.
     connection::pool::clear();
     crate::upstream::pool::clear();
+    TRIAL.set(None);
     SHOT.set(None);
+}
+
+/// New connections are the canary's from now on, as far as its share goes.
+fn try_out(snapshot: Arc<Snapshot>, share: u64) {
+    let shot = Rc::new(Shot::new(snapshot));
+    super::find_places(&shot);
+    shot.begin();
+    end_trial();
+    TRIAL.set(Some(Trial { shot, share }));
+}
+
+/// Requests that have begun under the canary end under it; the next ones on its connections have the other configuration.
+fn end_trial() {
+    let Some(trial) = TRIAL.take() else { return };
+    trial.shot.leave();
+    drop(trial);
+    connection::pool::clear();
+    SHOT.with_borrow(|shot| shot.iter().for_each(crate::upstream::adopt));
 }
 
 fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
     let shot = Rc::new(Shot::new(snapshot));
+    end_trial();
     connection::pool::clear();
     // Connections that a listener brought go on under its address's new place, or under the first port if it is gone.
-    mine.listeners.retain(|l| match ears.iter().find(|e| e.id == l.id) {
-        Some(ear) => {
-            PORTS.with_borrow_mut(|p| p[l.number] = ear.listen);
-            true
-        }
-        None => {
-            let moved = shot.listens.iter().position(|s| s.address == l.address && s.kind == l.kind);
-            PORTS.with_borrow_mut(|p| p[l.number] = moved.unwrap_or(usize::MAX));
+    mine.listeners.retain(|l| {
+        let stays = ears.iter().any(|e| e.id == l.id);
+        if !stays {
             l.close();
-            false
         }
+        stays
     });
     for ear in ears {
         if mine.listeners.iter().any(|l| l.id == ear.id) {
             continue;
         }
-        let number = PORTS.with_borrow_mut(|p| {
-            p.push(ear.listen);
-            p.len() - 1
-        });
         let spec = &shot.listens[ear.listen];
+        let number = LISTENERS.with_borrow_mut(|all| {
+            all.push((spec.address.clone(), spec.kind));
+            all.len() - 1
+        });
         match Listener::new(number, ear, spec) {
             Ok(l) => mine.listeners.push(l),
             Err(e) => crate::log::process_line(
@@ -191,6 +221,7 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
             ),
         }
     }
+    super::find_places(&shot);
     shot.begin();
     if let Some(before) = SHOT.replace(Some(shot.clone())) {
         before.leave();

@@ -54,6 +54,11 @@ impl Names {
         self.known.iter().find(|n| *n.name == *name).map_or(0, |n| n.size)
     }
 
+    /// All of them: name, whose it is, bytes.
+    pub fn all(&self) -> impl Iterator<Item = (&[u8], &'static str, u64)> {
+        self.known.iter().map(|n| (&*n.name, n.owner, n.size))
+    }
+
     /// Zones that are used and nowhere declared. For the end of the configuration.
     pub fn undeclared(&self) -> impl Iterator<Item = Problem> {
         let missing = self.known.iter().filter(|n| n.size == 0);

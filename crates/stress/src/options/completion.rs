@@ -4,7 +4,7 @@ use super::{AGENT, Command, STRESS};
 use std::fmt::Write;
 
 /// What stands behind `ironweir`.
-const COMMANDS: &str = "demo stress agent top doctor why redline nic lab l4 help";
+const COMMANDS: &str = "demo stress agent top doctor why redline canary tune nic lab l4 help";
 
 /// Options of `ironweir top`, which has no table.
 const TOP: &str = "--once --user --user-file --cacert --insecure --help --man";

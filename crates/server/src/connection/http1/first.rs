@@ -17,7 +17,7 @@ pub(super) async fn first_bytes(mut http: Box<Http1>, client: &Rc<Client>) -> Op
         return begun(http, client, Filled::Read(read));
     }
     let timeout = {
-        let shot = crate::worker::shot();
+        let shot = crate::worker::shot_for(client);
         let port = &shot.ports[crate::worker::port_of(&shot, client.listener)];
         *shot.server(port.site(client).default).conf.core.client_header_timeout
     };

@@ -180,7 +180,7 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
 
 /// A connection is over before its client has said anything: the log is told, as of a request.
 pub(super) fn say_over(http: Box<Http1>, client: &Rc<Client>, filled: Filled) {
-    let mut r = pool::take_request(crate::worker::shot(), client.clone(), Session::Http1(http));
+    let mut r = pool::take_request(crate::worker::shot_for(client), client.clone(), Session::Http1(http));
     let shot = r.shot.clone();
     r.server = head::default_server(&r);
     r.location = shot.server(r.server).root;

@@ -142,7 +142,7 @@ impl Http1 {
 pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
     let mut http = first::first_bytes(http, client).await?;
     loop {
-        let mut r = pool::take_request(crate::worker::shot(), client.clone(), Session::None);
+        let mut r = pool::take_request(crate::worker::shot_for(client), client.clone(), Session::None);
         r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
         r.session = Session::Http1(http);
         let mut new = New::Request(r);

@@ -7,7 +7,7 @@ use wire::http2::PREFACE;
 /// its address stands for.
 /// Where there is TLS, ALPN is the place to agree.
 pub fn is_wanted(client: &Client) -> bool {
-    let shot = crate::worker::shot();
+    let shot = crate::worker::shot_for(client);
     let site = shot.ports[crate::worker::port_of(&shot, client.listener)].site(client);
     if site.ssl {
         return false;

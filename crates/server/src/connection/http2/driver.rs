@@ -80,7 +80,7 @@ pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) {
 
 impl Driver {
     fn new(http: &mut Http1, client: Rc<Client>) -> Driver {
-        let shot = crate::worker::shot();
+        let shot = crate::worker::shot_for(&client);
         let (server, root) = default_server(&shot, &client);
         let conf = &shot.location(root).conf.http2;
         let core = &shot.server(server).conf.core;
@@ -305,7 +305,7 @@ impl Driver {
         // Among the idle it stands behind all others from now on.
         self.client.works();
         counters::request();
-        let shot = crate::worker::shot();
+        let shot = crate::worker::shot_for(&self.client);
         let way = Way::Http2(Http2Stream { session: self.session.clone(), id });
         let (r, accepted) = fields::open(way, &self.client, shot.clone(), arrived);
         self.limit_requests(&shot);
@@ -343,7 +343,7 @@ impl Driver {
     }
 
     fn log(&self, level: Level, text: &str) {
-        let shot = crate::worker::shot();
+        let shot = crate::worker::shot_for(&self.client);
         let log = &self.settings(&shot).error_log;
         if log.enabled(level) || self.client.debug.get() {
             let remote = self.client.remote.borrow();

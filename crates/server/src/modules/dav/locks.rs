@@ -40,6 +40,13 @@ pub(super) struct Held {
     pub(super) seconds: u64,
 }
 
+impl Zone {
+    /// Its name.
+    pub fn name(&self) -> &[u8] {
+        &self.name
+    }
+}
+
 /// Why there is no lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {

@@ -57,7 +57,7 @@ impl Driver {
         }
         self.count_idle(idle);
         if std::mem::replace(&mut self.wait, wait) != wait {
-            let shot = crate::worker::shot();
+            let shot = crate::worker::shot_for(&self.client);
             let core = self.settings(&shot);
             let header = *shot.server(default_server(&shot, &self.client).0).conf.core.client_header_timeout;
             match wait {
@@ -170,7 +170,7 @@ impl Driver {
 
     /// Reads what the client still sends, so that it sees our last frames before a reset.
     pub(super) async fn linger(&mut self) {
-        let shot = crate::worker::shot();
+        let shot = crate::worker::shot_for(&self.client);
         let core = self.settings(&shot);
         if *core.lingering_close == Lingering::Off {
             return;

@@ -1,0 +1,97 @@
+//! Two clients behind one NAT address: the server closes first and remembers the first one's timestamps for a minute; the second one, whose
+//! clock is behind, comes from the same port and is turned away (PAWS, RFC 7323 section 5). Its SYN is only good a second later.
+
+use super::{Bench, Outcome, Stop, failed};
+use socket2::{Domain, SockAddr, Socket, Type};
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+const SETTING: &str = "net.ipv4.tcp_timestamps";
+/// The NAT's ports.
+const PORTS: std::ops::Range<u16> = 41_000..41_060;
+/// A handshake on loopback that takes longer has had a SYN turned away: the next one comes after a second.
+const AT_ONCE: Duration = Duration::from_millis(500);
+
+pub(super) fn run(bench: &mut Bench) -> Outcome {
+    let server = TcpListener::bind(("127.0.0.1", 80)).map_err(failed("listen"))?;
+    // Timestamps of 1 have an offset for each pair of addresses, those of 2 have none: two clocks. Which is behind is chance.
+    let orders = [("1", "2"), ("2", "1")];
+    let is_behind = |bench: &mut Bench, (first, second): (&str, &str), ports: &[u16]| -> Result<bool, Stop> {
+        bench.set(SETTING, first)?;
+        ports.iter().try_for_each(|port| closed_by_the_server(&server, *port))?;
+        bench.set(SETTING, second)?;
+        Ok(connects_in(ports[0])? > AT_ONCE)
+    };
+    let ports: Vec<u16> = PORTS.collect();
+    let half = ports.len() / 2;
+    bench.say("  the server closes connections from ports of the NAT; then another client has these ports");
+    let left = if is_behind(bench, orders[0], &ports[..half])? {
+        &ports[1..half]
+    } else if is_behind(bench, orders[1], &ports[half..])? {
+        &ports[half + 1..]
+    } else {
+        return Err(Stop::LeftOut("this kernel turns none of them away".into()));
+    };
+    bench.say(&format!(
+        "  a client whose clock is behind: its connection takes more than {AT_ONCE:?}, the others do not"
+    ));
+    let clients = left.to_vec();
+    let found = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for port in clients {
+                drop(begin(port));
+                std::thread::sleep(Duration::from_millis(4));
+            }
+        });
+        bench.found("timestamps-behind-nat", &[])
+    });
+    found?;
+    bench.set(SETTING, "0")?;
+    let next = PORTS.end;
+    closed_by_the_server(&server, next)?;
+    let time = connects_in(next)?;
+    if time > AT_ONCE {
+        return Err(Stop::Failed(format!("without timestamps it takes {time:?} all the same")));
+    }
+    bench.say("  without timestamps the next client of the port is connected at once");
+    bench.gone("timestamps-behind-nat", &[])
+}
+
+fn socket(port: u16) -> Result<Socket, Stop> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).map_err(failed("socket"))?;
+    socket.set_reuse_address(true).map_err(failed("socket"))?;
+    socket.bind(&SockAddr::from(SocketAddr::from(([127, 0, 0, 2], port)))).map_err(failed("bind"))?;
+    Ok(socket)
+}
+
+fn server_address() -> SockAddr {
+    SockAddr::from(SocketAddr::from(([127, 0, 0, 1], 80)))
+}
+
+/// A connection that leaves its TIME_WAIT at the server.
+fn closed_by_the_server(server: &TcpListener, port: u16) -> Outcome {
+    let client = socket(port)?;
+    client.connect(&server_address()).map_err(failed("connect"))?;
+    // Others that nobody waited for may be in the queue before it.
+    while server.accept().map_err(failed("accept"))?.1.port() != port {}
+    // The server's FIN is there before the client closes: the first to close is who waits.
+    let mut end = [std::mem::MaybeUninit::uninit(); 1];
+    client.recv(&mut end).map_err(failed("the server's end"))?;
+    Ok(())
+}
+
+/// How long a handshake takes from a port of the NAT.
+fn connects_in(port: u16) -> Result<Duration, Stop> {
+    let (client, began) = (socket(port)?, Instant::now());
+    client.connect_timeout(&server_address(), Duration::from_secs(5)).map_err(failed("connect"))?;
+    Ok(began.elapsed())
+}
+
+/// A handshake that nobody waits for.
+fn begin(port: u16) -> Result<Socket, Stop> {
+    let client = socket(port)?;
+    client.set_nonblocking(true).map_err(failed("socket"))?;
+    let _ = client.connect(&server_address());
+    std::thread::sleep(Duration::from_millis(2));
+    Ok(client)
+}
