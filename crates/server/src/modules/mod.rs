@@ -50,6 +50,7 @@ pub mod listen;
 pub mod load_module;
 pub mod log;
 mod log_format;
+pub mod js;
 pub mod lua;
 pub mod map;
 pub mod memcached;
@@ -221,6 +222,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     keyval::DIRECTIVES,
     nchan::DIRECTIVES,
     lua::DIRECTIVES,
+    js::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -300,6 +302,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
         (|c| c.auth_jwt.is_on(), auth_jwt::HANDLER),
         (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
         (|c| c.lua.access.is_some(), lua::ACCESS),
+        (|c| c.js.access.is_some(), js::ACCESS),
     ],
     // Precontent.
     &[
@@ -353,7 +356,7 @@ pub const CLIENT_HELLO_HOOKS: &[Hook] = &[Hook::Now(hooks::server_by_name), Hook
 pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook)];
 
 /// Loggers, in the order in which they look at a request that is done.
-pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, lua::logger, log::logger];
+pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, lua::logger, log::logger, js::finish];
 
 /// Header filters in the order in which they run.
 pub const HEADER_FILTERS: &[HeaderFilter] = &[
@@ -361,6 +364,7 @@ pub const HEADER_FILTERS: &[HeaderFilter] = &[
     not_modified::filter,
     headers_more::filter,
     lua::header_filter,
+    js::header_filter,
     headers::filter,
     userid::filter,
     gunzip::filter,
@@ -515,6 +519,8 @@ location_confs! {
     nchan shared,
     /// `content_by_lua` and its like.
     lua shared,
+    /// `js_content` and its like.
+    js shared,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
@@ -572,6 +578,8 @@ pub struct MainConf {
     pub set_rotates: usize,
     /// `lua_shared_dict` and its like.
     pub lua: lua::Main,
+    /// `js_shared_dict_zone` and its like.
+    pub js: js::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -630,6 +638,8 @@ pub struct RequestContexts {
     pub nchan: Option<std::rc::Rc<nchan::Context>>,
     /// What programs in Lua keep.
     pub lua: Option<Box<lua::Context>>,
+    /// What programs in JavaScript keep.
+    pub js: Option<Box<js::Context>>,
     /// This is no request but a session of `stream`: what is known of it.
     pub stream: Option<Box<crate::stream::Facts>>,
 }
@@ -660,6 +670,7 @@ impl RequestContexts {
             modsecurity,
             nchan,
             lua,
+            js,
             stream,
         } = self;
         *cache = Default::default();
@@ -684,6 +695,7 @@ impl RequestContexts {
         *modsecurity = None;
         *nchan = None;
         *lua = None;
+        *js = None;
         *stream = None;
     }
 
@@ -736,6 +748,7 @@ pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
     if build.plane.is_stream() {
         stream_proxy::finish_level(build, level);
+        js::finish_level(build, level);
         return health_check::finish_level(build, level);
     }
     api::finish_level(build, level);
@@ -747,6 +760,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     scgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);
     lua::finish_level(build, level);
+    js::finish_level(build, level);
     health_check::finish_level(build, level);
     referer::finish_level(build, level, parent);
     modsecurity::finish_level(build, level);
