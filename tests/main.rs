@@ -42,6 +42,7 @@ mod http3_clients;
 mod http3_connections;
 mod http3_floods;
 mod includes;
+mod js;
 mod keepalive;
 mod l4;
 mod limits;

@@ -4,7 +4,7 @@
 use crate::program::Running;
 use crate::runtime::Turn;
 use crate::value::{Fault, Item, Kind, bytes_of};
-use crate::{Part, Program, library, runtime};
+use crate::{Parts, Program, library, runtime};
 use rquickjs::{Array, Context, Ctx, Error, Exception, Function, IntoJs, Module, Object, Persistent, Value};
 use scoped_tls_hkt::scoped_thread_local;
 use std::cell::{Cell, RefCell};
@@ -81,6 +81,17 @@ pub fn is_busy() -> bool {
     ENTERED.is_set()
 }
 
+/// What natives and parts have in common in the context that runs.
+///
+/// # Errors
+/// None runs.
+pub(crate) fn raw_of<'js>(ctx: &Ctx<'js>) -> rquickjs::Result<Object<'js>> {
+    match current() {
+        Ok(engine) => engine.raw(ctx),
+        Err(fault) => Err(fault.throw(ctx)),
+    }
+}
+
 /// What stays after an engine has been entered, whatever happens.
 struct Restore(Option<Rc<Engine>>);
 
@@ -112,7 +123,7 @@ impl Engine {
     /// The program failed when it was begun, in the words of the log.
     pub fn new(
         program: &Arc<Program>,
-        parts: &'static [Part],
+        parts: Parts,
         natives: impl FnOnce(&Ctx<'_>, &Object<'_>) -> rquickjs::Result<()>,
     ) -> Result<Rc<Engine>, String> {
         if is_busy() {
@@ -419,14 +430,14 @@ fn drain(ctx: &Ctx<'_>) {
 
 fn begin<'js>(
     ctx: &Ctx<'js>,
-    parts: &'static [Part],
+    parts: Parts,
     natives: impl FnOnce(&Ctx<'_>, &Object<'_>) -> rquickjs::Result<()>,
 ) -> rquickjs::Result<Object<'js>> {
     let raw = Object::new(ctx.clone())?;
     library::add(ctx, &raw)?;
     natives(ctx, &raw)?;
-    library::load(ctx, &raw, library::PARTS)?;
-    library::load(ctx, &raw, parts)?;
+    library::load(ctx, &raw, library::CORE)?;
+    library::load(ctx, &raw, parts.now)?;
     Ok(raw)
 }
 

@@ -17,3 +17,12 @@ pub use value::{Buffer, Bytes, Fault, Item};
 /// A part of what every context begins with: its name in tracebacks, and its text. It finds what other parts and natives have made in
 /// `import.meta.raw`.
 pub type Part = (&'static str, &'static str);
+
+/// The server's parts.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    /// Run in each context before its program.
+    pub now: &'static [Part],
+    /// Run when `raw.part` asks for them: most programs need few.
+    pub later: &'static [Part],
+}

@@ -194,7 +194,7 @@ impl Program {
     /// # Errors
     /// A module is not there, or is not well formed.
     pub fn compile(sources: &Sources<'_>) -> std::result::Result<Program, Wrong> {
-        crate::library::prepare(&[]).map_err(|text| Wrong { text })?;
+        crate::library::prepare(crate::Parts { now: &[], later: &[] }).map_err(|text| Wrong { text })?;
         let context = Context::full(&runtime::of_thread()).map_err(|e| Wrong { text: e.to_string() })?;
         let empty = Program { modules: Vec::new(), names: Vec::new(), main: Arc::from([]) };
         let program = RefCell::new(empty);

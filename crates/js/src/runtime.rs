@@ -11,14 +11,14 @@ use std::mem::ManuallyDrop;
 use std::time::{Duration, Instant};
 
 /// Bytes that all programs of a thread may have at once; who wants more gets an exception (`out of memory`).
-pub const MEMORY: usize = 512 * 1024 * 1024;
+pub(crate) const MEMORY: usize = 512 * 1024 * 1024;
 /// Bytes of the thread's stack for JavaScript: a worker thread has 2 MB, and what JavaScript calls needs some of it.
 const STACK: usize = 512 * 1024;
 /// Bytes that are made before cycles are looked for.
 const GARBAGE: usize = 4 * 1024 * 1024;
 /// How long a program may compute in one go. Others of the thread wait that long, so it is an end for what never ends, and no limit for
 /// work.
-pub const LONGEST_TURN: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST_TURN: Duration = Duration::from_secs(5);
 
 thread_local! {
     // Never freed: a thread's last contexts may go after its thread-local values have gone.
@@ -38,21 +38,21 @@ fn make() -> Runtime {
 }
 
 /// The thread's.
-pub fn of_thread() -> Runtime {
+pub(crate) fn of_thread() -> Runtime {
     RUNTIME.with(|runtime| Runtime::clone(runtime))
 }
 
 /// Bytes that programs of the thread have.
-pub fn memory() -> u64 {
+pub(crate) fn memory() -> u64 {
     u64::try_from(of_thread().memory_usage().memory_used_size).unwrap_or(0)
 }
 
 /// A turn of a program: from here on it is bounded, until this is dropped.
-pub struct Turn(Option<Instant>);
+pub(crate) struct Turn(Option<Instant>);
 
 impl Turn {
     /// Begins.
-    pub fn begin() -> Turn {
+    pub(crate) fn begin() -> Turn {
         Turn(UNTIL.replace(Some(Instant::now() + LONGEST_TURN)))
     }
 }

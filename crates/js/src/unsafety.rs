@@ -7,7 +7,7 @@ use rquickjs::{ArrayBuffer, Ctx, Module, TypedArray, Value};
 ///
 /// # Errors
 /// Out of memory.
-pub fn load<'js>(ctx: &Ctx<'js>, code: &[u8]) -> rquickjs::Result<Module<'js, Declared>> {
+pub(crate) fn load<'js>(ctx: &Ctx<'js>, code: &[u8]) -> rquickjs::Result<Module<'js, Declared>> {
     // SAFETY: the bytes come from `Module::write` of the same QuickJS in the same process (`program::Program`, `library::parts`), and
     // nobody else can make a `Compiled`.
     #[allow(unsafe_code)]
@@ -16,7 +16,7 @@ pub fn load<'js>(ctx: &Ctx<'js>, code: &[u8]) -> rquickjs::Result<Module<'js, De
 }
 
 /// A copy of the bytes of an `ArrayBuffer` or of an array of bytes; none: it is neither.
-pub fn copy(value: &Value<'_>) -> Option<Vec<u8>> {
+pub(crate) fn copy(value: &Value<'_>) -> Option<Vec<u8>> {
     let object = value.as_object()?;
     if let Some(array) = object.as_typed_array::<u8>() {
         return Some(bytes_of_array(array));

@@ -9,7 +9,7 @@ fn engine(text: &str) -> Rc<Engine> {
     let imports = [Import { name: "main".to_owned(), path: "m.js".to_owned() }];
     let sources = Sources { imports: &imports, preloads: &[], base: Path::new("/"), paths: &[], read: &read };
     let program = Arc::new(Program::compile(&sources).expect("well formed"));
-    Engine::new(&program, &[], |_, raw| {
+    Engine::new(&program, Parts { now: &[], later: &[] }, |_, raw| {
         raw.set("log", rquickjs::prelude::Func::from(|_: i32, _: String| {}))?;
         raw.set("now", rquickjs::prelude::Func::from(|| 1.5))?;
         raw.set("sleep", rquickjs::prelude::Func::from(|ctx: Ctx<'_>, ms: f64| {

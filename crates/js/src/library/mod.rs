@@ -6,7 +6,7 @@ mod files;
 mod keys;
 
 use crate::value::{Buffer, Bytes, Fault, OrThrow};
-use crate::{Part, engine, runtime, unsafety};
+use crate::{Part, Parts, engine, runtime, unsafety};
 use base64::Engine as _;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
@@ -18,9 +18,11 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What every context begins with, in this order.
-pub(crate) const PARTS: &[Part] = &[
-    ("njs:core", include_str!("../prelude/core.js")),
+/// What every context begins with.
+pub(crate) const CORE: &[Part] = &[("njs:core", include_str!("../prelude/core.js"))];
+
+/// What is run when it is asked for.
+const LATER: &[Part] = &[
     ("njs:text", include_str!("../prelude/text.js")),
     ("njs:buffer", include_str!("../prelude/buffer.js")),
     ("njs:crypto", include_str!("../prelude/crypto.js")),
@@ -77,10 +79,15 @@ fn compile_all(parts: &[Part]) -> std::result::Result<(), String> {
 ///
 /// # Errors
 /// A part is not well formed.
-pub(crate) fn prepare(parts: &[Part]) -> std::result::Result<(), String> {
-    compile_all(PARTS)?;
-    compile_all(MODULES)?;
-    compile_all(parts)
+pub(crate) fn prepare(parts: Parts) -> std::result::Result<(), String> {
+    [CORE, LATER, MODULES, parts.now, parts.later].into_iter().try_for_each(compile_all)
+}
+
+/// `raw.part`: runs a part that is needed now.
+fn part<'js>(ctx: Ctx<'js>, name: String) -> Result<()> {
+    let code = COMPILED.with_borrow(|known| known.get(name.as_str()).cloned());
+    let code = code.ok_or_else(|| Error::new_loading(&name))?;
+    run_part(&ctx, &engine::raw_of(&ctx)?, &code)
 }
 
 /// What a module that is always there was compiled to.
@@ -91,15 +98,14 @@ pub(crate) fn module(name: &str) -> Option<Arc<[u8]>> {
 
 /// Runs parts.
 pub(crate) fn load<'js>(ctx: &Ctx<'js>, raw: &Object<'js>, parts: &[Part]) -> Result<()> {
-    for part in parts {
-        let module = unsafety::load(ctx, &compiled(part)?)?;
-        module.meta()?.set("raw", raw.clone())?;
-        let (_, promise) = module.eval()?;
-        if let Some(result) = promise.result::<Value<'js>>() {
-            result?;
-        }
-    }
-    Ok(())
+    parts.iter().try_for_each(|part| run_part(ctx, raw, &compiled(part)?))
+}
+
+fn run_part<'js>(ctx: &Ctx<'js>, raw: &Object<'js>, code: &[u8]) -> Result<()> {
+    let module = unsafety::load(ctx, code)?;
+    module.meta()?.set("raw", raw.clone())?;
+    let (_, promise) = module.eval()?;
+    promise.result::<Value<'js>>().map_or(Ok(()), |result| result.map(|_| ()))
 }
 
 /// An error without the help of any part.
@@ -122,6 +128,7 @@ pub(crate) fn add<'js>(ctx: &Ctx<'js>, raw: &Object<'js>) -> Result<()> {
     raw.set("unescape", Func::from(unescape))?;
     raw.set("memory", Func::from(|| runtime::memory() as f64))?;
     raw.set("process", Func::from(process))?;
+    raw.set("part", Func::from(part))?;
     raw.set("cancel", Func::from(|number: u32| if let Ok(engine) = engine::current() { engine.cancel(number) }))?;
     digest::add(raw)?;
     keys::add(raw)?;

@@ -5,6 +5,29 @@ let returned;
 let hook;
 let clocks = new Map();
 
+// What most programs do not need is run when it is asked for.
+raw.lazy = (target, name, part) => {
+    const set = (value) => {
+        Object.defineProperty(target, name, { value, writable: true, configurable: true });
+    };
+    const get = () => {
+        raw.part(part);
+        return target[name];
+    };
+    Object.defineProperty(target, name, { configurable: true, get, set });
+};
+raw.modules = {};
+for (const [part, names, modules] of [
+    ['njs:text', ['TextEncoder', 'TextDecoder'], ['querystring']],
+    ['njs:buffer', ['Buffer'], ['buffer']],
+    ['njs:crypto', ['crypto', 'CryptoKey'], ['crypto']],
+    ['njs:files', [], ['fs']],
+]) {
+    names.forEach((name) => raw.lazy(globalThis, name, part));
+    modules.forEach((name) => raw.lazy(raw.modules, name, part));
+}
+raw.lazy(raw, 'wrap', 'njs:buffer');
+
 // A program's function by its name: `main.hello`.
 raw.call = (path, args) => {
     returned = undefined;

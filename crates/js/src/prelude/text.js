@@ -148,4 +148,4 @@ function stringify(object, separator, equals, options) {
 }
 
 const querystring = { parse, decode: parse, stringify, encode: stringify, escape, unescape };
-raw.modules = { querystring };
+raw.modules.querystring = querystring;

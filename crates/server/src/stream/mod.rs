@@ -188,7 +188,7 @@ impl Session {
         if let Err(status) = checks(&mut self.r) {
             return End::Status(status);
         }
-        if let Some(name) = self.r.conf().js.access.clone()
+        if let Some(name) = (*self.r.conf().js.access).clone()
             && let Err(status) = Box::pin(crate::modules::js::stream::phase(self, &name, false)).await
         {
             return End::Status(status);
@@ -204,7 +204,7 @@ impl Session {
         {
             return End::Status(status);
         }
-        if let Some(name) = self.r.conf().js.preread.clone()
+        if let Some(name) = (*self.r.conf().js.preread).clone()
             && let Err(status) = Box::pin(crate::modules::js::stream::phase(self, &name, true)).await
         {
             return End::Status(status);

@@ -293,7 +293,7 @@ async fn relay_with(
     let header = first.len() as u64;
     first.extend_from_slice(&incoming.take_unread());
     facts(r).action = "proxying connection";
-    if let Some(name) = r.conf().js.filter.clone() {
+    if let Some(name) = (*r.conf().js.filter).clone() {
         let passed = first.split_off(header as usize);
         let sides = (&mut incoming.socket, &mut peer);
         let done = crate::modules::js::stream::filter(r, &name, sides, (first, passed), *conf.own.timeout).await;

@@ -26,7 +26,8 @@ use std::task::Poll;
 use std::time::Duration;
 use wire::http1::chunked::{Decoder, Event, Trailers};
 use wire::http1::response::{ResponseHead, ResponseParser};
-use wire::http1::{KnownHeader as K, Parsed, Version};
+use wire::http1::known::KnownHeader as K;
+use wire::http1::{Parsed, Version};
 
 /// Idle connections of one thread, over all servers.
 const MAX_IDLE: usize = 1024;

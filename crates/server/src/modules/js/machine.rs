@@ -6,18 +6,21 @@ use crate::log::error::Level;
 use crate::request::Request;
 use crate::request::phases::Verdict;
 use crate::snapshot::{Shot, VariableId};
-use ::js::{Engine, Part, Program};
+use ::js::{Engine, Parts, Program};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// What `r`, `s` and `ngx` are on the side of JavaScript.
-const PARTS: &[Part] = &[
-    ("njs:request", include_str!("prelude/request.js")),
-    ("njs:stream", include_str!("prelude/stream.js")),
-    ("njs:ngx", include_str!("prelude/ngx.js")),
-];
+const PARTS: Parts = Parts {
+    now: &[("njs:request", include_str!("prelude/request.js")), ("njs:ngx", include_str!("prelude/ngx.js"))],
+    later: &[
+        ("njs:form", include_str!("prelude/form.js")),
+        ("njs:stream", include_str!("prelude/stream.js")),
+        ("njs:fetch", include_str!("prelude/fetch.js")),
+    ],
+};
 
 /// Contexts of a thread and a configuration that wait for a request.
 #[derive(Default)]
@@ -93,13 +96,17 @@ impl Context {
 
 /// The context of a request. Without one the log says why.
 pub fn of(r: &mut Request) -> Option<Rc<Engine>> {
-    let program = r.conf().js.program.clone()?;
+    let Some(program) = r.conf().js.program.clone() else {
+        crate::log_error!(r, Error, "no \"js_import\" directives found in the current scope");
+        return None;
+    };
     if let Some(context) = &r.ctx.js
         && Arc::ptr_eq(&context.program, &program)
     {
         return Some(context.engine.clone());
     }
-    let most = *r.conf().js.context_reuse as usize;
+    // The engine that njs has otherwise gives each request a context of its own.
+    let most = if *r.conf().js.qjs { *r.conf().js.context_reuse as usize } else { 0 };
     let idle = r.shot.js.idle.borrow_mut().get_mut(&(Arc::as_ptr(&program) as usize)).and_then(Vec::pop);
     let engine = match idle {
         Some(engine) => engine,

@@ -126,6 +126,8 @@ settings! {
         preread: Name = None,
         /// `js_filter`
         filter: Name = None,
+        /// `js_engine qjs`: contexts are kept for other requests.
+        qjs: bool = false,
         /// Contexts that are kept for other requests, in each thread.
         context_reuse: u64 = 128,
         /// Bytes that one read of `ngx.fetch` asks for, and of the head of an answer.
@@ -169,6 +171,10 @@ pub struct Main {
     pub periodic: Vec<Arc<periodic::Periodic>>,
     /// Names of `js_var`.
     pub vars: Vec<Box<str>>,
+    /// The folder of the configuration.
+    pub conf_prefix: PathBuf,
+    /// Its file.
+    pub conf_file: PathBuf,
     /// What was compiled, by what it was made of.
     programs: Vec<(Imported, Option<Arc<Program>>)>,
 }
@@ -233,8 +239,9 @@ fn js_path(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 fn js_engine(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     match node.args[0].text.as_slice() {
-        b"qjs" => Ok(()),
+        b"qjs" => set::value(&mut scope.level.conf.js.qjs, node, true),
         b"njs" => {
+            set::value(&mut scope.level.conf.js.qjs, node, false)?;
             scope.build.notes.push(node.notice("the engine \"njs\" is not built in, programs run on QuickJS".to_owned()));
             Ok(())
         }
@@ -388,6 +395,8 @@ fn program(build: &mut Build<'_>, key: Imported) -> Option<Arc<Program>> {
         return made.clone();
     }
     let base = build.conf_prefix.clone();
+    build.main.js.conf_file = build.sources.first().cloned().unwrap_or_else(|| base.join("nginx.conf"));
+    build.main.js.conf_prefix.clone_from(&base);
     let reader = build.tls_reader();
     let read = |path: &std::path::Path| reader(path);
     let sources = Sources { imports: &key.0, preloads: &key.1, base: &base, paths: &key.2, read: &read };

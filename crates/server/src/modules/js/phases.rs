@@ -13,7 +13,7 @@ use std::io;
 /// `js_content`: the body is read first, as in nginx.
 pub fn content(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move {
-        let Some(name) = r.conf().js.content.clone() else { return Verdict::Decline };
+        let Some(name) = (*r.conf().js.content).clone() else { return Verdict::Decline };
         if let Err(e) = body::read_all(r).await {
             return e.into();
         }
@@ -35,7 +35,7 @@ pub fn content(r: &mut Request) -> Waiting<'_> {
 /// `js_access`
 pub fn access(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move {
-        let Some(name) = r.conf().js.access.clone() else { return Verdict::Decline };
+        let Some(name) = (*r.conf().js.access).clone() else { return Verdict::Decline };
         let Some(engine) = machine::of(r) else { return Verdict::Status(500) };
         let end = run::run(r, &engine, &name).await;
         if engine.has_unhandled() {
@@ -83,7 +83,7 @@ fn go(r: &mut Request, uri: &[u8]) -> Verdict {
     let text = r.text(uri);
     let (path, args) = special::split_args(r, text);
     let is_unsafe = r.get(path).split(|b| *b == b'/').any(|part| part == b"..") || r.get(path).contains(&0);
-    if is_unsafe || path.is_empty() {
+    if is_unsafe || r.get(path).is_empty() {
         log_error!(r, Error, "unsafe URI \"{}\" was detected", String::from_utf8_lossy(uri));
         return Verdict::Status(500);
     }
@@ -120,7 +120,7 @@ pub fn header_filter(r: &mut Request) -> Filtered {
         r.body_filters.push(Box::new(Filter { room: Vec::new() }));
         r.in_memory = true;
     }
-    let Some(name) = r.conf().js.header_filter.clone() else { return Filtered::Next };
+    let Some(name) = (*r.conf().js.header_filter).clone() else { return Filtered::Next };
     let Some(engine) = machine::of(r) else { return Filtered::Broken };
     let before = set_filter(r, true);
     let called = run::call_now(r, &engine, &name, "header filter", with_request);
@@ -158,7 +158,7 @@ impl BodyFilter for Filter {
 
 /// What a body filter makes of a piece.
 fn filtered(r: &mut Request, bytes: &[u8], last: bool) -> io::Result<Vec<(Vec<u8>, bool)>> {
-    let (name, is_buffer) = r.conf().js.body_filter.clone();
+    let (name, is_buffer) = (*r.conf().js.body_filter).clone();
     let broken = || io::Error::other("js_body_filter failed");
     let name = name.ok_or_else(broken)?;
     let engine = machine::of(r).ok_or_else(broken)?;

@@ -88,7 +88,7 @@ fn prepare(r: &mut Request, call: Call) -> std::result::Result<Box<Request>, Fau
 /// Gives a subrequest a body of its own.
 fn set_body(child: &mut Request, body: Vec<u8>) {
     let len = body.len() as u64;
-    let (arena, lines) = (&child.arena, &mut child.headers_in.head.headers);
+    let (arena, lines) = (&mut child.arena, &mut child.headers_in.head.headers);
     lines.retain(|l| !matches!(l.known, K::ContentLength | K::TransferEncoding));
     let (name, value) = (arena.push(b"Content-Length"), arena.push(len.to_string().as_bytes()));
     lines.push(HeaderLine { name, value, known: K::ContentLength });

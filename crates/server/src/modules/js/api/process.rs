@@ -6,7 +6,7 @@ use crate::request::respond::SERVER_VERSION;
 use crate::snapshot::Shot;
 use ::js::engine;
 use ::js::rquickjs::prelude::Func;
-use ::js::rquickjs::{Ctx, IntoJs, Object, Result, Value};
+use ::js::rquickjs::{Ctx, Object, Result};
 use ::js::value::OrThrow;
 use ::js::{Item, Operation};
 use std::rc::Rc;
@@ -26,18 +26,7 @@ pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
     }))?;
     raw.set("sleep", Func::from(|ctx: Ctx<'_>, ms: f64| sleep(ms).or_throw(&ctx)))?;
     let shot = Rc::downgrade(shot);
-    raw.set("ngx_fact", Func::from(move |ctx: Ctx<'_>, name: String| {
-        shot.upgrade().map_or_else(|| Ok(Item::Undefined), |shot| Ok::<_, ::js::rquickjs::Error>(fact(&shot, &name)))?.into_js(&ctx).map(Unbound)
-    }))
-}
-
-/// A value without the lifetime of the context in its type.
-struct Unbound<'js>(Value<'js>);
-
-impl<'js> IntoJs<'js> for Unbound<'js> {
-    fn into_js(self, _: &Ctx<'js>) -> Result<Value<'js>> {
-        Ok(self.0)
-    }
+    raw.set("ngx_fact", Func::from(move |name: String| shot.upgrade().map_or(Item::Undefined, |shot| fact(&shot, &name))))
 }
 
 fn log(level: i32, text: &str) {
@@ -83,16 +72,16 @@ fn fact(shot: &Shot, name: &str) -> Item {
             let prefix = shot.whole().prefix.display().to_string();
             text(if prefix.ends_with('/') { prefix } else { prefix + "/" })
         }
-        "conf_prefix" => text(format!("{}/", conf_prefix(shot).display()).replace("//", "/")),
-        "conf_file_path" => text(conf_file(shot).display().to_string()),
+        "conf_prefix" => text(format!("{}/", shot.main.js.conf_prefix.display()).replace("//", "/")),
+        "conf_file_path" => text(shot.main.js.conf_file.display().to_string()),
         "error_log_path" => match shot.whole().error_logs.first().map(|l| &l.target) {
             Some(crate::settings::ErrorLogTarget::File(path)) => text(path.display().to_string()),
             _ => Item::Undefined,
         },
         "worker_id" => {
             let thread = std::thread::current();
-            let number = thread.name().and_then(|n| n.strip_prefix("worker ")?.parse().ok()).unwrap_or(0);
-            Item::Number(f64::from(u32::try_from::<usize>(number).unwrap_or(0)))
+            let number = thread.name().and_then(|n| n.strip_prefix("worker ")?.parse().ok()).unwrap_or(0u32);
+            Item::Number(f64::from(number))
         }
         _ => Item::Undefined,
     }
