@@ -232,8 +232,16 @@ fn header<'js>(ctx: Ctx<'js>, name: Bytes) -> Result<Value<'js>> {
     Bytes(found.join(&b", "[..])).into_js(&ctx)
 }
 
+/// Of these the last value counts, whatever is given.
+fn is_last(known: &[u8]) -> bool {
+    const LAST: &[&[u8]] =
+        &[b"Content-Type", b"Content-Length", b"Content-Encoding", b"Date", b"Last-Modified", b"Location", b"Server", b"Retry-After"];
+    LAST.iter().any(|name| name.eq_ignore_ascii_case(known))
+}
+
+/// No value ends its line, or hides something in it.
 fn check_value(value: &[u8]) -> Done {
-    match crate::request::respond::ends_line(value) {
+    match value.iter().any(|b| *b < b' ' && *b != b'\t' || *b == 0x7f) {
         true => Err(Fault::of_type("invalid header value")),
         false => Ok(()),
     }
@@ -245,7 +253,7 @@ fn set_header(r: &mut Request, name: &[u8], values: Vec<Bytes>) -> Done {
     for value in &values {
         check_value(value)?;
     }
-    if name.is_empty() || !name.iter().all(|b| b.is_ascii_graphic() && *b != b':') {
+    if name.is_empty() || !name.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b)) {
         return Err(Fault::of_type("invalid header name"));
     }
     if r.header_sent && !context(r).is_ok_and(|c| c.filter) {
@@ -253,7 +261,7 @@ fn set_header(r: &mut Request, name: &[u8], values: Vec<Bytes>) -> Done {
         return Ok(());
     }
     values.retain(|v| !v.is_empty());
-    if is_single(name) && values.len() > 1 {
+    if is_last(name) && values.len() > 1 {
         values.drain(..values.len() - 1);
     }
     let known = K::find(name);

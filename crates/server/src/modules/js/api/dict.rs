@@ -57,13 +57,7 @@ pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
     }))?;
     let own = Rc::downgrade(shot);
     raw.set("dict_incr", Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes, by: f64, first: f64, ttl: f64| {
-        let made = of(&own, number, |d| {
-            let begin = Some((first, lifetime(d, ttl)));
-            match d.dict.incr(&key.0, by, begin, now()) {
-                Ok((value, _)) => Item::Number(value),
-                Err((text, _)) => Item::from(text),
-            }
-        });
+        let made = of(&own, number, |d| increase(d, &key.0, by, first, ttl));
         made.or_throw(&ctx)
     }))?;
     let own = Rc::downgrade(shot);
@@ -119,6 +113,25 @@ impl<'js> ::js::rquickjs::FromJs<'js> for Given {
 /// Milliseconds that a new entry stays: what the program says, or the dictionary.
 fn lifetime(dict: &SharedDict, ttl: f64) -> u64 {
     if ttl >= 1.0 { ttl as u64 } else { dict.timeout }
+}
+
+/// Adds to a number, or makes it. Only a dictionary that evicts loses others for it.
+fn increase(dict: &SharedDict, key: &[u8], by: f64, first: f64, ttl: f64) -> Item {
+    for _ in 0..2 {
+        match dict.dict.incr(key, by, None, now()) {
+            Ok((value, _)) => return Item::Number(value),
+            Err(("not found", _)) => {}
+            Err((text, _)) => return Item::from(text),
+        }
+        let begin = Kept::Number(first + by);
+        match dict.dict.set(key, begin, (lifetime(dict, ttl), now()), 0, When::Absent, dict.evict) {
+            Ok(_) => return Item::Number(first + by),
+            // Another thread was faster.
+            Err(("exists", _)) => {}
+            Err((text, _)) => return Item::from(text),
+        }
+    }
+    Item::from("busy")
 }
 
 fn store(dict: &SharedDict, way: &str, key: &[u8], value: Given, ttl: f64) -> std::result::Result<(bool, String), Fault> {

@@ -134,7 +134,7 @@ class Headers {
         const found = own(ofHeaders(this));
         const names = found.#names().sort((a, b) => a.toLowerCase() < b.toLowerCase() ? -1 : 1);
         for (const name of names) {
-            run.call(self, found.get(name), name);
+            run.call(self, name, found.get(name));
         }
     }
     get [Symbol.toStringTag]() {
@@ -269,7 +269,7 @@ class Response extends Body {
         const options = init ?? {};
         const status = options.status === undefined ? 200 : Number(options.status);
         if (!(status >= 200 && status <= 599)) {
-            throw new RangeError('status provided is outside of [200, 599] range');
+            throw new RangeError(`status provided (${options.status}) is outside of [200, 599] range`);
         }
         const words = options.statusText === undefined ? '' : String(options.statusText);
         // eslint-disable-next-line no-control-regex
