@@ -36,6 +36,8 @@ const MAX_ADDRESSES: usize = 4;
 
 /// What a program asks for, and what holds where it runs.
 struct Call {
+    /// The configuration and its level: each keeps its own connections.
+    level: String,
     method: Vec<u8>,
     host: String,
     port: u16,
@@ -99,15 +101,20 @@ fn begin(
         let operation: Operation = Box::pin(async move {
             let name = format!("{}:{}", call.host, call.port);
             exchange(call).await.map_err(|text| {
-                let _ = super::current::request(|r| {
-                    log_error!(r, Error, "js http fetch from {name}: {text}");
-                    Ok(())
-                });
+                note(&format!("js http fetch from {name}: {text}"));
                 Fault::plain(text)
             })
         });
         engine::current()?.begin(operation)
     })
+}
+
+/// A line about the request that the program runs for.
+fn note(text: &str) {
+    let _ = super::current::request(|r| {
+        log_error!(r, Error, "{text}");
+        Ok(())
+    });
 }
 
 /// The parts of a URL.
@@ -153,6 +160,7 @@ fn prepare(
     }
     let core = &r.conf().core;
     let call = Call {
+        level: format!("{}:{}:{}", r.shot.generation, r.ctx.stream.is_some(), r.location.0),
         method,
         host,
         port,
@@ -191,8 +199,8 @@ async fn within<T>(time: Duration, what: &str, work: impl Future<Output = T>) ->
 }
 
 async fn exchange(call: Call) -> std::result::Result<Item, Failed> {
-    let key = format!("{}:{}:{}:{}", call.secure, call.verify, call.host, call.port);
-    let mut kept = take(&key, call.keep);
+    let key = format!("{}:{}:{}:{}", call.level, call.secure, call.host, call.port);
+    let mut kept = if call.verify || !call.secure { take(&key, call.keep) } else { None };
     loop {
         let was_kept = kept.is_some();
         let mut link = match kept.take() {
@@ -211,7 +219,8 @@ async fn exchange(call: Call) -> std::result::Result<Item, Failed> {
         };
         let (item, reusable) = read_answer(&mut link.socket, &call, head, buffer).await?;
         link.requests += 1;
-        if reusable {
+        // Nobody who was not verified is spoken to again.
+        if reusable && (call.verify || !call.secure) {
             give(key, link, call.keep);
         }
         return Ok(item);
@@ -246,6 +255,11 @@ fn give(key: String, link: Link, keep: Keep) {
     let until_ms = runtime::clock::monotonic_ms() + keep.timeout.as_millis() as u64;
     IDLE.with_borrow_mut(|all| {
         if all.values().map(Vec::len).sum::<usize>() >= MAX_IDLE {
+            let now = runtime::clock::monotonic_ms();
+            all.retain(|_, own| {
+                own.retain(|idle| idle.until_ms > now);
+                !own.is_empty()
+            });
             return;
         }
         let own = all.entry(key).or_default();
@@ -273,7 +287,13 @@ async fn open(call: &Call) -> std::result::Result<Socket, Failed> {
         };
         let connected = within(call.timeout, "connect", connect::finish(connecting)).await;
         if let Ok(Ok(socket)) = connected {
-            return if call.secure { handshake(socket, call).await } else { Ok(socket) };
+            if !call.secure {
+                return Ok(socket);
+            }
+            return handshake(socket, call).await.map_err(|text| {
+                note(&format!("js http SSL {text}"));
+                "connect failed".to_owned()
+            });
         }
     }
     Err("connect failed".to_owned())
@@ -421,10 +441,13 @@ impl Head {
             }
         };
         let chunked = value(K::TransferEncoding).is_some_and(|t| t.eq_ignore_ascii_case(b"chunked"));
-        let said = value(K::Connection).unwrap_or_default();
+        let said = |word: &[u8]| {
+            let lines = head.headers.iter().filter(|l| l.known == K::Connection);
+            lines.into_iter().any(|l| l.value.of(buffer).trim_ascii().eq_ignore_ascii_case(word))
+        };
         let keeps = match head.version {
-            Version::HTTP11 => !said.eq_ignore_ascii_case(b"close"),
-            _ => said.eq_ignore_ascii_case(b"keep-alive"),
+            Version::HTTP11 => !said(b"close"),
+            _ => said(b"keep-alive") && !said(b"close"),
         };
         Ok(Head { status: head.status, reason, headers, length, chunked, keeps })
     }

@@ -375,7 +375,7 @@ fn js_shared_dict_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Pro
 /// Compiles what a level imports, and makes what handshakes need.
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
     if level.conf.js.imports.is_empty() {
-        return;
+        return complain(build, &level.conf.js.settings);
     }
     let key = (level.conf.js.imports.clone(), level.conf.js.preloads.clone(), level.conf.js.paths.clone());
     level.conf.js.program = program(build, key);
@@ -388,6 +388,23 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
         conf.verify.force(true);
     }
     level.conf.js.tls = ssl::finish(build, &conf, "js_fetch", &[]);
+}
+
+/// Functions of no program.
+fn complain(build: &mut Build<'_>, conf: &Settings) {
+    let named = [
+        ("js_access", &*conf.access),
+        ("js_content", &*conf.content),
+        ("js_header_filter", &*conf.header_filter),
+        ("js_body_filter", &conf.body_filter.0),
+        ("js_preread", &*conf.preread),
+        ("js_filter", &*conf.filter),
+    ];
+    for (directive, function) in named {
+        if let Some(function) = function {
+            build.http_problem(format!("no imports defined for \"{directive}\" \"{function}\", use js_import directive"));
+        }
+    }
 }
 
 fn program(build: &mut Build<'_>, key: Imported) -> Option<Arc<Program>> {

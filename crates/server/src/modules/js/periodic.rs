@@ -72,12 +72,13 @@ impl Periodic {
         }
     }
 
-    /// Until the next time.
-    fn pause(&self) -> Duration {
+    /// Until the next time; the first is at once.
+    fn pause(&self, is_first: bool) -> Duration {
         let mut byte = [0; 4];
         let _ = aws_lc_rs::rand::fill(&mut byte);
         let part = f64::from(u32::from_ne_bytes(byte)) / f64::from(u32::MAX);
-        self.interval + self.jitter.mul_f64(part)
+        let pause = if is_first { Duration::from_millis(1) } else { self.interval };
+        pause + self.jitter.mul_f64(part)
     }
 }
 
@@ -86,10 +87,11 @@ async fn live(shot: Weak<Shot>, periodic: Arc<Periodic>) {
     if let Some(shot) = shot.upgrade() {
         shot.js.tasks.borrow_mut().push(task);
     }
+    let mut is_first = true;
     let is_over = || shot.upgrade().is_none_or(|s| s.js.exiting.get());
     loop {
         let timer = Timer::new();
-        timer.set(periodic.pause());
+        timer.set(periodic.pause(std::mem::take(&mut is_first)));
         poll_fn(|cx| if is_over() { Poll::Ready(()) } else { timer.poll_expired(cx) }).await;
         let Some(shot) = shot.upgrade().filter(|s| !s.js.exiting.get()) else { return };
         turn(&shot, &periodic).await;

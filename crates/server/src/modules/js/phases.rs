@@ -82,12 +82,37 @@ fn go(r: &mut Request, uri: &[u8]) -> Verdict {
     }
     let text = r.text(uri);
     let (path, args) = special::split_args(r, text);
+    let path = if r.get(path).contains(&b'%') {
+        let plain = unescaped(r.get(path));
+        r.text(&plain)
+    } else {
+        path
+    };
     let is_unsafe = r.get(path).split(|b| *b == b'/').any(|part| part == b"..") || r.get(path).contains(&0);
     if is_unsafe || r.get(path).is_empty() {
         log_error!(r, Error, "unsafe URI \"{}\" was detected", String::from_utf8_lossy(uri));
         return Verdict::Status(500);
     }
     special::internal_redirect(r, path, args)
+}
+
+/// A path without its escapes; what is none stays.
+fn unescaped(path: &[u8]) -> Vec<u8> {
+    let digit = |at: usize| path.get(at).and_then(|b| (*b as char).to_digit(16));
+    let (mut out, mut at) = (Vec::with_capacity(path.len()), 0);
+    while let Some(byte) = path.get(at) {
+        match (byte, digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                out.push((high * 16 + low) as u8);
+                at += 3;
+            }
+            _ => {
+                out.push(*byte);
+                at += 1;
+            }
+        }
+    }
+    out
 }
 
 /// `js_set`

@@ -166,8 +166,6 @@ async fn wait(r: &mut Request, incoming: &mut Incoming, engine: &Rc<Engine>, pre
 
 /// One direction of a filtered session.
 struct Way {
-    /// From the peer to the client.
-    is_down: bool,
     out: Vec<u8>,
     at: usize,
     /// The side that is read has said its last.
@@ -179,8 +177,8 @@ struct Way {
 }
 
 impl Way {
-    fn new(is_down: bool) -> Way {
-        Way { is_down, out: Vec::new(), at: 0, ended: false, last: false, received: 0, sent: 0 }
+    fn new() -> Way {
+        Way { out: Vec::new(), at: 0, ended: false, last: false, received: 0, sent: 0 }
     }
 
     fn is_pending(&self) -> bool {
@@ -297,7 +295,7 @@ pub async fn filter(
         complain(r, &text);
         return nothing(broken());
     }
-    let mut filter = Filter { r, engine, up: Way::new(false), down: Way::new(true) };
+    let mut filter = Filter { r, engine, up: Way::new(), down: Way::new() };
     filter.up.out = header;
     if !first.is_empty()
         && let Err(text) = filter.pass(false, &first, false)

@@ -110,6 +110,7 @@ fn bytes_of_body(r: &Request) -> std::result::Result<Option<Vec<u8>>, Fault> {
     }
     let mut out = stored.memory.clone();
     if let Some(file) = &stored.file {
+        crate::log_error!(r, Warn, "http js reading request body from a temporary file");
         let read = || -> io::Result<Vec<u8>> {
             let mut bytes = vec![0; stored.len as usize];
             let mut got = 0;

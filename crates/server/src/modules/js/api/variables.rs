@@ -77,6 +77,7 @@ fn assign(r: &mut Request, name: &[u8], value: &[u8]) -> std::result::Result<(),
         return Ok(());
     }
     match machine::variable(r, lower.as_bytes()) {
+        Some(id) if crate::modules::keyval::assign(r, id, value) => Ok(()),
         Some(id) => {
             match r.shot.variables[id.0 as usize].assign {
                 Some(assign) => assign(r, text),

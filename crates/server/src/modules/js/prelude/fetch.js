@@ -89,7 +89,7 @@ class Headers {
     }
     #change() {
         if (own(this).#fixed) {
-            throw new TypeError('Cannot modify immutable object');
+            throw new TypeError('cannot modify immutable object');
         }
     }
     append(name, value) {

@@ -11,6 +11,9 @@ const integer = (value) => {
     if (!Number.isFinite(number)) {
         throw new TypeError('invalid number');
     }
+    if (Math.abs(number) > Number.MAX_SAFE_INTEGER) {
+        throw new RangeError('number is out of range');
+    }
     return Math.trunc(number);
 };
 
@@ -39,7 +42,7 @@ const headersOut = view({
     names: raw.r_header_out_names,
     set: (name, value) => {
         const list = value === undefined || value === null ? [] : Array.isArray(value) ? value : [value];
-        raw.r_set_header_out(name, list.map(bytes));
+        raw.r_set_header_out(name, list.filter((v) => v !== undefined && v !== null).map(bytes));
         return true;
     },
 });
@@ -86,9 +89,16 @@ let args;
 let read;
 let form;
 
+let reading = false;
 async function readBody() {
-    if (!raw.r_body_is_read()) {
-        await raw.promise(raw.r_read_body());
+    if (reading) {
+        throw new TypeError('request body is already being read');
+    }
+    reading = true;
+    try {
+        await (raw.r_body_is_read() ? undefined : raw.promise(raw.r_read_body()));
+    } finally {
+        reading = false;
     }
 }
 const readAs = (shown) => async () => {
@@ -387,5 +397,6 @@ raw.request = () => request ??= new HttpRequest();
 raw.periodic = () => new PeriodicSession();
 raw.forget = () => {
     [args, read, form, request] = [];
+    reading = false;
     raw.forget_session?.();
 };

@@ -58,6 +58,10 @@ class StreamSession {
         if (handlers[at] !== undefined) {
             throw new TypeError(`event handler "${event}" is already set`);
         }
+        const other = handlers[1 - at];
+        if (other !== undefined && other.bytes !== found[1]) {
+            throw new TypeError('mixing string and buffer events is not allowed');
+        }
         handlers[at] = { run, bytes: found[1] };
         raw.s_listens(handlers[0] !== undefined, handlers[1] !== undefined);
     }
@@ -70,10 +74,12 @@ class StreamSession {
         raw.s_listens(handlers[0] !== undefined, handlers[1] !== undefined);
     }
     send(data, flags) {
-        if (now === undefined) {
+        // After a wait the flags still know which way it goes.
+        const way = now ?? flags?.from_upstream;
+        if (way === undefined) {
             throw new TypeError('cannot send buffer in this handler');
         }
-        raw.s_send(now, text(data), Boolean(flags?.last));
+        raw.s_send(Boolean(way), text(data), Boolean(flags?.last));
     }
     sendDownstream(data, flags) {
         raw.s_send(true, text(data), Boolean(flags?.last));
