@@ -13,12 +13,17 @@ fn site(around: &str, locations: &str, program: &str) -> Site {
 
 /// What the body of a function answers.
 fn says(body: &str) -> String {
-    let program = format!("import fs from 'fs'; import qs from 'querystring'; import cr from 'crypto';\nasync function f(r) {{ {body} }}\nexport default {{f}};");
+    let program = format!(
+        "import fs from 'fs'; import qs from 'querystring'; import cr from 'crypto';\nasync function f(r) {{ {body} }}\nexport default {{f}};"
+    );
     site("", "location / { js_content main.f; }", &program).start().get("/x?a=1&b=%41&a=2").text()
 }
 
 fn post(server: &Server, target: &str, body: &str) -> crate::harness::Response {
-    let head = format!("POST {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+    let head = format!(
+        "POST {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
     server.connect().send(head).response()
 }
 
@@ -151,11 +156,13 @@ fn example_secure_link() {
 }
 
 /// HMAC-SHA1 of a text with the key `foo`, in base64, by openssl.
-const SIGNED: &[(&str, &str)] = &[("/secure/Ba=1", "YC5iL6aKDnv7XOjknEeDL+P58iw="), ("/secure/Bbody", "jMyTR5IbK3uO9Jpq0vexUHq1iog=")];
+const SIGNED: &[(&str, &str)] =
+    &[("/secure/Ba=1", "YC5iL6aKDnv7XOjknEeDL+P58iw="), ("/secure/Bbody", "jMyTR5IbK3uO9Jpq0vexUHq1iog=")];
 
 #[test]
 fn example_signed_requests() {
-    let backend = Backend::start(|seen| Reply::ok(&format!("BACKEND:{}", seen.line().split(' ').nth(1).unwrap_or_default())));
+    let backend =
+        Backend::start(|seen| Reply::ok(&format!("BACKEND:{}", seen.line().split(' ').nth(1).unwrap_or_default())));
     let server = Site::whole(
         "env SECRET_KEY=foo; events {} http { js_import main from main.js;
          server { listen 127.0.0.1:@PORT@;
@@ -193,7 +200,10 @@ fn example_signed_requests() {
     assert_eq!(with_header(&server, "/secure/B?a=1", &good).text(), "BACKEND:/secure/B?a=1");
     assert_eq!(with_header(&server, "/secure/B?a=2", &good).status, 401);
     let mut client = server.connect();
-    client.send(format!("POST /body/B HTTP/1.1\r\nHost: x\r\nSignature: {}\r\nContent-Length: 4\r\n\r\nbody", SIGNED[1].1));
+    client.send(format!(
+        "POST /body/B HTTP/1.1\r\nHost: x\r\nSignature: {}\r\nContent-Length: 4\r\n\r\nbody",
+        SIGNED[1].1
+    ));
     assert_eq!(client.response().text(), "BACKEND:/body/B");
     assert_eq!(post(&server, "/body/B", "b0dy").status, 401);
     assert_eq!(server.get("/body/B").text(), "Unsupported method\n");
@@ -287,7 +297,10 @@ fn example_subrequests_joined_and_chained() {
          export default { join, chain, auth };",
     )
     .start();
-    assert_eq!(server.get("/join").text(), r#"[{"uri":"/foo","code":200,"body":"FOO"},{"uri":"/bar","code":203,"body":"BAR"}]"#);
+    assert_eq!(
+        server.get("/join").text(),
+        r#"[{"uri":"/foo","code":200,"body":"FOO"},{"uri":"/bar","code":203,"body":"BAR"}]"#
+    );
     assert_eq!(with_header(&server, "/start", "Authorization: Bearer secret").text(), "Token is 42");
     let refused = with_header(&server, "/start", "Authorization: Bearer secre");
     assert_eq!((refused.status, refused.text().as_str()), (500, "Error: token is not available"));
@@ -318,7 +331,10 @@ fn example_answers_changed_on_their_way() {
     let all = |target: &str| {
         let mut client = server.connect();
         let bytes = client.send(format!("GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")).rest();
-        String::from_utf8_lossy(&bytes).lines().filter_map(|l| l.strip_prefix("Set-Cookie: ").map(str::to_owned)).collect::<Vec<_>>()
+        String::from_utf8_lossy(&bytes)
+            .lines()
+            .filter_map(|l| l.strip_prefix("Set-Cookie: ").map(str::to_owned))
+            .collect::<Vec<_>>()
     };
     assert_eq!(all("/cookies?len=1"), ["XXXXXX", "BB", "YYYYYYY"]);
     assert_eq!(all("/cookies?len=3"), ["XXXXXX", "YYYYYYY"]);
@@ -446,8 +462,10 @@ fn example_a_file_as_a_store() {
 // ---- stream ----
 
 fn stream(servers: &str, http: &str, program: &str) -> Site {
-    Site::whole(&format!("events {{}} stream {{ js_import main from main.js; {servers} }} http {{ js_import main from main.js; {http} }}"))
-        .file("main.js", program)
+    Site::whole(&format!(
+        "events {{}} stream {{ js_import main from main.js; {servers} }} http {{ js_import main from main.js; {http} }}"
+    ))
+    .file("main.js", program)
 }
 
 /// What a connection brings to what is said on it.
@@ -568,7 +586,7 @@ fn stream_lets_in_or_not_and_filters_both_ways() {
              deny(s) { s.deny(); },
              filter(s) {
                  s.on('upstream', (data, flags) => s.send(Buffer.from(data.toString().toUpperCase()), flags));
-                 s.on('download', (data, flags) => {
+                 s.on('downstream', (data, flags) => {
                      if (flags.last) { s.send('.', { last: true }); return; }
                      s.send(`<${data}>`);
                  });
@@ -589,10 +607,17 @@ fn stream_lets_in_or_not_and_filters_both_ways() {
 
 #[test]
 fn r_shows_the_request() {
-    assert_eq!(says("r.return(200, [r.method, r.uri, r.httpVersion, r.remoteAddress, JSON.stringify(r.args), r.internal])"),
-        r#"GET,/x,1.1,127.0.0.1,{"a":["1","2"],"b":"A"},false"#);
-    assert_eq!(says("r.return(200, [r.headersIn.host !== undefined, 'HOST' in r.headersIn, r.headersIn.none, r.variables.request_method, \
-        r.variables.none, r.rawVariables.uri instanceof Buffer])"), "true,true,,GET,,true");
+    assert_eq!(
+        says("r.return(200, [r.method, r.uri, r.httpVersion, r.remoteAddress, JSON.stringify(r.args), r.internal])"),
+        r#"GET,/x,1.1,127.0.0.1,{"a":["1","2"],"b":"A"},false"#
+    );
+    assert_eq!(
+        says(
+            "r.return(200, [r.headersIn.host !== undefined, 'HOST' in r.headersIn, r.headersIn.none, r.variables.request_method, \
+        r.variables.none, r.rawVariables.uri instanceof Buffer])"
+        ),
+        "true,true,,GET,,true"
+    );
     let server = site("", "location / { js_content main.f; }",
         "export default { f(r) { r.return(200, `${r.requestText}|${r.requestBuffer?.length}|${r.rawHeadersIn.filter((h) => h[0] === 'A')}|${r.headersIn.a}`) } }").start();
     let mut client = server.connect();
@@ -603,7 +628,9 @@ fn r_shows_the_request() {
 
 #[test]
 fn r_answers_in_pieces_and_in_time() {
-    let server = site("", "default_type text/plain; location / { js_content main.f; }",
+    let server = site(
+        "",
+        "default_type text/plain; location / { js_content main.f; }",
         "async function f(r) {
              r.status = 201;
              r.headersOut['X-A'] = ['1', '2'];
@@ -612,10 +639,15 @@ fn r_answers_in_pieces_and_in_time() {
              for (const n of [1, 2, 3]) { r.send(`${n};`); await new Promise((go) => setTimeout(go, 5)); }
              r.finish();
          }
-         export default { f };").start();
+         export default { f };",
+    )
+    .start();
     let answer = server.get("/");
     assert_eq!((answer.status, answer.text().as_str()), (201, "1;2;3;"));
-    assert_eq!((answer.header("X-A"), answer.header("Gone"), answer.header("Content-Type")), (Some("1"), None, Some("text/plain")));
+    assert_eq!(
+        (answer.header("X-A"), answer.header("Gone"), answer.header("Content-Type")),
+        (Some("1"), None, Some("text/plain"))
+    );
     assert_eq!(server.connect().head("/").status, 201);
 }
 
@@ -656,7 +688,9 @@ fn a_program_is_checked_with_the_configuration() {
 
 #[test]
 fn access_allows_declines_and_answers() {
-    let server = site("", "location / { js_access main.judge; root @DIR@/html; }",
+    let server = site(
+        "",
+        "location / { js_access main.judge; root @DIR@/html; }",
         "async function judge(r) {
              switch (r.args.who) {
              case 'nobody': r.return(403); return;
@@ -666,7 +700,11 @@ fn access_allows_declines_and_answers() {
              case 'moved': r.internalRedirect('/y'); return;
              }
          }
-         export default { judge };").file("html/x", "file").file("html/y", "other").start();
+         export default { judge };",
+    )
+    .file("html/x", "file")
+    .file("html/y", "other")
+    .start();
     let status = |target: &str| server.get(target).status;
     assert_eq!((status("/x"), status("/x?who=nobody"), status("/x?who=late")), (200, 403, 401));
     assert_eq!(server.get("/x").text(), "file");
@@ -700,7 +738,10 @@ fn dictionaries_are_shared() {
              ]));
          }
          export default { f };").start();
-    assert_eq!(server.get("/").text(), r#"[1,3,null,false,true,5,"number","x",false,"x",false,false,true,"TypeError","TypeError",["b"],[["b","y"]],1,65536,true,0]"#);
+    assert_eq!(
+        server.get("/").text(),
+        r#"[1,3,null,false,true,5,"number","x",false,"x",false,false,true,"TypeError","TypeError",["b"],[["b","y"]],1,65536,true,0]"#
+    );
 }
 
 #[test]
@@ -718,7 +759,10 @@ fn functions_run_from_time_to_time() {
 #[test]
 fn fetch_speaks_http() {
     let backend = Backend::start(|seen| match seen.line().split(' ').nth(1) {
-        Some("/chunked") => Reply::Keep(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nA: 1\r\na: 2\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n".into()),
+        Some("/chunked") => Reply::Keep(
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nA: 1\r\na: 2\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n"
+                .into(),
+        ),
         Some("/close") => Reply::Close(b"HTTP/1.0 203 Own Word\r\n\r\nuntil the end".into()),
         Some("/broken") => Reply::Close(b"nonsense\r\n\r\n".into()),
         Some("/large") => Reply::Keep(b"HTTP/1.1 200 OK\r\nContent-Length: 9000000\r\n\r\n".into()),
@@ -744,16 +788,27 @@ fn fetch_speaks_http() {
     assert_eq!(ask("/broken"), "Error: invalid http status line");
     assert_eq!(ask("/large"), "Error: http response body is too large");
     assert_eq!(server.get("/?url=http://127.0.0.1:1/").text(), "Error: connect failed");
-    assert_eq!(server.get("/?url=ftp://a/").text(), "TypeError: unsupported URL schema (only http or https are supported)");
+    assert_eq!(
+        server.get("/?url=ftp://a/").text(),
+        "TypeError: unsupported URL schema (only http or https are supported)"
+    );
     assert_eq!(server.get("/?url=http://name/").text(), "InternalError: no resolver defined");
 }
 
 #[test]
 fn a_reload_brings_the_new_program() {
-    let server = site("js_shared_dict_zone zone=n:64k type=number;", "location / { js_content main.f; }",
-        "export default { f: (r) => r.return(200, `old ${ngx.shared.n.incr('n', 1)}`) };").start();
+    let server = site(
+        "js_shared_dict_zone zone=n:64k type=number;",
+        "location / { js_content main.f; }",
+        "export default { f: (r) => r.return(200, `old ${ngx.shared.n.incr('n', 1)}`) };",
+    )
+    .start();
     assert_eq!(server.get("/").text(), "old 1");
-    std::fs::write(server.dir().join("main.js"), "export default { f: (r) => r.return(200, `new ${ngx.shared.n.incr('n', 1)}`) };").expect("the program");
+    std::fs::write(
+        server.dir().join("main.js"),
+        "export default { f: (r) => r.return(200, `new ${ngx.shared.n.incr('n', 1)}`) };",
+    )
+    .expect("the program");
     server.signal(rustix::process::Signal::HUP);
     assert!(crate::harness::wait(|| server.get("/").text().starts_with("new ")));
 }

@@ -269,7 +269,9 @@ impl Engine {
                     None => Value::new_undefined(ctx.clone()),
                 };
                 match value.as_promise() {
-                    Some(promise) => promise.result::<Value<'_>>().unwrap_or_else(|| Ok(Value::new_undefined(ctx.clone()))),
+                    Some(promise) => {
+                        promise.result::<Value<'_>>().unwrap_or_else(|| Ok(Value::new_undefined(ctx.clone())))
+                    }
                     None => Ok(value),
                 }
             })();

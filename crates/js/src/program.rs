@@ -297,7 +297,10 @@ mod tests {
     #[test]
     fn modules_are_found_beside_their_users_and_along_the_path() {
         let files = [
-            ("/c/main.js", "import a from './lib/a.js'; import b from 'b.js'; import fs from 'fs'; export default {a, b}"),
+            (
+                "/c/main.js",
+                "import a from './lib/a.js'; import b from 'b.js'; import fs from 'fs'; export default {a, b}",
+            ),
             ("/c/lib/a.js", "import c from './c.js'; export default c"),
             ("/c/lib/c.js", "export default 1"),
             ("/p/b.js", "export default 2"),

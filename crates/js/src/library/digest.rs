@@ -23,13 +23,17 @@ const TAG: usize = 16;
 /// Puts the functions in.
 pub(super) fn add(raw: &Object<'_>) -> Result<()> {
     raw.set("hash", Func::from(|ctx: Ctx<'_>, name: String, data: Bytes| or_throw(&ctx, hash(&name, &data.0))))?;
-    raw.set("hmac", Func::from(|ctx: Ctx<'_>, name: String, key: Bytes, data: Bytes| {
-        or_throw(&ctx, mac(&name, &key.0, &data.0))
-    }))?;
-    raw.set("hmac_verify", Func::from(|ctx: Ctx<'_>, name: String, key: Bytes, data: Bytes, given: Bytes| {
-        let own = or_throw(&ctx, mac(&name, &key.0, &data.0))?;
-        Ok::<_, rquickjs::Error>(aws_lc_rs::constant_time::verify_slices_are_equal(&own.0, &given.0).is_ok())
-    }))?;
+    raw.set(
+        "hmac",
+        Func::from(|ctx: Ctx<'_>, name: String, key: Bytes, data: Bytes| or_throw(&ctx, mac(&name, &key.0, &data.0))),
+    )?;
+    raw.set(
+        "hmac_verify",
+        Func::from(|ctx: Ctx<'_>, name: String, key: Bytes, data: Bytes, given: Bytes| {
+            let own = or_throw(&ctx, mac(&name, &key.0, &data.0))?;
+            Ok::<_, rquickjs::Error>(aws_lc_rs::constant_time::verify_slices_are_equal(&own.0, &given.0).is_ok())
+        }),
+    )?;
     raw.set("random", Func::from(random))?;
     raw.set("aes_gcm", Func::from(aes_gcm))?;
     raw.set("aes_cbc", Func::from(aes_cbc))?;
@@ -95,7 +99,15 @@ fn failed(what: &str) -> Fault {
     Fault::plain(format!("{what} failed"))
 }
 
-fn aes_gcm(ctx: Ctx<'_>, encrypts: bool, key: Bytes, iv: Bytes, more: Bytes, tag: usize, data: Bytes) -> Result<Buffer> {
+fn aes_gcm(
+    ctx: Ctx<'_>,
+    encrypts: bool,
+    key: Bytes,
+    iv: Bytes,
+    more: Bytes,
+    tag: usize,
+    data: Bytes,
+) -> Result<Buffer> {
     let work = || {
         let algorithm = match key.0.len() {
             16 => &AES_128_GCM,

@@ -46,10 +46,16 @@ fn file<'js>(ctx: Ctx<'js>, name: String, arguments: Array<'js>) -> Result<List<
         "readdir" => read_directory(&arguments.text(0)?),
         "readlink" => text_of("readlink", &arguments.text(0)?, |path| fs::read_link(path)),
         "realpath" => text_of("realpath", &arguments.text(0)?, |path| fs::canonicalize(path)),
-        "rename" => plain("rename", &arguments.text(0)?, |from| fs::rename(from, arguments.text(1).unwrap_or_default())),
+        "rename" => {
+            plain("rename", &arguments.text(0)?, |from| fs::rename(from, arguments.text(1).unwrap_or_default()))
+        }
         "rmdir" => {
             let recursive = arguments.flag(1)?;
-            plain("rmdir", &arguments.text(0)?, |path| if recursive { fs::remove_dir_all(path) } else { fs::remove_dir(path) })
+            plain(
+                "rmdir",
+                &arguments.text(0)?,
+                |path| if recursive { fs::remove_dir_all(path) } else { fs::remove_dir(path) },
+            )
         }
         "symlink" => {
             let target = arguments.text(0)?;
@@ -65,12 +71,8 @@ fn file<'js>(ctx: Ctx<'js>, name: String, arguments: Array<'js>) -> Result<List<
             let errno = rustix::io::Errno::from_raw_os_error(number);
             let text = error.to_string();
             let text = text.split(" (os error").next().unwrap_or_default();
-            let mut items = vec![
-                Item::from(text),
-                Item::Number(f64::from(number)),
-                Item::from(code(errno)),
-                Item::from(call),
-            ];
+            let mut items =
+                vec![Item::from(text), Item::Number(f64::from(number)), Item::from(code(errno)), Item::from(call)];
             items.extend(path.map(|p| Item::from(p.as_str())));
             List((true, Item::List(items)))
         }

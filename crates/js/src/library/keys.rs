@@ -6,8 +6,8 @@ use aws_lc_rs::agreement;
 use aws_lc_rs::encoding::{AsDer, Pkcs8V1Der, PublicKeyX509Der};
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::{
-    KeySize, OAEP_SHA1_MGF1SHA1, OAEP_SHA256_MGF1SHA256, OAEP_SHA384_MGF1SHA384, OAEP_SHA512_MGF1SHA512, OaepPrivateDecryptingKey,
-    OaepPublicEncryptingKey, PrivateDecryptingKey, PublicEncryptingKey,
+    KeySize, OAEP_SHA1_MGF1SHA1, OAEP_SHA256_MGF1SHA256, OAEP_SHA384_MGF1SHA384, OAEP_SHA512_MGF1SHA512,
+    OaepPrivateDecryptingKey, OaepPublicEncryptingKey, PrivateDecryptingKey, PublicEncryptingKey,
 };
 use aws_lc_rs::signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RsaKeyPair, UnparsedPublicKey};
 use rquickjs::convert::List;
@@ -16,31 +16,49 @@ use rquickjs::{Ctx, Object, Result};
 
 /// Puts the functions in.
 pub(super) fn add(raw: &Object<'_>) -> Result<()> {
-    raw.set("sign", Func::from(|ctx: Ctx<'_>, name: String, hash: String, curve: String, key: Bytes, data: Bytes| {
-        or_throw(&ctx, sign(&name, &hash, &curve, &key.0, &data.0).map(Buffer))
-    }))?;
+    raw.set(
+        "sign",
+        Func::from(|ctx: Ctx<'_>, name: String, hash: String, curve: String, key: Bytes, data: Bytes| {
+            or_throw(&ctx, sign(&name, &hash, &curve, &key.0, &data.0).map(Buffer))
+        }),
+    )?;
     raw.set(
         "verify",
         Func::from(|ctx: Ctx<'_>, name: String, hash: String, curve: String, key: Bytes, data: Bytes, given: Bytes| {
             or_throw(&ctx, verify(&name, &hash, &curve, &key.0, &data.0, &given.0))
         }),
     )?;
-    raw.set("generate", Func::from(|ctx: Ctx<'_>, name: String, detail: String| {
-        or_throw(&ctx, generate(&name, &detail).map(|(private, public)| List((Buffer(private), Buffer(public)))))
-    }))?;
-    raw.set("ecdh", Func::from(|ctx: Ctx<'_>, curve: String, own: Bytes, other: Bytes| {
-        or_throw(&ctx, agree(&curve, &own.0, &other.0).map(Buffer))
-    }))?;
+    raw.set(
+        "generate",
+        Func::from(|ctx: Ctx<'_>, name: String, detail: String| {
+            or_throw(&ctx, generate(&name, &detail).map(|(private, public)| List((Buffer(private), Buffer(public)))))
+        }),
+    )?;
+    raw.set(
+        "ecdh",
+        Func::from(|ctx: Ctx<'_>, curve: String, own: Bytes, other: Bytes| {
+            or_throw(&ctx, agree(&curve, &own.0, &other.0).map(Buffer))
+        }),
+    )?;
     raw.set("rsa_oaep", Func::from(rsa_oaep))?;
-    raw.set("rsa_size", Func::from(|ctx: Ctx<'_>, kind: String, key: Bytes| {
-        or_throw(&ctx, rsa_size(&kind, &key.0).map(|(bits, exponent)| List((bits, Buffer(exponent)))))
-    }))?;
-    raw.set("key_check", Func::from(|ctx: Ctx<'_>, name: String, kind: String, curve: String, key: Bytes| {
-        or_throw(&ctx, check(&name, &kind, &curve, &key.0))
-    }))?;
-    raw.set("key_point", Func::from(|ctx: Ctx<'_>, curve: String, key: Bytes| {
-        or_throw(&ctx, point_of(&curve, &key.0).map(|p| Buffer(p.to_vec())))
-    }))?;
+    raw.set(
+        "rsa_size",
+        Func::from(|ctx: Ctx<'_>, kind: String, key: Bytes| {
+            or_throw(&ctx, rsa_size(&kind, &key.0).map(|(bits, exponent)| List((bits, Buffer(exponent)))))
+        }),
+    )?;
+    raw.set(
+        "key_check",
+        Func::from(|ctx: Ctx<'_>, name: String, kind: String, curve: String, key: Bytes| {
+            or_throw(&ctx, check(&name, &kind, &curve, &key.0))
+        }),
+    )?;
+    raw.set(
+        "key_point",
+        Func::from(|ctx: Ctx<'_>, curve: String, key: Bytes| {
+            or_throw(&ctx, point_of(&curve, &key.0).map(|p| Buffer(p.to_vec())))
+        }),
+    )?;
     raw.set("key_join", Func::from(key_join))?;
     raw.set("key_parts", Func::from(key_parts))
 }
@@ -57,7 +75,10 @@ fn missing(what: &str) -> Fault {
 fn ecdsa(
     curve: &str,
     hash: &str,
-) -> std::result::Result<(&'static signature::EcdsaSigningAlgorithm, &'static dyn signature::VerificationAlgorithm), Fault> {
+) -> std::result::Result<
+    (&'static signature::EcdsaSigningAlgorithm, &'static dyn signature::VerificationAlgorithm),
+    Fault,
+> {
     Ok(match (curve, hash) {
         ("P-256", "SHA-256") => (&signature::ECDSA_P256_SHA256_FIXED_SIGNING, &signature::ECDSA_P256_SHA256_FIXED),
         ("P-384", "SHA-384") => (&signature::ECDSA_P384_SHA384_FIXED_SIGNING, &signature::ECDSA_P384_SHA384_FIXED),
@@ -133,7 +154,8 @@ fn generate(name: &str, detail: &str) -> std::result::Result<(Vec<u8>, Vec<u8>),
     let failed = |_| broken("generateKey");
     match name {
         "ECDSA" | "ECDH" => {
-            let hash = ["SHA-256", "SHA-384", "SHA-512"][["P-256", "P-384", "P-521"].iter().position(|c| *c == detail).unwrap_or(0)];
+            let hash = ["SHA-256", "SHA-384", "SHA-512"]
+                [["P-256", "P-384", "P-521"].iter().position(|c| *c == detail).unwrap_or(0)];
             let pair = EcdsaKeyPair::generate(ecdsa(detail, hash)?.0).map_err(failed)?;
             let private = pair.to_pkcs8v1().map_err(failed)?.as_ref().to_vec();
             let public: PublicKeyX509Der<'_> = pair.public_key().as_der().map_err(failed)?;
@@ -265,7 +287,13 @@ fn key_join<'js>(
 }
 
 /// The fields of a JWK: those of a public key of a curve.
-fn key_parts(ctx: Ctx<'_>, name: String, kind: String, curve: String, key: Bytes) -> Result<Vec<List<(String, rquickjs::Value<'_>)>>> {
+fn key_parts(
+    ctx: Ctx<'_>,
+    name: String,
+    kind: String,
+    curve: String,
+    key: Bytes,
+) -> Result<Vec<List<(String, rquickjs::Value<'_>)>>> {
     use rquickjs::IntoJs;
     if !matches!(name.as_str(), "ECDSA" | "ECDH") || kind != "public" {
         return Err(missing(&format!("a JWK of a {kind} {name} key")).throw(&ctx));

@@ -10,8 +10,8 @@ use crate::{Part, Parts, engine, runtime, unsafety};
 use base64::Engine as _;
 use base64::engine::DecodePaddingMode;
 use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig};
-use rquickjs::module::WriteOptions;
 use rquickjs::convert::List;
+use rquickjs::module::WriteOptions;
 use rquickjs::prelude::Func;
 use rquickjs::{Context, Ctx, Error, Module, Object, Result, Value};
 use std::cell::RefCell;
@@ -129,7 +129,14 @@ pub(crate) fn add<'js>(ctx: &Ctx<'js>, raw: &Object<'js>) -> Result<()> {
     raw.set("memory", Func::from(|| runtime::memory() as f64))?;
     raw.set("process", Func::from(process))?;
     raw.set("part", Func::from(part))?;
-    raw.set("cancel", Func::from(|number: u32| if let Ok(engine) = engine::current() { engine.cancel(number) }))?;
+    raw.set(
+        "cancel",
+        Func::from(|number: u32| {
+            if let Ok(engine) = engine::current() {
+                engine.cancel(number)
+            }
+        }),
+    )?;
     digest::add(raw)?;
     keys::add(raw)?;
     files::add(ctx, raw)

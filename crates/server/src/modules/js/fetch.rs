@@ -25,8 +25,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 use wire::http1::chunked::{Decoder, Event, Trailers};
-use wire::http1::response::{ResponseHead, ResponseParser};
 use wire::http1::known::KnownHeader as K;
+use wire::http1::response::{ResponseHead, ResponseParser};
 use wire::http1::{Parsed, Version};
 
 /// Idle connections of one thread, over all servers.
@@ -347,7 +347,9 @@ fn written(call: &Call) -> Vec<u8> {
             out.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
             out.extend_from_slice(body);
         }
-        None if matches!(call.method.as_slice(), b"POST" | b"PUT") => out.extend_from_slice(b"Content-Length: 0\r\n\r\n"),
+        None if matches!(call.method.as_slice(), b"POST" | b"PUT") => {
+            out.extend_from_slice(b"Content-Length: 0\r\n\r\n")
+        }
         None => out.extend_from_slice(b"\r\n"),
     }
     out
@@ -428,8 +430,12 @@ impl Head {
     fn of(head: &ResponseHead, buffer: &[u8]) -> std::result::Result<Head, Failed> {
         let line = head.status_line.of(buffer);
         let reason = line.get(4..).unwrap_or_default().to_vec();
-        let headers: Vec<_> = head.headers.iter().map(|l| (l.name.of(buffer).to_vec(), l.value.of(buffer).to_vec())).collect();
-        if headers.iter().any(|(name, _)| !name.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b))) {
+        let headers: Vec<_> =
+            head.headers.iter().map(|l| (l.name.of(buffer).to_vec(), l.value.of(buffer).to_vec())).collect();
+        if headers
+            .iter()
+            .any(|(name, _)| !name.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b)))
+        {
             return Err("invalid http header".to_owned());
         }
         let value = |known: K| head.header(known).map(|l| l.value.of(buffer));

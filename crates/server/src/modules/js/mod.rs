@@ -214,7 +214,9 @@ fn imported(node: &Node, suffix: &str) -> Result<(String, String), Problem> {
         _ => return Err(node.problem("parameter \"from\" is missing".to_owned())),
     };
     if !is_name(&name) {
-        return Err(node.problem(format!("cannot extract export name from file path \"{path}\", use extended \"from\" syntax")));
+        return Err(
+            node.problem(format!("cannot extract export name from file path \"{path}\", use extended \"from\" syntax"))
+        );
     }
     Ok((name, path))
 }
@@ -242,7 +244,10 @@ fn js_engine(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         b"qjs" => set::value(&mut scope.level.conf.js.qjs, node, true),
         b"njs" => {
             set::value(&mut scope.level.conf.js.qjs, node, false)?;
-            scope.build.notes.push(node.notice("the engine \"njs\" is not built in, programs run on QuickJS".to_owned()));
+            scope
+                .build
+                .notes
+                .push(node.notice("the engine \"njs\" is not built in, programs run on QuickJS".to_owned()));
             Ok(())
         }
         _ => Err(set::invalid(node)),
@@ -315,7 +320,9 @@ fn js_periodic(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
                 let interval = time(t).filter(|t| t.as_millis() as u64 >= MIN_INTERVAL);
                 made.interval = interval.ok_or_else(|| node.problem(format!("invalid periodic interval \"{t}\"")))?;
             }
-            ("jitter", t) => made.jitter = time(t).ok_or_else(|| node.problem(format!("invalid periodic jitter \"{t}\"")))?,
+            ("jitter", t) => {
+                made.jitter = time(t).ok_or_else(|| node.problem(format!("invalid periodic jitter \"{t}\"")))?
+            }
             ("worker_affinity", "all") => made.affinity = periodic::Affinity::All,
             ("worker_affinity", mask) if !mask.is_empty() && mask.bytes().all(|b| matches!(b, b'0' | b'1')) => {
                 made.affinity = periodic::Affinity::Mask(mask.bytes().map(|b| b == b'1').collect());
@@ -338,8 +345,10 @@ fn js_shared_dict_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Pro
         let bad = || node.problem(format!("invalid parameter \"{shown}\""));
         match shown.split_once('=') {
             Some(("zone", given)) => {
-                let (name, size) = given.split_once(':').ok_or_else(|| node.problem(format!("invalid zone size \"{given}\"")))?;
-                let size = value::size(size.as_bytes()).ok_or_else(|| node.problem(format!("invalid zone size \"{given}\"")))?;
+                let (name, size) =
+                    given.split_once(':').ok_or_else(|| node.problem(format!("invalid zone size \"{given}\"")))?;
+                let size = value::size(size.as_bytes())
+                    .ok_or_else(|| node.problem(format!("invalid zone size \"{given}\"")))?;
                 if name.is_empty() {
                     return Err(node.problem(format!("invalid zone name \"{given}\"")));
                 }
@@ -354,12 +363,15 @@ fn js_shared_dict_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Pro
             Some(("timeout", t)) => {
                 timeout = value::milliseconds(t.as_bytes()).filter(|t| *t > 0).ok_or_else(bad)?;
             }
-            Some(("state", _)) => return Err(node.problem("\"state\" of js_shared_dict_zone is not supported yet".to_owned())),
+            Some(("state", _)) => {
+                return Err(node.problem("\"state\" of js_shared_dict_zone is not supported yet".to_owned()));
+            }
             None if shown == "evict" => evict = true,
             _ => return Err(bad()),
         }
     }
-    let (name, size) = zone.ok_or_else(|| node.problem("\"js_shared_dict_zone\" must have \"zone\" parameter".to_owned()))?;
+    let (name, size) =
+        zone.ok_or_else(|| node.problem("\"js_shared_dict_zone\" must have \"zone\" parameter".to_owned()))?;
     if evict && timeout == 0 {
         return Err(node.problem("evict requires timeout=".to_owned()));
     }
@@ -402,7 +414,9 @@ fn complain(build: &mut Build<'_>, conf: &Settings) {
     ];
     for (directive, function) in named {
         if let Some(function) = function {
-            build.http_problem(format!("no imports defined for \"{directive}\" \"{function}\", use js_import directive"));
+            build.http_problem(format!(
+                "no imports defined for \"{directive}\" \"{function}\", use js_import directive"
+            ));
         }
     }
 }

@@ -118,7 +118,11 @@ fn unescaped(path: &[u8]) -> Vec<u8> {
 /// `js_set`
 pub fn variable(r: &mut Request, name: &str) -> Option<Text> {
     if r.conf().js.program.is_none() {
-        log_error!(r, Error, "no \"js_import\" directives found for \"js_set\" handler \"{name}\" in the current scope");
+        log_error!(
+            r,
+            Error,
+            "no \"js_import\" directives found for \"js_set\" handler \"{name}\" in the current scope"
+        );
         return None;
     }
     let engine = machine::of(r)?;

@@ -8,8 +8,8 @@ use crate::connection::incoming::Incoming;
 use crate::connection::socket::Socket;
 use crate::log_error;
 use crate::request::Request;
-use crate::stream::relay::End;
 use crate::stream::Session;
+use crate::stream::relay::End;
 use ::js::rquickjs::prelude::Func;
 use ::js::rquickjs::{Ctx, Function, Object, Result};
 use ::js::{Buffer, Bytes, Engine, Fault};
@@ -45,31 +45,44 @@ pub struct State {
 
 /// See the module's head.
 pub fn add(raw: &Object<'_>) -> Result<()> {
-    raw.set("s_status", Func::from(|ctx: Ctx<'_>| {
-        with(&ctx, |r| Ok(r.ctx.stream.as_ref().map_or(0, |f| f.status)))
-    }))?;
-    raw.set("s_done", Func::from(|ctx: Ctx<'_>, code: i32| with(&ctx, |r| {
-        let state = state(r)?;
-        state.done = Some(code);
-        (state.upload, state.download) = (false, false);
-        Ok(())
-    })))?;
-    raw.set("s_listens", Func::from(|ctx: Ctx<'_>, upload: bool, download: bool| with(&ctx, |r| {
-        let state = state(r)?;
-        (state.upload, state.download) = (upload, download);
-        Ok(())
-    })))?;
-    raw.set("s_send", Func::from(|ctx: Ctx<'_>, to_client: bool, data: Bytes, last: bool| with(&ctx, |r| {
-        let state = state(r)?;
-        if !state.filters {
-            return Err(Fault::of_type("cannot send buffer in this handler"));
-        }
-        if state.sent.iter().map(|(_, data, _)| data.len()).sum::<usize>() + data.0.len() > MAX_HELD {
-            return Err(Fault::internal("too much is sent at once"));
-        }
-        state.sent.push((to_client, data.0, last));
-        Ok(())
-    })))
+    raw.set("s_status", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(r.ctx.stream.as_ref().map_or(0, |f| f.status)))))?;
+    raw.set(
+        "s_done",
+        Func::from(|ctx: Ctx<'_>, code: i32| {
+            with(&ctx, |r| {
+                let state = state(r)?;
+                state.done = Some(code);
+                (state.upload, state.download) = (false, false);
+                Ok(())
+            })
+        }),
+    )?;
+    raw.set(
+        "s_listens",
+        Func::from(|ctx: Ctx<'_>, upload: bool, download: bool| {
+            with(&ctx, |r| {
+                let state = state(r)?;
+                (state.upload, state.download) = (upload, download);
+                Ok(())
+            })
+        }),
+    )?;
+    raw.set(
+        "s_send",
+        Func::from(|ctx: Ctx<'_>, to_client: bool, data: Bytes, last: bool| {
+            with(&ctx, |r| {
+                let state = state(r)?;
+                if !state.filters {
+                    return Err(Fault::of_type("cannot send buffer in this handler"));
+                }
+                if state.sent.iter().map(|(_, data, _)| data.len()).sum::<usize>() + data.0.len() > MAX_HELD {
+                    return Err(Fault::internal("too much is sent at once"));
+                }
+                state.sent.push((to_client, data.0, last));
+                Ok(())
+            })
+        }),
+    )
 }
 
 fn state(r: &mut Request) -> std::result::Result<&mut State, Fault> {
@@ -83,11 +96,20 @@ fn look<T: Default>(r: &mut Request, show: impl FnOnce(&mut State) -> T) -> T {
 }
 
 /// Gives a handler bytes: whether there is one.
-fn event(r: &mut Request, engine: &Rc<Engine>, from_peer: bool, data: &[u8], last: bool, filters: bool) -> std::result::Result<bool, String> {
-    current::enter(r, || engine.notify(|_, raw| {
-        let call: Function<'_> = raw.get("s_event")?;
-        call.call::<_, bool>((from_peer, Buffer(data.to_vec()), last, filters))
-    }))
+fn event(
+    r: &mut Request,
+    engine: &Rc<Engine>,
+    from_peer: bool,
+    data: &[u8],
+    last: bool,
+    filters: bool,
+) -> std::result::Result<bool, String> {
+    current::enter(r, || {
+        engine.notify(|_, raw| {
+            let call: Function<'_> = raw.get("s_event")?;
+            call.call::<_, bool>((from_peer, Buffer(data.to_vec()), last, filters))
+        })
+    })
 }
 
 /// `js_access` and `js_preread`: lets the session go on, or gives its status.
@@ -123,7 +145,12 @@ pub async fn phase(session: &mut Session, name: &str, prereads: bool) -> std::re
 }
 
 /// Waits for what the program waits for: operations, and what the client sends.
-async fn wait(r: &mut Request, incoming: &mut Incoming, engine: &Rc<Engine>, prereads: bool) -> std::result::Result<(), u16> {
+async fn wait(
+    r: &mut Request,
+    incoming: &mut Incoming,
+    engine: &Rc<Engine>,
+    prereads: bool,
+) -> std::result::Result<(), u16> {
     let limit = (*r.conf().stream_core.preread_buffer_size).max(1) as usize;
     let timer = Timer::new();
     if prereads {
@@ -247,7 +274,13 @@ impl Filter<'_> {
         }
     }
 
-    fn poll_way(&mut self, cx: &mut task::Context<'_>, is_down: bool, from: &mut Socket, to: &mut Socket) -> std::result::Result<bool, Broken> {
+    fn poll_way(
+        &mut self,
+        cx: &mut task::Context<'_>,
+        is_down: bool,
+        from: &mut Socket,
+        to: &mut Socket,
+    ) -> std::result::Result<bool, Broken> {
         let mut moved = false;
         loop {
             let way = if is_down { &mut self.down } else { &mut self.up };
@@ -342,4 +375,3 @@ pub async fn filter(
     let (up, down) = (&filter.up, &filter.down);
     Filtered { end, received: up.received, sent: down.sent, upstream: (down.received, up.sent), first_byte_ms }
 }
-

@@ -27,11 +27,13 @@ struct Call {
 pub fn add(raw: &Object<'_>) -> Result<()> {
     raw.set(
         "r_subrequest",
-        Func::from(|ctx: Ctx<'_>, uri: Bytes, args: Bytes, method: Bytes, body: Bytes, has_body: bool, detached: bool| {
-            let body = has_body.then_some(body.0);
-            let call = Call { uri: uri.0, args: args.0, method: method.0, body, detached };
-            with(&ctx, |r| start(r, call))
-        }),
+        Func::from(
+            |ctx: Ctx<'_>, uri: Bytes, args: Bytes, method: Bytes, body: Bytes, has_body: bool, detached: bool| {
+                let body = has_body.then_some(body.0);
+                let call = Call { uri: uri.0, args: args.0, method: method.0, body, detached };
+                with(&ctx, |r| start(r, call))
+            },
+        ),
     )
 }
 
@@ -106,7 +108,8 @@ async fn run(mut child: Box<Request>) -> std::result::Result<Item, Fault> {
         (0, status) => status,
         (status, _) => status,
     };
-    let headers = answer::all(&child).into_iter().map(|(n, v)| Item::List(vec![Item::Text(n), Item::Text(v)])).collect();
+    let headers =
+        answer::all(&child).into_iter().map(|(n, v)| Item::List(vec![Item::Text(n), Item::Text(v)])).collect();
     let text = |text: Text| Item::Text(child.get(text).to_vec());
     let (uri, method, args) = (text(child.uri), text(child.method_name), text(child.args));
     let body = match &mut child.session {

@@ -18,49 +18,78 @@ type Done = std::result::Result<(), Fault>;
 
 /// See the module's head.
 pub fn add(raw: &Object<'_>) -> Result<()> {
-    raw.set("r_return", Func::from(|ctx: Ctx<'_>, status: u16, text: Bytes, given: bool| {
-        with(&ctx, |r| answer(r, status, &text.0, given))
-    }))?;
-    raw.set("r_decline", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| {
-        context(r)?.verdict = Some(Verdict::Decline);
-        Ok(())
-    })))?;
+    raw.set(
+        "r_return",
+        Func::from(|ctx: Ctx<'_>, status: u16, text: Bytes, given: bool| {
+            with(&ctx, |r| answer(r, status, &text.0, given))
+        }),
+    )?;
+    raw.set(
+        "r_decline",
+        Func::from(|ctx: Ctx<'_>| {
+            with(&ctx, |r| {
+                context(r)?.verdict = Some(Verdict::Decline);
+                Ok(())
+            })
+        }),
+    )?;
     raw.set("r_send_header", Func::from(|ctx: Ctx<'_>| with(&ctx, send_header)))?;
     raw.set("r_send", Func::from(|ctx: Ctx<'_>, part: Bytes| with(&ctx, |r| send(r, &part.0))))?;
     raw.set("r_finish", Func::from(|ctx: Ctx<'_>| with(&ctx, end)))?;
-    raw.set("r_send_buffer", Func::from(|ctx: Ctx<'_>, part: Bytes, last: Option<bool>| with(&ctx, |r| {
-        let context = context(r)?;
-        if !context.filter {
-            return Err(Fault::of_type("cannot send buffer while not filtering"));
-        }
-        let last = last.unwrap_or(context.last);
-        context.pieces.push((part.0, last));
-        Ok(())
-    })))?;
-    raw.set("r_done", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| {
-        let context = context(r)?;
-        if !context.filter {
-            return Err(Fault::of_type("cannot set done while not filtering"));
-        }
-        context.done = true;
-        Ok(())
-    })))?;
+    raw.set(
+        "r_send_buffer",
+        Func::from(|ctx: Ctx<'_>, part: Bytes, last: Option<bool>| {
+            with(&ctx, |r| {
+                let context = context(r)?;
+                if !context.filter {
+                    return Err(Fault::of_type("cannot send buffer while not filtering"));
+                }
+                let last = last.unwrap_or(context.last);
+                context.pieces.push((part.0, last));
+                Ok(())
+            })
+        }),
+    )?;
+    raw.set(
+        "r_done",
+        Func::from(|ctx: Ctx<'_>| {
+            with(&ctx, |r| {
+                let context = context(r)?;
+                if !context.filter {
+                    return Err(Fault::of_type("cannot set done while not filtering"));
+                }
+                context.done = true;
+                Ok(())
+            })
+        }),
+    )?;
     raw.set("r_redirect", Func::from(|ctx: Ctx<'_>, uri: Bytes| with(&ctx, |r| redirect(r, uri.0))))?;
     raw.set("r_status", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(r.headers_out.status))))?;
-    raw.set("r_set_status", Func::from(|ctx: Ctx<'_>, status: f64| with(&ctx, |r| {
-        r.headers_out.status = status as u16;
-        r.headers_out.status_line = None;
-        r.error_status = 0;
-        Ok(())
-    })))?;
+    raw.set(
+        "r_set_status",
+        Func::from(|ctx: Ctx<'_>, status: f64| {
+            with(&ctx, |r| {
+                r.headers_out.status = status as u16;
+                r.headers_out.status_line = None;
+                r.error_status = 0;
+                Ok(())
+            })
+        }),
+    )?;
     raw.set("r_header_out", Func::from(header))?;
-    raw.set("r_header_out_names", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| {
-        let pairs = all(r);
-        Ok(distinct(pairs.iter().map(|(name, _)| name.as_slice())))
-    })))?;
-    raw.set("r_set_header_out", Func::from(|ctx: Ctx<'_>, name: Bytes, values: Vec<Bytes>| {
-        with(&ctx, |r| set_header(r, &name.0, values))
-    }))
+    raw.set(
+        "r_header_out_names",
+        Func::from(|ctx: Ctx<'_>| {
+            with(&ctx, |r| {
+                let pairs = all(r);
+                Ok(distinct(pairs.iter().map(|(name, _)| name.as_slice())))
+            })
+        }),
+    )?;
+    raw.set(
+        "r_set_header_out",
+        Func::from(|ctx: Ctx<'_>, name: Bytes, values: Vec<Bytes>| with(&ctx, |r| set_header(r, &name.0, values))),
+    )
 }
 
 fn context(r: &mut Request) -> std::result::Result<&mut Context, Fault> {
@@ -191,7 +220,8 @@ fn kept(r: &Request, known: K) -> Option<Vec<u8>> {
 
 /// All headers of an answer as they are now.
 pub fn all(r: &Request) -> Vec<(Vec<u8>, Vec<u8>)> {
-    let own = [("Content-Type", K::ContentType), ("Content-Length", K::ContentLength), ("Last-Modified", K::LastModified)];
+    let own =
+        [("Content-Type", K::ContentType), ("Content-Length", K::ContentLength), ("Last-Modified", K::LastModified)];
     let mut out: Vec<_> =
         own.into_iter().filter_map(|(name, known)| Some((name.as_bytes().to_vec(), kept(r, known)?))).collect();
     out.extend(r.headers_out.lines.iter().map(|l| (r.get(l.name).to_vec(), r.get(l.value).to_vec())));
@@ -206,8 +236,17 @@ pub fn pairs(r: &Request) -> Vec<List<(Bytes, Bytes)>> {
 /// Headers of an answer that stand once.
 fn is_single(name: &[u8]) -> bool {
     const SINGLE: &[&[u8]] = &[
-        b"Age", b"Content-Type", b"Content-Length", b"Content-Encoding", b"ETag", b"Expires", b"Last-Modified", b"Location", b"Server",
-        b"Retry-After", b"Date",
+        b"Age",
+        b"Content-Type",
+        b"Content-Length",
+        b"Content-Encoding",
+        b"ETag",
+        b"Expires",
+        b"Last-Modified",
+        b"Location",
+        b"Server",
+        b"Retry-After",
+        b"Date",
     ];
     SINGLE.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
@@ -234,8 +273,16 @@ fn header<'js>(ctx: Ctx<'js>, name: Bytes) -> Result<Value<'js>> {
 
 /// Of these the last value counts, whatever is given.
 fn is_last(known: &[u8]) -> bool {
-    const LAST: &[&[u8]] =
-        &[b"Content-Type", b"Content-Length", b"Content-Encoding", b"Date", b"Last-Modified", b"Location", b"Server", b"Retry-After"];
+    const LAST: &[&[u8]] = &[
+        b"Content-Type",
+        b"Content-Length",
+        b"Content-Encoding",
+        b"Date",
+        b"Last-Modified",
+        b"Location",
+        b"Server",
+        b"Retry-After",
+    ];
     LAST.iter().any(|name| name.eq_ignore_ascii_case(known))
 }
 
@@ -257,7 +304,12 @@ fn set_header(r: &mut Request, name: &[u8], values: Vec<Bytes>) -> Done {
         return Err(Fault::of_type("invalid header name"));
     }
     if r.header_sent && !context(r).is_ok_and(|c| c.filter) {
-        log_error!(r, Warn, "ignored setting of response header \"{}\" because headers were already sent", String::from_utf8_lossy(name));
+        log_error!(
+            r,
+            Warn,
+            "ignored setting of response header \"{}\" because headers were already sent",
+            String::from_utf8_lossy(name)
+        );
         return Ok(());
     }
     values.retain(|v| !v.is_empty());

@@ -38,53 +38,80 @@ pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
     let own = Rc::downgrade(shot);
     raw.set("dict_list", Func::from(move |ctx: Ctx<'_>| list(&own).map_or_else(|f| Err(f.throw(&ctx)), Ok)))?;
     let own = Rc::downgrade(shot);
-    raw.set("dict_get", Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes| {
-        of(&own, number, |d| shown(d.dict.get(&key.0, now(), false).map(|f| f.value))).or_throw(&ctx)
-    }))?;
+    raw.set(
+        "dict_get",
+        Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes| {
+            of(&own, number, |d| shown(d.dict.get(&key.0, now(), false).map(|f| f.value))).or_throw(&ctx)
+        }),
+    )?;
     let own = Rc::downgrade(shot);
-    raw.set("dict_take", Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes| {
-        of(&own, number, |d| {
-            let found = d.dict.get(&key.0, now(), false).map(|f| f.value);
-            d.dict.delete(&key.0);
-            shown(found)
-        })
-        .or_throw(&ctx)
-    }))?;
+    raw.set(
+        "dict_take",
+        Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes| {
+            of(&own, number, |d| {
+                let found = d.dict.get(&key.0, now(), false).map(|f| f.value);
+                d.dict.delete(&key.0);
+                shown(found)
+            })
+            .or_throw(&ctx)
+        }),
+    )?;
     let own = Rc::downgrade(shot);
-    raw.set("dict_store", Func::from(move |ctx: Ctx<'_>, number: usize, way: String, key: Bytes, value: Given, ttl: f64| {
-        let stored = of(&own, number, |d| store(d, &way, &key.0, value, ttl));
-        stored.and_then(|s| s).map(List).or_throw(&ctx)
-    }))?;
+    raw.set(
+        "dict_store",
+        Func::from(move |ctx: Ctx<'_>, number: usize, way: String, key: Bytes, value: Given, ttl: f64| {
+            let stored = of(&own, number, |d| store(d, &way, &key.0, value, ttl));
+            stored.and_then(|s| s).map(List).or_throw(&ctx)
+        }),
+    )?;
     let own = Rc::downgrade(shot);
-    raw.set("dict_incr", Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes, by: f64, first: f64, ttl: f64| {
-        let made = of(&own, number, |d| increase(d, &key.0, by, first, ttl));
-        made.or_throw(&ctx)
-    }))?;
+    raw.set(
+        "dict_incr",
+        Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes, by: f64, first: f64, ttl: f64| {
+            let made = of(&own, number, |d| increase(d, &key.0, by, first, ttl));
+            made.or_throw(&ctx)
+        }),
+    )?;
     let own = Rc::downgrade(shot);
-    raw.set("dict_ttl", Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes| {
-        let left = of(&own, number, |d| d.dict.ttl(&key.0, now()));
-        left.map(|l| l.map_or(Item::Undefined, |l| Item::Number(l as f64))).or_throw(&ctx)
-    }))?;
+    raw.set(
+        "dict_ttl",
+        Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes| {
+            let left = of(&own, number, |d| d.dict.ttl(&key.0, now()));
+            left.map(|l| l.map_or(Item::Undefined, |l| Item::Number(l as f64))).or_throw(&ctx)
+        }),
+    )?;
     let own = Rc::downgrade(shot);
-    raw.set("dict_clear", Func::from(move |ctx: Ctx<'_>, number: usize| {
-        of(&own, number, |d| {
-            d.dict.flush_all();
-            d.dict.flush_expired(0, now());
-        })
-        .or_throw(&ctx)
-    }))?;
+    raw.set(
+        "dict_clear",
+        Func::from(move |ctx: Ctx<'_>, number: usize| {
+            of(&own, number, |d| {
+                d.dict.flush_all();
+                d.dict.flush_expired(0, now());
+            })
+            .or_throw(&ctx)
+        }),
+    )?;
     let own = Rc::downgrade(shot);
-    raw.set("dict_free", Func::from(move |ctx: Ctx<'_>, number: usize| of(&own, number, |d| d.dict.free_space() as f64).or_throw(&ctx)))?;
+    raw.set(
+        "dict_free",
+        Func::from(move |ctx: Ctx<'_>, number: usize| of(&own, number, |d| d.dict.free_space() as f64).or_throw(&ctx)),
+    )?;
     let own = Rc::downgrade(shot);
-    raw.set("dict_keys", Func::from(move |ctx: Ctx<'_>, number: usize, most: f64| {
-        let most = most.clamp(0.0, u32::MAX.into()) as usize;
-        let keys = of(&own, number, |d| if most == 0 { Vec::new() } else { d.dict.keys(most, now()) });
-        keys.map(|all| all.into_iter().map(|k| Bytes(k.into_vec())).collect::<Vec<_>>()).or_throw(&ctx)
-    }))?;
+    raw.set(
+        "dict_keys",
+        Func::from(move |ctx: Ctx<'_>, number: usize, most: f64| {
+            let most = most.clamp(0.0, u32::MAX.into()) as usize;
+            let keys = of(&own, number, |d| if most == 0 { Vec::new() } else { d.dict.keys(most, now()) });
+            keys.map(|all| all.into_iter().map(|k| Bytes(k.into_vec())).collect::<Vec<_>>()).or_throw(&ctx)
+        }),
+    )?;
     let own = Rc::downgrade(shot);
-    raw.set("dict_size", Func::from(move |ctx: Ctx<'_>, number: usize| {
-        of(&own, number, |d| d.dict.keys(0, now()).len() as f64).or_throw(&ctx)
-    }))
+    raw.set(
+        "dict_size",
+        Func::from(move |ctx: Ctx<'_>, number: usize| {
+            of(&own, number, |d| d.dict.keys(0, now()).len() as f64).or_throw(&ctx)
+        }),
+    )
 }
 
 type Facts = List<(String, String, f64, bool)>;
@@ -134,7 +161,13 @@ fn increase(dict: &SharedDict, key: &[u8], by: f64, first: f64, ttl: f64) -> Ite
     Item::from("busy")
 }
 
-fn store(dict: &SharedDict, way: &str, key: &[u8], value: Given, ttl: f64) -> std::result::Result<(bool, String), Fault> {
+fn store(
+    dict: &SharedDict,
+    way: &str,
+    key: &[u8],
+    value: Given,
+    ttl: f64,
+) -> std::result::Result<(bool, String), Fault> {
     if key.len() > MAX_KEY {
         return Err(Fault::of_type("key is too long"));
     }
@@ -148,4 +181,3 @@ fn store(dict: &SharedDict, way: &str, key: &[u8], value: Given, ttl: f64) -> st
         Err((text, _)) => (false, text.to_owned()),
     })
 }
-

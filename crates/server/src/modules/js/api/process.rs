@@ -20,13 +20,19 @@ const VERSION_NUMBER: f64 = 1_031_005.0;
 /// See the module's head.
 pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
     raw.set("log", Func::from(|level: i32, text: String| log(level, &text)))?;
-    raw.set("now", Func::from(|| {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        now.tv_sec as f64 * 1000.0 + now.tv_nsec as f64 / 1e6
-    }))?;
+    raw.set(
+        "now",
+        Func::from(|| {
+            let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+            now.tv_sec as f64 * 1000.0 + now.tv_nsec as f64 / 1e6
+        }),
+    )?;
     raw.set("sleep", Func::from(|ctx: Ctx<'_>, ms: f64| sleep(ms).or_throw(&ctx)))?;
     let shot = Rc::downgrade(shot);
-    raw.set("ngx_fact", Func::from(move |name: String| shot.upgrade().map_or(Item::Undefined, |shot| fact(&shot, &name))))
+    raw.set(
+        "ngx_fact",
+        Func::from(move |name: String| shot.upgrade().map_or(Item::Undefined, |shot| fact(&shot, &name))),
+    )
 }
 
 fn log(level: i32, text: &str) {

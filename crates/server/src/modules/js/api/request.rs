@@ -21,16 +21,21 @@ pub fn add(raw: &Object<'_>) -> Result<()> {
     raw.set("r_internal", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(r.internal))))?;
     raw.set("r_is_main", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(r.is_main()))))?;
     raw.set("r_header_in", Func::from(|ctx: Ctx<'_>, name: Bytes| with(&ctx, |r| Ok(header(r, &name.0)))))?;
-    raw.set("r_header_in_names", Func::from(|ctx: Ctx<'_>| {
-        with(&ctx, |r| Ok(distinct(r.headers_in.lines().iter().map(|l| r.arena.span(l.name)))))
-    }))?;
-    raw.set("r_raw_headers", Func::from(|ctx: Ctx<'_>, out: bool| {
-        with(&ctx, |r| Ok(if out { super::answer::pairs(r) } else { pairs(r) }))
-    }))?;
+    raw.set(
+        "r_header_in_names",
+        Func::from(|ctx: Ctx<'_>| {
+            with(&ctx, |r| Ok(distinct(r.headers_in.lines().iter().map(|l| r.arena.span(l.name)))))
+        }),
+    )?;
+    raw.set(
+        "r_raw_headers",
+        Func::from(|ctx: Ctx<'_>, out: bool| with(&ctx, |r| Ok(if out { super::answer::pairs(r) } else { pairs(r) }))),
+    )?;
     raw.set("r_body", Func::from(body))?;
-    raw.set("r_body_is_read", Func::from(|ctx: Ctx<'_>| {
-        with(&ctx, |r| Ok(r.body.stored.is_some() || !r.body.is_pending()))
-    }))?;
+    raw.set(
+        "r_body_is_read",
+        Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(r.body.stored.is_some() || !r.body.is_pending()))),
+    )?;
     raw.set("r_read_body", Func::from(|ctx: Ctx<'_>| read_body().or_throw(&ctx)))
 }
 
@@ -81,9 +86,28 @@ fn header(r: &Request, name: &[u8]) -> Option<Bytes> {
 /// Request headers whose second line says nothing.
 fn is_single(name: &[u8]) -> bool {
     const SINGLE: &[&[u8]] = &[
-        b"Authorization", b"Content-Length", b"Content-Type", b"ETag", b"From", b"Host", b"If-Match", b"If-Modified-Since",
-        b"If-None-Match", b"If-Range", b"If-Unmodified-Since", b"Max-Forwards", b"Proxy-Authorization", b"Range", b"Referer",
-        b"Transfer-Encoding", b"Upgrade", b"User-Agent", b"Content-Encoding", b"Connection", b"Keep-Alive", b"TE",
+        b"Authorization",
+        b"Content-Length",
+        b"Content-Type",
+        b"ETag",
+        b"From",
+        b"Host",
+        b"If-Match",
+        b"If-Modified-Since",
+        b"If-None-Match",
+        b"If-Range",
+        b"If-Unmodified-Since",
+        b"Max-Forwards",
+        b"Proxy-Authorization",
+        b"Range",
+        b"Referer",
+        b"Transfer-Encoding",
+        b"Upgrade",
+        b"User-Agent",
+        b"Content-Encoding",
+        b"Connection",
+        b"Keep-Alive",
+        b"TE",
     ];
     SINGLE.iter().any(|known| known.eq_ignore_ascii_case(name))
 }
@@ -148,4 +172,3 @@ fn read_body() -> std::result::Result<u32, Fault> {
         engine.begin(operation)
     })
 }
-

@@ -15,19 +15,26 @@ use std::sync::OnceLock;
 /// See the module's head.
 pub fn add(raw: &Object<'_>) -> Result<()> {
     raw.set("variable", Func::from(shown))?;
-    raw.set("set_variable", Func::from(|ctx: Ctx<'_>, name: Bytes, value: Bytes| {
-        with(&ctx, |r| assign(r, &name.0, &value.0))
-    }))?;
-    raw.set("variable_names", Func::from(|ctx: Ctx<'_>| {
-        with(&ctx, |r| Ok(r.shot.variables.iter().map(|v| v.name.to_string()).collect::<Vec<_>>()))
-    }))?;
-    raw.set("js_var_names", Func::from(|ctx: Ctx<'_>, prefix: Opt<String>| {
-        let prefix = prefix.0.unwrap_or_default();
-        with(&ctx, |r| {
-            let all = r.shot.main.js.vars.iter().filter(|v| v.starts_with(&prefix));
-            Ok(all.map(ToString::to_string).collect::<Vec<_>>())
-        })
-    }))
+    raw.set(
+        "set_variable",
+        Func::from(|ctx: Ctx<'_>, name: Bytes, value: Bytes| with(&ctx, |r| assign(r, &name.0, &value.0))),
+    )?;
+    raw.set(
+        "variable_names",
+        Func::from(|ctx: Ctx<'_>| {
+            with(&ctx, |r| Ok(r.shot.variables.iter().map(|v| v.name.to_string()).collect::<Vec<_>>()))
+        }),
+    )?;
+    raw.set(
+        "js_var_names",
+        Func::from(|ctx: Ctx<'_>, prefix: Opt<String>| {
+            let prefix = prefix.0.unwrap_or_default();
+            with(&ctx, |r| {
+                let all = r.shot.main.js.vars.iter().filter(|v| v.starts_with(&prefix));
+                Ok(all.map(ToString::to_string).collect::<Vec<_>>())
+            })
+        }),
+    )
 }
 
 fn shown<'js>(ctx: Ctx<'js>, name: Bytes, as_bytes: bool) -> Result<Value<'js>> {

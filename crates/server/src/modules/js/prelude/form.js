@@ -1,5 +1,14 @@
-// Forms in the body of a request: `r.readRequestForm`.
+// Forms in the body of a request: `r.readRequestForm`. What a client sends is taken apart strictly, within limits.
 const raw = import.meta.raw;
+const MAX_KEYS = 128;
+const MAX_BOUNDARY = 200;
+const MAX_HEADERS = 32;
+const MAX_LINE = 4096;
+const MAX_HEADER = 16384;
+const fail = (what) => {
+    throw new TypeError(what);
+};
+
 // The fields of a form.
 class RequestForm {
     #fields;
@@ -18,9 +27,9 @@ class RequestForm {
     }
     forEach(run, self) {
         if (typeof run !== 'function') {
-            throw new TypeError('"callback" is not a function');
+            fail('"callback" is not a function');
         }
-        this.#fields.forEach(([n, v]) => run.call(self, v, n, this));
+        this.#fields.forEach(([n, v]) => run.call(self, v, n));
     }
     hasFiles() {
         return this.#fields.some(([, , isFile]) => isFile);
@@ -30,55 +39,178 @@ class RequestForm {
     }
 }
 
-function formOf(body, kind, options) {
-    const most = options?.maxKeys ?? 128;
-    const bound = /^multipart\/form-data\b.*?;\s*boundary=(?:"([^"]+)"|([^\s;]+))/i.exec(kind);
+// `; name=value; other="quoted value"`, from `at` on.
+function parameters(text, at, malformed) {
+    const found = [];
+    for (;;) {
+        while (text[at] === ' ' || text[at] === '\t') {
+            at++;
+        }
+        if (at >= text.length) {
+            return found;
+        }
+        if (text[at] !== ';') {
+            fail(malformed);
+        }
+        const name = /[\t ]*([^=;\t ]*)[\t ]*(=?)[\t ]*/y;
+        name.lastIndex = at + 1;
+        const [, key, sign] = name.exec(text);
+        at = name.lastIndex;
+        if (key === '' || sign === '') {
+            fail('malformed parameter');
+        }
+        let value = '';
+        if (text[at] === '"') {
+            for (at++; text[at] !== '"'; at++) {
+                if (text[at] === '\\') {
+                    at++;
+                }
+                if (at >= text.length) {
+                    fail('unterminated quoted parameter');
+                }
+                value += text[at];
+            }
+            at++;
+        } else {
+            value = /[^;\t ]*/.exec(text.slice(at))[0];
+            at += value.length;
+            if (value === '') {
+                fail('empty parameter value');
+            }
+        }
+        found.push([key.toLowerCase(), value]);
+    }
+}
+
+// The one value of a parameter.
+function only(all, name, what) {
+    const found = all.filter(([n]) => n === name);
+    if (found.length > 1) {
+        fail(`duplicate ${what}`);
+    }
+    return found[0]?.[1];
+}
+
+function plain(text) {
+    if (/%(?![0-9A-Fa-f]{2})/.test(text)) {
+        fail('malformed percent escape');
+    }
+    return raw.unescape(text.replaceAll('+', ' '));
+}
+
+function fieldsOfText(body, push) {
+    for (const part of raw.encode(body, 'utf8').split('&')) {
+        if (part === '') {
+            continue;
+        }
+        const at = part.indexOf('=');
+        push(at < 0 ? [plain(part), '', false] : [plain(part.slice(0, at)), plain(part.slice(at + 1)), false]);
+    }
+}
+
+// The name of a part, and of the file that it is.
+function nameOf(head) {
+    if (head.length > MAX_HEADER) {
+        fail('multipart headers are too large');
+    }
+    let found;
+    const lines = head === '' ? [] : head.split('\r\n');
+    lines.forEach((line, number) => {
+        if (line.length > MAX_LINE) {
+            fail('multipart header line is too long');
+        }
+        if (number >= MAX_HEADERS) {
+            fail('too many multipart headers');
+        }
+        const at = line.indexOf(':');
+        if (at <= 0) {
+            fail('malformed multipart header');
+        }
+        if (line.slice(0, at).trim().toLowerCase() === 'content-disposition') {
+            if (found !== undefined) {
+                fail('duplicate Content-Disposition header');
+            }
+            found = line.slice(at + 1).trim();
+        }
+    });
+    if (found === undefined) {
+        fail('missing Content-Disposition header');
+    }
+    const kind = /^[^;\t ]*/.exec(found)[0];
+    if (kind.toLowerCase() !== 'form-data') {
+        fail('unsupported disposition type');
+    }
+    const all = parameters(found, kind.length, 'malformed Content-Disposition');
+    const name = only(all, 'name', 'name parameter');
+    const file = only(all, 'filename', 'filename parameter');
+    if (name === undefined) {
+        fail('multipart field name is required');
+    }
+    return [name, file];
+}
+
+function fieldsOfParts(body, boundary, push) {
+    const data = raw.wrap(body);
+    const mark = `--${boundary}`;
+    if (data.length < mark.length || data.toString('utf8', 0, mark.length) !== mark) {
+        fail('malformed multipart body');
+    }
+    for (let at = mark.length; ;) {
+        const next = data.toString('utf8', at, at + 2);
+        if (next === '--') {
+            return;
+        }
+        if (next !== '\r\n') {
+            fail('malformed multipart boundary');
+        }
+        at += 2;
+        const end = data.toString('utf8', at, at + 2) === '\r\n' ? at - 2 : data.indexOf('\r\n\r\n', at);
+        if (end < at - 2) {
+            fail('missing multipart header separator');
+        }
+        const [name, file] = nameOf(data.toString('utf8', at, end));
+        const begin = end + 4;
+        const stop = data.indexOf(`\r\n${mark}`, begin - 2);
+        if (stop < 0) {
+            fail('truncated multipart body');
+        }
+        const isFile = file !== undefined;
+        push([name, isFile ? { name: file } : data.toString('utf8', begin, Math.max(stop, begin)), isFile]);
+        at = stop + 2 + mark.length;
+    }
+}
+
+raw.form_of = (body, type, options) => {
+    const most = options?.maxKeys ?? MAX_KEYS;
     const fields = [];
     const push = (field) => {
         if (fields.length >= most) {
-            throw new RangeError('form has too many fields');
+            fail('maxKeys limit exceeded');
         }
         fields.push(field);
     };
-    if (/^application\/x-www-form-urlencoded\s*(;|$)/i.test(kind)) {
-        const whole = raw.encode(body, 'utf8');
-        for (const part of whole === '' ? [] : whole.split('&')) {
-            const at = part.indexOf('=');
-            const plain = (v) => raw.unescape(v.replaceAll('+', ' '));
-            push([plain(at < 0 ? part : part.slice(0, at)), at < 0 ? '' : plain(part.slice(at + 1)), false]);
-        }
-        return new RequestForm(fields);
+    if (type === undefined) {
+        fail('request content type is required');
     }
-    if (bound === null) {
-        throw new TypeError('unsupported content type');
-    }
-    const data = raw.wrap(body);
-    const mark = `--${bound[1] ?? bound[2]}`;
-    let at = data.indexOf(mark);
-    if (at !== 0) {
-        throw new TypeError('malformed multipart body');
-    }
-    for (;;) {
-        at += mark.length;
-        if (data.toString('utf8', at, at + 2) === '--') {
-            return new RequestForm(fields);
+    const kind = /^[\t ]*([^;\t ]*)/.exec(type);
+    switch (kind[1].toLowerCase()) {
+    case 'application/x-www-form-urlencoded':
+        parameters(type, kind[0].length, 'malformed content type');
+        fieldsOfText(body, push);
+        break;
+    case 'multipart/form-data': {
+        const boundary = only(parameters(type, kind[0].length, 'malformed content type'), 'boundary', 'boundary parameter');
+        if (boundary === undefined) {
+            fail('multipart boundary is required');
         }
-        const head = data.indexOf('\r\n\r\n', at);
-        const end = head < 0 ? -1 : data.indexOf(`\r\n${mark}`, head + 2);
-        if (end < 0) {
-            throw new TypeError('malformed multipart body');
+        if (boundary === '' || boundary.length > MAX_BOUNDARY) {
+            fail('invalid multipart boundary');
         }
-        const lines = data.toString('utf8', at, head);
-        const name = /\bname="((?:[^"\\]|\\.)*)"/i.exec(lines.replace(/filename="(?:[^"\\]|\\.)*"/i, ''));
-        const file = /\bfilename="((?:[^"\\]|\\.)*)"/i.exec(lines);
-        if (name === null) {
-            throw new TypeError('malformed multipart body');
-        }
-        const inside = data.subarray(head + 4, Math.max(end, head + 4));
-        const value = file === null ? inside.toString() : { name: file[1], data: raw.wrap(new Uint8Array(inside).buffer),
-            type: (/^content-type:\s*([^\r\n]*)/im.exec(lines) ?? [])[1] ?? '' };
-        push([name[1], value, file !== null]);
-        at = end + 2;
+        fieldsOfParts(body, boundary, push);
+        break;
     }
-}
-raw.form_of = formOf;
+    default:
+        fail('unsupported content type');
+    }
+    return new RequestForm(fields);
+};

@@ -226,7 +226,7 @@ Object.assign(HttpRequest.prototype, {
     async readRequestForm(options) {
         if (form === undefined) {
             await readBody();
-            form = raw.form_of(raw.r_body(true) ?? new ArrayBuffer(0), raw.r_header_in('Content-Type') ?? '', options);
+            form = raw.form_of(raw.r_body(true) ?? new ArrayBuffer(0), raw.r_header_in('Content-Type'), options);
         }
         return form;
     },
