@@ -43,6 +43,7 @@ mod http3_clients;
 mod http3_connections;
 mod http3_floods;
 mod includes;
+mod js;
 mod keepalive;
 mod l4;
 mod l4_stream;

@@ -264,6 +264,8 @@ pub struct Shot {
     pub judges: RefCell<Vec<Box<waf::Transaction>>>,
     /// LuaJIT, once there is a program to run.
     pub lua: crate::modules::lua::machine::Made,
+    /// Contexts of QuickJS.
+    pub js: crate::modules::js::Pool,
     /// The view of `stream {}`.
     pub stream: Option<Rc<Shot>>,
     /// For each listener of the thread, the index of its address in `listens`; beyond them all: the address is gone.
@@ -287,18 +289,20 @@ impl Shot {
     }
 
     fn part(snapshot: Arc<Snapshot>, stream: Option<Rc<Shot>>, whole: Option<Arc<Snapshot>>) -> Shot {
-        let (scratch, lines, files, judges, lua, places) = Default::default();
-        Shot { snapshot, scratch, lines, files, judges, lua, stream, places, whole }
+        let (scratch, lines, files, judges, lua, js, places) = Default::default();
+        Shot { snapshot, scratch, lines, files, judges, lua, js, stream, places, whole }
     }
 
     /// A thread begins to serve under it.
     pub fn begin(self: &Rc<Shot>) {
         crate::modules::lua::start(self);
+        crate::modules::js::periodic::start(self);
     }
 
     /// A thread serves nothing new under it.
     pub fn leave(&self) {
         crate::modules::lua::leave(self);
+        crate::modules::js::periodic::leave(self);
     }
 
     /// The generation of the configuration that this is a view of.

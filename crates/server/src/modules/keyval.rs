@@ -7,7 +7,7 @@ use crate::config::complex::Complex;
 use crate::config::{Directive, Plane, Scope, both};
 use crate::log::error::Level;
 use crate::request::{Request, Text};
-use crate::snapshot::Snapshot;
+use crate::snapshot::{Snapshot, VariableId};
 use crate::zone;
 use conf::{Node, Problem, value};
 use std::sync::Arc;
@@ -22,6 +22,8 @@ const OWNERS: [&str; 2] = ["keyval", "stream_keyval"];
 #[derive(Debug, Default)]
 pub struct Main {
     zones: Vec<Zone>,
+    /// The variables: whose key, and in which zone.
+    variables: Vec<(VariableId, Complex, usize)>,
 }
 
 #[derive(Debug)]
@@ -71,9 +73,24 @@ fn keyval(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let owner = owner(scope.build.plane);
     scope.build.main.zones.add(name, 0, owner).map_err(|t| node.problem(t))?;
     let zone = scope.build.main.keyval.index_of(name);
-    let evaluate = Arc::new(move |r: &mut Request| find(r, &key, zone));
-    scope.build.variables.define(variable, true, evaluate).map_err(|t| node.problem(t))?;
+    let own = key.clone();
+    let evaluate = Arc::new(move |r: &mut Request| find(r, &own, zone));
+    let id = scope.build.variables.define(variable, true, evaluate).map_err(|t| node.problem(t))?;
+    scope.build.main.keyval.variables.push((id, key, zone));
     Ok(())
+}
+
+/// A program gives a variable another value, which its zone keeps: whether the variable is one of a zone.
+pub fn assign(r: &mut Request, id: VariableId, value: &[u8]) -> bool {
+    let shot = r.shot.clone();
+    let Some((_, key, zone)) = shot.main.keyval.variables.iter().find(|(known, ..)| *known == id) else { return false };
+    let key = key.eval(r);
+    let Some(store) = shot.main.keyval.zones[*zone].store.as_ref() else { return true };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    if let Err(refused) = store.set(&[(text(r.get(key)), text(value), None)]) {
+        crate::log_error!(r, Error, "keyval zone \"{}\" did not take a value: {refused:?}", store.spec.name);
+    }
+    true
 }
 
 fn find(r: &mut Request, key: &Complex, zone: usize) -> Option<Text> {

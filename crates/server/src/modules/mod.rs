@@ -40,6 +40,7 @@ pub mod http3;
 pub mod http_block;
 pub mod ignored;
 pub mod index;
+pub mod js;
 pub mod keyval;
 pub mod keyval_state;
 pub mod keyval_store;
@@ -224,6 +225,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     nchan::mqtt::DIRECTIVES,
     nchan::redis::conf::DIRECTIVES,
     lua::DIRECTIVES,
+    js::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -304,6 +306,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
         (|c| c.auth_jwt.is_on(), auth_jwt::HANDLER),
         (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
         (|c| c.lua.access.is_some(), lua::ACCESS),
+        (|c| c.js.access.is_some(), js::ACCESS),
     ],
     // Precontent.
     &[
@@ -357,7 +360,7 @@ pub const CLIENT_HELLO_HOOKS: &[Hook] = &[Hook::Now(hooks::server_by_name), Hook
 pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook)];
 
 /// Loggers, in the order in which they look at a request that is done.
-pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, lua::logger, log::logger];
+pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, lua::logger, log::logger, js::finish];
 
 /// Header filters in the order in which they run.
 pub const HEADER_FILTERS: &[HeaderFilter] = &[
@@ -365,6 +368,7 @@ pub const HEADER_FILTERS: &[HeaderFilter] = &[
     not_modified::filter,
     headers_more::filter,
     lua::header_filter,
+    js::header_filter,
     headers::filter,
     userid::filter,
     gunzip::filter,
@@ -519,6 +523,8 @@ location_confs! {
     nchan shared,
     /// `content_by_lua` and its like.
     lua shared,
+    /// `js_content` and its like.
+    js shared,
     /// The stream core.
     stream_core,
     /// `proxy_pass` in `stream`.
@@ -580,6 +586,8 @@ pub struct MainConf {
     pub lua: lua::Main,
     /// `xdp_interfaces` and its like.
     pub xdp: xdp::Main,
+    /// `js_shared_dict_zone` and its like.
+    pub js: js::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -665,6 +673,8 @@ pub struct RequestContexts {
     pub nchan: Option<std::rc::Rc<nchan::Context>>,
     /// What programs in Lua keep.
     pub lua: Option<Box<lua::Context>>,
+    /// What programs in JavaScript keep.
+    pub js: Option<Box<js::Context>>,
     /// This is no request but a session of `stream`: what is known of it.
     pub stream: Option<Box<crate::stream::Facts>>,
 }
@@ -695,6 +705,7 @@ impl RequestContexts {
             modsecurity,
             nchan,
             lua,
+            js,
             stream,
         } = self;
         *cache = Default::default();
@@ -719,6 +730,7 @@ impl RequestContexts {
         *modsecurity = None;
         *nchan = None;
         *lua = None;
+        *js = None;
         *stream = None;
     }
 
@@ -772,6 +784,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     if build.plane.is_stream() {
         stream_proxy::finish_level(build, level);
         xdp::finish_level(build, level);
+        js::finish_level(build, level);
         return health_check::finish_level(build, level);
     }
     api::finish_level(build, level);
@@ -783,6 +796,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
     scgi::finish_level(build, level, parent);
     grpc::finish_level(build, level, parent);
     lua::finish_level(build, level);
+    js::finish_level(build, level);
     health_check::finish_level(build, level);
     referer::finish_level(build, level, parent);
     modsecurity::finish_level(build, level);

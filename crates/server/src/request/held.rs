@@ -10,7 +10,7 @@ use crate::connection::http1::Http1;
 use crate::connection::incoming::Incoming;
 use crate::connection::socket::Socket;
 use crate::connection::{Address, Client, Session, pool};
-use crate::modules::{RequestContexts, limit_conn, limit_req, lua, modsecurity, nchan, otel};
+use crate::modules::{RequestContexts, js, limit_conn, limit_req, lua, modsecurity, nchan, otel};
 use crate::snapshot::{LocationId, ServerId, Shot};
 use crate::status::requests::Underway;
 use crate::upstream::Attempts;
@@ -71,6 +71,7 @@ struct Contexts {
     otel: Option<Box<otel::Context>>,
     nchan: Option<Rc<nchan::Context>>,
     lua: Option<Box<lua::Context>>,
+    js: Option<Box<js::Context>>,
     modsecurity: Option<Box<modsecurity::Watch>>,
 }
 
@@ -125,6 +126,7 @@ impl Contexts {
             otel: from.otel.take(),
             nchan: from.nchan.take(),
             lua: from.lua.take(),
+            js: from.js.take(),
             modsecurity: from.modsecurity.take().map(Box::new),
         }
     }
@@ -136,6 +138,7 @@ impl Contexts {
         to.otel = self.otel;
         to.nchan = self.nchan;
         to.lua = self.lua;
+        to.js = self.js;
         to.modsecurity = self.modsecurity.map(|watch| *watch);
     }
 }

@@ -188,6 +188,11 @@ impl Session {
         if let Err(status) = checks(&mut self.r) {
             return End::Status(status);
         }
+        if let Some(name) = (*self.r.conf().js.access).clone()
+            && let Err(status) = Box::pin(crate::modules::js::stream::phase(self, &name, false)).await
+        {
+            return End::Status(status);
+        }
         if port.encrypted()
             && port.site(&self.r.client).ssl
             && let Err(status) = Box::pin(secure::accept(self, listen)).await
@@ -196,6 +201,11 @@ impl Session {
         }
         if *self.r.conf().stream_core.ssl_preread
             && let Err(status) = preread::hello(self).await
+        {
+            return End::Status(status);
+        }
+        if let Some(name) = (*self.r.conf().js.preread).clone()
+            && let Err(status) = Box::pin(crate::modules::js::stream::phase(self, &name, true)).await
         {
             return End::Status(status);
         }

@@ -296,6 +296,16 @@ async fn relay_with(
     let header = first.len() as u64;
     first.extend_from_slice(&incoming.take_unread());
     facts(r).action = "proxying connection";
+    if let Some(name) = (*r.conf().js.filter).clone() {
+        let passed = first.split_off(header as usize);
+        let sides = (&mut incoming.socket, &mut peer);
+        let done = crate::modules::js::stream::filter(r, &name, sides, (first, passed), *conf.own.timeout).await;
+        facts(r).received = done.received;
+        facts(r).sent = done.sent;
+        facts(r).upstream = done.upstream;
+        r.attempts.current().header_ms = done.first_byte_ms;
+        return say_end(r, done.end);
+    }
     let mut relay = Relay {
         timeout: *conf.own.timeout,
         half_close: *conf.own.half_close,
@@ -311,6 +321,11 @@ async fn relay_with(
     facts(r).sent = relay.down.sent;
     facts(r).upstream = (relay.down.received, relay.up.sent);
     r.attempts.current().header_ms = relay.first_byte_ms();
+    say_end(r, end)
+}
+
+/// Notes why a session is over; its status.
+fn say_end(r: &mut Request, end: relay::End) -> u16 {
     match end {
         relay::End::TimedOut => log_error!(r, Info, "connection timed out (110: Connection timed out)"),
         relay::End::Closed(who) => {
