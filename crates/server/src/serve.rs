@@ -78,6 +78,7 @@ fn plan(snapshot: &Snapshot, payload: Arc<[u8]>) -> Plan {
         error_logs: snapshot.error_logs.clone(),
         listens: snapshot.listens.clone(),
         process: snapshot.process.clone(),
+        ban_sets: snapshot.main.guard.ban_sets(),
         payload,
     }
 }
@@ -119,6 +120,7 @@ fn snapshot(
         .map_err(|(path, e)| format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e)))?;
     error::set_default_log(log);
     snapshot.end = Some(link.reporter());
+    crate::modules::guard::state::report_to(link.reporter());
     crate::acme::load(&snapshot);
     crate::modules::keyval::load(&snapshot);
     if snapshot.main.api.used {

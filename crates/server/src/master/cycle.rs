@@ -63,6 +63,8 @@ pub(super) struct Master<'a> {
     pub(super) pending: Option<Pending>,
     pub(super) children: Vec<Child>,
     pub(super) respawn: Respawn,
+    /// The kernel took no ban the last time: said once.
+    pub(super) bans_fail: bool,
     pub(super) new_binary: Option<Pid>,
     /// WINCH came: the workers went, the sockets are a new binary's.
     pub(super) not_accepting: bool,
@@ -99,6 +101,7 @@ impl<'a> Master<'a> {
             pending: None,
             children: Vec::new(),
             respawn: Respawn::default(),
+            bans_fail: false,
             new_binary: None,
             not_accepting: false,
             exit_code: 0,

@@ -1,6 +1,7 @@
 //! The worker's end of the line to the master: orders come from the channel and from signals, answers go back.
 //! Held by the worker's control thread. Keeps track of the sockets and log files each configuration brought.
 
+use super::bans::Ban;
 use super::channel::{Channel, send_now};
 use super::message::{ReloadMessage, ToMaster, ToWorker};
 use super::signals;
@@ -268,6 +269,11 @@ impl Reporter {
     /// Nothing of configuration `generation` is in use any more: the master logs its end.
     pub fn done(&self, generation: u64) {
         self.send(&ToMaster::Done(generation));
+    }
+
+    /// Asks for an address to be put into a set of the kernel, or taken out.
+    pub fn ban(&self, ban: Ban) {
+        self.send(&ToMaster::Ban(ban));
     }
 
     fn send(&self, message: &ToMaster) {

@@ -1,5 +1,6 @@
 //! What master and worker say to each other, as bytes. Between them is `channel`. Reads only within bounds.
 
+use super::bans::{Ban, BanSet};
 use super::channel::{Frame, Handle};
 use crate::listen::socket::{ListenSocket, Listener};
 use crate::log::file::LogFile;
@@ -18,6 +19,7 @@ const TERMINATE: u8 = 4;
 const APPLIED: u8 = 5;
 const FAILED: u8 = 6;
 const DONE: u8 = 7;
+const BAN: u8 = 8;
 
 /// What a worker process has open already, so that it is not sent again.
 #[derive(Debug, Default, Clone)]
@@ -188,6 +190,8 @@ pub(super) enum ToMaster {
     Failed(u64, String),
     /// Nothing of this configuration is in use any more.
     Done(u64),
+    /// An address for a set of the kernel.
+    Ban(Ban),
 }
 
 impl ToMaster {
@@ -209,6 +213,14 @@ impl ToMaster {
                 out.bytes.push(DONE);
                 out.number(*generation);
             }
+            ToMaster::Ban(ban) => {
+                out.bytes.push(BAN);
+                out.number(ban.set.family.into());
+                out.text(ban.set.table.as_bytes());
+                out.text(ban.set.name.as_bytes());
+                out.text(ban.address.to_string().as_bytes());
+                out.number(ban.ms);
+            }
         }
         out.bytes
     }
@@ -220,6 +232,12 @@ impl ToMaster {
             APPLIED => ToMaster::Applied(input.number()?),
             FAILED => ToMaster::Failed(input.number()?, String::from_utf8_lossy(input.text()?).into_owned()),
             DONE => ToMaster::Done(input.number()?),
+            BAN => {
+                let family = u8::try_from(input.number()?).ok()?;
+                let (table, name) = (input.word()?.into(), input.word()?.into());
+                let address = input.word()?.parse().ok()?;
+                ToMaster::Ban(Ban { set: BanSet { family, table, name }, address, ms: input.number()? })
+            }
             _ => return None,
         })
     }
@@ -276,6 +294,10 @@ impl<'a> Reader<'a> {
     fn text(&mut self) -> Option<&'a [u8]> {
         let n = self.number()?;
         self.take(usize::try_from(n).ok()?)
+    }
+
+    fn word(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.text()?).ok()
     }
 
     fn path(&mut self) -> Option<PathBuf> {
@@ -335,7 +357,11 @@ mod tests {
 
     #[test]
     fn answers_are_read_as_written() {
-        for answer in [ToMaster::Applied(3), ToMaster::Failed(4, "no".to_owned()), ToMaster::Done(u64::MAX)] {
+        let set = BanSet { family: 2, table: "t".into(), name: "s".into() };
+        let ban = Ban { set, address: "2001:db8::1".parse().unwrap(), ms: 5 };
+        let all =
+            [ToMaster::Applied(3), ToMaster::Failed(4, "no".to_owned()), ToMaster::Done(u64::MAX), ToMaster::Ban(ban)];
+        for answer in all {
             let frame = Frame { bytes: answer.write(), fds: Vec::new() };
             assert_eq!(ToMaster::read(&frame), Some(answer));
         }

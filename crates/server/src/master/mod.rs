@@ -6,6 +6,7 @@
 //! ```
 //! The program plugs in with a [`Service`]; the worker side gets a [`WorkerStart`] and talks through its [`Link`].
 
+mod bans;
 mod channel;
 mod cycle;
 mod directories;
@@ -29,6 +30,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+pub use bans::{Ban, BanSet};
 pub use directories::create_directories;
 pub use link::{Link, Order, Reload, Reopen, Reporter};
 pub use process::pin_thread;
@@ -67,6 +69,8 @@ pub struct Plan {
     pub directories: Vec<DirectorySpec>,
     /// Files that the worker replaces (`state`): their directories have to be the worker's.
     pub state_files: Vec<PathBuf>,
+    /// Sets of the kernel that the worker may have addresses put into.
+    pub ban_sets: Vec<BanSet>,
     /// What the worker builds its snapshot from. Opaque.
     pub payload: Arc<[u8]>,
 }
