@@ -1,6 +1,8 @@
 //! `client_header_min_rate`, `client_body_min_rate`, `send_min_rate`, `slow_connections_per_address`: how slow a client may be (docs/shield.md). Who waits
 //! for clients looks: `connection::slow`.
 
+pub use crate::connection::slow::total;
+
 use crate::config::setting::Setting;
 use crate::config::{Directive, http, set};
 use crate::settings;

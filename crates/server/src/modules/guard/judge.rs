@@ -246,6 +246,8 @@ fn key_of(r: &mut Request, guard: &Guard, limit: &Limit, who: &mut Who) -> Optio
         Key::Prefix => key(guard, (2u8, prefix(who.ip?))),
         Key::Client => match who.proof {
             Some(proof) => key(guard, (3u8, proof.id)),
+            // Many may share an address and a browser: who can be told apart by a cookie is counted once it has one.
+            None if guard.challenges => return None,
             None => key(guard, (4u8, who.subject, who.headers(r, 0))),
         },
         Key::Url => {

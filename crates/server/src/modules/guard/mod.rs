@@ -86,6 +86,13 @@ impl Main {
         self.guards().filter_map(|guard| guard.nftables.as_ref()).flat_map(of).collect()
     }
 
+    /// The same by family, for bans that are lifted.
+    pub fn kernel_sets(&self) -> Vec<Arc<Set>> {
+        let mut sets: Vec<Arc<Set>> = self.guards().filter_map(|guard| guard.nftables.clone()).collect();
+        sets.dedup();
+        sets
+    }
+
     /// All guards.
     pub fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
         self.guards.iter().filter_map(|named| named.guard.as_ref())
@@ -123,6 +130,8 @@ pub struct Guard {
     retry_after_s: u64,
     dry_run: bool,
     log_level: Level,
+    /// Some limit asks for cookies.
+    challenges: bool,
     /// What threads share.
     pub state: Arc<State>,
 }
@@ -222,6 +231,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         retry_after_s: 10,
         dry_run: false,
         log_level: Level::Warn,
+        challenges: false,
         state: Arc::default(),
     };
     let mut seen: Vec<Vec<u8>> = Vec::new();
@@ -237,6 +247,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     }
     let texts: Vec<&str> = guard.limits.iter().map(|limit| &*limit.text).collect();
     guard.state = State::find(&name, &texts);
+    guard.challenges = guard.limits.iter().any(|l| matches!(l.action, Action::Challenge | Action::Work));
     if guard.attack.is_none()
         && let Some(limit) = guard.limits.iter().find(|limit| limit.under_attack)
     {

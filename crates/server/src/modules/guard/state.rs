@@ -174,7 +174,7 @@ pub fn report_to(reporter: Reporter) {
 }
 
 /// Tells the master of a ban, or of its end.
-pub(super) fn tell(set: &super::Set, address: std::net::IpAddr, ms: u64) {
+pub fn tell(set: &super::Set, address: std::net::IpAddr, ms: u64) {
     let reporter = REPORTER.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let name = if address.is_ipv4() { Some(&set.v4) } else { set.v6.as_ref() };
     if let (Some(reporter), Some(name)) = (reporter, name) {
