@@ -268,6 +268,40 @@ function showLimits(all) {
   show("limits", ...(list.length ? [table(columns, list)] : []));
 }
 
+/** Guards with what they did, who talks most, bans, and upstreams whose load is limited. */
+function showShield(all) {
+  const blocks = [];
+  const of = (guard, what) => rate(before, all, (look) => look.guards?.[guard.name]?.[what]);
+  const guards = named(all.guards);
+  const actions = ["requests", "challenged", "refused", "closed", "from_banned", "proved"];
+  if (guards.length) {
+    blocks.push(table([
+      ["guard", (g) => [g.name, g.under_attack ? element("span", { class: "badge bad" }, "under attack") : undefined]],
+      ...actions.map((what) => [`${what.replace("_", " ")}/s`, (g) => perSecond(of(g, what)), true]),
+      ["banned", (g) => count(g.banned), true],
+    ], guards));
+    const rows = (kind) => guards.flatMap((g) => Object.entries(g[kind] ?? {}).map(([name, n]) => ({ guard: g.name, name, n }))).filter((r) => r.n > 0).sort((a, b) => b.n - a.n).slice(0, 10);
+    for (const [kind, title] of [["limits", "limit that was exceeded"], ["addresses", "top talker"], ["urls", "most wanted page"]]) {
+      const list = rows(kind);
+      if (list.length) blocks.push(table([[title, (r) => r.name], ["guard", (r) => r.guard], [kind === "limits" ? "requests" : "weight", (r) => count(r.n), true]], list));
+    }
+  }
+  const bans = named(all.bans).slice(0, 50);
+  if (bans.length) blocks.push(table([["banned address", (b) => b.name], ["why", (b) => b.reason], ["left", (b) => duration(b.seconds_left * 1000), true]], bans));
+  const groups = named(all.shed?.upstreams);
+  if (groups.length) blocks.push(table([
+    ["upstream", (u) => u.name],
+    ["under way", (u) => (u.limit === undefined ? "–" : `${count(u.under_way)} of ${count(u.limit)}`), true],
+    ["shed/s", (u) => perSecond(rate(before, all, (look) => look.shed?.upstreams[u.name]?.refused)), true],
+    ["breaker", (u) => (u.breaker ? element("span", { class: `badge ${u.breaker === "closed" ? "ok" : "bad"}` }, u.breaker.replace("_", " ")) : "–")],
+  ], groups));
+  const facts = [];
+  if (all.shed?.slow_clients) facts.push(`${count(all.shed.slow_clients)} clients below their least rate`);
+  if (all.shed?.closed_at_accept) facts.push(`${count(all.shed.closed_at_accept)} connections of banned addresses closed`);
+  if (facts.length) blocks.push(element("p", { class: "soft" }, facts.join("; ")));
+  show("shield", ...blocks);
+}
+
 function showCertificates(all) {
   const hosts = (c) => c.hosts.join(", ") || "no host";
   const list = (all.certificates?.certificates ?? []).filter((c) => isWanted(c.name) || c.hosts.some(isWanted));
@@ -309,6 +343,7 @@ async function refresh(isTurn = true) {
   showZones(all);
   showCaches(all);
   showLimits(all);
+  showShield(all);
   showCertificates(all);
   if (isTurn || !before) before = all;
 }

@@ -94,6 +94,7 @@ fn needs(snapshot: &Snapshot, payload: Arc<[u8]>, way: &Checked) -> Plan {
         error_logs: snapshot.error_logs.clone(),
         listens: snapshot.listens.clone(),
         process: snapshot.process.clone(),
+        ban_sets: snapshot.main.guard.ban_sets(),
         payload,
         balancer: way.setup.as_ref().and_then(|setup| bytes(serde_json::to_vec(setup))),
         balancer_report: refusal.and_then(|report| bytes(serde_json::to_vec(&report))),
@@ -161,6 +162,7 @@ fn prepared(
         .open_logs(files)
         .map_err(|(path, e)| format!("open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e)))?;
     snapshot.end = Some(link.reporter());
+    crate::modules::guard::state::report_to(link.reporter());
     crate::acme::load(&snapshot);
     crate::modules::keyval::load(&snapshot);
     crate::upstream::live::follow(&snapshot.groups);

@@ -148,6 +148,7 @@ impl Snapshot {
     fn plane(mut build: Build<'_>, generation: u64) -> (Option<Snapshot>, Vec<Problem>) {
         upstream_block::finish(&mut build);
         crate::modules::otel::finish(&mut build);
+        crate::modules::guard::finish(&mut build);
         let tables = http_block::finish(&mut build);
         let variables = match build.variables.finish() {
             Ok(v) => v,

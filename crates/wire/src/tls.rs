@@ -68,6 +68,8 @@ pub struct ClientHello {
     pub alpn: Span,
     /// Versions, two bytes each; empty before TLS 1.3.
     pub versions: Span,
+    /// All extensions as they came: for [`extensions`].
+    pub extensions: Span,
 }
 
 /// Takes the first handshake message out of the records at the start of a connection. `None`: more bytes are needed.
@@ -126,6 +128,7 @@ pub fn parse(message: &[u8]) -> Result<ClientHello, HelloError> {
         return Ok(hello);
     }
     let mut extensions = r.list16()?;
+    hello.extensions = extensions.span();
     while !extensions.is_empty() {
         let kind = extensions.u16()?;
         let body = extensions.list16()?;
@@ -162,6 +165,17 @@ impl ClientHello {
         let known = offered.filter(|v| (0x0300..=0x0304).contains(v)).max();
         known.unwrap_or(self.legacy_version)
     }
+}
+
+/// The numbers of extensions, in their order. `list`: as [`parse`] found them.
+pub fn extensions(list: &[u8]) -> impl Iterator<Item = u16> + '_ {
+    let mut rest = list;
+    std::iter::from_fn(move || {
+        let head = rest.get(..4)?;
+        let len = usize::from(u16::from_be_bytes([head[2], head[3]]));
+        rest = rest.get(4 + len..).unwrap_or_default();
+        Some(u16::from_be_bytes([head[0], head[1]]))
+    })
 }
 
 /// The two-byte numbers of a list.
@@ -267,6 +281,7 @@ mod tests {
             assert_eq!(hello.session_id.of(&whole), [0xaa, 0xbb]);
             assert_eq!(pairs(hello.ciphers.of(&whole)).collect::<Vec<_>>(), [0x1301, 0xc02f]);
             assert_eq!(hello.best_version(&whole), 0x0304);
+            assert_eq!(extensions(hello.extensions.of(&whole)).collect::<Vec<_>>(), [0, 16, 43]);
         }
     }
 

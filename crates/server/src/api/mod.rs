@@ -9,6 +9,7 @@
 pub mod error;
 pub mod fields;
 pub mod general;
+pub mod guards;
 pub mod http;
 pub mod kernel;
 pub mod keyvals;

@@ -4,7 +4,7 @@
 use super::error::Failure;
 use super::fields::Wanted;
 use super::schema::{Schema, TEXTS};
-use super::{Call, Outcome, Verb, general, http, kernel, keyvals, openapi, own, upstreams};
+use super::{Call, Outcome, Verb, general, guards, http, kernel, keyvals, openapi, own, upstreams};
 use crate::config::Plane;
 use crate::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
@@ -240,6 +240,23 @@ pub static ENDPOINTS: &[Endpoint] = &[
         own::modsecurity,
         Some(own::reset_modsecurity),
     ),
+    many(
+        "/ironweir/guards",
+        "guards: what they did with requests, top talkers",
+        &guards::GUARD,
+        ("GuardNotFound", "guard not found"),
+        guards::guards,
+        Resets::One,
+    ),
+    many(
+        "/ironweir/bans",
+        "banned addresses; DELETE lifts a ban",
+        &guards::BAN,
+        ("BanNotFound", "ban not found"),
+        guards::bans,
+        Resets::All,
+    ),
+    one("/ironweir/shed", "load that was shed, slow clients", &guards::SHED, guards::shed, Some(guards::reset_shed)),
     one("/openapi.json", "this table", &openapi::DOCUMENT, openapi::show, None),
 ];
 

@@ -14,6 +14,7 @@ pub mod output;
 pub mod pool;
 pub mod proxy_header;
 pub mod reuse;
+pub mod slow;
 pub mod socket;
 pub mod stream;
 pub mod tls;
@@ -22,6 +23,7 @@ use crate::config::cidr::Plain;
 use crate::listen::datagram::Flow;
 use crate::listen::quic;
 use crate::log::error::Level;
+use crate::modules;
 use crate::request::phases;
 use crate::request::subrequest::SubSession;
 use crate::worker::handover::Parcel;
@@ -242,7 +244,7 @@ impl Client {
 /// Begins to serve an accepted socket. `now`: before the next one is accepted, while what the kernel has just touched for this one
 /// is in the caches. A request that came with it (`deferred`) is answered then (measured: perf/notes/2026-11-22-loop.md).
 pub fn start(fd: OwnedFd, remote: Address, listener: usize, now: bool) {
-    if !has_room() {
+    if modules::guard::state::is_banned(&remote) || !has_room() {
         return;
     }
     crate::status::spent::accepted(|| crate::master::last_packet_ms(fd.as_fd()));

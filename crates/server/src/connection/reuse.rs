@@ -292,7 +292,7 @@ impl Client {
     }
 
     /// What the client has acknowledged and sent since the connection began. None: the kernel does not tell (unix sockets).
-    fn progress(&self) -> Option<u64> {
+    pub(crate) fn progress(&self) -> Option<u64> {
         if self.quic {
             return Some(self.standing.bytes.get());
         }

@@ -75,6 +75,11 @@ pub trait Stream {
 
     /// The client took too long: the stream ends with an error.
     fn time_out(&self);
+
+    /// Bytes that the connection has brought, and bytes that its client has taken, where the stream's session knows better than the kernel.
+    fn moved(&self) -> Option<(u64, u64)> {
+        None
+    }
 }
 
 impl Session {

@@ -75,6 +75,8 @@ pub(super) struct Master<'a> {
     pub(super) reals: Option<Vec<u8>>,
     /// What was said last of what the kernel does.
     pub(super) report: Option<Vec<u8>>,
+    /// The kernel took no ban the last time: said once.
+    pub(super) bans_fail: bool,
     pub(super) new_binary: Option<Pid>,
     /// WINCH came: the workers went, the sockets are a new binary's.
     pub(super) not_accepting: bool,
@@ -116,6 +118,7 @@ impl<'a> Master<'a> {
             balancer_respawn: Respawn::default(),
             reals: None,
             report: None,
+            bans_fail: false,
             new_binary: None,
             not_accepting: false,
             exit_code: 0,

@@ -1,6 +1,7 @@
 //! The worker's end of the line to the master: orders come from the channel and from signals, answers go back.
 //! Held by the worker's control thread. Keeps track of the sockets and log files each configuration brought.
 
+use super::bans::Ban;
 use super::channel::{Channel, send_now};
 use super::message::{ReloadMessage, ToMaster, ToWorker, TrialMessage, Tried};
 use super::signals;
@@ -311,6 +312,11 @@ impl Reporter {
     /// Real servers of the kernel's balancer have changed: passed on to its process.
     pub fn reals(&self, bytes: &[u8]) {
         self.send(&ToMaster::Reals(bytes.to_vec()));
+    }
+
+    /// Asks for an address to be put into a set of the kernel, or taken out.
+    pub fn ban(&self, ban: Ban) {
+        self.send(&ToMaster::Ban(ban));
     }
 
     fn send(&self, message: &ToMaster) {

@@ -1,7 +1,8 @@
 //! What master and worker say to each other, as bytes. Between them is `channel`. Reads only within bounds.
 
-use super::balancer::Order;
 use super::Terms;
+use super::balancer::Order;
+use super::bans::{Ban, BanSet};
 use super::channel::{Frame, Handle};
 use crate::listen::socket::{ListenSocket, Listener};
 use crate::log::file::LogFile;
@@ -30,6 +31,7 @@ const LEAVE: u8 = 13;
 const TRIAL: u8 = 14;
 const END_TRIAL: u8 = 15;
 const TRIED: u8 = 16;
+const BAN: u8 = 17;
 
 /// What a worker process has open already, so that it is not sent again.
 #[derive(Debug, Default, Clone)]
@@ -289,6 +291,8 @@ pub(super) enum ToMaster {
     Report(Vec<u8>),
     /// How a canary goes, or how it ended.
     Tried(u64, Tried, String),
+    /// An address for a set of the kernel.
+    Ban(Ban),
 }
 
 /// What is said of a canary.
@@ -335,6 +339,14 @@ impl ToMaster {
                 out.bytes.push(REPORT);
                 out.bytes.extend_from_slice(bytes);
             }
+            ToMaster::Ban(ban) => {
+                out.bytes.push(BAN);
+                out.number(ban.set.family.into());
+                out.text(ban.set.table.as_bytes());
+                out.text(ban.set.name.as_bytes());
+                out.text(ban.address.to_string().as_bytes());
+                out.number(ban.ms);
+            }
         }
         out.bytes
     }
@@ -352,6 +364,12 @@ impl ToMaster {
                 let generation = input.number()?;
                 let tried = [Tried::Goes, Tried::Over, Tried::Good].get(input.number()? as usize).copied()?;
                 ToMaster::Tried(generation, tried, String::from_utf8_lossy(input.text()?).into_owned())
+            }
+            BAN => {
+                let family = u8::try_from(input.number()?).ok()?;
+                let (table, name) = (input.word()?.into(), input.word()?.into());
+                let address = input.word()?.parse().ok()?;
+                ToMaster::Ban(Ban { set: BanSet { family, table, name }, address, ms: input.number()? })
             }
             _ => return None,
         })
@@ -433,6 +451,10 @@ impl<'a> Reader<'a> {
         Some(files)
     }
 
+    fn word(&mut self) -> Option<&'a str> {
+        std::str::from_utf8(self.text()?).ok()
+    }
+
     fn path(&mut self) -> Option<PathBuf> {
         self.text().map(|text| Path::new(OsStr::from_bytes(text)).to_owned())
     }
@@ -493,7 +515,9 @@ mod tests {
         let long = ToMaster::Reals(vec![7; 100_000]);
         let tried = ToMaster::Tried(5, Tried::Over, "worse".to_owned());
         let done = ToMaster::Done(u64::MAX);
-        for answer in [ToMaster::Applied(3), ToMaster::Failed(4, "no".to_owned()), done, long, tried] {
+        let set = BanSet { family: 2, table: "t".into(), name: "s".into() };
+        let ban = ToMaster::Ban(Ban { set, address: "2001:db8::1".parse().unwrap(), ms: 5 });
+        for answer in [ToMaster::Applied(3), ToMaster::Failed(4, "no".to_owned()), done, long, tried, ban] {
             let frame = Frame { bytes: answer.write(), fds: Vec::new() };
             assert_eq!(ToMaster::read(&frame), Some(answer));
         }

@@ -9,6 +9,7 @@
 /// How commands ask the running master.
 pub mod ask;
 pub mod balancer;
+mod bans;
 mod canary;
 mod channel;
 mod cycle;
@@ -33,6 +34,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
+pub use bans::{Ban, BanSet};
 pub use canary::Terms;
 pub use directories::create_directories;
 pub use link::{Link, Order, Reload, Reopen, Reporter, Try};
@@ -81,6 +83,8 @@ pub struct Plan {
     pub directories: Vec<DirectorySpec>,
     /// Files that the worker replaces (`state`): their directories have to be the worker's.
     pub state_files: Vec<PathBuf>,
+    /// Sets of the kernel that the worker may have addresses put into.
+    pub ban_sets: Vec<BanSet>,
     /// What the worker builds its snapshot from. Opaque.
     pub payload: Arc<[u8]>,
     /// What the kernel's balancer is to do; none if it has nothing to do. Opaque.

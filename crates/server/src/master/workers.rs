@@ -1,6 +1,7 @@
 //! The master's worker processes: one that serves, others that finish what they began. Started by fork without exec;
 //! with `master_process off` the worker is a thread and the rest is the same.
 
+use super::bans::{self, Ban};
 use super::cycle::Master;
 use super::link::Link;
 use super::message::{self, Known, ToMaster};
@@ -210,6 +211,7 @@ impl Master<'_> {
                 ToMaster::Applied(generation) => self.applied(pid, generation),
                 ToMaster::Failed(generation, reason) => self.failed(generation, &reason),
                 ToMaster::Tried(generation, tried, text) => self.tried(generation, tried, &text),
+                ToMaster::Ban(ban) => self.ban(&ban),
                 ToMaster::Done(generation) => {
                     server_log!(Notice, "configuration {generation} of worker process {pid} exited with code 0");
                 }
@@ -223,6 +225,28 @@ impl Master<'_> {
             }
         }
         self.join_threads();
+    }
+
+    /// Does what a worker asks for the kernel's sets, if the configuration names that set.
+    fn ban(&mut self, ban: &Ban) {
+        if !self.running.plan.ban_sets.contains(&ban.set) {
+            return;
+        }
+        let (done, set) = (bans::put(ban), &ban.set);
+        match done {
+            Ok(()) => self.bans_fail = false,
+            Err(e) if !std::mem::replace(&mut self.bans_fail, true) => {
+                let text = "bans hold where connections are accepted";
+                server_log!(
+                    Warn,
+                    "set \"{}\" of nftables' table \"{}\" takes no address {}, {text}",
+                    set.name,
+                    set.table,
+                    Errno(&e)
+                );
+            }
+            Err(_) => {}
+        }
     }
 
     fn join_threads(&mut self) {

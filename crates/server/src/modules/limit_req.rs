@@ -213,7 +213,7 @@ fn limit_req_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem>
 }
 
 /// `10r/s`, `30r/m`, in thousandths of a request a second.
-fn read_rate(text: &[u8]) -> Option<i64> {
+pub(super) fn read_rate(text: &[u8]) -> Option<i64> {
     let (digits, scale) = match text {
         [digits @ .., b'r', b'/', b's'] => (digits, 1),
         [digits @ .., b'r', b'/', b'm'] => (digits, 60),

@@ -28,6 +28,7 @@ pub mod flv;
 pub mod geo;
 pub mod geoip2;
 pub mod grpc;
+pub mod guard;
 pub mod gunzip;
 pub mod gzip;
 pub mod gzip_rules;
@@ -73,7 +74,9 @@ pub mod root;
 pub mod scgi;
 pub mod secure_link;
 pub mod set_misc;
+pub mod shed;
 pub mod slice;
+pub mod slow;
 pub mod split_clients;
 pub mod ssi;
 pub mod ssi_commands;
@@ -93,6 +96,7 @@ pub mod stream_variables;
 pub mod stub_status;
 pub mod sub;
 pub mod subs_filter;
+pub mod sysguard;
 pub mod tengine_check;
 pub mod try_files;
 pub mod tunnel;
@@ -136,6 +140,10 @@ const DIRECTIVES: &[&[Directive]] = &[
     headers::DIRECTIVES,
     headers_more::DIRECTIVES,
     access::DIRECTIVES,
+    slow::DIRECTIVES,
+    guard::DIRECTIVES,
+    sysguard::DIRECTIVES,
+    shed::DIRECTIVES,
     limit_conn::DIRECTIVES,
     limit_req::DIRECTIVES,
     map::DIRECTIVES,
@@ -253,6 +261,8 @@ const VARIABLES: &[&[Builtin]] = &[
     zstd::VARIABLES,
     limit_conn::VARIABLES,
     limit_req::VARIABLES,
+    guard::VARIABLES,
+    shed::VARIABLES,
     ssi::VARIABLES,
     echo::VARIABLES,
     slice::VARIABLES,
@@ -284,6 +294,8 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     ],
     // Rewrite.
     &[
+        (|c| c.guard.guard.is_some(), Handler::Now(guard::handler)),
+        (|c| c.guard.guard.is_some(), guard::DELAY),
         (|c| c.modsecurity.is_on(), Handler::Now(modsecurity::begin)),
         (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)),
         (|c| c.headers_more.changes_request(), Handler::Now(headers_more::handler)),
@@ -293,6 +305,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     &[
         (|c| c.otel.is_of_use(), Handler::Now(otel::handler)),
         (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler)),
+        (|c| *c.sysguard.sysguard, Handler::Now(sysguard::handler)),
         (|c| !c.limit_req.limits.is_empty(), Handler::Now(limit_req::handler)),
         (|c| !c.limit_req.limits.is_empty(), limit_req::DELAY),
         (|c| !c.limit_conn.limits.is_empty(), Handler::Now(limit_conn::handler)),
@@ -360,7 +373,8 @@ pub const CLIENT_HELLO_HOOKS: &[Hook] = &[Hook::Now(hooks::server_by_name), Hook
 pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook)];
 
 /// Loggers, in the order in which they look at a request that is done.
-pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, lua::logger, log::logger, js::finish];
+pub const LOGGERS: &[Logger] =
+    &[sysguard::logger, modsecurity::logger, otel::logger, lua::logger, log::logger, js::finish];
 
 /// Header filters in the order in which they run.
 pub const HEADER_FILTERS: &[HeaderFilter] = &[
@@ -437,6 +451,14 @@ location_confs! {
     headers_more shared,
     /// `allow`, `deny`.
     access,
+    /// `client_header_min_rate` and its like.
+    slow shared,
+    /// `guard`.
+    guard shared,
+    /// `sysguard`.
+    sysguard shared,
+    /// `shed_priority`.
+    shed shared,
     /// `limit_conn`.
     limit_conn,
     /// `limit_req`.
@@ -562,6 +584,8 @@ pub struct MainConf {
     pub limit_conn: limit_conn::Main,
     /// `limit_req_zone`.
     pub limit_req: limit_req::Main,
+    /// `guard` blocks.
+    pub guard: guard::Main,
     /// `keyval_zone`.
     pub keyval: keyval::Main,
     /// `health_check`, `match`.
@@ -657,6 +681,12 @@ pub struct RequestContexts {
     pub limit_conn: limit_conn::Context,
     /// `limit_req`.
     pub limit_req: limit_req::Context,
+    /// `guard`.
+    pub guard: guard::Context,
+    /// `sysguard`, `concurrency_limit`.
+    pub shed: shed::Context,
+    /// A built-in page shows the request's id.
+    pub shown_id: bool,
     /// `$date_gmt`, `$date_local`.
     pub ssi: ssi::Context,
     /// What a token of `auth_jwt` says.
@@ -697,6 +727,9 @@ impl RequestContexts {
             encoded,
             limit_conn,
             limit_req,
+            guard,
+            shed,
+            shown_id,
             ssi,
             auth_jwt,
             echo,
@@ -722,6 +755,9 @@ impl RequestContexts {
         *encoded = Default::default();
         *limit_conn = Default::default();
         *limit_req = Default::default();
+        *guard = Default::default();
+        *shed = Default::default();
+        *shown_id = false;
         *ssi = Default::default();
         *auth_jwt = None;
         *echo = None;
@@ -741,6 +777,9 @@ impl RequestContexts {
             gzip: self.gzip,
             limit_conn: self.limit_conn,
             limit_req: self.limit_req,
+            guard: self.guard,
+            shed: self.shed,
+            shown_id: self.shown_id,
             otel: self.otel,
             modsecurity: self.modsecurity,
             ssi_shared: self.ssi_shared,

@@ -60,6 +60,12 @@ pub const VARIABLES: &[Builtin] = &[
     done!("ssl_session_reused", |_, d| {
         Some(if d.kind == Some(HandshakeKind::Resumed) { "r" } else { "." }.to_owned())
     }),
+    Builtin {
+        name: "ssl_ja4",
+        evaluate: |r| with(r, |f| f.ja4.as_deref().map(str::to_owned)),
+        volatile: false,
+        assign: None,
+    },
     Builtin { name: "ssl_early_data", evaluate: early_data, volatile: true, assign: None },
     Builtin {
         name: "ssl_server_name",

@@ -13,6 +13,7 @@ use crate::upstream::group::{Better, Group, GroupId, Keepalive, Method, Timing, 
 use crate::upstream::live::Live;
 use crate::upstream::queue::{Line, Queue};
 use crate::upstream::servers::{MAX_SERVERS, Servers};
+use crate::upstream::shed::{self, Shed};
 use conf::{Contexts, Node, Problem, value};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -73,6 +74,7 @@ pub struct Block {
     pub(super) check: tengine_check::Given,
     queue: Option<(usize, Duration)>,
     outliers: Option<Outliers>,
+    pub(super) shed: shed::Settings,
     pub(super) state_file: Option<PathBuf>,
     pub(super) servers: Servers,
     /// `nchan_redis_server` and its companions.
@@ -326,6 +328,7 @@ fn group_of(build: &Build<'_>, block: Block) -> Result<Group, Problem> {
         zone: block.zone,
         sticky: block.sticky,
         queue: block.queue.map(|(most, timeout)| Line { most, timeout, queue: Queue::find(number) }),
+        shed: Shed::find(number, block.shed),
         outliers: block.outliers,
         keepalive: block.keepalive,
         is_block: true,

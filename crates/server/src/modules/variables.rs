@@ -293,7 +293,7 @@ fn request_body_file(r: &mut Request) -> Option<Text> {
 }
 
 /// `$request_id`
-pub(super) fn request_id(r: &mut Request) -> Option<Text> {
+pub fn request_id(r: &mut Request) -> Option<Text> {
     if r.id.is_none() {
         let mut bytes = [0u8; 16];
         let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
@@ -385,7 +385,7 @@ fn sent_trailer(r: &mut Request, name: &str) -> Option<Text> {
     found
 }
 
-fn cookie(r: &mut Request, name: &str) -> Option<Text> {
+pub(super) fn cookie(r: &mut Request, name: &str) -> Option<Text> {
     if name.is_empty() {
         return None;
     }

@@ -5,6 +5,7 @@ use super::Request;
 use super::phases::Verdict;
 use crate::connection::http1::Http1;
 use crate::connection::incoming::{Filled, Incoming};
+use crate::connection::slow::{self, Watch};
 use crate::connection::{Session, http2, http3};
 use crate::log_error;
 use crate::status::spent::Part;
@@ -46,6 +47,8 @@ pub struct Body {
     discarded: bool,
     /// The handler reads it piece by piece.
     pub streamed: bool,
+    /// `client_body_min_rate`
+    watch: Option<Box<Watch>>,
 }
 
 /// A body that has been read whole.
@@ -248,7 +251,19 @@ pub fn arm(r: &mut Request, timeout: Duration) {
 pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
     if let Poll::Ready(read) = poll_patiently(r, cx, out) {
         r.client.works();
+        match &mut r.body.watch {
+            Some(watch) if matches!(read, Ok(false)) => watch.pause(),
+            watch => *watch = None,
+        }
         return Poll::Ready(read);
+    }
+    if poll_too_slow(r, cx).is_ready() {
+        log_error!(r, Info, "{}", slow::TOO_SLOW);
+        return Poll::Ready(Err(if r.session.stream().is_some() {
+            stream_body::end(r)
+        } else {
+            BodyError::Status(408)
+        }));
     }
     match &mut r.session {
         Session::Http1(_) if r.client.is_taken() => {
@@ -261,6 +276,25 @@ pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Po
         }
         _ => stream_body::poll_clock(r, cx).map(Err),
     }
+}
+
+/// `client_body_min_rate`: ready when it has been too little for too long. A stream's body is judged by all that its connection brings.
+fn poll_too_slow(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
+    let conf = &r.conf().slow;
+    let (rule, places) = (*conf.client_body_min_rate, conf.places());
+    if !rule.is_set() {
+        return Poll::Pending;
+    }
+    let Some(mut watch) = r.body.watch.take().or_else(|| Watch::new(rule, places)) else { return Poll::Pending };
+    let received = r.body.received;
+    let (client, stream) = (&r.client, r.session.stream());
+    let bytes = || match stream {
+        None => received,
+        Some(stream) => stream.moved().map(|(came, _)| came).or_else(|| client.progress()).unwrap_or(received),
+    };
+    let judged = watch.poll(client, cx, bytes);
+    r.body.watch = Some(watch);
+    judged
 }
 
 /// The same without a clock.

@@ -7,8 +7,8 @@ use super::route::Found;
 use super::{Request, Text};
 use crate::connection::doing;
 use crate::log_error;
-use crate::modules::RequestContexts;
 use crate::modules::core::{ErrorPage, ServerTokens};
+use crate::modules::{self, RequestContexts};
 use crate::request::respond::{SERVER, SERVER_VERSION};
 use std::fmt;
 
@@ -229,6 +229,11 @@ fn built_in(r: &mut Request, status: u16) -> Verdict {
     if !detail.is_empty() {
         page.extend_from_slice(b"<center>");
         page.extend_from_slice(detail.as_bytes());
+        page.extend_from_slice(b"</center>\r\n");
+    }
+    if let Some(id) = r.ctx.shown_id.then(|| modules::variables::request_id(r)).flatten() {
+        page.extend_from_slice(b"<center>Request ");
+        page.extend_from_slice(r.get(id));
         page.extend_from_slice(b"</center>\r\n");
     }
     page.extend_from_slice(b"<hr><center>");

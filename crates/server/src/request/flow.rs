@@ -4,8 +4,9 @@
 use super::phases::Verdict;
 use super::{Request, filter};
 use crate::connection::incoming::Incoming;
+use crate::connection::slow::{TooSlow, Watch};
 use crate::connection::stream::Stream;
-use crate::connection::{Session, http1};
+use crate::connection::{Client, Session, http1};
 use crate::modules;
 use crate::status::spent::Part;
 use runtime::clock;
@@ -94,6 +95,8 @@ pub struct Flow {
     armed: bool,
     /// What was written when the clock began to run.
     seen: u64,
+    /// `send_min_rate`
+    watch: Option<Box<Watch>>,
 }
 
 fn gone<V>() -> Poll<io::Result<V>> {
@@ -104,7 +107,9 @@ impl Flow {
     /// For a request's answer.
     pub fn new(r: &mut Request) -> Flow {
         let (rate, after) = rate(r);
-        Flow { rate, after, timeout: *r.conf().core.send_timeout, rest: None, armed: false, seen: 0 }
+        let conf = r.conf();
+        let watch = Watch::new(*conf.slow.send_min_rate, conf.slow.places());
+        Flow { rate, after, timeout: *conf.core.send_timeout, rest: None, armed: false, seen: 0, watch }
     }
 
     /// Writes what the kernel and the rate take. Ready when the queue is empty. Error `TimedOut`: `send_timeout` passed
@@ -113,11 +118,14 @@ impl Flow {
         let http = match &mut r.session {
             Session::Http1(http) => http,
             Session::Sub(_) => return super::subrequest::poll_room(r).map(Ok),
-            other => return other.stream().map_or(Poll::Ready(Ok(())), |stream| self.poll_stream(stream, cx)),
+            other => {
+                return other.stream().map_or(Poll::Ready(Ok(())), |stream| self.poll_stream(stream, &r.client, cx));
+            }
         };
         loop {
             if http.output.is_empty() {
                 self.armed = false;
+                self.pause_watch();
                 r.client.works();
                 return Poll::Ready(Ok(()));
             }
@@ -131,6 +139,7 @@ impl Flow {
                 let (due, next) = due(self.rate, self.after, clock::monotonic_ms() - http.rate_start_ms);
                 if sent >= due {
                     // It is us who wait.
+                    self.pause_watch();
                     r.client.works();
                     self.pause(wait_ms(self.rate, sent - due, next));
                     continue;
@@ -150,6 +159,12 @@ impl Flow {
                     }
                     // What was written before this answer is no progress with it.
                     r.client.owes(*answer_start);
+                    let written = output.written;
+                    if let Some(watch) = &mut self.watch
+                        && watch.poll(&r.client, cx, || r.client.progress().unwrap_or(written)).is_ready()
+                    {
+                        return Poll::Ready(Err(io::Error::other(TooSlow)));
+                    }
                     std::task::ready!(timer.poll_expired(cx));
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
@@ -158,10 +173,16 @@ impl Flow {
     }
 
     /// The same for a stream: what the rate lets out goes as the windows let it.
-    fn poll_stream(&mut self, stream: &dyn Stream, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+    fn poll_stream(
+        &mut self,
+        stream: &dyn Stream,
+        client: &Client,
+        cx: &mut std::task::Context<'_>,
+    ) -> Poll<io::Result<()>> {
         loop {
             if stream.waiting() == 0 {
                 self.armed = false;
+                self.pause_watch();
                 return if stream.is_gone() { gone() } else { Poll::Ready(Ok(())) };
             }
             if let Some(rest) = &self.rest {
@@ -176,6 +197,7 @@ impl Flow {
             if self.rate > 0 {
                 let (due, next) = due(self.rate, self.after, clock::monotonic_ms() - stream.rate_start_ms());
                 if written >= due {
+                    self.pause_watch();
                     self.pause(wait_ms(self.rate, written - due, next));
                     continue;
                 }
@@ -188,9 +210,22 @@ impl Flow {
             if let Poll::Ready(done) = stream.poll_write(limit) {
                 return Poll::Ready(done);
             }
+            let bytes = || stream.moved().map(|(_, taken)| taken).or_else(|| client.progress()).unwrap_or(written);
+            if let Some(watch) = &mut self.watch
+                && watch.poll(client, cx, bytes).is_ready()
+            {
+                stream.time_out();
+                return Poll::Ready(Err(io::Error::other(TooSlow)));
+            }
             std::task::ready!(stream.poll_expired(cx));
             stream.time_out();
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+    }
+
+    fn pause_watch(&mut self) {
+        if let Some(watch) = &mut self.watch {
+            watch.pause();
         }
     }
 

@@ -7,6 +7,7 @@ use super::pending::Pending;
 use super::phases::Verdict;
 use super::{Request, Text};
 use crate::config::complex::Complex;
+use crate::connection::slow::TooSlow;
 use crate::connection::{Session, http1, http2, http3};
 use crate::modules;
 use crate::modules::core::ServerTokens;
@@ -333,7 +334,9 @@ impl Request {
             self.refused = Some(Box::new(refused.clone()));
             return Verdict::Broken;
         }
-        if error.kind() == io::ErrorKind::UnexpectedEof {
+        if let Some(slow) = error.get_ref().and_then(|e| e.downcast_ref::<TooSlow>()) {
+            crate::log_error!(self, Info, "{slow}");
+        } else if error.kind() == io::ErrorKind::UnexpectedEof {
             crate::log_error!(self, Alert, "{error}");
         } else if matches!(error.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidData) {
             crate::log_error!(self, Error, "{error}");

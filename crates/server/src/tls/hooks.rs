@@ -103,7 +103,7 @@ impl<'h> Asked<'h> {
     /// What is noted of it with the client.
     pub fn facts(&self) -> Facts {
         let name = self.name.as_deref().filter(|_| self.named);
-        handshake::facts(self.shot, self.message, self.hello, name, self.server)
+        handshake::facts(self.shot, self.message, self.hello, name, self.server, self.client.quic)
     }
 
     /// Work with variables: of the session, or of what would be the connection's first request.

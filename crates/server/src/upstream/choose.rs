@@ -5,6 +5,7 @@ use super::group::{Better, Group, Method, Tier, Tiers, Timing, Until};
 use super::live::Live;
 use super::peer::{Peer, Times};
 use super::queue::Queue;
+use super::shed::Permit;
 use super::standing::Role;
 use crate::request::Request;
 use balance::{Choice, FULL_RAMP, Latency, Peers, Tried, Weights, ip_hash_key};
@@ -202,12 +203,15 @@ pub struct Chosen {
     head_us: Cell<Option<u64>>,
     /// Counted among the requests under way since it was chosen.
     is_under_way: Cell<bool>,
+    /// Its place among those that the group can do at a time.
+    pub permit: RefCell<Option<Permit>>,
 }
 
 impl Drop for Chosen {
     fn drop(&mut self) {
         self.peer.state.conns.fetch_sub(1, Relaxed);
         self.landed();
+        self.permit.take();
         if let Some(queue) = &self.queue {
             queue.call();
         }
@@ -230,6 +234,9 @@ impl Chosen {
     /// The answer's head is there, after so many ms.
     pub fn head_came(&self, status: u16, ms: Option<u64>) {
         self.peer.state.counts.answered(status, ms.unwrap_or_default());
+        if let Some(permit) = &mut *self.permit.borrow_mut() {
+            permit.answered(status);
+        }
         if ms.is_some() {
             self.byte_came();
         }
@@ -343,7 +350,17 @@ fn choose_in_turn(
             }
             let queue = group.queue.as_ref().map(|line| line.queue.clone());
             let (head_us, is_under_way) = (Cell::new(None), Cell::new(inflight));
-            return Some(Chosen { peer, tier: number, index, timing, queue, chosen_us: now_us, head_us, is_under_way });
+            return Some(Chosen {
+                peer,
+                tier: number,
+                index,
+                timing,
+                queue,
+                chosen_us: now_us,
+                head_us,
+                is_under_way,
+                permit: RefCell::default(),
+            });
         }
         if walk.backup || tiers[1].peers.is_empty() {
             return None;

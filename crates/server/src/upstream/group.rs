@@ -4,6 +4,7 @@
 use super::live::Live;
 use super::peer::Peer;
 use super::queue;
+use super::shed::Shed;
 use super::standing::Role;
 use crate::config::Plane;
 use crate::config::complex::Complex;
@@ -39,6 +40,8 @@ pub struct Group {
     pub sticky: Option<Sticky>,
     /// `queue`
     pub queue: Option<queue::Line>,
+    /// `concurrency_limit`, `circuit_breaker`
+    pub shed: Option<Arc<Shed>>,
     /// `outlier_ejection`
     pub outliers: Option<Outliers>,
     /// `keepalive`
@@ -190,6 +193,7 @@ impl Group {
             zone: None,
             sticky: None,
             queue: None,
+            shed: None,
             outliers: None,
             keepalive: Keepalive::default(),
             is_block: false,
@@ -210,6 +214,7 @@ impl Group {
             zone: None,
             sticky: None,
             queue: None,
+            shed: None,
             outliers: None,
             keepalive: Keepalive { connections: None, ..Keepalive::default() },
             is_block: false,

@@ -32,6 +32,7 @@ pub mod secure;
 mod send;
 pub mod servers;
 pub mod settings;
+pub mod shed;
 mod spool;
 pub mod standing;
 pub mod store;

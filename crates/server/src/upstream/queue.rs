@@ -103,7 +103,7 @@ impl Queue {
         }
     }
 
-    fn enter(self: &Arc<Queue>, most: usize) -> Option<Place> {
+    pub(super) fn enter(self: &Arc<Queue>, most: usize) -> Option<Place> {
         let mut row = lock(&self.row);
         if row.len() >= most {
             self.overflows.fetch_add(1, Relaxed);
@@ -117,18 +117,18 @@ impl Queue {
 }
 
 /// A place that is given up when it is dropped.
-struct Place {
+pub(super) struct Place {
     queue: Arc<Queue>,
     ticket: Arc<Ticket>,
 }
 
 impl Place {
-    fn is_first(&self) -> bool {
+    pub(super) fn is_first(&self) -> bool {
         lock(&self.queue.row).front().is_some_and(|t| Arc::ptr_eq(t, &self.ticket))
     }
 
     /// Ready when it was called since the last time.
-    fn poll_called(&self, cx: &Context<'_>) -> Poll<()> {
+    pub(super) fn poll_called(&self, cx: &Context<'_>) -> Poll<()> {
         *lock(&self.ticket.waker) = Some(cx.waker().clone());
         if self.ticket.called.swap(false, SeqCst) { Poll::Ready(()) } else { Poll::Pending }
     }

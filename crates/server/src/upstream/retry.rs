@@ -6,9 +6,11 @@ use super::exchange::{self, Answer};
 use super::job::{Job, JobBody};
 use super::queue::{self, InVain};
 use super::settings::{UpstreamSettings, next};
+use super::shed::{self, Permit, Refused};
 use crate::connection::doing;
 use crate::health::passive;
 use crate::log_error;
+use crate::modules;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
 use crate::status::spent::Part;
@@ -23,6 +25,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
     if let Some(live) = &job.group.live {
         live.first_answer().await;
     }
+    let mut permit = admit(r, job).await?;
     let (mut walk, tries) = Walk::begin(&job.group);
     let mut left = tries;
     if *conf.next_upstream_tries > 0 {
@@ -40,6 +43,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
         let began = clock::monotonic_ms();
         let mut chosen = chosen;
+        chosen.permit = permit.take().into();
         let mut stale = 0;
         let (failure, chosen) = loop {
             match exchange::ask(r, job, conf, chosen, stale >= STALE_TRIES).await {
@@ -76,6 +80,13 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         attempt.status = status_of(failure.kind);
         let status = attempt.status;
         let is_its_fault = !failure.local && !matches!(failure.kind, next::HTTP_403 | next::HTTP_404);
+        permit = chosen.permit.take();
+        if let Some(permit) = &mut permit {
+            if is_its_fault {
+                permit.failed();
+            }
+            permit.again();
+        }
         if is_its_fault {
             passive::failed(&chosen.peer, failure.kind, r.attempts.head.status, r.attempts.current(), conf);
         }
@@ -93,6 +104,45 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
             return Err(Verdict::Status(status));
         }
     }
+}
+
+/// Lets a request in, as far as the group can do more (`concurrency_limit`, `circuit_breaker`); it may wait for that (`queue`).
+async fn admit(r: &mut Request, job: &Job) -> Result<Option<Permit>, Verdict> {
+    let Some(shed) = &job.group.shed else { return Ok(None) };
+    let priority = modules::shed::priority_of(r);
+    // Nobody overtakes those that wait.
+    let line = job.group.queue.as_ref();
+    let refused = if line.is_some_and(|line| !line.queue.is_empty()) {
+        Refused::Concurrency
+    } else {
+        match shed.enter(priority) {
+            Ok(permit) => return Ok(Some(permit)),
+            Err(refused) => refused,
+        }
+    };
+    if refused == Refused::Concurrency
+        && let Some(line) = line
+    {
+        r.spent.enter(Part::Queue);
+        let waited = Box::pin(shed::wait(r, shed, line, priority)).await;
+        r.spent.enter(Part::Own);
+        match waited {
+            Ok(permit) => return Ok(Some(permit)),
+            Err(InVain::ClientGone) => {
+                r.aborted = true;
+                return Err(Verdict::Status(499));
+            }
+            Err(InVain::NoRoom) => {}
+        }
+    }
+    r.attempts.failed = next::HTTP_503;
+    Err(match refused {
+        Refused::Concurrency => {
+            shed.refuse();
+            modules::shed::refuse(r, "concurrency")
+        }
+        Refused::Breaker => modules::shed::refuse(r, "breaker"),
+    })
 }
 
 /// A peer; the first choice of a request may wait for one (`queue`).

@@ -5,6 +5,7 @@ use crate::tls::notes::Notes;
 use crate::tls::verify::Failure;
 use rustls::pki_types::CertificateDer;
 use rustls::{HandshakeKind, NamedGroup, ProtocolVersion, SupportedCipherSuite};
+use shield::fingerprint;
 use std::cell::{Cell, OnceCell};
 use wire::tls::ClientHello;
 
@@ -19,6 +20,8 @@ pub struct Facts {
     pub server: ServerId,
     /// Ciphers, groups and signatures that the client offers, two bytes each; kept where a variable tells them.
     offered: Option<Box<[Box<[u8]>; 3]>>,
+    /// JA4 of its ClientHello; kept where a variable tells it.
+    pub ja4: Option<Box<str>>,
     /// The first request came before the handshake was complete.
     pub early: Cell<bool>,
     /// What the handshake came to.
@@ -63,7 +66,14 @@ impl Facts {
 const OFFERED: [&str; 3] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs"];
 
 /// What a ClientHello tells.
-pub fn facts(shot: &Shot, message: &[u8], hello: &ClientHello, found: Option<&str>, server: ServerId) -> Facts {
+pub fn facts(
+    shot: &Shot,
+    message: &[u8],
+    hello: &ClientHello,
+    found: Option<&str>,
+    server: ServerId,
+    quic: bool,
+) -> Facts {
     let asked = hello.server_name.and_then(|name| std::str::from_utf8(name.of(message)).ok());
     let wanted = shot.variables.iter().any(|v| OFFERED.contains(&&*v.name));
     let offered = || Box::new([hello.ciphers, hello.groups, hello.signatures].map(|list| list.of(message).into()));
@@ -72,7 +82,23 @@ pub fn facts(shot: &Shot, message: &[u8], hello: &ClientHello, found: Option<&st
         server_name: found.map(Into::into),
         server,
         offered: wanted.then(offered),
+        ja4: shot.variables.iter().any(|v| &*v.name == "ssl_ja4").then(|| ja4(message, hello, quic).into()),
         early: Cell::new(false),
         done: OnceCell::new(),
     }
+}
+
+fn ja4(message: &[u8], hello: &ClientHello, quic: bool) -> String {
+    let alpn = hello.alpn.of(message);
+    let first = alpn.first().and_then(|len| alpn.get(1..1 + usize::from(*len))).unwrap_or_default();
+    let extensions: Vec<u16> = wire::tls::extensions(hello.extensions.of(message)).collect();
+    fingerprint::ja4(fingerprint::Hello {
+        quic,
+        version: hello.best_version(message),
+        named: extensions.contains(&0),
+        ciphers: hello.ciphers.of(message),
+        extensions: &extensions,
+        signatures: hello.signatures.of(message),
+        alpn: first,
+    })
 }

@@ -1,6 +1,7 @@
 //! Reads the head of a request into its arena, and says what is wrong with those that are not answered as they ask.
 
 use super::{Filled, Http1, reset_on_close};
+use crate::connection::slow::{self, Watch};
 use crate::connection::{Client, Session, doing, http2, pool};
 use crate::log::error::Level;
 use crate::log_error;
@@ -9,7 +10,7 @@ use crate::request::{Request, Version, end, head};
 use crate::status::requests;
 use crate::worker::counters;
 use runtime::clock;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::rc::Rc;
 use std::task::Poll;
@@ -47,6 +48,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
     let mut parser = RequestParser::default();
     r.doing = if r.client.requests.get() > 0 { doing::KEPT } else { doing::WAITING };
     let mut waiting = false;
+    let mut watch = watch_of(r);
     loop {
         let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
         let preface = begins_http2(http.unread(), &r.client);
@@ -120,20 +122,31 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
         }
         let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
         let got = match poll_fn(|cx| Poll::Ready(http.poll_fill(cx))).await {
-            Poll::Ready(read) => Filled::Read(read),
+            Poll::Ready(read) => Some(Filled::Read(read)),
             Poll::Pending => {
                 if !std::mem::replace(&mut http.head_armed, true) {
                     http.incoming.timer.set(*conf.client_header_timeout);
                 }
                 let state = if http.unread().is_empty() { counters::waiting } else { counters::reading };
                 state(1);
-                let got = http.fill(&r.client).await;
+                let got = match &mut watch {
+                    Some(watch) if !http.unread().is_empty() => Box::pin(fill_watched(http, &r.client, watch)).await,
+                    _ => Some(http.fill(&r.client).await),
+                };
                 state(-1);
                 got
             }
         };
         let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
         let began = !http.unread().is_empty();
+        let got = match got {
+            Some(got) => got,
+            None => {
+                keep_line(r, parser.is_line_complete());
+                log_error!(r, Info, "{}", slow::TOO_SLOW);
+                return time_out(r, true);
+            }
+        };
         match got {
             Filled::Read(Ok(n)) if n > 0 => {}
             Filled::Read(end) => {
@@ -152,6 +165,26 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
             }
         }
     }
+}
+
+/// `client_header_min_rate` of the address's server.
+fn watch_of(r: &Request) -> Option<Box<Watch>> {
+    let slow = &r.conf().slow;
+    Watch::new(*slow.client_header_min_rate, slow.places())
+}
+
+/// Waits for more of a head that has begun. None: it comes too slowly.
+async fn fill_watched(http: &mut Http1, client: &Client, watch: &mut Watch) -> Option<Filled> {
+    let bytes = http.unread().len() as u64;
+    let mut fill = std::pin::pin!(http.fill(client));
+    let filled = poll_fn(|cx| match fill.as_mut().poll(cx) {
+        Poll::Ready(filled) => Poll::Ready(Some(filled)),
+        Poll::Pending => watch.poll(client, cx, || bytes).map(|()| None),
+    })
+    .await;
+    watch.pause();
+    client.works();
+    filled
 }
 
 /// The client closed before its head was whole.

@@ -8,6 +8,7 @@ use super::{Http2Stream, OUTPUT_LIMIT, Session, State};
 use crate::connection::fields::{self, Arrived};
 use crate::connection::http1::Http1;
 use crate::connection::order::Row;
+use crate::connection::slow::Watch;
 use crate::connection::socket::Socket;
 use crate::connection::{Client, Session as Way, pool, stream};
 use crate::log::error::Level;
@@ -64,6 +65,8 @@ struct Driver {
     held: bool,
     /// Nothing was read because too much waits for the client.
     full: bool,
+    /// `client_header_min_rate` while the rest of a head is waited for, `send_min_rate` while the socket takes no more: which wait, and how the client does.
+    watch: Option<(Wait, Box<Watch>)>,
 }
 
 /// Serves a connection on which HTTP/2 is spoken; what came already is in `http`.
@@ -114,6 +117,7 @@ impl Driver {
             full: false,
             held: false,
             rested: false,
+            watch: None,
         }
     }
 

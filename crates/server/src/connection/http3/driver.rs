@@ -4,6 +4,7 @@ use super::handshake::Check;
 use super::wait::Wait;
 use super::{MAX_BLOCKED, OneWay, Session, State, TABLE, code, default_server, log};
 use crate::connection::order::Row;
+use crate::connection::slow::Watch;
 use crate::connection::{Address, Client};
 use crate::listen::quic::{self, Link};
 use crate::log::error::Level;
@@ -75,6 +76,8 @@ pub(super) struct Driver {
     /// Ours.
     pub(super) patience: Timer,
     pub(super) wait: Wait,
+    /// `client_header_min_rate` while the rest of a head is waited for, `send_min_rate` while acknowledgements are.
+    pub(super) watch: Option<(Wait, Box<Watch>)>,
     pub(super) shaking: bool,
     /// The client's certificate is asked about: its requests wait.
     pub(super) check: Option<Check>,
@@ -135,6 +138,7 @@ impl Driver {
             due: None,
             patience,
             wait: Wait::Handshake,
+            watch: None,
             shaking: true,
             check: None,
             held: false,

@@ -273,6 +273,15 @@ impl State {
 }
 
 impl Session {
+    /// Bytes that have come on the connection; or those that the client has taken, as far as its acknowledgements tell.
+    fn moved(&self, up: bool) -> u64 {
+        /// A client that takes packets sends at least one byte for so many that it gets.
+        const ACKNOWLEDGED: u64 = 50;
+        let stats = self.state.borrow().quic.stats();
+        let came = stats.udp_rx.bytes;
+        if up { came } else { stats.udp_tx.bytes.min(came.saturating_mul(ACKNOWLEDGED)) }
+    }
+
     /// Something is to be written or read: the driver has to look.
     fn changed(&self, state: &State) {
         if !self.driving.get() {

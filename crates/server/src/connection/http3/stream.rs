@@ -141,6 +141,10 @@ impl stream::Stream for Http3Stream {
     fn time_out(&self) {
         self.with(|s| s.failed = Some(ErrorCode::GENERAL_PROTOCOL_ERROR));
     }
+
+    fn moved(&self) -> Option<(u64, u64)> {
+        Some((self.session.moved(true), self.session.moved(false)))
+    }
 }
 
 impl Drop for Http3Stream {

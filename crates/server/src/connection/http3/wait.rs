@@ -2,6 +2,7 @@
 
 use super::default_server;
 use super::driver::Driver;
+use crate::connection::slow::{TOO_SLOW, Watch};
 use crate::worker::counters;
 use quinn_proto::ConnectionError as Lost;
 use std::task::Context;
@@ -53,10 +54,11 @@ impl Driver {
         if self.client.is_taken() && wait != Wait::Farewell {
             return self.make_room(wait);
         }
-        if self.patience.poll_expired(cx).is_pending() {
+        let too_slow = self.is_too_slow(wait, cx);
+        if self.patience.poll_expired(cx).is_pending() && !too_slow {
             return;
         }
-        if wait == Wait::Acknowledgements && self.has_progress() {
+        if wait == Wait::Acknowledgements && !too_slow && self.has_progress() {
             // The time begins anew with the next turn.
             self.wait = Wait::Streams;
             return runtime::wake(runtime::current());
@@ -64,6 +66,7 @@ impl Driver {
         match wait {
             Wait::Handshake if self.shaking => self.lost(&Lost::TimedOut),
             Wait::Idle => {}
+            _ if too_slow => self.note(TOO_SLOW),
             _ => self.note("client timed out (110: Connection timed out)"),
         }
         self.calm();
@@ -75,6 +78,24 @@ impl Driver {
         }
         self.close(ErrorCode::NO_ERROR, "");
         self.wait = Wait::Farewell;
+    }
+
+    /// Whether what is waited for comes, or goes, too slowly.
+    fn is_too_slow(&mut self, wait: Wait, cx: &mut Context<'_>) -> bool {
+        let is_head = wait == Wait::Head && self.session.state.borrow().requests() > 0;
+        if !is_head && wait != Wait::Acknowledgements {
+            self.watch = None;
+            return false;
+        }
+        if self.watch.as_ref().is_none_or(|(of, _)| *of != wait) {
+            let shot = crate::worker::shot();
+            let conf = &shot.location(shot.server(default_server(&shot, &self.client)).root).conf.slow;
+            let rule = if is_head { *conf.client_header_min_rate } else { *conf.send_min_rate };
+            self.watch = Watch::new(rule, conf.places()).map(|watch| (wait, watch));
+        }
+        let Some((_, watch)) = &mut self.watch else { return false };
+        let session = &self.session;
+        watch.poll(&self.client, cx, || session.moved(is_head)).is_ready()
     }
 
     /// Whether the connection could make room for another (`connection::reuse`).

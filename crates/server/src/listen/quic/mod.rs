@@ -283,6 +283,9 @@ impl Endpoint {
     }
 
     fn begin(self: &Rc<Self>, now: Instant, incoming: Incoming) {
+        if crate::modules::guard::state::is_banned(&Address::Inet(plain(incoming.remote_address()))) {
+            return self.proto.borrow_mut().ignore(incoming);
+        }
         let mut answer = ANSWER.take();
         answer.clear();
         let over = self.listener.closed.get() || crate::worker::draining();

@@ -135,6 +135,7 @@ fn settle(r: &mut Request, mut watch: Watch, refused: Option<Intervention>) -> V
 
 /// What is answered for an intervention.
 fn answer(r: &mut Request, refused: Intervention) -> Refused {
+    r.ctx.shown_id = true;
     if refused.drop {
         r.keepalive = false;
         return Refused { status: CLOSE, location: None };

@@ -92,6 +92,11 @@ fn gone(r: &mut Request) -> BodyError {
 /// Nothing is answered: the stream is reset.
 fn time_out(r: &mut Request) -> BodyError {
     log_error!(r, Info, "client timed out (110: Connection timed out)");
+    end(r)
+}
+
+/// The client takes too long.
+pub(super) fn end(r: &mut Request) -> BodyError {
     if let Some(stream) = r.session.stream() {
         stream.time_out();
     }

@@ -1,6 +1,7 @@
 //! All numbers as Prometheus reads them. One row of a table for each metric: its name, what it is, and where its samples
 //! come from. From: `modules::prometheus`.
 
+mod guards;
 mod kernel;
 mod upstreams;
 
@@ -117,6 +118,7 @@ pub fn page(snapshot: &Snapshot) -> String {
     caches(&mut page, snapshot);
     limits(&mut page, snapshot);
     judged(&mut page);
+    guards::add(&mut page, snapshot);
     upstreams::add(&mut page, snapshot, "upstream_server");
     if let Some(stream) = &snapshot.stream {
         upstreams::add(&mut page, stream, "stream_upstream_server");

@@ -2,6 +2,7 @@
 
 use super::{Driver, End, default_server};
 use crate::connection::pool;
+use crate::connection::slow::{TOO_SLOW, Watch};
 use crate::log::error::Level;
 use crate::modules::core::Lingering;
 use crate::worker::counters;
@@ -75,6 +76,9 @@ impl Driver {
             _ => {}
         }
         self.stand(wait);
+        if self.is_too_slow(wait, cx) {
+            return self.give_up(wait, TOO_SLOW);
+        }
         if self.timer.poll_expired(cx).is_pending() {
             return Some(Poll::Pending);
         }
@@ -136,12 +140,42 @@ impl Driver {
         }
     }
 
+    /// Whether what is waited for comes, or goes, too slowly. How a client takes answers is judged over all of them.
+    fn is_too_slow(&mut self, wait: Wait, cx: &mut Context<'_>) -> bool {
+        match wait {
+            Wait::Head | Wait::Write => {}
+            Wait::Streams => {
+                if let Some((_, watch)) = &mut self.watch {
+                    watch.pause();
+                }
+                return false;
+            }
+            Wait::First | Wait::Ready | Wait::Idle => {
+                self.watch = None;
+                return false;
+            }
+        }
+        if self.watch.as_ref().is_none_or(|(of, _)| *of != wait) {
+            let shot = crate::worker::shot();
+            let conf = &shot.location(default_server(&shot, &self.client).1).conf.slow;
+            let rule = if wait == Wait::Head { *conf.client_header_min_rate } else { *conf.send_min_rate };
+            self.watch = Watch::new(rule, conf.places()).map(|watch| (wait, watch));
+        }
+        let Some((_, watch)) = &mut self.watch else { return false };
+        watch.poll(&self.client, cx, || self.client.progress().unwrap_or_default()).is_ready()
+    }
+
     fn time_out(&mut self, wait: Wait) -> Option<Poll<End>> {
+        self.give_up(wait, TIMED_OUT)
+    }
+
+    fn give_up(&mut self, wait: Wait, why: &str) -> Option<Poll<End>> {
+        self.watch = None;
         let mut state = self.session.state.borrow_mut();
         match wait {
             Wait::Streams => return Some(Poll::Pending),
             Wait::Write => {
-                self.log(Level::Info, TIMED_OUT);
+                self.log(Level::Info, why);
                 return Some(Poll::Ready(End::Gone));
             }
             Wait::Ready => {
@@ -157,7 +191,7 @@ impl Driver {
             Wait::Idle => state.wire.goaway(ErrorCode::NO_ERROR),
         }
         if wait != Wait::Idle {
-            self.log(Level::Info, TIMED_OUT);
+            self.log(Level::Info, why);
         }
         None
     }

@@ -1,0 +1,88 @@
+//! What a guard asks a client for: to come back with a cookie, or to do some work first. From: `judge`. The cookies themselves: `shield::challenge`.
+
+use super::Guard;
+use super::judge::Who;
+use crate::modules::{ssl, variables};
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::Verdict;
+use crate::request::{Method, Request, Text, body};
+use runtime::clock;
+use shield::challenge::{self, Kind, Proof};
+use std::sync::LazyLock;
+
+/// What a browser runs that is given work: it looks for a number that gives the cookie a hash with enough zero bits, with a SHA-256 of its own, since that of
+/// the browser is only there over TLS. `@QUESTION@`, `@BITS@`, `@NAME@`, `@AGE@`, `@ID@` are filled in.
+const PAGE: &str = include_str!("work.html");
+
+/// The key of cookies where none is given: this process's.
+static KEY: LazyLock<[u8; 32]> = LazyLock::new(|| {
+    let mut key = [0; 32];
+    let _ = rustix::rand::getrandom(&mut key[..], rustix::rand::GetRandomFlags::empty());
+    key
+});
+
+fn key(guard: &Guard) -> &[u8] {
+    guard.key.as_deref().unwrap_or(&*KEY)
+}
+
+/// What the client has proved.
+pub(super) fn proof(r: &mut Request, guard: &Guard, subject: u128) -> Option<Proof> {
+    let cookie = variables::cookie(r, &guard.cookie)?;
+    let now = u64::try_from(clock::wall_seconds()).unwrap_or_default();
+    challenge::check(key(guard), &subject.to_be_bytes(), r.get(cookie), now)
+}
+
+fn issue(guard: &Guard, who: &Who, kind: Kind) -> String {
+    let mut id = [0; 8];
+    let _ = rustix::rand::getrandom(&mut id[..], rustix::rand::GetRandomFlags::empty());
+    let until = u64::try_from(clock::wall_seconds()).unwrap_or_default() + guard.valid_s;
+    challenge::issue(key(guard), &who.subject.to_be_bytes(), kind, u64::from_be_bytes(id), until)
+}
+
+/// Whether a page may be answered in place of what was asked for.
+pub(super) fn is_page(r: &Request) -> bool {
+    matches!(r.method, Method::Get | Method::Head)
+}
+
+fn keep_out_of_caches(r: &mut Request) {
+    r.headers_out.push(Text::from("Cache-Control"), Text::from("no-store"));
+}
+
+/// The same address again, with the cookie. A method other than GET stays what it is, and its body is sent again.
+pub(super) fn redirect(r: &mut Request, guard: &Guard, who: &Who) -> Verdict {
+    let token = issue(guard, who, Kind::Cookie);
+    let secure = if ssl::is_encrypted(r) { "; Secure" } else { "" };
+    let (name, age) = (&guard.cookie, guard.valid_s);
+    let cookie = format!("{name}={token}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}");
+    let cookie = r.text(cookie.as_bytes());
+    r.headers_out.push(Text::from("Set-Cookie"), cookie);
+    keep_out_of_caches(r);
+    let target = match r.get(r.target) {
+        // Two slashes would be another host's.
+        [b'/', b'/' | b'\\', ..] => [b"/.", r.get(r.target)].concat(),
+        target => target.to_vec(),
+    };
+    let target = r.text(&target);
+    r.headers_out.set(K::Location, "Location", target);
+    Verdict::Status(if is_page(r) { 302 } else { 307 })
+}
+
+/// The page with work to do.
+pub(super) fn work(r: &mut Request, guard: &Guard, who: &Who) -> Verdict {
+    if let Err(status) = body::discard_arrived(r) {
+        return Verdict::Status(status);
+    }
+    let bits = guard.work_bits;
+    let id = variables::request_id(r).unwrap_or(Text::EMPTY);
+    let page = PAGE
+        .replace("@QUESTION@", &issue(guard, who, Kind::Work(bits)))
+        .replace("@BITS@", &bits.to_string())
+        .replace("@NAME@", &guard.cookie)
+        .replace("@AGE@", &guard.valid_s.to_string())
+        .replace("@ID@", &String::from_utf8_lossy(r.get(id)));
+    keep_out_of_caches(r);
+    r.headers_out.content_type = Some(Text::from("text/html; charset=utf-8"));
+    let seconds = crate::text!(r, "{}", guard.retry_after_s);
+    r.headers_out.push(Text::from("Retry-After"), seconds);
+    r.respond(429, page.as_bytes())
+}

@@ -1,0 +1,407 @@
+//! A request under a guard: which limits it is above, and what becomes of it. In the rewrite phase, before everything else that a location does. Takes no lock that
+//! it would wait for, but for a ban.
+
+use super::challenge;
+use super::state::{self, BANS, Event};
+use super::{Action, Guard, Key, Limit};
+use crate::config::cidr::Plain;
+use crate::config::complex::Complex;
+use crate::connection::{Address, Session};
+use crate::modules::variables;
+use crate::request::headers::KnownHeader as K;
+use crate::request::phases::{Handler, Verdict, Waiting};
+use crate::request::{Request, Text};
+use crate::upstream::exchange::poll_client_gone;
+use runtime::clock;
+use runtime::timer::Timer;
+use shield::bans::subject;
+use shield::challenge::{Kind, Proof};
+use shield::fingerprint::header_order;
+use shield::rates::{Above, Rate};
+use std::future::poll_fn;
+use std::hash::{BuildHasher, Hash};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
+use std::time::Duration;
+
+/// One request of so many is looked at for the lists of talkers.
+const SAMPLED: u64 = 8;
+/// Requests of a guard that wait at a time.
+const MAX_WAITING: u32 = 1000;
+/// Lines of a guard in a second.
+const LINES: u64 = 100;
+/// So long after somebody at an address has answered a challenge it is not banned for those that others leave, µs.
+const ANSWERED_US: u64 = 600_000_000;
+
+/// What a guard has made of a request.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Context {
+    judged: bool,
+    /// Which guard, and which of its limits.
+    limit: Option<(usize, usize)>,
+    /// `$guard_action`
+    pub action: Option<Done>,
+    delay_ms: u64,
+}
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// Nothing: it is within all limits, or left alone.
+    Passed,
+    /// The same, of a client that has answered a challenge.
+    Proved,
+    /// It was written down.
+    Logged,
+    /// It waited.
+    Delayed,
+    /// It was challenged.
+    Challenged,
+    /// 429
+    Refused,
+    /// 444
+    Closed,
+    /// 444, and its address is banned.
+    Banned,
+}
+
+impl Done {
+    /// `$guard_action`
+    pub fn past(self) -> &'static str {
+        match self {
+            Done::Passed => "passed",
+            Done::Proved => "proved",
+            Done::Logged => "logged",
+            Done::Delayed => "delayed",
+            Done::Challenged => "challenged",
+            Done::Refused => "refused",
+            Done::Closed => "closed",
+            Done::Banned => "banned",
+        }
+    }
+
+    fn event(self) -> Event {
+        match self {
+            Done::Passed => Event::Passed,
+            Done::Proved => Event::Proved,
+            Done::Logged => Event::Logged,
+            Done::Delayed => Event::Delayed,
+            Done::Challenged => Event::Challenged,
+            Done::Refused => Event::Refused,
+            Done::Closed => Event::Closed,
+            Done::Banned => Event::Banned,
+        }
+    }
+}
+
+/// `$guard_reason`
+pub(super) fn reason(r: &mut Request) -> Option<Text> {
+    let (guard, limit) = r.ctx.guard.limit?;
+    let shot = r.shot.clone();
+    let limit = shot.main.guard.get(guard)?.limits.get(limit);
+    let text = limit.map_or("unanswered challenges", |limit| &limit.text);
+    Some(r.text(text.as_bytes()))
+}
+
+/// What is known of who asks; made as far as it is needed.
+pub(super) struct Who {
+    /// None: a unix socket.
+    pub(super) ip: Option<IpAddr>,
+    /// The address as bans and challenges know it.
+    pub(super) subject: u128,
+    proof: Option<Proof>,
+    headers: Option<u64>,
+}
+
+impl Who {
+    fn of(r: &mut Request, guard: &Guard) -> Who {
+        let ip = match &*r.client.remote.borrow() {
+            Address::Inet(address) => Some(address.ip()),
+            Address::Unix(_) => None,
+        };
+        let subject = ip.map_or(0, subject);
+        let proof = challenge::proof(r, guard, subject);
+        Who { ip, subject, proof, headers: None }
+    }
+
+    fn headers(&mut self, r: &Request, seed: u64) -> u64 {
+        *self.headers.get_or_insert_with(|| {
+            let order = header_order(r.headers_in.lines().iter().map(|line| r.arena.span(line.name)), seed);
+            let agent = r.headers_in.find(K::UserAgent).map_or(&b""[..], |agent| r.get(agent));
+            header_order(std::iter::once(agent), order)
+        })
+    }
+}
+
+/// The handler.
+pub fn handler(r: &mut Request) -> Verdict {
+    let Some(index) = *r.conf().guard.guard else { return Verdict::Decline };
+    if r.ctx.guard.judged || !r.is_main() {
+        return Verdict::Decline;
+    }
+    r.ctx.guard.judged = true;
+    let shot = r.shot.clone();
+    let Some(guard) = shot.main.guard.get(index) else { return Verdict::Decline };
+    let counts = guard.state.counts.mine();
+    counts.add(Event::Requests as usize, 1);
+    if guard.pass.iter().any(|text| is_true(r, text)) {
+        counts.add(Event::Passed as usize, 1);
+        r.ctx.guard.action = Some(Done::Passed);
+        return Verdict::Decline;
+    }
+    let mut who = Who::of(r, guard);
+    if !guard.dry_run && BANS.has(|| who.subject, clock::wall_ms()) {
+        counts.add(Event::FromBanned as usize, 1);
+        r.ctx.guard.action = Some(Done::Banned);
+        return Verdict::Status(444);
+    }
+    notice(r, guard, &who, counts.read(Event::Requests as usize));
+    let is_attack = guard.attack.as_ref().is_some_and(|triggers| {
+        let now = clock::monotonic_ms();
+        if let Some(why) = guard.state.attack.look(triggers, state::seen, now) {
+            let name = &guard.name;
+            crate::log::process_line(guard.log_level, format_args!("guard \"{name}\": under attack, by {why}"));
+        }
+        guard.state.attack.is_on(now)
+    });
+    let worst = severest(r, guard, &mut who, is_attack);
+    let proved = who.proof.is_some();
+    if proved {
+        guard.state.answered.mark(key(guard, who.subject), clock::monotonic_us() + ANSWERED_US);
+    }
+    let Some((number, excess)) = worst else {
+        let done = if proved { Done::Proved } else { Done::Passed };
+        if proved {
+            counts.add(Event::Proved as usize, 1);
+        }
+        r.ctx.guard.action = Some(done);
+        return Verdict::Decline;
+    };
+    r.ctx.guard.limit = Some((index, number));
+    act(r, guard, &who, &guard.limits[number], excess)
+}
+
+fn is_true(r: &mut Request, text: &Complex) -> bool {
+    let value = text.eval(r);
+    !matches!(r.get(value), b"" | b"0")
+}
+
+/// For the lists of talkers: some requests try a lock that they do not wait for.
+fn notice(r: &Request, guard: &Guard, who: &Who, number: u64) {
+    if !number.is_multiple_of(SAMPLED) {
+        return;
+    }
+    let now = clock::monotonic_ms();
+    if let (Some(ip), Ok(mut top)) = (who.ip, guard.state.addresses.try_lock()) {
+        top.count(ip.to_canonical().to_string().as_bytes(), SAMPLED, now);
+    }
+    if let Ok(mut top) = guard.state.urls.try_lock() {
+        top.count(r.get(r.uri), SAMPLED, now);
+    }
+}
+
+fn key(guard: &Guard, of: impl Hash) -> u64 {
+    guard.state.hasher.hash_one(of)
+}
+
+/// The severest action of all limits that the request is above, by the limit's number, with the excess.
+fn severest(r: &mut Request, guard: &Guard, who: &mut Who, is_attack: bool) -> Option<(usize, u64)> {
+    let now_us = clock::monotonic_us();
+    let mut worst: Option<(usize, u64)> = None;
+    for (number, limit) in guard.limits.iter().enumerate() {
+        if limit.under_attack && !is_attack || is_excused(limit, who.proof) {
+            continue;
+        }
+        let Some(key) = key_of(r, guard, limit, who) else { continue };
+        let above = match limit.action {
+            Action::Delay(_) | Action::Refuse => Above::Dropped,
+            Action::Log | Action::Challenge | Action::Work | Action::Close | Action::Ban(_) => Above::Counted,
+        };
+        let shared = &guard.state.limits[number];
+        let Some(excess) = shared.rates.count(key, limit.rate, above, now_us) else { continue };
+        shared.above.fetch_add(1, Relaxed);
+        if worst.is_none_or(|(worst, _)| guard.limits[worst].action < limit.action) {
+            worst = Some((number, excess));
+        }
+    }
+    worst
+}
+
+/// Who has answered a challenge is not judged by those around any more. Work is asked for once from those who have only brought a cookie.
+fn is_excused(limit: &Limit, proof: Option<Proof>) -> bool {
+    let Some(proof) = proof else { return false };
+    match limit.key {
+        Key::Client | Key::Text(_) => false,
+        Key::Address | Key::Prefix | Key::Url | Key::Headers | Key::Ja4(_) => {
+            limit.action != Action::Work || proof.kind != Kind::Cookie
+        }
+    }
+}
+
+fn key_of(r: &mut Request, guard: &Guard, limit: &Limit, who: &mut Who) -> Option<u64> {
+    Some(match &limit.key {
+        Key::Address => key(guard, (1u8, who.subject)),
+        Key::Prefix => key(guard, (2u8, prefix(who.ip?))),
+        Key::Client => match who.proof {
+            Some(proof) => key(guard, (3u8, proof.id)),
+            // Many may share an address and a browser: who can be told apart by a cookie is counted once it has one.
+            None if guard.challenges => return None,
+            None => key(guard, (4u8, who.subject, who.headers(r, 0))),
+        },
+        Key::Url => {
+            let host = r.headers_in.host.map_or(&b""[..], |host| r.get(host));
+            key(guard, (5u8, host, r.get(r.uri)))
+        }
+        Key::Headers => key(guard, (6u8, who.headers(r, 0))),
+        Key::Text(text) | Key::Ja4(text) => {
+            let text = text.eval(r);
+            let text = r.get(text);
+            if text.is_empty() {
+                return None;
+            }
+            key(guard, (7u8, text))
+        }
+    })
+}
+
+/// Of IPv4 a /24, of IPv6 a /48.
+fn prefix(ip: IpAddr) -> u128 {
+    match Plain::of_ip(ip) {
+        Plain::V4(bits) => u128::from(bits >> 8),
+        Plain::V6(bits) => bits >> 80,
+        Plain::Unix => 0,
+    }
+}
+
+/// Does what a limit says.
+fn act(r: &mut Request, guard: &Guard, who: &Who, limit: &Limit, excess: u64) -> Verdict {
+    let action = match limit.action {
+        // A proof of work is for pages.
+        Action::Work if !challenge::is_page(r) => Action::Refuse,
+        Action::Delay(_) if guard.state.waiting.load(Relaxed) >= MAX_WAITING => Action::Refuse,
+        Action::Challenge | Action::Work if leaves_challenges(r, guard, who) => Action::Ban(guard.ban_ms),
+        action => action,
+    };
+    let done = match action {
+        Action::Log => Done::Logged,
+        Action::Delay(_) => Done::Delayed,
+        Action::Challenge | Action::Work => Done::Challenged,
+        Action::Refuse => Done::Refused,
+        Action::Close => Done::Closed,
+        Action::Ban(_) => Done::Banned,
+    };
+    r.ctx.guard.action = Some(done);
+    guard.state.counts.count(done.event() as usize);
+    say(r, guard, done, limit, excess);
+    if guard.dry_run {
+        return Verdict::Decline;
+    }
+    match action {
+        Action::Log => Verdict::Decline,
+        Action::Delay(ms) => {
+            r.ctx.guard.delay_ms = ms;
+            Verdict::Decline
+        }
+        Action::Challenge => challenge::redirect(r, guard, who),
+        Action::Work => challenge::work(r, guard, who),
+        Action::Refuse => {
+            let seconds = crate::text!(r, "{}", guard.retry_after_s);
+            r.headers_out.push(Text::from("Retry-After"), seconds);
+            r.ctx.shown_id = true;
+            Verdict::Status(429)
+        }
+        Action::Close => Verdict::Status(444),
+        Action::Ban(ms) => {
+            ban(guard, who, &limit.text, ms);
+            Verdict::Status(444)
+        }
+    }
+}
+
+/// Whether the address has left too many challenges unanswered, with this one.
+fn leaves_challenges(r: &mut Request, guard: &Guard, who: &Who) -> bool {
+    let (Some(most), Some(_)) = (guard.unanswered, who.ip) else { return false };
+    let (now_us, address) = (clock::monotonic_us(), key(guard, who.subject));
+    let rate = Rate::new(most * 1000 / 60, most);
+    let leaves = guard.state.unanswered.count(address, rate, Above::Counted, now_us).is_some()
+        && guard.state.answered.level_us(address, now_us) == 0;
+    if leaves && let Some((index, _)) = r.ctx.guard.limit {
+        r.ctx.guard.limit = Some((index, usize::MAX));
+    }
+    leaves
+}
+
+fn ban(guard: &Guard, who: &Who, reason: &str, ms: u64) {
+    let Some(ip) = who.ip else { return };
+    let now = clock::wall_ms();
+    let reason = format!("guard \"{}\": {reason}", guard.name);
+    if BANS.add(who.subject, now + ms, &reason, now) {
+        let address = ip.to_canonical();
+        crate::log::process_line(guard.log_level, format_args!("{reason}: {address} is banned for {} s", ms / 1000));
+        if let Some(set) = &guard.nftables {
+            state::tell(set, address, ms);
+        }
+    }
+}
+
+/// Writes a line, unless there were many in this second.
+fn say(r: &mut Request, guard: &Guard, done: Done, limit: &Limit, excess: u64) {
+    if !r.logs(guard.log_level) {
+        return;
+    }
+    let (second, lines) = (clock::monotonic_ms() / 1000 & 0xffff_ffff, &guard.state.lines);
+    let before = lines.load(Relaxed);
+    let count = if before >> 32 == second { (before & 0xffff_ffff) + 1 } else { 1 };
+    lines.store(second << 32 | count, Relaxed);
+    if count > LINES {
+        return;
+    }
+    let id = variables::request_id(r).unwrap_or(Text::EMPTY);
+    let id = String::from_utf8_lossy(r.get(id)).into_owned();
+    let (name, dry) = (&guard.name, if guard.dry_run { ", dry run" } else { "" });
+    r.write_log(
+        guard.log_level,
+        format_args!("guard \"{name}\": {}{dry}, {excess} above {}, id: {id}", done.past(), limit.text),
+    );
+}
+
+/// Waits as long as [`handler`] has said.
+pub const DELAY: Handler = Handler::Later(|r| r.ctx.guard.delay_ms > 0, |r| Box::pin(wait(r)) as Waiting<'_>);
+
+/// Counts a request that waits.
+struct Waits(Arc<state::State>);
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Relaxed);
+    }
+}
+
+async fn wait(r: &mut Request) -> Verdict {
+    let delay = Duration::from_millis(std::mem::take(&mut r.ctx.guard.delay_ms));
+    let shot = r.shot.clone();
+    let Some(guard) = (*r.conf().guard.guard).and_then(|index| shot.main.guard.get(index)) else {
+        return Verdict::Decline;
+    };
+    guard.state.waiting.fetch_add(1, Relaxed);
+    let _waits = Waits(guard.state.clone());
+    // Answers to pipelined requests before this one must not wait with it.
+    if matches!(&r.session, Session::Http1(http) if !http.output.is_empty())
+        && let Err(verdict) = crate::request::flow::flush(r).await
+    {
+        return verdict;
+    }
+    let timer = Timer::new();
+    timer.set(delay);
+    let stays = poll_fn(|cx| match poll_client_gone(r, cx) {
+        Poll::Ready(()) => Poll::Ready(false),
+        Poll::Pending => timer.poll_expired(cx).map(|()| true),
+    });
+    if stays.await {
+        return Verdict::Decline;
+    }
+    crate::log_error!(r, Info, "client prematurely closed connection");
+    Verdict::Status(499)
+}
