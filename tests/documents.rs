@@ -15,7 +15,8 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 /// What stands behind the fence of a block.
-const LANGUAGES: &[&str] = &["nginx", "sh", "text", "json", "rust", "yaml", "ini", "python", "seclang", "lua", "dockerfile"];
+const LANGUAGES: &[&str] =
+    &["nginx", "sh", "text", "json", "rust", "yaml", "ini", "python", "seclang", "lua", "dockerfile"];
 /// So many blocks may go untried, each with its reason.
 const MOST_NOT_RUN: usize = 12;
 
@@ -41,7 +42,8 @@ struct Block {
 /// All documents that people read.
 fn documents() -> Vec<PathBuf> {
     let root = repository();
-    let mut found: Vec<PathBuf> = ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md"].map(|f| root.join(f)).into();
+    let mut found: Vec<PathBuf> =
+        ["README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md"].map(|f| root.join(f)).into();
     let mut folders = vec![root.join("docs"), root.join("examples")];
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -230,10 +232,11 @@ fn every_configuration_loads() {
     assert!(good, "{said}");
 }
 
-/// How a reader's commands are run: an error of HTTP is one, and what takes ten seconds takes one.
+/// How a reader's commands are run: an error of HTTP is one, and what takes ten seconds takes half of one.
 const READER: &str = r#"
 # As in a shell of people: the last part of a pipe decides.
 set +o pipefail
+rm -f /var/lib/man-db/auto-update
 # Not in root's home: the worker's user reads there.
 mkdir -p /srv/reader
 cp -r "$REPOSITORY/examples" "$REPOSITORY/conf" /srv/reader/
@@ -249,8 +252,8 @@ ironweir() {
         local arguments=()
         for argument in "${@:2}"; do
             case "$argument" in
-            -d[0-9]*) argument=-d1s ;;
-            *s:*[0-9] | *m:*[0-9]) argument=$(echo "$argument" | sed -E 's/[0-9]+[sm]:/1s:/g') ;;
+            -d[0-9]*) argument=-d500ms ;;
+            *s:*[0-9] | *m:*[0-9]) argument=$(echo "$argument" | sed -E 's/[0-9]+[sm]:/500ms:/g') ;;
             esac
             arguments+=("$argument")
         done
@@ -276,13 +279,30 @@ until_there() {
 }
 "#;
 
+/// The folder with the package that documents install, made once. It is below the build's own folder, which the copies see.
+fn packages() -> &'static Path {
+    static MADE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    MADE.get_or_init(|| {
+        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
+        let _ = std::fs::remove_dir_all(&folder);
+        let mut deb = std::process::Command::new(repository().join("packaging/deb"));
+        deb.arg(crate::harness::Program::Ironweir.path().unwrap()).arg(&folder);
+        let out = deb.envs([("COMPRESSION", "none"), ("STRIP", "yes")]).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        folder
+    })
+}
+
 /// One document as a script.
 fn script(blocks: &[Block]) -> String {
     let mut out = given();
     if blocks.iter().any(|b| b.language == "sh" && b.text.contains("ironweir_")) {
         // The package that the document installs. What stands there by the harness is in its way.
-        out.push_str("cp /usr/sbin/ironweir /tmp/ironweir\numount /usr/sbin/ironweir\nrm /usr/sbin/ironweir\n");
-        out.push_str("mkdir /srv/reader\nCOMPRESSION=none \"$REPOSITORY/packaging/deb\" /tmp/ironweir /srv/reader >/dev/null\n");
+        let _ = writeln!(
+            out,
+            "umount /usr/sbin/ironweir\nrm /usr/sbin/ironweir\nmkdir /srv/reader\ncp '{}'/*.deb /srv/reader/",
+            packages().display()
+        );
     }
     out.push_str(READER);
     for block in blocks {
@@ -306,8 +326,7 @@ fn script(blocks: &[Block]) -> String {
 /// Whether what a document needs is installed; said aloud where it is not.
 fn has_what_it_needs(document: &str) -> bool {
     let text = std::fs::read_to_string(repository().join(document)).unwrap();
-    let needed: Vec<&str> =
-        text.split("<!-- needs: ").skip(1).filter_map(|rest| rest.split(" -->").next()).collect();
+    let needed: Vec<&str> = text.split("<!-- needs: ").skip(1).filter_map(|rest| rest.split(" -->").next()).collect();
     needed.iter().all(|thing| match thing.strip_prefix('/') {
         Some(_) if Path::new(thing).exists() => true,
         Some(_) => {
@@ -325,7 +344,9 @@ fn every_command_runs() {
         .iter()
         .map(|d| (name(d), blocks(d).into_iter().filter(|b| b.mark != Mark::NotRun).collect::<Vec<_>>()))
         .filter(|(name, blocks)| blocks.iter().any(|b| b.language == "sh") && has_what_it_needs(name))
-        .filter(|(name, _)| std::env::var("DOCUMENT").is_ok_and(|d| name.contains(&d)) || std::env::var("DOCUMENT").is_err())
+        .filter(|(name, _)| {
+            std::env::var("DOCUMENT").is_ok_and(|d| name.contains(&d)) || std::env::var("DOCUMENT").is_err()
+        })
         .map(|(name, blocks)| (name, script(&blocks)))
         .collect();
     assert!(!runs.is_empty());
@@ -334,11 +355,13 @@ fn every_command_runs() {
             let began = std::time::Instant::now();
             let seen = disposable(script, true);
             println!("{name}: {:.1} s", began.elapsed().as_secs_f32());
-            seen.filter(|(good, said)| !good || !said.contains("== the end")).map(|(_, said)| format!("=== {name}\n{said}"))
+            seen.filter(|(good, said)| !good || !said.contains("== the end"))
+                .map(|(_, said)| format!("=== {name}\n{said}"))
         };
         // Two at a time: most of it is waiting.
         let halves: Vec<_> = (0..2).map(|n| runs.iter().skip(n).step_by(2)).collect();
-        let threads: Vec<_> = halves.into_iter().map(|half| scope.spawn(move || half.filter_map(run).collect::<Vec<_>>())).collect();
+        let threads: Vec<_> =
+            halves.into_iter().map(|half| scope.spawn(move || half.filter_map(run).collect::<Vec<_>>())).collect();
         failed.extend(threads.into_iter().flat_map(|t| t.join().unwrap()));
     });
     assert!(failed.is_empty(), "{}", failed.join("\n"));
@@ -346,7 +369,8 @@ fn every_command_runs() {
 
 /// A heading as a link names it.
 fn anchor(heading: &str) -> String {
-    let kept = heading.trim().to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>();
+    let kept =
+        heading.trim().to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>();
     kept.replace(' ', "-")
 }
 
@@ -364,7 +388,10 @@ fn links_lead_somewhere() {
             let target = if file.is_empty() { document.clone() } else { document.parent().unwrap().join(file) };
             let headings = || {
                 let text = std::fs::read_to_string(&target).unwrap_or_default();
-                text.lines().filter(|l| l.starts_with('#')).map(|l| anchor(l.trim_start_matches('#'))).collect::<Vec<_>>()
+                text.lines()
+                    .filter(|l| l.starts_with('#'))
+                    .map(|l| anchor(l.trim_start_matches('#')))
+                    .collect::<Vec<_>>()
             };
             if !target.exists() || place.is_some_and(|p| !headings().contains(&p.to_owned())) {
                 dead.push(format!("{}: {link}", name(&document)));

@@ -22,9 +22,11 @@ fn the_monitor_reads_whatever_a_serial_line_says() {
 fn monitor(folder: &Path) -> Option<(Beside, u16)> {
     let air = repository().join("examples/air");
     let db = folder.join("air.db");
-    let history = python()?.arg(air.join("simulate.py")).args(["--history", "24", "--purifier", "10"]).output().unwrap();
+    let history =
+        python()?.arg(air.join("simulate.py")).args(["--history", "24", "--purifier", "10"]).output().unwrap();
     std::fs::write(folder.join("history.csv"), &history.stdout).unwrap();
-    let load = python()?.arg(air.join("air.py")).args(["load", "--db"]).arg(&db).arg(folder.join("history.csv")).output();
+    let load =
+        python()?.arg(air.join("air.py")).args(["load", "--db"]).arg(&db).arg(folder.join("history.csv")).output();
     assert!(load.unwrap().status.success());
     let port = Port::reserve();
     let mut serve = python()?;

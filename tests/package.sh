@@ -8,6 +8,9 @@ is() { [ "$1" = "$2" ] || fail "$3: \"$1\", not \"$2\""; }
 master() { cat /run/ironweir.pid; }
 until_true() { for _ in $(seq 200); do if "$@" >/dev/null 2>&1; then return 0; fi; sleep 0.05; done; fail "never: $*"; }
 
+# The index of man pages is not made anew by each of them.
+rm -f /var/lib/man-db/auto-update
+
 step "two packages"
 export COMPRESSION=none STRIP=yes
 [ ! -e /usr/sbin/ironweir ] || fail "the machine has an ironweir already"

@@ -3,13 +3,14 @@
 //! `REFERENCE=write cargo test --workspace --test whole reference` writes it anew; otherwise it is held to be fresh.
 
 use crate::harness::repository;
-use conf::{Contexts, Known};
 use conf::directives::all;
+use conf::{Contexts, Known};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-const WRITTEN: &str = "<!-- Written from the tables by `REFERENCE=write cargo test --workspace --test whole reference`: change those. -->\n\n";
+const WRITTEN: &str =
+    "*Written from the tables by `REFERENCE=write cargo test --workspace --test whole reference`: change those.*\n\n";
 
 /// What is not of `stream`.
 const PLANE_OF_HTTP: Contexts = Contexts::HTTP_ALL.union(Contexts::UPSTREAM).union(Contexts::MAIN);
@@ -34,7 +35,8 @@ impl Pages {
             let columns: Vec<&str> = line.split('\t').collect();
             match columns.as_slice() {
                 ["module", module, title, page, anchors] => {
-                    modules.insert((*module).to_owned(), ((*title).to_owned(), (*page).to_owned(), *anchors == "anchors"));
+                    modules
+                        .insert((*module).to_owned(), ((*title).to_owned(), (*page).to_owned(), *anchors == "anchors"));
                 }
                 ["directive", name, module, page] => {
                     let page = (*page != "-").then(|| (*page).to_owned());
@@ -120,7 +122,12 @@ fn file(title: &str, intro: &str, nginx: bool, pages: &Pages) -> String {
     let modules = by_module(nginx);
     let count = |here: bool| modules.iter().flat_map(|(_, rows)| rows).filter(|k| is_here(k) == here).count();
     let mut out = format!("# {title}\n\n{WRITTEN}{intro}\n\n");
-    let _ = writeln!(out, "{} rows are taken, {} are refused by name. A directive that stands in several modules has a row in each.\n", count(true), count(false));
+    let _ = writeln!(
+        out,
+        "{} rows are taken, {} are refused by name. A directive that stands in several modules has a row in each.\n",
+        count(true),
+        count(false)
+    );
     for (module, rows) in &modules {
         let (title, page, _) = pages.module(module);
         let (here, refused): (Vec<Known>, Vec<Known>) = rows.iter().partition(|k| is_here(k));

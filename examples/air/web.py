@@ -90,7 +90,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def get(self, store, path, query):
         if path == "/":
-            headers = [("Content-Security-Policy", "default-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'")]
+            headers = [("Content-Security-Policy", "default-src 'self'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'")]
             self.send(200, "text/html; charset=utf-8", PAGE.read_bytes(), headers)
         elif path == "/api/now":
             last = store.last()

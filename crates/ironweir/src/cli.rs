@@ -18,11 +18,8 @@ struct Layout {
 const BESIDE_NGINX: Layout =
     Layout { prefix: "/etc/nginx", file: "/etc/nginx/nginx.conf", error_log: "logs/error.log" };
 /// Of an Ironweir that was installed (`packaging/install`).
-const INSTALLED: Layout = Layout {
-    prefix: "/var/lib/ironweir",
-    file: "/etc/ironweir/nginx.conf",
-    error_log: "/var/log/ironweir/error.log",
-};
+const INSTALLED: Layout =
+    Layout { prefix: "/var/lib/ironweir", file: "/etc/ironweir/nginx.conf", error_log: "/var/log/ironweir/error.log" };
 /// The configuration's name below a prefix.
 const DEFAULT_FILE: &str = "nginx.conf";
 
