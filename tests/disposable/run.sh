@@ -44,7 +44,8 @@ mkdir -p "$root/run/lock"
 # No unit of the machine's begins by itself: none of them sets its clock, its modules or its kernel here.
 find "$root"/{etc,lib}/systemd/system -mindepth 1 -maxdepth 1 -name '*.wants' -exec rm -rf {} +
 find "$root"/{etc,lib}/systemd/system-generators -type f ! -name "postgresql*" -delete 2>/dev/null || true
-rm -f "$root/usr/sbin/policy-rc.d"
+# A package of the machine that is being installed right now is none of ours.
+rm -f "$root/usr/sbin/policy-rc.d" "$root"/var/lib/dpkg/updates/*
 install -m 755 "$script" "$root/tmp/.script"
 if [ -n "$binary" ]; then
     rm -f "$root/usr/sbin/ironweir"
