@@ -19,7 +19,7 @@ RUST_static = x86_64-unknown-linux-musl
 .PHONY: help setup setup-build setup-peers build dist install deb static arm64 sbom run test lint perf fuzz
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1	/p' Makefile
 
 setup: setup-build setup-peers ## installs what is missing (apt-get; sudo where needed)
 

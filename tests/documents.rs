@@ -9,7 +9,7 @@
 //! - `<!-- not run: REASON -->`: left out;
 //! - `<!-- needs: PROGRAM -->`, anywhere: the document is left out, aloud, where the program is not installed.
 
-use crate::harness::{disposable, repository};
+use crate::harness::{Folder, Program, disposable, program, repository};
 use conf::Contexts;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -228,7 +228,7 @@ fn every_configuration_loads() {
         );
     }
     script.push_str("exit $bad\n");
-    let Some((good, said)) = disposable(&script, true) else { return };
+    let Some((good, said)) = disposable(&script, None) else { return };
     assert!(good, "{said}");
 }
 
@@ -236,9 +236,9 @@ fn every_configuration_loads() {
 const READER: &str = r#"
 # As in a shell of people: the last part of a pipe decides.
 set +o pipefail
-rm -f /var/lib/man-db/auto-update
+# Nothing is fetched here: apt need not read what there is elsewhere. Nor is the index of man pages made anew.
+rm -rf /var/lib/man-db/auto-update /var/lib/apt/lists/*
 # Not in root's home: the worker's user reads there.
-mkdir -p /srv/reader
 cp -r "$REPOSITORY/examples" "$REPOSITORY/conf" /srv/reader/
 cd /srv/reader
 at=
@@ -279,31 +279,18 @@ until_there() {
 }
 "#;
 
-/// The folder with the package that documents install, made once. It is below the build's own folder, which the copies see.
-fn packages() -> &'static Path {
-    static MADE: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
-    MADE.get_or_init(|| {
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("packages");
-        let _ = std::fs::remove_dir_all(&folder);
-        let mut deb = std::process::Command::new(repository().join("packaging/deb"));
-        deb.arg(crate::harness::Program::Ironweir.path().unwrap()).arg(&folder);
-        let out = deb.envs([("COMPRESSION", "none"), ("STRIP", "yes")]).output().unwrap();
-        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-        folder
-    })
+/// Makes the package that documents install.
+fn make_package(folder: &Path) {
+    let mut deb = std::process::Command::new(repository().join("packaging/deb"));
+    deb.arg(Program::Ironweir.path().unwrap()).arg(folder);
+    let out = deb.envs([("COMPRESSION", "none"), ("STRIP", "yes")]).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
 /// One document as a script.
 fn script(blocks: &[Block]) -> String {
     let mut out = given();
-    if blocks.iter().any(|b| b.language == "sh" && b.text.contains("ironweir_")) {
-        // The package that the document installs. What stands there by the harness is in its way.
-        let _ = writeln!(
-            out,
-            "umount /usr/sbin/ironweir\nrm /usr/sbin/ironweir\nmkdir /srv/reader\ncp '{}'/*.deb /srv/reader/",
-            packages().display()
-        );
-    }
+    out.push_str("mkdir -p /srv/reader\n[ ! -e /tmp/given ] || cp /tmp/given/*.deb /srv/reader/\n");
     out.push_str(READER);
     for block in blocks {
         let _ = writeln!(out, "at='{}'\necho \"== $at\"", block.place);
@@ -333,36 +320,54 @@ fn has_what_it_needs(document: &str) -> bool {
             println!("{document} needs {thing}: left out");
             false
         }
-        None => crate::harness::program(thing).is_some(),
+        None => program(thing).is_some(),
     })
+}
+
+/// A document that is run: its name, the script, and whether it installs the package.
+struct Run {
+    name: String,
+    script: String,
+    installs: bool,
+}
+
+/// All that have commands and what they need; those whose name has the text of `DOCUMENT`, if that is set.
+fn runs() -> Vec<Run> {
+    let wanted = std::env::var("DOCUMENT").unwrap_or_default();
+    let read = |path: &PathBuf| {
+        let blocks: Vec<Block> = blocks(path).into_iter().filter(|b| b.mark != Mark::NotRun).collect();
+        let name = name(path);
+        let of_shell = |text: &str| blocks.iter().any(|b| b.language == "sh" && b.text.contains(text));
+        let is_run = of_shell("") && name.contains(&wanted) && has_what_it_needs(&name);
+        is_run.then(|| Run { script: script(&blocks), installs: of_shell("ironweir_"), name })
+    };
+    documents().iter().filter_map(read).collect()
 }
 
 #[test]
 fn every_command_runs() {
-    let mut failed = Vec::new();
-    let runs: Vec<(String, String)> = documents()
-        .iter()
-        .map(|d| (name(d), blocks(d).into_iter().filter(|b| b.mark != Mark::NotRun).collect::<Vec<_>>()))
-        .filter(|(name, blocks)| blocks.iter().any(|b| b.language == "sh") && has_what_it_needs(name))
-        .filter(|(name, _)| {
-            std::env::var("DOCUMENT").is_ok_and(|d| name.contains(&d)) || std::env::var("DOCUMENT").is_err()
-        })
-        .map(|(name, blocks)| (name, script(&blocks)))
-        .collect();
+    let runs = runs();
     assert!(!runs.is_empty());
-    std::thread::scope(|scope| {
-        let run = |(name, script): &(String, String)| {
-            let began = std::time::Instant::now();
-            let seen = disposable(script, true);
-            println!("{name}: {:.1} s", began.elapsed().as_secs_f32());
-            seen.filter(|(good, said)| !good || !said.contains("== the end"))
-                .map(|(_, said)| format!("=== {name}\n{said}"))
-        };
-        // Two at a time: most of it is waiting.
-        let halves: Vec<_> = (0..2).map(|n| runs.iter().skip(n).step_by(2)).collect();
-        let threads: Vec<_> =
-            halves.into_iter().map(|half| scope.spawn(move || half.filter_map(run).collect::<Vec<_>>())).collect();
-        failed.extend(threads.into_iter().flat_map(|t| t.join().unwrap()));
+    let package = Folder::new();
+    if runs.iter().any(|r| r.installs) {
+        make_package(package.path());
+    }
+    let failed = |run: &Run| {
+        let began = std::time::Instant::now();
+        let seen = disposable(&run.script, run.installs.then(|| package.path()));
+        println!("{}: {:.1} s", run.name, began.elapsed().as_secs_f32());
+        let bad = seen.filter(|(good, said)| !good || !said.contains("== the end"));
+        bad.map(|(_, said)| format!("=== {}\n{said}", run.name))
+    };
+    // Two at a time: most of it is waiting.
+    let next = std::sync::atomic::AtomicUsize::new(0);
+    let some = || {
+        let take = || runs.get(next.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
+        std::iter::from_fn(take).filter_map(failed).collect::<Vec<String>>()
+    };
+    let failed: Vec<String> = std::thread::scope(|scope| {
+        let threads = [scope.spawn(some), scope.spawn(some)];
+        threads.into_iter().flat_map(|t| t.join().unwrap()).collect()
     });
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }

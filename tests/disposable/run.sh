@@ -2,15 +2,18 @@
 # Runs a script as root in a copy of this machine that is thrown away: own files (an overlay; /tmp and /run are empty), own
 # network (loopback alone), own processes with systemd as their first one. All of it ends with the script, whose status is this
 # one's. What the script writes never reaches the machine.
-#   run.sh FOLDER IRONWEIR SCRIPT
-# FOLDER: an empty directory; IRONWEIR: a binary that is /usr/sbin/ironweir inside (or nothing). Status 77: this machine cannot do it.
+#   run.sh FOLDER IRONWEIR SCRIPT [GIVEN]
+# FOLDER: an empty directory. IRONWEIR: a binary, /tmp/ironweir inside, and with INSTALLED=yes /usr/sbin/ironweir as well. GIVEN: a
+# folder that is /tmp/given inside. This repository is where it is, and cannot be written. Status 77: this machine cannot do it.
 set -eu
-folder=$1 binary=$2 script=$3
-if [ "${4:-}" != inside ]; then
+folder=$1 binary=$2 script=$3 given=${4:-}
+repository=$(cd "$(dirname "$0")/../.." && pwd)
+if [ -z "${INSIDE:-}" ]; then
     [ "$(id -u)" = 0 ] && [ -x /lib/systemd/systemd ] && command -v ip >/dev/null || exit 77
     # Longer than anything here takes: what hangs ends.
+    export INSIDE=yes
     exec timeout -k 5 "${PATIENCE:-120}" unshare --net --mount --pid --ipc --uts --cgroup --fork --kill-child --mount-proc --propagation private \
-        "$0" "$folder" "$binary" "$script" inside
+        "$0" "$@"
 fi
 
 mount -t tmpfs none "$folder"
@@ -47,11 +50,16 @@ find "$root"/{etc,lib}/systemd/system-generators -type f ! -name "postgresql*" -
 # A package of the machine that is being installed right now is none of ours.
 rm -f "$root/usr/sbin/policy-rc.d" "$root"/var/lib/dpkg/updates/*
 install -m 755 "$script" "$root/tmp/.script"
-if [ -n "$binary" ]; then
-    rm -f "$root/usr/sbin/ironweir"
-    : >"$root/usr/sbin/ironweir"
-    mount --bind "$binary" "$root/usr/sbin/ironweir"
-fi
+read_only() { # from, to: a file or a folder of the machine's, wherever that is mounted
+    if [ -d "$1" ]; then mkdir -p "$2"; else : >"$2"; fi
+    mount --bind "$1" "$2"
+    mount -o remount,bind,ro "$2"
+}
+read_only "$repository" "$root$repository"
+read_only "$binary" "$root/tmp/ironweir"
+[ -z "$given" ] || read_only "$given" "$root/tmp/given"
+rm -f "$root/usr/sbin/ironweir"
+[ "${INSTALLED:-}" != yes ] || read_only "$binary" "$root/usr/sbin/ironweir"
 cat >"$root/tmp/.begin" <<'BEGIN'
 #!/bin/bash
 until systemctl is-system-running >/dev/null 2>&1; do sleep 0.05; done

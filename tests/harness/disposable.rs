@@ -8,17 +8,19 @@ use std::process::{Command, Stdio};
 /// What `run.sh` ends with where this machine cannot make copies of itself.
 const CANNOT: i32 = 77;
 
-/// Runs a script of bash as root in the copy, with the program under test as `/usr/sbin/ironweir` if `installed`. Gives whether
-/// it ended well and what it wrote; nothing, said aloud, where this machine cannot.
-pub fn disposable(script: &str, installed: bool) -> Option<(bool, String)> {
+/// Runs a script of bash as root in the copy. The program under test is `/tmp/ironweir` there, and without `given` installed as
+/// `/usr/sbin/ironweir`; a folder that is `given` is `/tmp/given`. Gives whether the script ended well and what it wrote; nothing,
+/// said aloud, where this machine cannot.
+pub fn disposable(script: &str, given: Option<&Path>) -> Option<(bool, String)> {
     let folder = Folder::new();
     folder.write("script", script);
     folder.make("copy");
-    let binary = if installed { Program::Ironweir.path()? } else { PathBuf::new() };
     let out = Command::new(repository().join("tests/disposable/run.sh"))
         .arg(folder.path().join("copy"))
-        .arg(binary)
+        .arg(Program::Ironweir.path()?)
         .arg(folder.path().join("script"))
+        .args(given)
+        .env("INSTALLED", if given.is_some() { "no" } else { "yes" })
         .stdin(Stdio::null())
         .output()
         .expect("the script of the harness runs");
