@@ -8,10 +8,18 @@ FUZZ_TARGETS = $(patsubst fuzz/fuzz_targets/%.rs,%,$(wildcard fuzz/fuzz_targets/
 TARGET ?= $(FUZZ_TARGETS)
 SECONDS ?= 300
 
-.PHONY: help setup setup-build setup-peers build dist run test lint perf fuzz
+# Of `make deb`: amd64 or arm64. Of `make install`: where to.
+ARCH ?= $(shell dpkg --print-architecture 2>/dev/null || echo amd64)
+PREFIX ?= /usr/local
+DESTDIR ?=
+TARGETS = $(or $(CARGO_TARGET_DIR),target)
+RUST_arm64 = aarch64-unknown-linux-gnu
+RUST_static = x86_64-unknown-linux-musl
+
+.PHONY: help setup setup-build setup-peers build dist install deb static arm64 sbom run test lint perf fuzz
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1	/p' Makefile
 
 setup: setup-build setup-peers ## installs what is missing (apt-get; sudo where needed)
 
@@ -29,9 +37,36 @@ setup-peers:
 build: setup-build ## the release binary
 	@$(CARGO) build --release --locked -p ironweir
 
-dist: setup ## the binary as packages ship it: laid out by a profile of its cases (5 minutes; rustup and wrk)
+dist: setup ## what is released, in target/dist: binary (laid out by a profile of its cases), tarball, package, bill of materials, checksums (5 minutes; rustup and wrk)
 	@$(CARGO) build --release --locked -p floor
-	@perf/optimize.py
+	@binary=$$(perf/optimize.py) && packaging/dist "$$binary" $(TARGETS)/dist
+
+install: ## puts what `make build` made below PREFIX (/usr/local), configuration to /etc/ironweir; DESTDIR for packagers
+	@PREFIX=$(PREFIX) packaging/install $(TARGETS)/release/ironweir "$(DESTDIR)"
+
+deb: ## a Debian package in target/dist; ARCH=arm64 for another machine's
+ifeq ($(ARCH),arm64)
+	@$(MAKE) --no-print-directory arm64 build
+	@ARCH=arm64 RUN=$(TARGETS)/release/ironweir packaging/deb $(TARGETS)/$(RUST_arm64)/release/ironweir $(TARGETS)/dist
+else
+	@$(MAKE) --no-print-directory build
+	@packaging/deb $(TARGETS)/release/ironweir $(TARGETS)/dist
+endif
+
+static: setup-build ## a binary that needs no C library (musl)
+	@.ci/setup static
+	@rustup target add $(RUST_static) >/dev/null 2>&1
+	@CC_x86_64_unknown_linux_musl=musl-gcc $(CARGO) build --release --locked -p ironweir --target $(RUST_static)
+
+arm64: setup-build ## a binary for 64-bit ARM; started once under qemu
+	@.ci/setup arm64
+	@rustup target add $(RUST_arm64) >/dev/null 2>&1
+	@CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc $(CARGO) build --release --locked -p ironweir --target $(RUST_arm64)
+	@if command -v qemu-aarch64-static >/dev/null; then packaging/try-arm64 $(TARGETS)/$(RUST_arm64)/release/ironweir; \
+	else echo "arm64: qemu-user-static is not installed: not tried" >&2; fi
+
+sbom: ## the bill of materials (CycloneDX) on standard output
+	@packaging/sbom.py
 
 run: setup-build ## builds (quickly: not the binary for packages) and starts `ironweir demo`
 	@$(CARGO) build --profile quick --locked -p ironweir

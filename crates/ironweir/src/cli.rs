@@ -7,7 +7,29 @@ use std::path::PathBuf;
 /// Where nginx looks for everything when `-p` does not say.
 pub(crate) const DEFAULT_PREFIX: &str = "/etc/nginx";
 /// Where the configuration is, from the prefix.
+/// Where everything is when the command line does not say.
+struct Layout {
+    /// Where relative paths begin.
+    prefix: &'static str,
+    /// The configuration.
+    file: &'static str,
+    /// The error log until the configuration is read; below the prefix if it is relative.
+    error_log: &'static str,
+}
+
+/// nginx's, for a binary that was just built and put beside it.
+const BESIDE_NGINX: Layout =
+    Layout { prefix: "/etc/nginx", file: "/etc/nginx/nginx.conf", error_log: "logs/error.log" };
+/// Of an Ironweir that was installed (`packaging/install`).
+const INSTALLED: Layout =
+    Layout { prefix: "/var/lib/ironweir", file: "/etc/ironweir/nginx.conf", error_log: "/var/log/ironweir/error.log" };
+/// The configuration's name below a prefix.
 const DEFAULT_FILE: &str = "nginx.conf";
+
+/// An installation is there when its configuration is: so the commands that an operator types and the unit mean the same server.
+fn layout() -> Layout {
+    if std::path::Path::new(INSTALLED.file).exists() { INSTALLED } else { BESIDE_NGINX }
+}
 
 /// What was asked for.
 #[derive(Debug, Default)]
@@ -88,8 +110,17 @@ pub(crate) fn parse(args: impl Iterator<Item = OsString>) -> Result<Options, Str
         }
     }
     let here = std::env::current_dir().unwrap_or_default();
-    o.prefix = here.join(prefix.unwrap_or_else(|| DEFAULT_PREFIX.into()));
-    o.file = o.prefix.join(file.unwrap_or_else(|| DEFAULT_FILE.into()));
+    let layout = layout();
+    let elsewhere = prefix.is_some();
+    o.prefix = here.join(prefix.unwrap_or_else(|| layout.prefix.into()));
+    o.file = match file {
+        Some(file) => o.prefix.join(file),
+        None if elsewhere => o.prefix.join(DEFAULT_FILE),
+        None => layout.file.into(),
+    };
+    if !elsewhere && o.error_log.is_none() && layout.error_log.starts_with('/') {
+        o.error_log = Some(layout.error_log.into());
+    }
     // nginx takes an empty name for standard error.
     o.error_log = o.error_log.map(|e| match e.as_os_str().as_encoded_bytes() {
         b"" | b"stderr" => PathBuf::from("stderr"),
@@ -117,10 +148,12 @@ fn signal(value: &[u8]) -> Result<String, String> {
 /// Where everything is unless the command line says otherwise, in the words of nginx's `-V`.
 pub(crate) fn paths() -> String {
     let program = std::env::current_exe().unwrap_or_default();
-    let (program, prefix) = (program.display(), DEFAULT_PREFIX);
+    let (program, Layout { prefix, file, error_log }) = (program.display(), layout());
+    let error_log = std::path::Path::new(prefix).join(error_log);
     format!(
-        "--prefix={prefix} --sbin-path={program} --conf-path={prefix}/{DEFAULT_FILE} \
-         --error-log-path={prefix}/logs/error.log --pid-path={prefix}/logs/nginx.pid"
+        "--prefix={prefix} --sbin-path={program} --conf-path={file} \
+         --error-log-path={} --pid-path={prefix}/logs/nginx.pid",
+        error_log.display()
     )
 }
 
@@ -138,8 +171,11 @@ Options:
   -t --plan     : test it and say what a reload would change (--json: as JSON)
   -q            : suppress non-error messages during configuration testing
   -s signal     : send signal to a master process: stop, quit, reopen, reload
-  -p prefix     : set prefix path (default: /etc/nginx/)
-  -e filename   : set error log file (default: logs/error.log)
-  -c filename   : set configuration file (default: nginx.conf)
+  -p prefix     : set prefix path (default: /etc/nginx/, or /var/lib/ironweir/
+                  where Ironweir is installed: where /etc/ironweir/nginx.conf is)
+  -e filename   : set error log file (default: logs/error.log, or
+                  /var/log/ironweir/error.log)
+  -c filename   : set configuration file (default: nginx.conf, or
+                  /etc/ironweir/nginx.conf)
   -g directives : set global directives out of configuration file
 ";

@@ -89,7 +89,7 @@ fn about(arguments: &[String]) -> Option<ExitCode> {
         ["--help" | "help"] => ("", "--help"),
         ["--man"] => ("", "--man"),
         ["help", name] => (*name, "--help"),
-        [name @ ("demo" | "top"), "--man"] => (*name, "--man"),
+        [name @ ("demo" | "top" | "l4"), "--man"] => (*name, "--man"),
         _ => return None,
     };
     let Some(command) = pages::find(name) else {

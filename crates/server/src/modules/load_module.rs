@@ -21,6 +21,7 @@ const BUILT_IN: &[&str] = &[
     "ngx_otel_module",
     "ngx_nchan_module",
     "ngx_http_lua_module",
+    "ngx_http_modsecurity_module",
     "ngx_http_headers_more_filter_module",
     "ngx_http_set_misc_module",
     "ngx_http_geoip2_module",
