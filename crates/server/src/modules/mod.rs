@@ -221,6 +221,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     keyval::DIRECTIVES,
     nchan::DIRECTIVES,
     lua::DIRECTIVES,
+    lua::stream::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -347,10 +348,11 @@ impl Busy {
 }
 
 /// Hooks of TLS handshakes with clients for which the ClientHello is enough, in their order: which server is meant comes first.
-pub const CLIENT_HELLO_HOOKS: &[Hook] = &[Hook::Now(hooks::server_by_name), Hook::Now(acme::proof_hook)];
+pub const CLIENT_HELLO_HOOKS: &[Hook] =
+    &[Hook::Now(hooks::server_by_name), Hook::Now(acme::proof_hook), lua::ssl::CLIENT_HELLO];
 
 /// Hooks that settle which certificate is shown, in their order. The server's settings are known.
-pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook)];
+pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook), lua::ssl::PROTOCOLS, lua::ssl::CERTIFICATE];
 
 /// Loggers, in the order in which they look at a request that is done.
 pub const LOGGERS: &[Logger] = &[modsecurity::logger, otel::logger, lua::logger, log::logger];
@@ -736,6 +738,7 @@ pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
     if build.plane.is_stream() {
         stream_proxy::finish_level(build, level);
+        lua::finish_level(build, level);
         return health_check::finish_level(build, level);
     }
     api::finish_level(build, level);

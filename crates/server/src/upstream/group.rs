@@ -9,6 +9,7 @@ use crate::config::Plane;
 use crate::config::complex::Complex;
 use crate::connection::Address;
 use crate::health::outlier::Outliers;
+use crate::modules::lua::balancer::Program;
 use crate::modules::sticky::Sticky;
 use balance::{Ranges, Ring};
 use std::collections::HashMap;
@@ -35,6 +36,8 @@ pub struct Group {
     pub live: Option<Live>,
     /// `zone`: its name. Only groups that have one are shown by the API.
     pub zone: Option<Box<str>>,
+    /// `balancer_by_lua*`: a program chooses, before the method.
+    pub balancer: Option<Program>,
     /// `sticky`
     pub sticky: Option<Sticky>,
     /// `queue`
@@ -133,7 +136,7 @@ impl Method {
 }
 
 /// `keepalive` and its companions.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Keepalive {
     /// Idle connections that each thread keeps at least; none: connections are not kept.
     pub connections: Option<usize>,
@@ -184,6 +187,7 @@ impl Group {
             tiers: Arc::new([Tier { peers, alone: true, ..Tier::default() }, Tier::default()]),
             live: None,
             zone: None,
+            balancer: None,
             sticky: None,
             queue: None,
             outliers: None,
@@ -204,6 +208,7 @@ impl Group {
             tiers: Arc::new([Tier { peers, alone: true, ..Tier::default() }, Tier::default()]),
             live: None,
             zone: None,
+            balancer: None,
             sticky: None,
             queue: None,
             outliers: None,

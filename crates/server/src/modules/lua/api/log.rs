@@ -30,7 +30,7 @@ fn level(number: i64) -> Option<Level> {
 }
 
 fn is_enabled(level: Level) -> bool {
-    current::request(|r| Ok(r.logs(level))).unwrap_or_else(|_| crate::log::error::default_enabled(level))
+    current::connection(|r| Ok(r.logs(level))).unwrap_or_else(|_| crate::log::error::default_enabled(level))
 }
 
 /// `content_by_lua(nginx.conf:40):3: name(): `

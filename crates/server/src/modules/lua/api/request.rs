@@ -2,10 +2,11 @@
 
 use super::super::current::{ANSWERING, Phase, phase, request, request_in};
 use super::answer::escaped;
+use crate::log_error;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::{Method, Request, Text, Version};
 use ::lua::Fault;
-use ::lua::machine::{add as add_function, add_to_table, args_table, bad_argument, bytes_of, made_text};
+use ::lua::machine::{add as add_function, add_to_table, args_table, bytes_of, made_text};
 use ::lua::text::MAX_ARGS;
 use mlua::{Lua, Table, Value};
 
@@ -43,7 +44,8 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "req_set_header", |_, (name, value): (Value, Value)| {
         let name = escaped(bytes_of(&name, 1, "set_header")?, true);
         let values = match &value {
-            Value::Nil => return Err(bad_argument(2, "set_header", "string, number, or table expected, but got nil")),
+            // It is taken away.
+            Value::Nil => Vec::new(),
             Value::Table(list) => {
                 let mut all = Vec::new();
                 for value in list.sequence_values::<Value>() {
@@ -77,12 +79,17 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         request(|r| {
             let max = max.map_or(MAX_ARGS, |n| n.max(0.0) as usize);
             let (table, more) = args_table(lua, r.get(r.args), max)?;
+            if more {
+                log_error!(r, Debug, "lua hit query args limit {max}");
+            }
             Ok((table, more.then_some("truncated")))
         })
     })?;
     add_function(lua, raw, "req_set_args", |_, args: mlua::LuaString| {
+        // What would end a line is escaped.
+        let args = escaped(args.as_bytes().to_vec(), false);
         request(|r| {
-            (r.args, r.valid_target) = (r.text(&args.as_bytes()), false);
+            (r.args, r.valid_target) = (r.text(&args), false);
             Ok(())
         })
     })?;
@@ -115,16 +122,35 @@ fn set_method(r: &mut Request, number: Option<f64>) -> Result<(), Fault> {
     Ok(())
 }
 
+/// A byte that must not stand in a URI.
+pub fn unsafe_byte(uri: &[u8]) -> Option<u8> {
+    uri.iter().copied().find(|b| matches!(b, 0..0x20 | 0x7f) && *b != b'\t')
+}
+
+/// A text with such bytes as messages show it.
+pub fn shown_safely(text: &[u8]) -> String {
+    let mut out = String::new();
+    for part in text.utf8_chunks() {
+        for c in part.valid().chars() {
+            match c {
+                '\\' => out.push_str("\\\\"),
+                '\0'..='\x1f' | '\x7f' => out.push_str(&format!("\\x{:02X}", u32::from(c))),
+                c => out.push(c),
+            }
+        }
+        part.invalid().iter().for_each(|b| out.push_str(&format!("\\x{b:02X}")));
+    }
+    out
+}
+
 fn set_uri(uri: &[u8], jump: bool, binary: bool) -> Result<bool, Fault> {
     if uri.is_empty() {
         return Err(Fault("attempt to use zero-length uri".to_owned()));
     }
-    if !binary && let Some(at) = uri.iter().position(|b| matches!(b, 0..0x20 | 0x7f)) {
-        let shown = String::from_utf8_lossy(uri);
-        let byte = uri[at];
+    if !binary && let Some(byte) = unsafe_byte(uri) {
         return Err(Fault(format!(
             "unsafe byte \"0x{byte:02x}\" in uri \"{}\" (maybe you want to set the 'binary' argument?)",
-            shown.escape_default()
+            shown_safely(uri)
         )));
     }
     if jump && phase() != Phase::Rewrite && phase() != Phase::ServerRewrite {
@@ -134,6 +160,7 @@ fn set_uri(uri: &[u8], jump: bool, binary: bool) -> Result<bool, Fault> {
         r.uri = r.text(uri);
         (r.plain_uri, r.valid_target) = (false, false);
         if jump {
+            log_error!(r, Debug, "lua set uri jump to \"{}\"", String::from_utf8_lossy(uri));
             r.internal = true;
         } else {
             r.valid_location = false;
@@ -179,6 +206,9 @@ fn headers(
         }
         let value = Value::String(made_text(lua, r.arena.span(line.value))?);
         add_to_table(lua, &table, &name, value).map_err(broken)?;
+    }
+    if lines.len() > max {
+        log_error!(r, Debug, "lua exceeding request header limit {} > {max}", lines.len());
     }
     Ok((table, (lines.len() > max).then_some("truncated")))
 }
