@@ -467,8 +467,14 @@ fn groups_table(
         if number == 0 {
             whole = group.unwrap_or_default();
         } else if let Some((name, _)) = expression.names.iter().find(|(_, n)| *n == number) {
-            // Of groups with one name the one counts that took part.
-            if group.is_some() || matches!(table.raw_get::<Value>(name.as_str())?, Value::Nil) {
+            // Of groups with one name the one counts that took part; where there may be several, they are a list.
+            if expression.duplicates {
+                match table.raw_get::<Value>(name.as_str())? {
+                    _ if group.is_none() => {}
+                    Value::Table(list) => list.raw_push(value.clone())?,
+                    _ => table.raw_set(name.as_str(), lua.create_sequence_from([value.clone()])?)?,
+                }
+            } else if group.is_some() || matches!(table.raw_get::<Value>(name.as_str())?, Value::Nil) {
                 table.raw_set(name.as_str(), value.clone())?;
             }
         }

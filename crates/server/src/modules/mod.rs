@@ -279,6 +279,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     ],
     // Rewrite.
     &[
+        (|c| c.lua.rewrite.is_some(), lua::REWRITE_FIRST),
         (|c| c.modsecurity.is_on(), Handler::Now(modsecurity::begin)),
         (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)),
         (|c| c.headers_more.changes_request(), Handler::Now(headers_more::handler)),
@@ -296,6 +297,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     ],
     // Access: `satisfy` says how its verdicts are taken together.
     &[
+        (|c| c.lua.access.is_some(), lua::ACCESS_FIRST),
         (|c| !c.access.rules.is_empty(), Handler::Now(access::handler)),
         (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
         (|c| c.auth_jwt.is_on(), auth_jwt::HANDLER),
@@ -304,6 +306,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     ],
     // Precontent.
     &[
+        (|c| c.lua.precontent.is_some(), lua::PRECONTENT_FIRST),
         (|c| c.try_files.list.is_some(), Handler::Now(try_files::handler)),
         (|c| !c.mirror.mirror.is_empty(), mirror::HANDLER),
         (|c| c.lua.precontent.is_some(), lua::PRECONTENT),

@@ -6,6 +6,7 @@ use crate::request::Request;
 use ::lua::Fault;
 use scoped_tls_hkt::scoped_thread_local;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 scoped_thread_local!(static mut REQUEST: Request);
@@ -13,6 +14,7 @@ scoped_thread_local!(static mut REQUEST: Request);
 thread_local! {
     static PHASE: Cell<Phase> = const { Cell::new(Phase::Init) };
     static OWNER: Cell<u64> = const { Cell::new(0) };
+    static ALONE: RefCell<HashMap<u64, Alone>> = RefCell::default();
     static LAST_OWNER: Cell<u64> = const { Cell::new(0) };
     static MACHINE: RefCell<Option<Rc<Machine>>> = const { RefCell::new(None) };
 }
@@ -194,6 +196,39 @@ pub fn owner() -> u64 {
 pub fn next_owner() -> u64 {
     LAST_OWNER.set(LAST_OWNER.get() + 1);
     LAST_OWNER.get()
+}
+
+/// What a program without a request has instead, as long as it runs.
+#[derive(Default)]
+pub struct Alone {
+    /// `ngx.ctx`
+    pub table: Option<mlua::Table>,
+    /// What its lines in the log end with: the client and the address of the request that it comes from.
+    pub note: Option<Rc<str>>,
+}
+
+/// Work with what the program that runs has instead of a request. None: it has one, or is not one that is waited for.
+pub fn alone<T>(work: impl FnOnce(&mut Alone) -> T) -> Option<T> {
+    ALONE.with_borrow_mut(|all| all.get_mut(&OWNER.get()).map(work))
+}
+
+/// Begins and ends what a program without a request has.
+pub struct Living(u64);
+
+impl Living {
+    /// For the program of this number.
+    pub fn begin(owner: u64, note: Option<Rc<str>>) -> Living {
+        ALONE.with_borrow_mut(|all| all.insert(owner, Alone { table: None, note }));
+        Living(owner)
+    }
+}
+
+impl Drop for Living {
+    fn drop(&mut self) {
+        // The thread's storage may be gone already when a thread ends.
+        let gone = ALONE.try_with(|all| all.borrow_mut().remove(&self.0));
+        drop(gone);
+    }
 }
 
 fn owner_of(r: &mut Request) -> u64 {

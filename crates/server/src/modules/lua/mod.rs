@@ -98,9 +98,15 @@ pub const DIRECTIVES: &[Directive] = &[
     both("lua_regex_match_limit", |s, n| set::number(&mut s.build.main.lua.regex_match_limit, n)),
     http("lua_load_resty_core", |s, n| {
         // The API is always there.
+        let text = "lua_load_resty_core is deprecated (the lua-resty-core library is required since ngx_lua v0.10.16)";
+        s.build.problems.push(n.warning(text.to_owned()));
         s.build.note(n);
         Ok(())
     }),
+    http("rewrite_by_lua_no_postpone", |s, n| set::flag(&mut s.build.main.lua.rewrite_no_postpone, n)),
+    http("access_by_lua_no_postpone", |s, n| set::flag(&mut s.build.main.lua.access_no_postpone, n)),
+    http("precontent_by_lua_no_postpone", |s, n| set::flag(&mut s.build.main.lua.precontent_no_postpone, n)),
+    http("lua_thread_cache_max_entries", |s, n| set::number(&mut s.build.main.lua.thread_cache_max_entries, n)),
     http("lua_need_request_body", |s, n| set::flag(&mut s.level.conf.lua.need_request_body, n)),
     http("lua_transform_underscores_in_response_headers", |s, n| {
         set::flag(&mut s.level.conf.lua.transform_underscores, n)
@@ -136,11 +142,18 @@ pub const DIRECTIVES: &[Directive] = &[
 /// Their places in the phases.
 pub const SERVER_REWRITE: Handler = Handler::Later(|r| r.conf().lua.server_rewrite.is_some(), phases::server_rewrite);
 /// After the level's own rewrites, unless they changed the location.
-pub const REWRITE: Handler = Handler::Later(|r| !r.uri_changed, phases::rewrite);
+pub const REWRITE: Handler =
+    Handler::Later(|r| !r.uri_changed && !*r.shot.main.lua.rewrite_no_postpone, phases::rewrite);
 /// After the modules that judge without a program.
-pub const ACCESS: Handler = Handler::Later(|_| true, phases::access);
+pub const ACCESS: Handler = Handler::Later(|r| !*r.shot.main.lua.access_no_postpone, phases::access);
 /// Before the content.
-pub const PRECONTENT: Handler = Handler::Later(|_| true, phases::precontent);
+pub const PRECONTENT: Handler = Handler::Later(|r| !*r.shot.main.lua.precontent_no_postpone, phases::precontent);
+/// The same before all others of their phases: `*_by_lua_no_postpone`.
+pub const REWRITE_FIRST: Handler = Handler::Later(|r| *r.shot.main.lua.rewrite_no_postpone, phases::rewrite);
+/// See `REWRITE_FIRST`.
+pub const ACCESS_FIRST: Handler = Handler::Later(|r| *r.shot.main.lua.access_no_postpone, phases::access);
+/// See `REWRITE_FIRST`.
+pub const PRECONTENT_FIRST: Handler = Handler::Later(|r| *r.shot.main.lua.precontent_no_postpone, phases::precontent);
 
 /// The module's values on one level.
 #[derive(Clone, Debug, Default)]
@@ -242,6 +255,14 @@ pub struct Main {
     pub regex_cache_max_entries: Setting<u64>,
     /// Steps that one match may take; 0: as many as PCRE2 allows.
     pub regex_match_limit: Setting<u64>,
+    /// Coroutines that a thread keeps for the next request.
+    pub thread_cache_max_entries: Setting<u64>,
+    /// Programs run before the other modules of their phase.
+    pub rewrite_no_postpone: Setting<bool>,
+    /// See `rewrite_no_postpone`.
+    pub access_no_postpone: Setting<bool>,
+    /// See `rewrite_no_postpone`.
+    pub precontent_no_postpone: Setting<bool>,
     /// The dictionaries.
     pub dicts: Vec<Arc<Dict>>,
     /// Programs so far.
@@ -260,6 +281,10 @@ impl Default for Main {
             max_running_timers: Setting::unset(256),
             regex_cache_max_entries: Setting::unset(::lua::regex::MAX_ENTRIES as u64),
             regex_match_limit: Setting::unset(0),
+            thread_cache_max_entries: Setting::unset(machine::IDLE_THREADS),
+            rewrite_no_postpone: Setting::unset(false),
+            access_no_postpone: Setting::unset(false),
+            precontent_no_postpone: Setting::unset(false),
             dicts: Vec::new(),
             chunks: 0,
         }
@@ -381,6 +406,14 @@ fn word(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
 pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
     if !build.main.lua.is_used() {
         return;
+    }
+    for (program, name) in [
+        (&level.conf.lua.proxy_ssl_verify, "proxy_ssl_verify_by_lua*"),
+        (&level.conf.lua.proxy_ssl_certificate, "proxy_ssl_certificate_by_lua*"),
+    ] {
+        if program.is_set() && level.conf.proxy.goes_in_plain() {
+            build.http_problem(format!("{name} should be used with proxy_pass https url"));
+        }
     }
     let mut conf = level.conf.lua.ssl.clone();
     conf.server_name.force(true);

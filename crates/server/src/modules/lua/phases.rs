@@ -231,7 +231,7 @@ pub fn send_head(r: &mut Request) -> Result<(), Verdict> {
     if r.headers_out.status == 0 {
         r.headers_out.status = 200;
     }
-    if r.headers_out.content_type.is_none() && *r.conf().lua.use_default_type {
+    if r.headers_out.content_type.is_none() && r.headers_out.status != 304 && *r.conf().lua.use_default_type {
         root::set_content_type(r);
     }
     r.send_header()
@@ -278,6 +278,8 @@ pub fn header_filter(r: &mut Request) -> Filtered {
         return Filtered::Broken;
     }
     match r.ctx.lua.as_mut().and_then(|c| c.exit.take()) {
+        // The connection is closed without a word.
+        Some(408 | 444 | 499) => Filtered::Broken,
         Some(status @ 201..1000) => {
             r.ctx.lua.get_or_insert_default().replaced = true;
             Filtered::Replace(status as u16)

@@ -354,6 +354,13 @@ function ngx.decode_base64(text)
     end
     return finish(raw.decode_base64(text))
 end
+-- MIME's form: what is no letter of base64 is passed over.
+function ngx.decode_base64mime(text)
+    if type(text) ~= "string" then
+        error("string argument only", 2)
+    end
+    return finish(raw.decode_base64((text:gsub("[^%w+/]", ""))))
+end
 function ngx.encode_args(args)
     if type(args) ~= "table" then
         error("bad argument #1 to 'encode_args' (table expected, got " .. (args == nil and "no value" or type(args)) .. ")", 2)
@@ -549,11 +556,6 @@ end
 
 function re.gsub(subject, pattern, replace, options)
     return substitute(subject, pattern, replace, options, true, "gsub")
-end
-
--- The stack of compiled expressions is PCRE2's own here, so there is nothing to set.
-function re.opt()
-    return error("ngx.re.opt is not supported yet", 2)
 end
 
 -- Dictionaries -------------------------------------------------------------------------------------------------------------------
@@ -1102,6 +1104,7 @@ local function module(name, made)
 end
 
 local nothing = { version = "0.1.32" }
+loaded["resty.core"] = nothing
 for _, name in ipairs({ "resty.core", "resty.core.base", "resty.core.regex", "resty.core.shdict", "resty.core.var", "resty.core.ctx",
                         "resty.core.hash", "resty.core.base64", "resty.core.uri", "resty.core.time", "resty.core.misc",
                         "resty.core.request", "resty.core.response", "resty.core.exit", "resty.core.worker", "resty.core.phase",
@@ -1111,7 +1114,14 @@ end
 module("ngx.semaphore", { version = "0.1.32", new = semaphore.new })
 module("ngx.re", {
     version = "0.1.32",
-    opt = function() end,
+    -- The stack of compiled expressions is PCRE2's own here, and grows by itself.
+    opt = function(name, value)
+        if name ~= "jit_stack_size" then
+            error("unrecognized option name", 2)
+        elseif type(value) ~= "number" or value < 0 then
+            error("bad argument #2 to 'opt' (number expected, got " .. type(value) .. ")", 2)
+        end
+    end,
     split = function(subject, pattern, options, ctx, max, res)
         local out, at, count = res or {}, ctx and ctx.pos or 1, 0
         local position = at
@@ -1398,10 +1408,10 @@ if raw.subsystem == "stream" then
 end
 
 -- Globals are the machine's: who writes one by accident shares it with all requests.
-local known = {}
+local traceback = debug.traceback
 setmetatable(_G, {
     __newindex = function(table, name, value)
         rawset(table, name, value)
-        raw.global_written(name)
+        raw.global_written(name, traceback("", 2))
     end,
 })

@@ -109,14 +109,27 @@ struct Run<'m> {
 
 /// Runs a program to its end.
 pub async fn run(
-    mut r: Option<&mut Request>,
+    r: Option<&mut Request>,
     machine: &Rc<Machine>,
     function: &Function,
     arguments: MultiValue,
     phase: Phase,
 ) -> End {
+    run_with(r, machine, function, arguments, phase, None).await
+}
+
+/// The same. `note`: what lines in the log end with, of a program without a request.
+pub async fn run_with(
+    mut r: Option<&mut Request>,
+    machine: &Rc<Machine>,
+    function: &Function,
+    arguments: MultiValue,
+    phase: Phase,
+    note: Option<Rc<str>>,
+) -> End {
     let Ok(entry) = machine.thread(function) else { return End::Failed };
     let owner = if r.is_none() { current::next_owner() } else { 0 };
+    let _living = r.is_none().then(|| current::Living::begin(owner, note));
     let (threads, ready) = (Vec::new(), VecDeque::new());
     let mut run = Run { machine, threads, ready, on_abort: None, abandoned: false, owner };
     run.threads.push(Light { thread: entry, state: State::Ready, captures: false });
@@ -490,6 +503,10 @@ pub fn explain(error: &mlua::Error) -> String {
         Some(rest) => format!("unknown reason\nstack traceback:{rest}"),
         None => text,
     };
+    // LuaJIT's own words for whatever has a name.
+    let text = ["upvalue", "local", "method", "field", "global"]
+        .iter()
+        .fold(text, |text, kind| text.replace(&format!(": in {kind} '"), ": in function '"));
     text.replacen("\nstack traceback:\n", "\nstack traceback:\ncoroutine 0:\n", 1)
 }
 
@@ -517,7 +534,10 @@ pub fn log(level: Level, text: std::fmt::Arguments<'_>) {
     if of_request.is_err() && crate::log::error::default_enabled(level) {
         match phase {
             Phase::Init | Phase::ExitWorker => crate::log::process_line(level, text),
-            phase => crate::log::process_line(level, format_args!("{text}, context: {}", phase.context())),
+            phase => {
+                let note = current::alone(|a| a.note.clone()).flatten().unwrap_or_else(|| "".into());
+                crate::log::process_line(level, format_args!("{text}, context: {}{note}", phase.context()));
+            }
         }
     }
 }

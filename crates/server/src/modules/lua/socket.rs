@@ -681,6 +681,8 @@ async fn send(shared: Shared, bytes: Vec<u8>) -> Vec<Item> {
             let Some(socket) = &mut c.socket else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
             match socket.poll_write_with(cx, |s| s.try_write(&bytes[at..], false)) {
                 Poll::Ready(Ok(n)) => {
+                    let (fd, left) = (socket.as_raw_fd(), bytes.len() - at);
+                    log(Level::Debug, format_args!("send: fd:{fd} {n} of {left}"));
                     at += n;
                     timer.set(timeout);
                 }

@@ -217,6 +217,7 @@ async fn read(shared: Shared, wanted: Wanted) -> Vec<Item> {
     let why = match error.kind() {
         io::ErrorKind::UnexpectedEof if matches!(wanted, Wanted::All) => return vec![Item::Text(partial)],
         io::ErrorKind::UnexpectedEof | io::ErrorKind::NotConnected => b"closed".to_vec(),
+        io::ErrorKind::ConnectionAborted if shared.borrow().body.is_some() => b"client aborted".to_vec(),
         _ if is_timeout => {
             complain(&shared, format_args!("lua {kind} socket read timed out"));
             b"timeout".to_vec()

@@ -251,6 +251,11 @@ fn ready(conf: &Conf) -> Ready {
 }
 
 impl Conf {
+    /// The pass leads to `http://`, whatever is asked for.
+    pub(super) fn goes_in_plain(&self) -> bool {
+        self.pass.as_deref().and_then(|pass| pass.fixed.as_ref()).is_some_and(|url| !url.secure)
+    }
+
     /// What a health check of the location needs: the group, the host's name, and TLS if it is spoken. None without
     /// `proxy_pass`, or where that has variables.
     pub(super) fn checked(&self) -> Option<Checked<'_>> {

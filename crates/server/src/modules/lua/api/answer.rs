@@ -2,11 +2,11 @@
 
 use super::super::current::{ANSWERING, BEFORE_BODY, Phase, WAITING, connection, need, phase, request, request_in};
 use super::super::phases::{add_header, content_type, finish_answer, send_head, set_header};
-use super::super::raw;
+use super::super::{current, raw};
 use super::request::{shown_safely, unsafe_byte};
 use crate::log_error;
 use crate::request::filter::Chunk;
-use crate::request::headers::KnownHeader as K;
+use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::Verdict;
 use crate::request::{Request, Version};
 use ::lua::Fault;
@@ -219,8 +219,15 @@ fn redirect(uri: &Value, status: Option<f64>) -> Result<i64, Fault> {
         if let Some(byte) = unsafe_byte(&uri) {
             return Err(Fault(format!("unsafe byte \"0x{byte:02x}\" in redirect uri \"{}\"", shown_safely(&uri))));
         }
-        let to = r.text(&uri);
-        r.headers_out.set(K::Location, "Location", to);
+        if uri.starts_with(b"/") {
+            // It stays as it is: what the server knows as its location would be made absolute.
+            set_header(r, b"Location", &[]);
+            let (name, value) = (r.text(b"Location"), r.text(&uri));
+            r.headers_out.lines.push(HeaderOut { name, value, known: K::Other });
+        } else {
+            let to = r.text(&uri);
+            r.headers_out.set(K::Location, "Location", to);
+        }
         Ok(status)
     })
 }
@@ -424,6 +431,17 @@ fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         }
     })?;
     add_function(lua, raw, "ctx", |lua, ()| {
+        let of_timer = current::alone(|a| match &a.table {
+            Some(table) => Ok(table.clone()),
+            None => {
+                let table = lua.create_table().map_err(|e| Fault(e.to_string()))?;
+                a.table = Some(table.clone());
+                Ok(table)
+            }
+        });
+        if let Some(table) = of_timer {
+            return table.map(Some);
+        }
         connection(|r| {
             let context = r.ctx.lua.get_or_insert_default();
             if context.table.is_none() {
@@ -436,6 +454,9 @@ fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         let Value::Table(table) = value else {
             return Err(Fault("ctx should be a table while getting a ".to_owned() + value.type_name()));
         };
+        if current::alone(|a| a.table = Some(table.clone())).is_some() {
+            return Ok(());
+        }
         connection(|r| {
             r.ctx.lua.get_or_insert_default().table = Some(table);
             Ok(())

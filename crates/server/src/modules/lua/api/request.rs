@@ -172,6 +172,16 @@ fn set_uri(uri: &[u8], jump: bool, binary: bool) -> Result<bool, Fault> {
 
 /// The head as it was sent; of HTTP/2 and HTTP/3 there is none, so it is made of what came.
 fn raw_header(r: &Request, no_line: bool) -> Vec<u8> {
+    if r.version < Version::HTTP20
+        && let Text::Own(line) = r.line
+    {
+        let all = r.arena.span(r.arena.since(0));
+        let head = head_of(all.get(line.start as usize..).unwrap_or_default());
+        return match memchr::memchr(b'\n', head).filter(|_| no_line) {
+            Some(at) => head[at + 1..].to_vec(),
+            None => head.to_vec(),
+        };
+    }
     let mut out = Vec::new();
     if !no_line {
         out.extend_from_slice(r.get(r.line));
@@ -185,6 +195,18 @@ fn raw_header(r: &Request, no_line: bool) -> Vec<u8> {
     }
     out.extend_from_slice(b"\r\n");
     out
+}
+
+/// A head with its blank line, at the start of some bytes. One of HTTP/0.9 is a line.
+fn head_of(bytes: &[u8]) -> &[u8] {
+    for at in memchr::memchr_iter(b'\n', bytes) {
+        match &bytes[at + 1..] {
+            [b'\r', b'\n', ..] => return &bytes[..at + 3],
+            [b'\n', ..] => return &bytes[..at + 2],
+            _ => {}
+        }
+    }
+    &bytes[..memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1)]
 }
 
 fn headers(
@@ -234,4 +256,23 @@ pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
 fn add_header(r: &mut Request, name: &[u8], value: &[u8]) {
     let line = HeaderLine { name: r.arena.push(name), value: r.arena.push(value), known: K::find(name) };
     r.headers_in.head.headers.push(line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_ends_with_its_blank_line() {
+        assert_eq!(head_of(b"GET / HTTP/1.1\r\nA: b\r\n\r\nrest\n\n"), b"GET / HTTP/1.1\r\nA: b\r\n\r\n");
+        assert_eq!(head_of(b"GET / HTTP/1.1\nA: b\n\nrest"), b"GET / HTTP/1.1\nA: b\n\n");
+        assert_eq!(head_of(b"GET /\r\nrest"), b"GET /\r\n");
+    }
+
+    #[test]
+    fn unsafe_bytes_are_shown() {
+        assert_eq!(unsafe_byte(b"/foo\tbar"), None);
+        assert_eq!(unsafe_byte(b"/foo\rbar"), Some(b'\r'));
+        assert_eq!(shown_safely(b"/foo\r\n\xff"), "/foo\\x0D\\x0A\\xFF");
+    }
 }

@@ -102,7 +102,8 @@ pub fn assign(r: &mut Request, name: &[u8], value: Option<Vec<u8>>) -> Result<()
         assign(r, text.unwrap_or(Text::EMPTY));
         return Ok(());
     }
-    match machine()?.names.get(shown.as_bytes()) {
+    let is_prefixed = modules::prefixes(plane(r)).any(|p| shown.starts_with(p.name));
+    match machine()?.names.get(shown.as_bytes()).filter(|_| !is_prefixed) {
         Some(id) => {
             let id = *id;
             r.assign(id, text);
