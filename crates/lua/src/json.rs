@@ -1,213 +1,282 @@
-//! `cjson` as programs know it: values of Lua to JSON and back, with the same rules for arrays, `cjson.null` and depth.
+//! `cjson` as programs know it: values of Lua to JSON and back, with lua-cjson's rules for arrays, numbers, `cjson.null` and depth.
 
+use crate::json_read::Reader;
 use mlua::{LightUserData, Lua, Table, Value};
-use serde_json::de::{Deserializer, SliceRead};
-use std::fmt;
 
-/// How deep tables may nest, in and out (lua-cjson's default).
+/// How deep tables may nest, in and out, unless a program says otherwise (lua-cjson's default).
 pub const MAX_DEPTH: usize = 1000;
+/// The most that a program may say: each level takes room on the thread's own stack.
+pub const LARGEST_DEPTH: usize = 4000;
 /// Arrays whose last index is above this and more than twice the number of their elements are too sparse (lua-cjson's defaults).
 const SPARSE_SAFE: usize = 10;
 const SPARSE_RATIO: usize = 2;
+/// Digits of numbers (lua-cjson's default).
+const PRECISION: usize = 14;
 
 /// `cjson.null` and `ngx.null`.
 pub fn null() -> Value {
     Value::LightUserData(LightUserData(std::ptr::null_mut()))
 }
 
-/// What an empty table becomes.
+/// What numbers that are none become: NaN and the infinities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Empty {
-    /// `{}`
-    Object,
-    /// `[]`
-    Array,
+pub enum Invalid {
+    /// An error.
+    Refused,
+    /// `nan`, `inf`.
+    Written,
+    /// `null`
+    Null,
 }
 
-/// Writes a value as JSON. `array_mark`: the metatable of tables that are arrays whatever is in them.
+/// What a program has set.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Empty tables are `[]`, otherwise `{}`.
+    pub empty_is_array: bool,
+    /// Arrays that are too sparse are objects, otherwise an error.
+    pub sparse_is_object: bool,
+    /// An array is too sparse with so many times more places than elements; 0: never.
+    pub sparse_ratio: usize,
+    /// As long as it has more places than this.
+    pub sparse_safe: usize,
+    /// How deep what is written may nest.
+    pub encode_depth: usize,
+    /// How deep what is read may nest.
+    pub decode_depth: usize,
+    /// Digits of numbers, 1 to 16.
+    pub precision: usize,
+    /// Numbers that are none, when written.
+    pub encode_invalid: Invalid,
+    /// Such numbers, and hexadecimal ones, are read.
+    pub decode_invalid: bool,
+    /// `/` is written as `\/`.
+    pub escape_slash: bool,
+    /// Values of other types are left out, otherwise an error.
+    pub skip_others: bool,
+    /// Arrays that are read have the mark of arrays.
+    pub mark_arrays: bool,
+    /// What each level is indented by; empty: all stands in one line.
+    pub indent: String,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            empty_is_array: false,
+            sparse_is_object: false,
+            sparse_ratio: SPARSE_RATIO,
+            sparse_safe: SPARSE_SAFE,
+            encode_depth: MAX_DEPTH,
+            decode_depth: MAX_DEPTH,
+            precision: PRECISION,
+            encode_invalid: Invalid::Refused,
+            decode_invalid: true,
+            escape_slash: true,
+            skip_others: false,
+            mark_arrays: false,
+            indent: String::new(),
+        }
+    }
+}
+
+/// Writes a value as JSON. `array_mark`: the metatable of tables that are arrays whatever is in them; `empty_mark`: of those that are
+/// arrays when they are empty.
 ///
 /// # Errors
 /// lua-cjson's texts.
-pub fn encode(value: &Value, empty: Empty, array_mark: &Table) -> Result<Vec<u8>, String> {
-    let mut out = Vec::new();
-    write(value, empty, array_mark, 1, &mut out)?;
-    Ok(out)
+pub fn encode(value: &Value, options: &Options, array_mark: &Table, empty_mark: &Table) -> Result<Vec<u8>, String> {
+    let mut writer = Writer { options, array_mark, empty_mark, out: Vec::new() };
+    writer.value(value, 1)?;
+    Ok(writer.out)
 }
 
-fn write(value: &Value, empty: Empty, mark: &Table, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
-    match value {
-        Value::Nil => out.extend_from_slice(b"null"),
-        Value::LightUserData(p) if p.0.is_null() => out.extend_from_slice(b"null"),
-        Value::Boolean(b) => out.extend_from_slice(if *b { b"true" } else { b"false" }),
-        Value::Integer(i) => out.extend_from_slice(i.to_string().as_bytes()),
-        Value::Number(n) if !n.is_finite() => return Err("Cannot serialise number: must not be NaN or Inf".to_owned()),
-        Value::Number(n) => crate::machine::write_number(*n, out),
-        Value::String(text) => write_text(&text.as_bytes(), out),
-        Value::Table(table) => write_table(table, empty, mark, depth, out)?,
-        other => return Err(format!("Cannot serialise {}: type not supported", other.type_name())),
-    }
-    Ok(())
+struct Writer<'w> {
+    options: &'w Options,
+    array_mark: &'w Table,
+    empty_mark: &'w Table,
+    out: Vec<u8>,
 }
 
-fn write_table(table: &Table, empty: Empty, mark: &Table, depth: usize, out: &mut Vec<u8>) -> Result<(), String> {
-    if depth > MAX_DEPTH {
-        return Err(format!("Cannot serialise, excessive depth ({depth})"));
+/// What a table is written as.
+enum Kind {
+    Array(usize),
+    Object,
+}
+
+impl Writer<'_> {
+    fn value(&mut self, value: &Value, depth: usize) -> Result<(), String> {
+        match value {
+            Value::Nil => self.out.extend_from_slice(b"null"),
+            Value::LightUserData(p) if p.0.is_null() => self.out.extend_from_slice(b"null"),
+            Value::Boolean(b) => self.out.extend_from_slice(if *b { b"true" } else { b"false" }),
+            Value::Integer(i) => self.number(*i as f64)?,
+            Value::Number(n) => self.number(*n)?,
+            Value::String(text) => self.text(&text.as_bytes()),
+            Value::Table(table) => self.table(table, depth)?,
+            other => return Err(format!("Cannot serialise {}: type not supported", other.type_name())),
+        }
+        Ok(())
     }
-    let broken = |e: mlua::Error| e.to_string();
-    let is_marked = table.metatable().is_some_and(|m| m == *mark);
-    let (mut count, mut last) = (0usize, 0usize);
-    let mut is_array = true;
-    for pair in table.pairs::<Value, Value>() {
-        count += 1;
-        match pair.map_err(broken)?.0 {
-            Value::Integer(i) if i > 0 => last = last.max(i as usize),
-            _ => {
-                is_array = false;
-                break;
+
+    fn number(&mut self, number: f64) -> Result<(), String> {
+        if number.is_finite() {
+            crate::machine::write_digits(number, self.options.precision, &mut self.out);
+            return Ok(());
+        }
+        match self.options.encode_invalid {
+            Invalid::Refused => return Err("Cannot serialise number: must not be NaN or Infinity".to_owned()),
+            Invalid::Null => self.out.extend_from_slice(b"null"),
+            Invalid::Written if number.is_nan() => self.out.extend_from_slice(b"NaN"),
+            Invalid::Written if number > 0.0 => self.out.extend_from_slice(b"Infinity"),
+            Invalid::Written => self.out.extend_from_slice(b"-Infinity"),
+        }
+        Ok(())
+    }
+
+    fn kind(&self, table: &Table) -> Result<Kind, String> {
+        let mark = table.metatable();
+        let is_marked = mark.as_ref().is_some_and(|m| m == self.array_mark);
+        let (mut count, mut last) = (0usize, 0usize);
+        let mut is_array = true;
+        for pair in table.pairs::<Value, Value>() {
+            count += 1;
+            match pair.map_err(|e| e.to_string())?.0 {
+                Value::Integer(i) if i > 0 => last = last.max(i as usize),
+                _ => {
+                    is_array = false;
+                    break;
+                }
             }
         }
-    }
-    if count == 0 && !is_marked {
-        out.extend_from_slice(if empty == Empty::Array { b"[]" } else { b"{}" });
-        return Ok(());
-    }
-    if is_array || is_marked {
-        if last > SPARSE_SAFE && last > count.saturating_mul(SPARSE_RATIO) && !is_marked {
-            return Err("Cannot serialise table: excessively sparse array".to_owned());
+        if is_marked {
+            return Ok(Kind::Array(if is_array { last } else { table.raw_len() }));
         }
-        out.push(b'[');
+        if count == 0 {
+            let empty = self.options.empty_is_array || mark.as_ref().is_some_and(|m| m == self.empty_mark);
+            return Ok(if empty { Kind::Array(0) } else { Kind::Object });
+        }
+        if !is_array {
+            return Ok(Kind::Object);
+        }
+        let Options { sparse_ratio, sparse_safe, .. } = *self.options;
+        if sparse_ratio > 0 && last > sparse_safe && last > count.saturating_mul(sparse_ratio) {
+            if !self.options.sparse_is_object {
+                return Err("Cannot serialise table: excessively sparse array".to_owned());
+            }
+            return Ok(Kind::Object);
+        }
+        Ok(Kind::Array(last))
+    }
+
+    fn table(&mut self, table: &Table, depth: usize) -> Result<(), String> {
+        if depth > self.options.encode_depth {
+            return Err(format!("Cannot serialise, excessive depth ({depth})"));
+        }
+        match self.kind(table)? {
+            Kind::Array(last) => self.array(table, last, depth),
+            Kind::Object => self.object(table, depth),
+        }
+    }
+
+    fn is_left_out(&self, value: &Value) -> bool {
+        self.options.skip_others
+            && match value {
+                Value::LightUserData(p) => !p.0.is_null(),
+                Value::Nil | Value::Boolean(_) | Value::Integer(_) | Value::Number(_) | Value::String(_) => false,
+                Value::Table(_) => false,
+                _ => true,
+            }
+    }
+
+    fn line(&mut self, depth: usize) {
+        if !self.options.indent.is_empty() {
+            self.out.push(b'\n');
+            (0..depth).for_each(|_| self.out.extend_from_slice(self.options.indent.as_bytes()));
+        }
+    }
+
+    fn array(&mut self, table: &Table, last: usize, depth: usize) -> Result<(), String> {
+        self.out.push(b'[');
+        let mut is_first = true;
         for index in 1..=last {
-            if index > 1 {
-                out.push(b',');
+            let value = table.raw_get::<Value>(index).map_err(|e| e.to_string())?;
+            if self.is_left_out(&value) {
+                continue;
             }
-            write(&table.raw_get::<Value>(index).map_err(broken)?, empty, mark, depth + 1, out)?;
-        }
-        out.push(b']');
-        return Ok(());
-    }
-    out.push(b'{');
-    let mut first = true;
-    for pair in table.pairs::<Value, Value>() {
-        let (key, value) = pair.map_err(broken)?;
-        if !std::mem::take(&mut first) {
-            out.push(b',');
-        }
-        match key {
-            Value::String(text) => write_text(&text.as_bytes(), out),
-            Value::Integer(i) => out.extend_from_slice(format!("\"{i}\"").as_bytes()),
-            Value::Number(n) => {
-                out.push(b'"');
-                crate::machine::write_number(n, out);
-                out.push(b'"');
+            if !std::mem::take(&mut is_first) {
+                self.out.push(b',');
             }
-            _ => return Err("Cannot serialise table: table key must be a number or string".to_owned()),
+            self.line(depth);
+            self.value(&value, depth + 1)?;
         }
-        out.push(b':');
-        write(&value, empty, mark, depth + 1, out)?;
+        if !is_first {
+            self.line(depth - 1);
+        }
+        self.out.push(b']');
+        Ok(())
     }
-    out.push(b'}');
-    Ok(())
+
+    fn object(&mut self, table: &Table, depth: usize) -> Result<(), String> {
+        self.out.push(b'{');
+        let mut is_first = true;
+        for pair in table.pairs::<Value, Value>() {
+            let (key, value) = pair.map_err(|e| e.to_string())?;
+            if self.is_left_out(&value) {
+                continue;
+            }
+            if !std::mem::take(&mut is_first) {
+                self.out.push(b',');
+            }
+            self.line(depth);
+            match key {
+                Value::String(text) => self.text(&text.as_bytes()),
+                Value::Integer(_) | Value::Number(_) => {
+                    self.out.push(b'"');
+                    self.number(key.as_f64().or(key.as_i64().map(|i| i as f64)).unwrap_or_default())?;
+                    self.out.push(b'"');
+                }
+                _ => return Err("Cannot serialise table: table key must be a number or string".to_owned()),
+            }
+            self.out.push(b':');
+            if !self.options.indent.is_empty() {
+                self.out.push(b' ');
+            }
+            self.value(&value, depth + 1)?;
+        }
+        if !is_first {
+            self.line(depth - 1);
+        }
+        self.out.push(b'}');
+        Ok(())
+    }
+
+    /// A text in quotes; bytes that are no UTF-8 pass as they are, as with lua-cjson.
+    fn text(&mut self, text: &[u8]) {
+        let out = &mut self.out;
+        out.push(b'"');
+        for &byte in text {
+            match byte {
+                b'"' => out.extend_from_slice(b"\\\""),
+                b'\\' => out.extend_from_slice(b"\\\\"),
+                b'/' if self.options.escape_slash => out.extend_from_slice(b"\\/"),
+                8 => out.extend_from_slice(b"\\b"),
+                12 => out.extend_from_slice(b"\\f"),
+                b'\n' => out.extend_from_slice(b"\\n"),
+                b'\r' => out.extend_from_slice(b"\\r"),
+                b'\t' => out.extend_from_slice(b"\\t"),
+                0..0x20 | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+                other => out.push(other),
+            }
+        }
+        out.push(b'"');
+    }
 }
 
-/// A text in quotes; bytes that are no UTF-8 pass as they are, as with lua-cjson.
-fn write_text(text: &[u8], out: &mut Vec<u8>) {
-    out.push(b'"');
-    for &byte in text {
-        match byte {
-            b'"' => out.extend_from_slice(b"\\\""),
-            b'\\' => out.extend_from_slice(b"\\\\"),
-            b'/' => out.extend_from_slice(b"\\/"),
-            8 => out.extend_from_slice(b"\\b"),
-            12 => out.extend_from_slice(b"\\f"),
-            b'\n' => out.extend_from_slice(b"\\n"),
-            b'\r' => out.extend_from_slice(b"\\r"),
-            b'\t' => out.extend_from_slice(b"\\t"),
-            0..0x20 | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-            other => out.push(other),
-        }
-    }
-    out.push(b'"');
-}
-
-/// Reads JSON. Objects and arrays nest to the depth that the reader allows.
+/// Reads JSON.
 ///
 /// # Errors
-/// What is wrong, and at which character.
-pub fn decode(lua: &Lua, text: &[u8], array_mark: Option<&Table>) -> Result<Value, String> {
-    let mut reader = Deserializer::new(SliceRead::new(text));
-    let read = serde::de::DeserializeSeed::deserialize(Seed { lua, array_mark }, &mut reader);
-    let read = read.and_then(|value| reader.end().map(|()| value));
-    read.map_err(|e| {
-        let line_start = text.split_inclusive(|b| *b == b'\n').take(e.line().saturating_sub(1)).map(<[u8]>::len).sum();
-        let at: usize = line_start;
-        let at = (at + e.column()).max(1);
-        let what = match text.get(at - 1) {
-            None => "T_END",
-            _ if e.is_eof() => "T_END",
-            _ => "invalid token",
-        };
-        format!("Expected value but found {what} at character {at}")
-    })
-}
-
-#[derive(Clone, Copy)]
-struct Seed<'l> {
-    lua: &'l Lua,
-    array_mark: Option<&'l Table>,
-}
-
-fn broken<E: serde::de::Error>(error: mlua::Error) -> E {
-    E::custom(error)
-}
-
-impl<'de> serde::de::DeserializeSeed<'de> for Seed<'_> {
-    type Value = Value;
-    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
-        reader.deserialize_any(self)
-    }
-}
-
-impl<'de> serde::de::Visitor<'de> for Seed<'_> {
-    type Value = Value;
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(null())
-    }
-    fn visit_bool<E>(self, v: bool) -> Result<Value, E> {
-        Ok(Value::Boolean(v))
-    }
-    fn visit_i64<E>(self, v: i64) -> Result<Value, E> {
-        Ok(Value::Number(v as f64))
-    }
-    fn visit_u64<E>(self, v: u64) -> Result<Value, E> {
-        Ok(Value::Number(v as f64))
-    }
-    fn visit_f64<E>(self, v: f64) -> Result<Value, E> {
-        Ok(Value::Number(v))
-    }
-    fn visit_str<E: serde::de::Error>(self, v: &str) -> Result<Value, E> {
-        self.lua.create_string(v).map(Value::String).map_err(broken)
-    }
-    fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        let table = self.lua.create_table().map_err(broken)?;
-        if let Some(mark) = self.array_mark {
-            table.set_metatable(Some(mark.clone())).map_err(broken)?;
-        }
-        let mut index = 0;
-        while let Some(value) = access.next_element_seed(self)? {
-            index += 1;
-            table.raw_set(index, value).map_err(broken)?;
-        }
-        Ok(Value::Table(table))
-    }
-    fn visit_map<A: serde::de::MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        let table = self.lua.create_table().map_err(broken)?;
-        while let Some(key) = access.next_key_seed(self)? {
-            let value: Value = access.next_value_seed(self)?;
-            table.raw_set(key, value).map_err(broken)?;
-        }
-        Ok(Value::Table(table))
-    }
+/// lua-cjson's texts: what is wrong, and at which character.
+pub fn decode(lua: &Lua, text: &[u8], options: &Options, array_mark: Option<&Table>) -> Result<Value, String> {
+    Reader::new(lua, text, options, array_mark).whole()
 }

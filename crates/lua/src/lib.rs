@@ -3,6 +3,7 @@
 
 pub mod dict;
 pub mod json;
+mod json_read;
 pub mod machine;
 pub mod regex;
 pub mod text;

@@ -3,7 +3,8 @@
 
 use crate::{Fault, json, regex, text};
 use mlua::{
-    FromLuaMulti, Function, IntoLuaMulti, LightUserData, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value,
+    AnyUserData, FromLuaMulti, Function, IntoLuaMulti, LightUserData, Lua, LuaOptions, LuaString, MultiValue, StdLib,
+    Table, UserData, Value,
 };
 
 /// What stands in front of a fault's text in what a function gives back: the program's side of it (`prelude.lua`) raises the text then.
@@ -78,8 +79,17 @@ pub fn bad_argument(number: usize, function: &str, text: &str) -> Fault {
 
 /// A number as Lua writes it: `%.14g`.
 pub fn write_number(number: f64, out: &mut Vec<u8>) {
+    write_digits(number, 14, out);
+}
+
+/// A number with at most so many digits: `%.Ng`.
+pub fn write_digits(number: f64, digits: usize, out: &mut Vec<u8>) {
     use std::io::Write;
-    if number == number.trunc() && number.abs() < 1e14 {
+    let digits = digits.clamp(1, 17);
+    if number == number.trunc() && number.abs() < 10f64.powi(digits.min(15) as i32) {
+        if number == 0.0 && number.is_sign_negative() {
+            out.push(b'-');
+        }
         let _ = write!(out, "{}", number as i64);
         return;
     }
@@ -94,15 +104,16 @@ pub fn write_number(number: f64, out: &mut Vec<u8>) {
         out.extend_from_slice(text.as_bytes());
         return;
     }
-    let scientific = format!("{number:.13e}");
+    let scientific = format!("{number:.*e}", digits - 1);
     let (mantissa, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
     let exponent: i32 = exponent.parse().unwrap_or(0);
     let trim = |text: &str| match text.contains('.') {
         true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
         false => text.to_owned(),
     };
-    let _ = if (-5..14).contains(&exponent) && exponent != -5 {
-        write!(out, "{}", trim(&format!("{number:.*}", (13 - exponent).max(0) as usize)))
+    let most = digits as i32;
+    let _ = if (-4..most).contains(&exponent) {
+        write!(out, "{}", trim(&format!("{number:.*}", (most - 1 - exponent).max(0) as usize)))
     } else {
         let sign = if exponent < 0 { '-' } else { '+' };
         write!(out, "{}e{sign}{:02}", trim(mantissa), exponent.abs())
@@ -220,17 +231,64 @@ pub fn add_library(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     raw.raw_set("null", json::null())?;
     add_texts(lua, raw)?;
     add_expressions(lua, raw)?;
-    let mark = lua.create_table()?;
+    add_json(lua, raw)
+}
+
+/// What a `cjson` has set, on the side of Lua.
+struct JsonOptions(json::Options);
+
+impl UserData for JsonOptions {}
+
+/// `json_options()` for each `cjson`; `json_set(options, name, values ...)`, `json_encode(options, value)`, `json_decode(options, text)`.
+fn add_json(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    let (mark, empty_mark) = (lua.create_table()?, lua.create_table()?);
     raw.raw_set("array_mt", &mark)?;
-    let own = mark.clone();
-    add(lua, raw, "json_encode", move |lua, (value, empty_array): (Value, Option<bool>)| -> Result<_, Fault> {
-        let empty = if empty_array == Some(true) { json::Empty::Array } else { json::Empty::Object };
-        made_text(lua, &json::encode(&value, empty, &own)?)
+    raw.raw_set("empty_array_mt", &empty_mark)?;
+    let broken = |e: mlua::Error| Fault(e.to_string());
+    add(lua, raw, "json_options", move |lua, ()| {
+        lua.create_userdata(JsonOptions(json::Options::default())).map_err(broken)
     })?;
-    add(lua, raw, "json_decode", move |lua, (text, marked): (Value, Option<bool>)| -> Result<_, Fault> {
+    add(lua, raw, "json_set", move |_, (options, name, value): (AnyUserData, String, Value)| {
+        set_json(&mut options.borrow_mut::<JsonOptions>().map_err(broken)?.0, &name, &value)
+    })?;
+    let own = mark.clone();
+    add(lua, raw, "json_encode", move |lua, (options, value): (AnyUserData, Value)| -> Result<_, Fault> {
+        let options = options.borrow::<JsonOptions>().map_err(broken)?;
+        made_text(lua, &json::encode(&value, &options.0, &own, &empty_mark)?)
+    })?;
+    add(lua, raw, "json_decode", move |lua, (options, text): (AnyUserData, Value)| -> Result<_, Fault> {
+        let options = options.borrow::<JsonOptions>().map_err(broken)?;
         let text = bytes_of(&text, 1, "decode")?;
-        json::decode(lua, &text, Some(&mark).filter(|_| marked == Some(true))).map_err(Fault)
+        json::decode(lua, &text, &options.0, Some(&mark).filter(|_| options.0.mark_arrays)).map_err(Fault)
     })
+}
+
+fn set_json(options: &mut json::Options, name: &str, value: &Value) -> Result<(), Fault> {
+    let is_on = !matches!(value, Value::Nil | Value::Boolean(false));
+    let number = value.as_f64().or(value.as_i64().map(|i| i as f64)).unwrap_or_default() as usize;
+    match name {
+        "empty_is_array" => options.empty_is_array = is_on,
+        "sparse_is_object" => options.sparse_is_object = is_on,
+        "sparse_ratio" => options.sparse_ratio = number,
+        "sparse_safe" => options.sparse_safe = number,
+        "encode_depth" => options.encode_depth = number.min(json::LARGEST_DEPTH),
+        "decode_depth" => options.decode_depth = number.min(json::LARGEST_DEPTH),
+        "precision" => options.precision = number.clamp(1, 16),
+        "encode_invalid" => {
+            options.encode_invalid = match value {
+                Value::String(_) => json::Invalid::Null,
+                _ if is_on => json::Invalid::Written,
+                _ => json::Invalid::Refused,
+            }
+        }
+        "decode_invalid" => options.decode_invalid = is_on,
+        "escape_slash" => options.escape_slash = is_on,
+        "skip_others" => options.skip_others = is_on,
+        "mark_arrays" => options.mark_arrays = is_on,
+        "indent" => options.indent = value.as_string().map(|t| t.to_string_lossy()).unwrap_or_default(),
+        _ => return Err(Fault(format!("no such option \"{name}\""))),
+    }
+    Ok(())
 }
 
 fn add_texts(lua: &Lua, raw: &Table) -> mlua::Result<()> {
@@ -409,8 +467,14 @@ fn groups_table(
         if number == 0 {
             whole = group.unwrap_or_default();
         } else if let Some((name, _)) = expression.names.iter().find(|(_, n)| *n == number) {
-            // Of groups with one name the one counts that took part.
-            if group.is_some() || matches!(table.raw_get::<Value>(name.as_str())?, Value::Nil) {
+            // Of groups with one name the one counts that took part; where there may be several, they are a list.
+            if expression.duplicates {
+                match table.raw_get::<Value>(name.as_str())? {
+                    _ if group.is_none() => {}
+                    Value::Table(list) => list.raw_push(value.clone())?,
+                    _ => table.raw_set(name.as_str(), lua.create_sequence_from([value.clone()])?)?,
+                }
+            } else if group.is_some() || matches!(table.raw_get::<Value>(name.as_str())?, Value::Nil) {
                 table.raw_set(name.as_str(), value.clone())?;
             }
         }
@@ -468,9 +532,21 @@ mod tests {
         let run = |text: &str| -> String { lua.load(text).eval::<mlua::LuaString>().unwrap().to_string_lossy() };
         assert_eq!(run("return raw.md5('hello')"), "5d41402abc4b2a76b9719d911017c592");
         assert_eq!(run("local m = raw.re_exec('hello, 1234', '([0-9])[0-9]+', 'jo') return m[0] .. m[1]"), "12341");
-        assert_eq!(run("return raw.json_encode({ 1, 'a', { b = raw.null } })"), r#"[1,"a",{"b":null}]"#);
-        assert_eq!(run("return tostring(raw.json_decode('{\"a\":[1,{\"b\":2}]}').a[2].b)"), "2");
-        assert_eq!(run("return select(2, raw.json_decode('{'))").split(" at ").count(), 2);
+        lua.globals().set("o", lua.load("return raw.json_options()").eval::<Value>().unwrap()).unwrap();
+        assert_eq!(run("return raw.json_encode(o, { 1, 'a', { b = raw.null } })"), r#"[1,"a",{"b":null}]"#);
+        assert_eq!(run("return tostring(raw.json_decode(o, '{\"a\":[1,{\"b\":2}]}').a[2].b)"), "2");
+        assert_eq!(run("return select(2, raw.json_decode(o, '{'))").split(" at ").count(), 2);
+        assert_eq!(
+            run("return select(2, raw.json_encode(o, { [100] = 1 }))"),
+            "Cannot serialise table: excessively sparse array"
+        );
+        run(
+            "raw.json_set(o, 'sparse_is_object', true) raw.json_set(o, 'precision', 3) raw.json_set(o, 'encode_depth', 2) return ''",
+        );
+        assert_eq!(run("return raw.json_encode(o, { [100] = 1.23456 })"), r#"{"100":1.23}"#);
+        assert_eq!(run("return select(2, raw.json_encode(o, { { { } } }))"), "Cannot serialise, excessive depth (3)");
+        run("raw.json_set(o, 'skip_others', true) raw.json_set(o, 'escape_slash', false) return ''");
+        assert_eq!(run("return raw.json_encode(o, { a = '/', f = print })"), r#"{"a":"/"}"#);
         assert_eq!(run("return raw.encode_args({ a = { 1, 'x y' } })"), "a=1&a=x%20y");
         assert!(
             compile(&lua, b"\n x x", "=content_by_lua(nginx.conf:1)")

@@ -57,6 +57,8 @@ impl Options {
 /// A compiled expression.
 pub struct Expression {
     regex: Regex,
+    /// `D`: groups of one name are a list.
+    pub duplicates: bool,
     /// Names of groups with their numbers.
     pub names: Vec<(String, usize)>,
     locations: RefCell<CaptureLocations>,
@@ -66,6 +68,7 @@ pub struct Expression {
 type Known = Vec<(Box<[u8]>, Rc<Expression>)>;
 
 thread_local! {
+    static LISTENER: Cell<Option<fn(&str)>> = const { Cell::new(None) };
     static KNOWN: RefCell<HashMap<Box<[u8]>, Known>> = RefCell::default();
     static COUNT: Cell<usize> = const { Cell::new(0) };
     static LIMIT: Cell<u32> = const { Cell::new(0) };
@@ -92,15 +95,32 @@ pub fn find(pattern: &[u8], letters: &[u8]) -> Result<Rc<Expression>, Fault> {
         Some(same.1.clone())
     });
     if let Some(known) = known {
+        if !letters.contains(&b'o') {
+            tell_jit(letters);
+        }
         return Ok(known);
     }
     let options = Options::parse(letters)?;
+    tell_jit(letters);
     let made = Rc::new(compile(pattern, options)?);
     if COUNT.get() < MOST.get() {
         COUNT.set(COUNT.get() + 1);
         KNOWN.with_borrow_mut(|all| all.entry(pattern.into()).or_default().push((letters.into(), made.clone())));
     }
     Ok(made)
+}
+
+/// Who hears of what is compiled to machine code.
+pub fn set_listener(listener: fn(&str)) {
+    LISTENER.set(Some(listener));
+}
+
+fn tell_jit(letters: &[u8]) {
+    if letters.contains(&b'j')
+        && let Some(listener) = LISTENER.get()
+    {
+        listener("pcre2 JIT compiled successfully");
+    }
 }
 
 fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
@@ -130,7 +150,7 @@ fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
     let names = regex.capture_names().iter().enumerate();
     let names = names.filter_map(|(number, name)| Some((name.clone()?, number))).collect();
     let locations = RefCell::new(regex.capture_locations());
-    Ok(Expression { regex, names, locations })
+    Ok(Expression { regex, names, locations, duplicates: options.duplicate_names })
 }
 
 fn explain(shown: &str, error: &pcre2::Error) -> Fault {

@@ -98,23 +98,27 @@ pub type Argument = (Vec<u8>, Option<Vec<u8>>);
 /// The arguments of a query, at most `max` of them (0: all), and whether there were more. Those without a name are left out.
 pub fn decode_args(query: &[u8], max: usize) -> (Vec<Argument>, bool) {
     let mut found = Vec::new();
-    for part in query.split(|b| *b == b'&') {
+    let mut parts = query.split(|b| *b == b'&').filter(|part| !part.is_empty()).peekable();
+    let mut count = 0;
+    while let Some(part) = parts.next() {
+        // Those without a name count, too.
+        count += 1;
+        let is_full = max > 0 && count == max && parts.peek().is_some();
         let (name, value) = match memchr::memchr(b'=', part) {
             Some(at) => (&part[..at], Some(&part[at + 1..])),
             None => (part, None),
         };
-        if name.is_empty() {
-            continue;
-        }
-        if max > 0 && found.len() == max {
-            return (found, true);
-        }
         let plain = |text: &[u8]| {
             let mut out = Vec::with_capacity(text.len());
             unescape_uri(text, &mut out);
             out
         };
-        found.push((plain(name), value.map(plain)));
+        if !name.is_empty() {
+            found.push((plain(name), value.map(plain)));
+        }
+        if is_full {
+            return (found, true);
+        }
     }
     (found, false)
 }

@@ -298,17 +298,28 @@ impl Shot {
     pub fn begin(self: &Rc<Shot>) {
         crate::modules::lua::start(self);
         crate::modules::js::periodic::start(self);
+        if let Some(stream) = &self.stream {
+            crate::modules::lua::start(stream);
+        }
     }
 
     /// A thread serves nothing new under it.
     pub fn leave(&self) {
         crate::modules::lua::leave(self);
         crate::modules::js::periodic::leave(self);
+        if let Some(stream) = &self.stream {
+            crate::modules::lua::leave(stream);
+        }
     }
 
     /// The generation of the configuration that this is a view of.
     pub fn whole(&self) -> &Arc<Snapshot> {
         self.whole.as_ref().unwrap_or(&self.snapshot)
+    }
+
+    /// Whether it is the view of `stream {}`.
+    pub fn is_stream(&self) -> bool {
+        self.whole.is_some()
     }
 
     /// The shared part.

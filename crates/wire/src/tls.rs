@@ -137,6 +137,35 @@ pub fn parse(message: &[u8]) -> Result<ClientHello, HelloError> {
     Ok(hello)
 }
 
+/// Where the client's random bytes stand in a ClientHello.
+pub fn random(message: &[u8]) -> Option<&[u8]> {
+    let at = MESSAGE_HEAD + 2;
+    message.get(at..at + 32)
+}
+
+/// All extensions of a ClientHello, in their order: kind and body.
+///
+/// # Errors
+/// See [`parse`].
+pub fn extensions(message: &[u8]) -> Result<Vec<(u16, Span)>, HelloError> {
+    let mut r = Reader { bytes: message, at: MESSAGE_HEAD, end: message.len() };
+    r.u16()?;
+    r.take(32)?;
+    r.list8()?;
+    r.list16()?;
+    r.list8()?;
+    let mut found = Vec::new();
+    if r.is_empty() {
+        return Ok(found);
+    }
+    let mut all = r.list16()?;
+    while !all.is_empty() {
+        let kind = all.u16()?;
+        found.push((kind, all.list16()?.span()));
+    }
+    Ok(found)
+}
+
 impl ClientHello {
     fn extension(&mut self, kind: u16, mut body: Reader<'_>) -> Result<(), HelloError> {
         match kind {
@@ -262,6 +291,17 @@ mod tests {
     fn name(name: &str) -> (u16, Vec<u8>) {
         let entry = [&[0][..], &with_len16(name.as_bytes())].concat();
         (0, with_len16(&entry))
+    }
+
+    #[test]
+    fn extensions_and_the_random_bytes() {
+        let message = hello(&[name("a.example"), (43, vec![2, 3, 4]), (0x0a0a, Vec::new())]);
+        let found = extensions(&message).unwrap();
+        assert_eq!(found.iter().map(|(kind, _)| *kind).collect::<Vec<_>>(), [0, 43, 0x0a0a]);
+        assert_eq!(found[1].1.of(&message), [2, 3, 4]);
+        assert_eq!(random(&message), Some(&[7; 32][..]));
+        assert_eq!(extensions(&message[..60]), Err(HelloError::Malformed));
+        assert_eq!(random(&message[..20]), None);
     }
 
     #[test]

@@ -70,7 +70,12 @@ pub async fn accept(incoming: &mut Incoming, arrival: Arrival<'_>, session: Opti
     };
     let mut asked = Asked::new(arrival.shot, arrival.site, arrival.client, &message, &hello);
     asked.session = session;
-    if let Err(refused) = hooks::client_hello(&mut asked).await {
+    let Some(heard) = incoming.timer.guard(hooks::client_hello(&mut asked)).await else {
+        ssl::failed(default, None);
+        timed_out(arrival);
+        return Accepted::Over;
+    };
+    if let Err(refused) = heard {
         ssl::failed(default, Some(&io::ErrorKind::InvalidInput.into()));
         say_refused(incoming, arrival, &refused);
         return Accepted::Over;
@@ -87,7 +92,12 @@ pub async fn accept(incoming: &mut Incoming, arrival: Arrival<'_>, session: Opti
         }
     };
     let _ = arrival.client.tls.set(Rc::new(asked.facts()));
-    let config = match hooks::certificate(&mut asked).await {
+    let Some(config) = incoming.timer.guard(hooks::certificate(&mut asked)).await else {
+        ssl::failed(served, None);
+        timed_out(arrival);
+        return Accepted::Over;
+    };
+    let config = match config {
         Ok(config) => config,
         Err(refused) => {
             ssl::failed(served, Some(&io::ErrorKind::NotFound.into()));

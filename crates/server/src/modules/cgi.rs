@@ -259,8 +259,8 @@ pub(super) async fn ask(r: &mut Request, conf: &UpstreamConf, group: Arc<Group>,
     let local = conf.local_address(r);
     let keepalive = sent.keep && group.keepalive.connections.is_some() && local.is_none();
     let Sent { head, body, protocol, .. } = sent;
-    let job = Job { group, head, body, is_head: false, keepalive, local, protocol };
-    let verdict = match retry::find_answer(r, &job, conf).await {
+    let mut job = Job { group, head, body, is_head: false, keepalive, local, protocol, remake: None };
+    let verdict = match retry::find_answer(r, &mut job, conf).await {
         Ok(answer) => pass_on::pass_on(r, conf, &job, answer).await,
         Err(v) if r.ctx.cache.is_some() => cached::failed(r, conf, v),
         Err(v) => v,

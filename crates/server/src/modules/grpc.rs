@@ -161,7 +161,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     let body = proxy::request_body(r, &conf.proxy).await?;
     let target = Target::as_asked(group, url.secure);
     let built = proxy::build(r, &conf.proxy, b"", &target)?;
-    Ok(proxy::ask(r, &conf.proxy, target, built, body).await)
+    Ok(proxy::ask(r, &conf.proxy, target, built, body, None).await)
 }
 
 #[cfg(test)]

@@ -234,6 +234,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     nchan::redis::conf::DIRECTIVES,
     lua::DIRECTIVES,
     js::DIRECTIVES,
+    lua::stream::DIRECTIVES,
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
@@ -296,6 +297,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     &[
         (|c| c.guard.guard.is_some(), Handler::Now(guard::handler)),
         (|c| c.guard.guard.is_some(), guard::DELAY),
+        (|c| c.lua.rewrite.is_some(), lua::REWRITE_FIRST),
         (|c| c.modsecurity.is_on(), Handler::Now(modsecurity::begin)),
         (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)),
         (|c| c.headers_more.changes_request(), Handler::Now(headers_more::handler)),
@@ -314,6 +316,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     ],
     // Access: `satisfy` says how its verdicts are taken together.
     &[
+        (|c| c.lua.access.is_some(), lua::ACCESS_FIRST),
         (|c| !c.access.rules.is_empty(), Handler::Now(access::handler)),
         (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
         (|c| c.auth_jwt.is_on(), auth_jwt::HANDLER),
@@ -323,6 +326,7 @@ const PHASES: [&[Step]; Phase::COUNT] = [
     ],
     // Precontent.
     &[
+        (|c| c.lua.precontent.is_some(), lua::PRECONTENT_FIRST),
         (|c| c.try_files.list.is_some(), Handler::Now(try_files::handler)),
         (|c| !c.mirror.mirror.is_empty(), mirror::HANDLER),
         (|c| c.lua.precontent.is_some(), lua::PRECONTENT),
@@ -367,10 +371,11 @@ impl Busy {
 }
 
 /// Hooks of TLS handshakes with clients for which the ClientHello is enough, in their order: which server is meant comes first.
-pub const CLIENT_HELLO_HOOKS: &[Hook] = &[Hook::Now(hooks::server_by_name), Hook::Now(acme::proof_hook)];
+pub const CLIENT_HELLO_HOOKS: &[Hook] =
+    &[Hook::Now(hooks::server_by_name), Hook::Now(acme::proof_hook), lua::ssl::CLIENT_HELLO];
 
 /// Hooks that settle which certificate is shown, in their order. The server's settings are known.
-pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook)];
+pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook), lua::ssl::PROTOCOLS, lua::ssl::CERTIFICATE];
 
 /// Loggers, in the order in which they look at a request that is done.
 pub const LOGGERS: &[Logger] =
@@ -824,6 +829,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
         stream_proxy::finish_level(build, level);
         xdp::finish_level(build, level);
         js::finish_level(build, level);
+        lua::finish_level(build, level);
         return health_check::finish_level(build, level);
     }
     api::finish_level(build, level);

@@ -57,6 +57,32 @@ const BASE32: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
 /// Random texts have 1 to 64 letters.
 const MAX_RANDOM: u64 = 64;
 
+/// What the directives of one text do, by their names: programs in Lua call them (`ndk.set_var`).
+pub(super) fn function(name: &str) -> Option<Make> {
+    let make: Make = match name {
+        "set_quote_sql_str" => |r, v| quoted(r, v, quote_sql),
+        "set_quote_pgsql_str" => |r, v| quoted(r, v, quote_pgsql),
+        "set_quote_json_str" => |r, v| quoted(r, v, quote_json),
+        "set_unescape_uri" => |r, v| changed(r, v, unescape),
+        "set_escape_uri" => |r, v| changed(r, v, escape_component),
+        "set_encode_base32" => |r, v| changed(r, v, encode_base32),
+        "set_decode_base32" => |r, v| decoded(r, v, decode_base32),
+        "set_encode_base64" => |r, v| changed(r, v, |v, o| encoding::base64_encode(v, Alphabet::Standard, o)),
+        "set_decode_base64" => |r, v| decoded(r, v, |v| decode_base64(v, Alphabet::Standard)),
+        "set_encode_hex" => |r, v| changed(r, v, encoding::hex_encode),
+        "set_decode_hex" => |r, v| decoded(r, v, decode_hex),
+        "set_sha1" => |r, v| changed(r, v, |v, o| encoding::hex_encode(&Sha1::digest(v), o)),
+        "set_md5" => |r, v| changed(r, v, |v, o| encoding::hex_encode(&Md5::digest(v), o)),
+        "set_local_today" => |r, _| date(r, b"%Y-%m-%d", false),
+        "set_formatted_gmt_time" => |r, a| formatted(r, a, true),
+        "set_formatted_local_time" => |r, a| formatted(r, a, false),
+        "set_secure_random_alphanum" => |r, a| secure_random(r, a, ALPHANUMERIC),
+        "set_secure_random_lcalpha" => |r, a| secure_random(r, a, LOWER),
+        _ => return None,
+    };
+    Some(make)
+}
+
 /// A directive whose words behind the variable are all texts.
 fn set(scope: &mut Scope<'_, '_>, node: &Node, words: usize, make: Make) -> Result<(), Problem> {
     let mut args: Vec<Complex> = Vec::with_capacity(words);

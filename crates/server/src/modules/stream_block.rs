@@ -22,6 +22,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     // Names of zones are the whole configuration's.
     std::mem::swap(&mut inner.main.zones, &mut build.main.zones);
     inner.tls_files = build.tls_files.clone();
+    inner.sources.clone_from(&build.sources);
     let mut level = inner.level(Contexts::STREAM);
     if let Body::Block(nodes) = &node.body {
         inner.block(nodes, &mut level);

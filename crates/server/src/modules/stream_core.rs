@@ -61,6 +61,8 @@ pub enum Handler {
     Return,
     /// `pass`
     Pass,
+    /// `content_by_lua*`
+    Lua,
 }
 
 /// One `set`.

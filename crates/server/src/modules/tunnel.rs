@@ -104,8 +104,8 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     let group = pass.group(r, &place).await?;
     let local = conf.upstream.local_address(r);
     let (head, body, protocol) = (Vec::new(), JobBody::None, Protocol::Tunnel);
-    let job = Job { group, head, body, is_head: false, keepalive: false, local, protocol };
-    let answer = retry::find_answer(r, &job, &conf.upstream).await?;
+    let mut job = Job { group, head, body, is_head: false, keepalive: false, local, protocol, remake: None };
+    let answer = retry::find_answer(r, &mut job, &conf.upstream).await?;
     r.headers_out.status = 200;
     r.headers_out.content_length = None;
     r.keepalive = false;

@@ -2,15 +2,18 @@
 //! Their `server` lines are read in `upstream_server`.
 
 use super::listen::place;
+use super::lua::balancer::Program;
 use super::upstream_server::resolve;
 use super::{ignored, sticky, tengine_check};
 use crate::config::complex::Complex;
 use crate::config::set::{duplicate, invalid};
 use crate::config::{Build, Directive, Scope, both, upstream, upstream_of_both};
+use crate::connection::Address;
 use crate::health::outlier::Outliers;
 use crate::resolve::{RESOLVER_TIMEOUT, ResolverConfig};
 use crate::upstream::group::{Better, Group, GroupId, Keepalive, Method, Timing, Until, key_of, number_of};
 use crate::upstream::live::Live;
+use crate::upstream::peer::PeerSettings;
 use crate::upstream::queue::{Line, Queue};
 use crate::upstream::servers::{MAX_SERVERS, Servers};
 use crate::upstream::shed::{self, Shed};
@@ -24,6 +27,9 @@ const QUEUE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What a server takes of a `zone`, bytes: near to what one takes in nginx's shared memory (a peer, its address and its names).
 const BYTES_OF_SERVER: u64 = 512;
+
+/// The peer of a group that has none but those of its program (as in OpenResty).
+const NOWHERE: &str = "0.0.0.1";
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
@@ -79,6 +85,8 @@ pub struct Block {
     pub(super) servers: Servers,
     /// `nchan_redis_server` and its companions.
     pub(super) redis: Option<super::nchan::redis::conf::Given>,
+    /// `balancer_by_lua*`
+    pub(super) balancer: Option<Program>,
     node: Option<Node>,
 }
 
@@ -111,6 +119,11 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     }
     let block = current(scope);
     let empty = block.servers.lines.is_empty() && block.state_file.is_none();
+    if empty && block.balancer.is_some() {
+        // Where a program says nothing, nobody is asked.
+        block.servers.add_fixed(NOWHERE, Address::Inet(([0, 0, 0, 1], 80).into()), PeerSettings::default(), false);
+        return Ok(());
+    }
     if empty && !scope.build.problems[before..].iter().any(|p| p.level.is_fatal()) {
         return Err(Problem::emerg(node.close, "no servers are inside upstream"));
     }
@@ -326,6 +339,7 @@ fn group_of(build: &Build<'_>, block: Block) -> Result<Group, Problem> {
         tiers,
         live,
         zone: block.zone,
+        balancer: block.balancer,
         sticky: block.sticky,
         queue: block.queue.map(|(most, timeout)| Line { most, timeout, queue: Queue::find(number) }),
         shed: Shed::find(number, block.shed),

@@ -395,6 +395,19 @@ pub async fn read_all(r: &mut Request) -> Result<Rc<Stored>, BodyError> {
     Ok(stored)
 }
 
+/// Puts bytes that become a request's body into a file of their own. None: it cannot be made, which was logged.
+pub fn in_file(r: &Request, bytes: &[u8]) -> Option<BodyFile> {
+    let file = create_file(r).ok()?;
+    log_error!(r, Warn, "a client request body is buffered to a temporary file {}", file.path.display());
+    match write_file(&file.fd, bytes, 0) {
+        Ok(()) => Some(file),
+        Err(e) => {
+            log_error!(r, Crit, "pwrite() \"{}\" failed ({})", file.path.display(), crate::log::os_error(&e));
+            None
+        }
+    }
+}
+
 fn create_file(r: &Request) -> Result<BodyFile, BodyError> {
     let conf = &r.conf().core;
     match crate::temp::create(&conf.client_body_temp_path) {

@@ -22,7 +22,7 @@ use crate::connection::{Address, Client, Session as Way, pool};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::stream_core::Handler;
-use crate::modules::{access, limit_conn, realip, stream_core};
+use crate::modules::{access, limit_conn, lua, realip, stream_core};
 use crate::request::Request;
 use crate::request::end;
 use crate::request::phases::Verdict;
@@ -219,6 +219,12 @@ impl Session {
         {
             return End::Status(status);
         }
+        if self.r.conf().lua.preread.is_some() {
+            facts(&mut self.r).action = "prereading client data";
+            if let Err(status) = Box::pin(lua::stream::preread(&mut self.r, &mut self.incoming)).await {
+                return End::Status(status);
+            }
+        }
         if self.r.has_fault() {
             return End::Status(500);
         }
@@ -232,6 +238,7 @@ impl Session {
             Handler::Return => End::Status(self.return_text().await),
             Handler::Pass => pass::hand_over(&mut self.r),
             Handler::Proxy => End::Status(proxy::handle(self).await),
+            Handler::Lua => End::Status(Box::pin(lua::stream::handle(&mut self.r, &mut self.incoming)).await),
         }
     }
 

@@ -144,16 +144,22 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
     }
     facts(r).action = CONNECTING;
     loop {
+        (walk.said.left, walk.said.limit) = (left, *conf.upstream.next_upstream_tries as usize);
         let chosen = choose::choose(r, &group, &mut walk);
         if r.has_fault() {
             // The address, or the key that chose, has no value.
             return Err(500);
+        }
+        if let Some(status) = walk.said.refused.take() {
+            return Err(status);
         }
         let Some(chosen) = chosen else {
             r.attempts.all.push(Attempt { group: Some(group.name.clone()), ..Attempt::default() });
             log_error!(r, Error, "no live upstreams");
             return Err(502);
         };
+        left += std::mem::take(&mut walk.said.more);
+        let local = walk.said.changes.take().and_then(|c| c.local).or(local);
         r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
         let started = clock::monotonic_ms();
         match open(r, conf, &group, &chosen, local).await {
@@ -213,12 +219,12 @@ async fn open(
     let connecting =
         connect::begin_as(kind, &chosen.peer.address, local, &conf.upstream).map_err(|f| failed(r, chosen, &f))?;
     let timer = Timer::new();
-    timer.set(*conf.upstream.connect_timeout);
+    timer.set(r.attempts.connect_timeout(&conf.upstream));
     let socket = match timer.guard(connect::finish(connecting)).await {
         Some(Ok(socket)) => socket,
         Some(Err(f)) => return Err(failed(r, chosen, &f)),
         None => {
-            passive::no_answer(&chosen.peer, *conf.upstream.connect_timeout);
+            passive::no_answer(&chosen.peer, r.attempts.connect_timeout(&conf.upstream));
             log_error!(r, Error, "upstream timed out (110: Connection timed out)");
             return Err(Failure::Peer);
         }

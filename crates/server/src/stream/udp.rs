@@ -40,6 +40,10 @@ pub async fn serve(flow: Rc<Flow>, client: Rc<Client>) {
 }
 
 async fn content(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
+    if r.conf().lua.preread.is_some() {
+        log_error!(r, Error, "preread_by_lua* does not read datagrams yet");
+        return 500;
+    }
     match content_handler(r) {
         Handler::Return => {
             let shot = r.shot.clone();
@@ -56,6 +60,10 @@ async fn content(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
             200
         }
         Handler::Proxy => proxied(r, flow, first).await,
+        Handler::Lua => {
+            log_error!(r, Error, "content_by_lua* does not serve datagrams yet");
+            500
+        }
         Handler::Pass | Handler::None => 500,
     }
 }

@@ -112,6 +112,12 @@ impl Context {
 }
 
 impl Secure {
+    /// Another name for it: the peer must have that.
+    pub fn rename(&mut self, name: &[u8]) {
+        self.name = without_port(name).into();
+        self.identity = [&self.identity[..], b"\0", name].concat().into();
+    }
+
     /// For the library.
     pub fn config(&self) -> Arc<ClientConfig> {
         self.config.clone()
@@ -123,6 +129,26 @@ impl Secure {
         let name = ServerName::try_from(text.to_owned()).ok();
         // Without a name there is nothing to send; the address stands for it.
         name.unwrap_or(ServerName::IpAddress(IpAddr::V4(Ipv4Addr::UNSPECIFIED).into()))
+    }
+
+    /// The same for a program's socket, in OpenSSL's words: the name is judged if there is one.
+    ///
+    /// # Errors
+    /// `18: self-signed certificate`, `certificate host mismatch`.
+    pub fn verify_for(&self, chain: &[CertificateDer<'_>], name: Option<&[u8]>, now_s: i64) -> Result<(), String> {
+        let Some(trust) = &self.context.trust else { return Ok(()) };
+        trust.verify(chain, Purpose::Server, now_s).map_err(|failure| failure.to_string())?;
+        match (name, chain.first()) {
+            (Some(name), Some(leaf)) if !verify::host::is_for_host(leaf, without_port(name)) => {
+                Err("certificate host mismatch".to_owned())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the peer's certificates are looked at.
+    pub fn verifies(&self) -> bool {
+        self.context.verifies()
     }
 
     /// What is wrong with a peer's certificates.
@@ -249,6 +275,27 @@ fn certificate(
         return Ok(None);
     }
     certificate::load(source, certificate, key, &conf.passwords, provider).map(|loaded| Some(loaded.pair))
+}
+
+/// Shows this certificate, or none.
+pub(crate) fn own_certificate(pair: Option<CertifiedKey>) -> Arc<dyn ResolvesClientCert> {
+    match pair {
+        Some(pair) => Arc::new(OneCertificate(Arc::new(pair))),
+        None => Arc::new(NoCertificate),
+    }
+}
+
+#[derive(Debug)]
+struct NoCertificate;
+
+impl ResolvesClientCert for NoCertificate {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
+    }
 }
 
 /// The client's certificate, whoever asks for one.

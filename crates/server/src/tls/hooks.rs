@@ -12,6 +12,7 @@ use crate::connection::Client;
 use crate::connection::handshake::{self, Facts};
 use crate::log::error::Level;
 use crate::modules;
+use crate::modules::lua::ssl;
 use crate::request::Request;
 use crate::request::route::Site;
 use crate::snapshot::{ServerId, Shot};
@@ -19,6 +20,7 @@ use rustls::{AlertDescription as Alert, ServerConfig};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context as Task, Poll, Waker};
 use wire::tls::ClientHello;
 
 /// A handshake of which the ClientHello is there: what hooks look at, and what they may change.
@@ -47,6 +49,8 @@ pub struct Asked<'h> {
     pub config: Option<Arc<ServerConfig>>,
     /// The handshake is all that the client wants.
     pub is_all: bool,
+    /// What programs in Lua keep.
+    pub lua: ssl::Kept,
 }
 
 /// A handshake is refused.
@@ -70,7 +74,8 @@ pub type Waiting<'a> = Pin<Box<dyn Future<Output = Verdict> + 'a>>;
 pub enum Hook {
     /// Says its word at once.
     Now(fn(&mut Asked<'_>) -> Verdict),
-    /// Waits; asked only when the first function says so. The handshake of a QUIC connection cannot wait, and is refused.
+    /// May wait; asked only when the first function says so. The handshake of a QUIC connection cannot wait, and is refused if it would
+    /// have to.
     Later(fn(&Asked<'_>) -> bool, for<'a, 'h> fn(&'a mut Asked<'h>) -> Waiting<'a>),
 }
 
@@ -97,6 +102,7 @@ impl<'h> Asked<'h> {
             context: None,
             config: None,
             is_all: false,
+            lua: ssl::Kept::default(),
         }
     }
 
@@ -172,9 +178,15 @@ fn run_at_once(hooks: &[Hook], asked: &mut Asked<'_>) -> Verdict {
     for hook in hooks {
         match hook {
             Hook::Now(hook) => hook(asked)?,
-            Hook::Later(wanted, _) if wanted(asked) => {
-                let text = "a hook waits, which the handshake of a QUIC connection cannot".to_owned();
-                return Err(Refused::internal(Level::Error, text));
+            Hook::Later(wanted, hook) if wanted(asked) => {
+                let mut work = hook(asked);
+                match work.as_mut().poll(&mut Task::from_waker(Waker::noop())) {
+                    Poll::Ready(verdict) => verdict?,
+                    Poll::Pending => {
+                        let text = "a hook waits, which the handshake of a QUIC connection cannot".to_owned();
+                        return Err(Refused::internal(Level::Error, text));
+                    }
+                }
             }
             Hook::Later(..) => {}
         }
@@ -189,7 +201,6 @@ mod tests {
     use crate::connection::Address;
     use std::future::poll_fn;
     use std::pin::pin;
-    use std::task::{Context as Task, Poll, Waker};
 
     const CONF: &str =
         "events {} http { server { listen 127.0.0.1:8080; } server { listen 127.0.0.1:8080; server_name b.org; } }";

@@ -59,6 +59,8 @@ pub struct Context {
     pub staples: Vec<Arc<Staple>>,
     /// The certificates, but those of which the names have variables.
     pub certificates: Vec<Held>,
+    /// How clients are asked for their certificates, if they are.
+    asker: Option<Arc<AskClient>>,
 }
 
 impl Context {
@@ -69,6 +71,36 @@ impl Context {
             Some(config) if best().is_some_and(|c| CHACHA.contains(&c)) => config,
             _ => &self.config,
         }
+    }
+
+    /// The same settings with other protocols; the library takes them only while settings are made.
+    ///
+    /// # Errors
+    /// There is none left.
+    pub fn with_protocols(&self, base: &ServerConfig, tls12: bool, tls13: bool) -> Result<Arc<ServerConfig>, String> {
+        let mut versions = Vec::new();
+        versions.extend(tls13.then_some(&rustls::version::TLS13));
+        versions.extend(tls12.then_some(&rustls::version::TLS12));
+        if versions.is_empty() {
+            return Err("SSL_do_handshake() failed (SSL: no protocols available)".to_owned());
+        }
+        let builder = ServerConfig::builder_with_provider(base.crypto_provider().clone());
+        let builder = builder.with_protocol_versions(&versions);
+        let builder = builder.map_err(|e| format!("SSL_do_handshake() failed (SSL: {e})"))?;
+        let builder = match &self.asker {
+            None => builder.with_no_client_auth(),
+            Some(asker) => builder.with_client_cert_verifier(asker.clone()),
+        };
+        let mut config = builder.with_cert_resolver(base.cert_resolver.clone());
+        config.ignore_client_order = base.ignore_client_order;
+        config.session_storage = base.session_storage.clone();
+        config.ticketer = base.ticketer.clone();
+        config.alpn_protocols.clone_from(&base.alpn_protocols);
+        config.max_early_data_size = base.max_early_data_size;
+        config.send_half_rtt_data = base.send_half_rtt_data;
+        config.send_tls13_tickets = base.send_tls13_tickets;
+        config.cert_compressors.clone_from(&base.cert_compressors);
+        Ok(Arc::new(config))
     }
 }
 
@@ -127,9 +159,10 @@ fn try_build(
     let builder = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&versions)
         .map_err(|e| format!("SSL_CTX_new() failed (SSL: {e})"))?;
-    let builder = match *conf.verify_client {
-        VerifyClient::Off => builder.with_no_client_auth(),
-        _ => builder.with_client_cert_verifier(Arc::new(AskClient { hints, algorithms })),
+    let asker = (*conf.verify_client != VerifyClient::Off).then(|| Arc::new(AskClient { hints, algorithms }));
+    let builder = match &asker {
+        None => builder.with_no_client_auth(),
+        Some(asker) => builder.with_client_cert_verifier(asker.clone()),
     };
     let mut config =
         builder.with_cert_resolver(Arc::new(Certificates::new(certificates.into_iter().zip(staples.iter().cloned()))));
@@ -159,6 +192,7 @@ fn try_build(
         ocsp,
         staples: staples.into_iter().flatten().collect(),
         certificates: held,
+        asker,
     })
 }
 

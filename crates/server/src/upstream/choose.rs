@@ -2,11 +2,13 @@
 
 use super::Attempt;
 use super::group::{Better, Group, Method, Tier, Tiers, Timing, Until};
+use super::job::Changes;
 use super::live::Live;
 use super::peer::{Peer, Times};
 use super::queue::Queue;
 use super::shed::Permit;
 use super::standing::Role;
+use crate::modules::lua::balancer;
 use crate::request::Request;
 use balance::{Choice, FULL_RAMP, Latency, Peers, Tried, Weights, ip_hash_key};
 use runtime::clock;
@@ -171,6 +173,25 @@ pub struct Walk {
     turns: Option<[Weights; 2]>,
     /// The peers that a live group had when the request came: its tries are counted by their places.
     tiers: Option<Held>,
+    /// What a program that chooses is told, and says.
+    pub said: Said,
+}
+
+/// What a program that chooses peers (`balancer_by_lua*`) is told, and what it says beside the peer.
+#[derive(Debug, Default)]
+pub struct Said {
+    /// Tries left, the one that begins included.
+    pub left: usize,
+    /// `proxy_next_upstream_tries`, 0: no limit.
+    pub limit: usize,
+    /// How often it was asked.
+    pub asked: usize,
+    /// Tries that it adds.
+    pub more: usize,
+    /// It refuses the request, which ends with this status.
+    pub refused: Option<u16>,
+    /// What is sent otherwise than before.
+    pub changes: Option<Box<Changes>>,
 }
 
 impl Walk {
@@ -218,7 +239,20 @@ impl Drop for Chosen {
     }
 }
 
+/// The place of a peer that is none of its group's.
+const BESIDE: usize = usize::MAX;
+
 impl Chosen {
+    /// A peer that is none of its group's: a program has chosen it.
+    pub fn beside(peer: Arc<Peer>) -> Chosen {
+        peer.state.conns.fetch_add(1, Relaxed);
+        peer.state.selected_ms.store(clock::wall_ms(), Relaxed);
+        peer.state.counts.chosen();
+        let chosen_us = clock::monotonic_us();
+        let (head_us, is_under_way) = (Cell::new(None), Cell::new(false));
+        Chosen { peer, tier: 0, index: BESIDE, timing: None, queue: None, chosen_us, head_us, is_under_way }
+    }
+
     /// It no longer counts among the requests under way.
     fn landed(&self) {
         if self.is_under_way.take() {
@@ -288,6 +322,16 @@ struct By<'r> {
 
 /// The next peer for a request; none when there is no usable one left.
 pub fn choose(r: &mut Request, group: &Arc<Group>, walk: &mut Walk) -> Option<Chosen> {
+    if let Some(program) = &group.balancer {
+        match balancer::ask(r, group, program, walk) {
+            balancer::Answer::Peer(chosen) => return Some(chosen),
+            balancer::Answer::Usual => {}
+            balancer::Answer::Refused(status) => {
+                walk.said.refused = Some(status);
+                return None;
+            }
+        }
+    }
     let key = match &group.method {
         Method::Hash { key, .. } => {
             let text = key.eval(r);
@@ -479,6 +523,9 @@ pub fn failed(group: &Group, walk: &mut Walk, chosen: &Chosen, attempt: &Attempt
     if aside && !was_aside {
         state.unavail.fetch_add(1, Relaxed);
         state.note_use(policy);
+    }
+    if chosen.index == BESIDE {
+        return aside;
     }
     let tiers = walk.tiers.as_deref().unwrap_or(&group.tiers);
     let view = View::still(&tiers[chosen.tier]);

@@ -175,7 +175,7 @@ pub(super) async fn open(
         Ok(c) => c,
         Err(f) => return Err(connect_failed(r, job, chosen, &f)),
     };
-    timer.set(*conf.connect_timeout);
+    timer.set(r.attempts.connect_timeout(conf));
     let watch = watches_client(r, conf);
     let mut wait = std::pin::pin!(connect::finish(connecting));
     let event = poll_fn(|cx| {

@@ -10,6 +10,7 @@ use crate::config::Plane;
 use crate::config::complex::Complex;
 use crate::connection::Address;
 use crate::health::outlier::Outliers;
+use crate::modules::lua::balancer::Program;
 use crate::modules::sticky::Sticky;
 use balance::{Maglev, Ranges, Ring};
 use std::collections::HashMap;
@@ -36,6 +37,8 @@ pub struct Group {
     pub live: Option<Live>,
     /// `zone`: its name. Only groups that have one are shown by the API.
     pub zone: Option<Box<str>>,
+    /// `balancer_by_lua*`: a program chooses, before the method.
+    pub balancer: Option<Program>,
     /// `sticky`
     pub sticky: Option<Sticky>,
     /// `queue`
@@ -140,7 +143,7 @@ impl Method {
 }
 
 /// `keepalive` and its companions.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Keepalive {
     /// Idle connections that each thread keeps at least; none: connections are not kept.
     pub connections: Option<usize>,
@@ -191,6 +194,7 @@ impl Group {
             tiers: Arc::new([Tier { peers, alone: true, ..Tier::default() }, Tier::default()]),
             live: None,
             zone: None,
+            balancer: None,
             sticky: None,
             queue: None,
             shed: None,
@@ -212,6 +216,7 @@ impl Group {
             tiers: Arc::new([Tier { peers, alone: true, ..Tier::default() }, Tier::default()]),
             live: None,
             zone: None,
+            balancer: None,
             sticky: None,
             queue: None,
             shed: None,

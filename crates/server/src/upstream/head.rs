@@ -157,7 +157,7 @@ impl Try<'_> {
                 }
             }
             if !uploading && !std::mem::replace(&mut armed, true) {
-                connection.timer.set(*conf.read_timeout);
+                connection.timer.set(r.attempts.read_timeout(conf));
                 if let Session::Http1(http) = &mut r.session {
                     http.lend_input();
                 }

@@ -2,7 +2,10 @@
 
 use super::group::Group;
 use super::memcached::Asked;
+use crate::log_error;
+use crate::request::Request;
 use crate::request::body::Stored;
+use crate::request::phases::Verdict;
 use crate::tls::client::Secure;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -24,9 +27,73 @@ pub struct Job {
     pub local: Option<SocketAddr>,
     /// What the peers speak.
     pub protocol: Protocol,
+    /// Makes the head anew, for programs that change the request between tries.
+    pub remake: Option<Remake>,
+}
+
+/// Makes a request's head anew.
+pub type Remake = Rc<dyn Fn(&mut Request) -> Result<Vec<u8>, Verdict>>;
+
+/// What a program (`ngx.balancer`) wants otherwise from now on.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// The name that TLS asks for, and that the peer must have.
+    pub name: Option<Box<[u8]>>,
+    /// TLS or none.
+    pub tls: Option<bool>,
+    /// Where to connect from.
+    pub local: Option<SocketAddr>,
+    /// The head is made anew.
+    pub recreate: bool,
+}
+
+impl Changes {
+    /// Whether there is anything.
+    pub fn is_any(&self) -> bool {
+        self.name.is_some() || self.tls.is_some() || self.local.is_some() || self.recreate
+    }
 }
 
 impl Job {
+    /// Takes changes in.
+    ///
+    /// # Errors
+    /// They cannot be; why has been logged.
+    pub fn change(&mut self, r: &mut Request, changes: Changes) -> Result<(), Verdict> {
+        if let Some(local) = changes.local {
+            (self.local, self.keepalive) = (Some(local), false);
+        }
+        if let Protocol::Http1(secure) | Protocol::Http2(secure) = &mut self.protocol {
+            match (&secure, changes.tls) {
+                (None, Some(true)) => {
+                    log_error!(
+                        r,
+                        Error,
+                        "a program wants TLS to the upstream, which \"proxy_pass http://\" has no settings for"
+                    );
+                    return Err(Verdict::Status(500));
+                }
+                (Some(_), Some(false)) => {
+                    *secure = None;
+                    r.attempts.scheme = "http://";
+                }
+                _ => {}
+            }
+            if let (Some(secure), Some(name)) = (secure, &changes.name) {
+                secure.rename(name);
+            }
+        }
+        match &self.remake {
+            Some(remake) if changes.recreate => self.head = (remake.clone())(r)?,
+            None if changes.recreate => {
+                log_error!(r, Error, "the request to this kind of upstream cannot be made anew");
+                return Err(Verdict::Status(500));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
     /// TLS, if it is spoken.
     pub(super) fn secure(&self) -> Option<&Secure> {
         match &self.protocol {

@@ -42,8 +42,10 @@ use crate::connection::Session;
 use crate::request::{Request, Text};
 use crate::snapshot::Shot;
 use peer::Peer;
+use settings::UpstreamSettings;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 use wire::http1::known::KnownHeader;
 use wire::http1::response::ResponseHead;
 
@@ -97,6 +99,8 @@ pub struct Attempts {
     pub cache_number: Option<usize>,
     /// The last answer's trailers, in the arena.
     pub trailers: Vec<(Text, Text)>,
+    /// For connecting, sending and reading, where a program says otherwise than the configuration.
+    pub timeouts: [Option<Duration>; 3],
 }
 
 impl Attempts {
@@ -111,6 +115,22 @@ impl Attempts {
         self.failed = 0;
         self.cache = None;
         self.cache_number = None;
+        self.timeouts = [None; 3];
+    }
+
+    /// `*_connect_timeout`, or what a program said.
+    pub fn connect_timeout(&self, conf: &UpstreamSettings) -> Duration {
+        self.timeouts[0].unwrap_or(*conf.connect_timeout)
+    }
+
+    /// `*_send_timeout`, or what a program said.
+    pub fn send_timeout(&self, conf: &UpstreamSettings) -> Duration {
+        self.timeouts[1].unwrap_or(*conf.send_timeout)
+    }
+
+    /// `*_read_timeout`, or what a program said.
+    pub fn read_timeout(&self, conf: &UpstreamSettings) -> Duration {
+        self.timeouts[2].unwrap_or(*conf.read_timeout)
     }
 
     fn count(&self) {

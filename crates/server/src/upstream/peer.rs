@@ -2,6 +2,7 @@
 //! by group, address and which of several lines with this address.
 
 use super::counts::Counts;
+use super::group::Keepalive;
 use super::standing::{Role, Standing};
 use crate::connection::Address;
 use crate::health::record::Record;
@@ -43,6 +44,8 @@ pub struct PeerSettings {
     pub role: Role,
     /// `route`, empty if there is none.
     pub route: Box<str>,
+    /// How its connections are kept, if otherwise than the group's: a program said so.
+    pub keepalive: Option<Keepalive>,
 }
 
 impl Default for PeerSettings {
@@ -54,6 +57,7 @@ impl Default for PeerSettings {
             slow_start_ms: 0,
             role: Role::Up,
             route: Box::default(),
+            keepalive: None,
         }
     }
 }

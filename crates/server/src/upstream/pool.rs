@@ -1,7 +1,7 @@
 //! Idle connections to peers, per thread. Kept by demand: as many as were in use at once lately, and `keepalive N` at
 //! least, so that a burst does not thrash the pool. What the other side closed is found without asking the kernel.
 
-use super::group::{Group, Tiers};
+use super::group::{Group, Keepalive, Tiers};
 use super::layer::Layer;
 use super::peer::Peer;
 use crate::connection::socket::Socket;
@@ -32,6 +32,8 @@ pub struct Connection {
     /// When it was opened, ms of the monotonic clock.
     pub started_ms: u64,
     idle_since_ms: u64,
+    /// How long it may be idle.
+    idle_for_ms: u64,
     /// With TLS: what it was made for. It is good for nothing else.
     identity: Option<Arc<[u8]>>,
     /// How its answer is taken apart.
@@ -47,6 +49,7 @@ impl Connection {
             requests: 0,
             started_ms: clock::monotonic_ms(),
             idle_since_ms: 0,
+            idle_for_ms: 0,
             identity,
             layer: Layer::Plain,
         }
@@ -165,10 +168,15 @@ pub fn begin(group: &Arc<Group>) -> InUse {
     })
 }
 
+/// How connections to a peer are kept.
+fn keepalive<'g>(group: &'g Group, peer: &'g Peer) -> &'g Keepalive {
+    peer.settings.keepalive.as_ref().unwrap_or(&group.keepalive)
+}
+
 /// An idle connection to a peer that is still good, if there is one. `identity`: what it must have been made for.
 pub fn take(group: &Arc<Group>, peer: &Peer, identity: Option<&Arc<[u8]>>) -> Option<Connection> {
-    group.keepalive.connections?;
-    let (now, timeout) = (clock::monotonic_ms(), group.keepalive.timeout.as_millis() as u64);
+    keepalive(group, peer).connections?;
+    let now = clock::monotonic_ms();
     with(group, |p| {
         let list = p.idle.get_mut(&peer.state.number)?;
         let before = list.len();
@@ -178,7 +186,7 @@ pub fn take(group: &Arc<Group>, peer: &Peer, identity: Option<&Arc<[u8]>>) -> Op
         {
             let mut c = list.swap_remove(at);
             // The sweep comes once a second; a connection past its time is not used until then.
-            found = (now - c.idle_since_ms < timeout && is_quiet(&mut c)).then_some(c);
+            found = (now - c.idle_since_ms < c.idle_for_ms && is_quiet(&mut c)).then_some(c);
         }
         let gone = before - list.len();
         p.set_count(p.count - gone);
@@ -188,16 +196,18 @@ pub fn take(group: &Arc<Group>, peer: &Peer, identity: Option<&Arc<[u8]>>) -> Op
 
 /// Keeps a connection for later, unless there are enough or it has served its time.
 pub fn give(group: &Arc<Group>, peer: &Peer, mut connection: Connection) {
-    let Some(floor) = group.keepalive.connections else { return };
+    let keepalive = keepalive(group, peer);
+    let Some(floor) = keepalive.connections else { return };
     let now = clock::monotonic_ms();
-    let old = now - connection.started_ms > group.keepalive.time.as_millis() as u64;
-    if connection.requests >= group.keepalive.requests || old || crate::worker::draining() {
+    let old = now - connection.started_ms > keepalive.time.as_millis() as u64;
+    if connection.requests >= keepalive.requests || old || crate::worker::draining() {
         return;
     }
     if !is_quiet(&mut connection) {
         return;
     }
     connection.idle_since_ms = now;
+    connection.idle_for_ms = keepalive.timeout.as_millis() as u64;
     connection.timer.clear();
     with(group, |p| {
         // The connection that is being given back still counts as in use.
@@ -231,9 +241,8 @@ async fn sweep() {
         let now = clock::monotonic_ms();
         let left = POOLS.with_borrow_mut(|pools| {
             for p in pools.iter_mut().flatten() {
-                let timeout = p.group.keepalive.timeout.as_millis() as u64;
                 for list in p.idle.values_mut() {
-                    list.retain_mut(|c| now - c.idle_since_ms < timeout && is_quiet(c));
+                    list.retain_mut(|c| now - c.idle_since_ms < c.idle_for_ms && is_quiet(c));
                 }
                 p.idle.retain(|_, list| !list.is_empty());
                 p.recount();

@@ -263,7 +263,7 @@ impl Relay<'_> {
                     return Poll::Ready(Step::Read(n));
                 }
                 if !std::mem::replace(&mut armed, true) {
-                    connection.timer.set(*conf.read_timeout);
+                    connection.timer.set(r.attempts.read_timeout(conf));
                 }
                 if connection.timer.poll_expired(cx).is_ready() {
                     return Poll::Ready(Step::TimedOut);

@@ -20,7 +20,7 @@ use runtime::clock;
 const STALE_TRIES: usize = 1;
 
 /// Finds an answer. On `Err` the verdict is what the content handler has to return.
-pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) -> Result<Answer, Verdict> {
+pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings) -> Result<Answer, Verdict> {
     let started = clock::monotonic_ms();
     if let Some(live) = &job.group.live {
         live.first_answer().await;
@@ -34,12 +34,21 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
     loop {
         r.doing = doing::CONNECTING;
         r.spent.enter(Part::Connect);
+        (walk.said.left, walk.said.limit) = (left, *conf.next_upstream_tries as usize);
         let chosen = choose_or_wait(r, job, &mut walk).await?;
         if r.has_fault() {
             // Something in what would be sent, or in the key that chose, has no value.
             return Err(Verdict::Status(500));
         }
+        if let Some(status) = walk.said.refused.take() {
+            return Err(refused(r, job, status));
+        }
         let Some(chosen) = chosen else { return Err(no_live_upstreams(r, job)) };
+        left += std::mem::take(&mut walk.said.more);
+        if let Some(changes) = walk.said.changes.take() {
+            job.change(r, *changes)?;
+        }
+        let job = &*job;
         r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
         let began = clock::monotonic_ms();
         let mut chosen = chosen;
@@ -93,6 +102,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         if is_its_fault && choose::failed(&job.group, &mut walk, &chosen, r.attempts.current()) && tries > 1 {
             log_error!(r, Warn, "upstream server temporarily disabled");
         }
+        log_error!(r, Debug, "http next upstream, {:x}", failure.kind << 1);
         left = left.saturating_sub(1);
         let late = !conf.next_upstream_timeout.is_zero()
             && clock::monotonic_ms() - started >= conf.next_upstream_timeout.as_millis() as u64;
@@ -147,7 +157,7 @@ async fn admit(r: &mut Request, job: &Job) -> Result<Option<Permit>, Verdict> {
 
 /// A peer; the first choice of a request may wait for one (`queue`).
 async fn choose_or_wait(r: &mut Request, job: &Job, walk: &mut Walk) -> Result<Option<Chosen>, Verdict> {
-    let Some(line) = job.group.queue.as_ref().filter(|_| walk.is_fresh()) else {
+    let Some(line) = job.group.queue.as_ref().filter(|_| walk.is_fresh() && job.group.balancer.is_none()) else {
         return Ok(choose::choose(r, &job.group, walk));
     };
     // Nobody overtakes those that wait.
@@ -167,6 +177,16 @@ async fn choose_or_wait(r: &mut Request, job: &Job, walk: &mut Walk) -> Result<O
             Err(Verdict::Status(499))
         }
     }
+}
+
+/// A program refuses the request.
+fn refused(r: &mut Request, job: &Job, status: u16) -> Verdict {
+    if status == 502 {
+        return no_live_upstreams(r, job);
+    }
+    r.doing = doing::SENDING_TO_CLIENT;
+    r.spent.enter(Part::Own);
+    Verdict::Status(status)
 }
 
 fn no_live_upstreams(r: &mut Request, job: &Job) -> Verdict {

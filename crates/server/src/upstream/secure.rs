@@ -7,9 +7,11 @@ use crate::connection::doing;
 use crate::connection::socket::Socket;
 use crate::connection::tls::Tls;
 use crate::log_error;
+use crate::modules::lua;
 use crate::request::Request;
 use crate::status::ssl;
-use crate::tls::client::Secure;
+use crate::tls::client::{Distrust, Secure};
+use crate::tls::verify::Failure as Distrusted;
 use runtime::clock;
 use runtime::timer::Timer;
 use rustls::HandshakeKind;
@@ -28,14 +30,18 @@ pub async fn shake(
 ) -> Result<Socket, Failure> {
     r.doing = doing::SHAKING_UPSTREAM;
     let peer = &chosen.peer.state;
-    let mut tls = match Tls::client(socket, secure.config(), secure.server_name(), peer.number) {
+    let Ok(config) = lua::upstream::certificate(r, secure.config()).await else {
+        log_error!(r, Error, "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)");
+        return Err(failed());
+    };
+    let mut tls = match Tls::client(socket, config.clone(), secure.server_name(), peer.number) {
         Ok(tls) => tls,
         Err(e) => {
             log_error!(r, Error, "SSL_do_handshake() failed (SSL: {e})");
             return Err(failed());
         }
     };
-    timer.set(*conf.connect_timeout);
+    timer.set(r.attempts.connect_timeout(conf));
     let watch = exchange::watches_client(r, conf);
     let event = poll_fn(|cx| {
         if let Poll::Ready(result) = tls.poll_handshake(cx) {
@@ -71,7 +77,32 @@ pub async fn shake(
         Event::ClientGone => return Err(exchange::client_gone(r)),
     }
     let chain = tls.state().peer_certificates().unwrap_or_default();
-    if let Err(distrust) = secure.verify(chain, clock::wall_seconds()) {
+    let mut judged = secure.verify(chain, clock::wall_seconds());
+    if lua::upstream::judges(r) {
+        let chain = chain.iter().map(|c| c.clone().into_owned()).collect();
+        let result = match &judged {
+            Err(Distrust::Chain(failure)) => i64::from(failure.0),
+            _ => 0,
+        };
+        let Ok((result, is_own)) = lua::upstream::verify(r, &config, chain, result).await else {
+            log_error!(
+                r,
+                Error,
+                "SSL_do_handshake() failed (SSL: error:0A000086:SSL routines::certificate verify failed)"
+            );
+            return Err(failed());
+        };
+        match &judged {
+            // The name is judged beside the chain.
+            Err(Distrust::Name(_)) if result == 0 => {}
+            _ if is_own && secure.verifies() => {
+                let failure = Distrusted(u16::try_from(result).unwrap_or(1));
+                judged = if result == 0 { Ok(()) } else { Err(Distrust::Chain(failure)) };
+            }
+            _ => {}
+        }
+    }
+    if let Err(distrust) = judged {
         ssl::distrusted_peer(peer, &distrust);
         log_error!(r, Error, "{distrust}");
         return Err(failed());

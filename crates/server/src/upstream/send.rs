@@ -73,7 +73,7 @@ impl Try<'_> {
                     return Poll::Ready(Event::Done(Err(n)));
                 }
                 if !std::mem::replace(&mut armed, true) {
-                    self.connection.timer.set(*self.conf.send_timeout);
+                    self.connection.timer.set(r.attempts.send_timeout(self.conf));
                 }
                 poll_end(r, cx, &self.connection.timer, watch)
             })
@@ -127,7 +127,7 @@ impl Try<'_> {
     async fn send_file(&mut self, r: &mut Request, stored: &Stored) -> Result<bool, Failure> {
         let file = stored.file.as_ref().expect("asked before");
         let mut offset = 0u64;
-        self.connection.timer.set(*self.conf.send_timeout);
+        self.connection.timer.set(r.attempts.send_timeout(self.conf));
         while offset < stored.len {
             let len = (stored.len - offset).min(FILE_CHUNK as u64) as usize;
             let mut at = offset;
@@ -146,7 +146,7 @@ impl Try<'_> {
                 Event::Done(Ok(Ok(n @ 1..))) => {
                     offset += n as u64;
                     r.attempts.current().sent += n as u64;
-                    self.connection.timer.set(*self.conf.send_timeout);
+                    self.connection.timer.set(r.attempts.send_timeout(self.conf));
                 }
                 Event::Done(Err(read)) => return self.answered_early(r, read),
                 Event::TimedOut => return Err(Failure::timed_out(r, true)),

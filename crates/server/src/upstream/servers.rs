@@ -211,7 +211,7 @@ impl Line {
             At::Fixed(address, _) => format!("server {}", name_of(address)),
             At::Named(..) => format!("server {} resolve", self.server),
         };
-        let PeerSettings { weight, max_conns, policy, slow_start_ms, role, route } = &self.settings;
+        let PeerSettings { weight, max_conns, policy, slow_start_ms, role, route, keepalive: _ } = &self.settings;
         let standard = PeerSettings::default();
         let mut number = |name: &str, value: u64, default: u64, unit: &str| {
             if value != default {

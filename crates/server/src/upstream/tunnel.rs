@@ -101,7 +101,7 @@ pub async fn run(r: &mut Request, conf: &UpstreamSettings, mut answer: Answer) -
     let up = Pipe::new(http.unread());
     let n = http.unread().len();
     http.consume(n);
-    let timeout = *conf.read_timeout;
+    let timeout = r.attempts.read_timeout(conf);
     hold(r, |kept, socket| {
         let timer = Timer::new();
         timer.set(timeout);

@@ -5,6 +5,7 @@ use super::api::variables;
 use super::current::request;
 use super::run::{Item, Operation};
 use crate::connection::Session;
+use crate::log_error;
 use crate::request::body::Stored;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, From, Verdict};
@@ -100,6 +101,10 @@ fn text_of(call: &Table, name: &str) -> Option<Vec<u8>> {
     }
 }
 
+fn text_shown(r: &Request, text: Text) -> String {
+    String::from_utf8_lossy(r.get(text)).into_owned()
+}
+
 fn is_set(call: &Table, name: &str) -> bool {
     matches!(call.raw_get::<Value>(name), Ok(Value::Boolean(true)))
 }
@@ -120,8 +125,10 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
     };
     let (path, args) = (r.text(path), if args.is_empty() { Text::EMPTY } else { r.text(&args) });
     if !include::is_allowed(r, path) {
+        log_error!(r, Error, "lua subrequests cycle while processing \"{}\"", text_shown(r, path));
         return Err(Fault("subrequests cycle".to_owned()));
     }
+    log_error!(r, Debug, "lua http subrequest \"{}?{}\"", text_shown(r, path), text_shown(r, args));
     r.subrequests += 1;
     let session = Session::Sub(SubSession::new(Mode::Whole));
     let mut child = Request::new(r.shot.clone(), r.client.clone(), session);

@@ -6,12 +6,16 @@ use crate::request::Request;
 use ::lua::Fault;
 use scoped_tls_hkt::scoped_thread_local;
 use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 use std::rc::Rc;
 
 scoped_thread_local!(static mut REQUEST: Request);
 
 thread_local! {
     static PHASE: Cell<Phase> = const { Cell::new(Phase::Init) };
+    static OWNER: Cell<u64> = const { Cell::new(0) };
+    static ALONE: RefCell<HashMap<u64, Alone>> = RefCell::default();
+    static LAST_OWNER: Cell<u64> = const { Cell::new(0) };
     static MACHINE: RefCell<Option<Rc<Machine>>> = const { RefCell::new(None) };
 }
 
@@ -45,6 +49,18 @@ pub enum Phase {
     Log,
     /// `ngx.timer`
     Timer,
+    /// `balancer_by_lua*`
+    Balancer,
+    /// `ssl_client_hello_by_lua*`
+    ClientHello,
+    /// `ssl_certificate_by_lua*`
+    Certificate,
+    /// `proxy_ssl_certificate_by_lua*`
+    ProxyCertificate,
+    /// `proxy_ssl_verify_by_lua*`
+    ProxyVerify,
+    /// `preread_by_lua*`, in `stream`.
+    Preread,
 }
 
 impl Phase {
@@ -64,6 +80,12 @@ impl Phase {
             Phase::BodyFilter => "body_filter",
             Phase::Log => "log",
             Phase::Timer => "timer",
+            Phase::Balancer => "balancer",
+            Phase::ClientHello => "ssl_client_hello",
+            Phase::Certificate => "ssl_cert",
+            Phase::ProxyCertificate => "proxy_ssl_cert",
+            Phase::ProxyVerify => "proxy_ssl_verify",
+            Phase::Preread => "preread",
         }
     }
 
@@ -83,17 +105,23 @@ impl Phase {
             Phase::BodyFilter => "body_filter_by_lua*",
             Phase::Log => "log_by_lua*",
             Phase::Timer => "ngx.timer",
+            Phase::Balancer => "balancer_by_lua*",
+            Phase::ClientHello => "ssl_client_hello_by_lua*",
+            Phase::Certificate => "ssl_certificate_by_lua*",
+            Phase::ProxyCertificate => "proxy_ssl_certificate_by_lua*",
+            Phase::ProxyVerify => "proxy_ssl_verify_by_lua*",
+            Phase::Preread => "preread_by_lua*",
         }
     }
 
-    const fn bit(self) -> u16 {
+    const fn bit(self) -> u32 {
         1 << self as u8
     }
 }
 
 /// A set of phases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Phases(u16);
+pub struct Phases(u32);
 
 /// Those whose programs are coroutines and may answer.
 pub const ANSWERING: Phases = Phases(
@@ -103,12 +131,26 @@ pub const ANSWERING: Phases = Phases(
         | Phase::Precontent.bit()
         | Phase::Content.bit(),
 );
-/// Those and timers: programs that may wait.
-pub const WAITING: Phases = Phases(ANSWERING.0 | Phase::Timer.bit());
+/// Those of a handshake with a client. There is no request yet, but what it would be of.
+pub const HANDSHAKING: Phases = Phases(Phase::ClientHello.bit() | Phase::Certificate.bit());
+/// Those of a handshake with a peer.
+pub const UPSTREAM_HANDSHAKING: Phases = Phases(Phase::ProxyCertificate.bit() | Phase::ProxyVerify.bit());
+/// Those whose programs run as coroutines.
+pub const WAITING: Phases =
+    Phases(ANSWERING.0 | Phase::Timer.bit() | HANDSHAKING.0 | UPSTREAM_HANDSHAKING.0 | Phase::Preread.bit());
 /// Those that have a request whose answer's head may still be changed.
 pub const BEFORE_BODY: Phases = Phases(ANSWERING.0 | Phase::Set.bit() | Phase::HeaderFilter.bit());
 /// Those that have a request.
-pub const OF_REQUEST: Phases = Phases(BEFORE_BODY.0 | Phase::BodyFilter.bit() | Phase::Log.bit());
+pub const OF_REQUEST: Phases = Phases(
+    BEFORE_BODY.0
+        | Phase::BodyFilter.bit()
+        | Phase::Log.bit()
+        | Phase::Balancer.bit()
+        | Phase::Preread.bit()
+        | UPSTREAM_HANDSHAKING.0,
+);
+/// Those that have at least something that variables can be looked up in.
+pub const OF_CONNECTION: Phases = Phases(OF_REQUEST.0 | HANDSHAKING.0);
 
 impl Phases {
     /// Whether a phase is one of them.
@@ -135,18 +177,83 @@ pub fn need(phases: Phases) -> Result<(), Fault> {
 }
 
 /// Puts back what was there before, whatever happens.
-struct Restore(Phase, Option<Rc<Machine>>);
+struct Restore(Phase, Option<Rc<Machine>>, u64);
 
 impl Drop for Restore {
     fn drop(&mut self) {
         PHASE.set(self.0);
         let _ = MACHINE.replace(self.1.take());
+        OWNER.set(self.2);
     }
+}
+
+/// The request, or timer, that runs: what belongs to one is not for others. A number that is given once.
+pub fn owner() -> u64 {
+    OWNER.get()
+}
+
+/// A number for one more of them.
+pub fn next_owner() -> u64 {
+    LAST_OWNER.set(LAST_OWNER.get() + 1);
+    LAST_OWNER.get()
+}
+
+/// What a program without a request has instead, as long as it runs.
+#[derive(Default)]
+pub struct Alone {
+    /// `ngx.ctx`
+    pub table: Option<mlua::Table>,
+    /// What its lines in the log end with: the client and the address of the request that it comes from.
+    pub note: Option<Rc<str>>,
+}
+
+/// Work with what the program that runs has instead of a request. None: it has one, or is not one that is waited for.
+pub fn alone<T>(work: impl FnOnce(&mut Alone) -> T) -> Option<T> {
+    ALONE.with_borrow_mut(|all| all.get_mut(&OWNER.get()).map(work))
+}
+
+/// Begins and ends what a program without a request has.
+pub struct Living(u64);
+
+impl Living {
+    /// For the program of this number.
+    pub fn begin(owner: u64, note: Option<Rc<str>>) -> Living {
+        ALONE.with_borrow_mut(|all| all.insert(owner, Alone { table: None, note }));
+        Living(owner)
+    }
+}
+
+impl Drop for Living {
+    fn drop(&mut self) {
+        // The thread's storage may be gone already when a thread ends.
+        let gone = ALONE.try_with(|all| all.borrow_mut().remove(&self.0));
+        drop(gone);
+    }
+}
+
+fn owner_of(r: &mut Request) -> u64 {
+    let context = r.ctx.lua.get_or_insert_default();
+    if context.owner == 0 {
+        context.owner = next_owner();
+    }
+    context.owner
 }
 
 /// Runs a piece of a program: whatever it calls works on this.
 pub fn enter<T>(r: Option<&mut Request>, machine: &Rc<Machine>, phase: Phase, run: impl FnOnce() -> T) -> T {
-    let _restore = Restore(PHASE.replace(phase), MACHINE.replace(Some(machine.clone())));
+    enter_as(r, machine, phase, 0, run)
+}
+
+/// The same for what has no request, and a number of its own.
+pub fn enter_as<T>(
+    mut r: Option<&mut Request>,
+    machine: &Rc<Machine>,
+    phase: Phase,
+    owner: u64,
+    run: impl FnOnce() -> T,
+) -> T {
+    let owner = r.as_deref_mut().map_or(owner, owner_of);
+    let _restore = Restore(PHASE.replace(phase), MACHINE.replace(Some(machine.clone())), OWNER.replace(owner));
     match r {
         Some(r) => REQUEST.set(r, run),
         None => run(),
@@ -158,10 +265,22 @@ pub fn enter<T>(r: Option<&mut Request>, machine: &Rc<Machine>, phase: Phase, ru
 /// # Errors
 /// `no request found`
 pub fn request<T>(work: impl FnOnce(&mut Request) -> Result<T, Fault>) -> Result<T, Fault> {
-    if !OF_REQUEST.has(PHASE.get()) || !REQUEST.is_set() {
+    of_any(OF_REQUEST, work)
+}
+
+/// The same in handshakes too, where it is what would be the connection's first request.
+///
+/// # Errors
+/// As [`request`].
+pub fn connection<T>(work: impl FnOnce(&mut Request) -> Result<T, Fault>) -> Result<T, Fault> {
+    of_any(OF_CONNECTION, work)
+}
+
+fn of_any<T>(phases: Phases, work: impl FnOnce(&mut Request) -> Result<T, Fault>) -> Result<T, Fault> {
+    if !phases.has(PHASE.get()) || !REQUEST.is_set() {
         return match PHASE.get() {
             Phase::Init => Err(Fault("no request found".to_owned())),
-            phase => Err(Fault(format!("API disabled in the context of {}", phase.context()))),
+            _ => Err(Fault("API disabled in the current context".to_owned())),
         };
     }
     REQUEST.with(work)

@@ -23,8 +23,8 @@ const PACKAGE_PATH: &str = "./?.lua;/usr/local/share/lua/5.1/?.lua;/usr/local/sh
 /// The same for libraries in C.
 const PACKAGE_CPATH: &str =
     "./?.so;/usr/local/lib/lua/5.1/?.so;/usr/lib/x86_64-linux-gnu/lua/5.1/?.so;/usr/lib/lua/5.1/?.so";
-/// Coroutines that are kept for the next request.
-const IDLE_THREADS: usize = 1024;
+/// Coroutines that are kept for the next request, where nobody says how many.
+pub const IDLE_THREADS: u64 = 1024;
 
 /// See the module's head.
 pub struct Machine {
@@ -37,6 +37,7 @@ pub struct Machine {
     functions: RefCell<Vec<Option<Function>>>,
     files: RefCell<HashMap<PathBuf, Function>>,
     idle: RefCell<Vec<Thread>>,
+    most_idle: usize,
     /// Another configuration has taken its place, or the process ends: timers fire now.
     pub exiting: Cell<bool>,
     /// Timers that wait, and the tasks of those whose tasks have begun.
@@ -128,11 +129,17 @@ impl Machine {
             functions: RefCell::default(),
             files: RefCell::default(),
             idle: RefCell::default(),
+            most_idle: *shot.main.lua.thread_cache_max_entries as usize,
             exiting: Cell::new(false),
             pending: Cell::new(0),
             waiting: RefCell::default(),
             furnished: Cell::new(false),
             running: Cell::new(0),
+        });
+        ::lua::regex::set_listener(|text| {
+            if crate::log::error::default_enabled(Level::Debug) {
+                crate::log::process_line(Level::Debug, format_args!("{text}"));
+            }
         });
         ::lua::regex::set_max_entries(*shot.main.lua.regex_cache_max_entries as usize);
         ::lua::regex::set_match_limit(*shot.main.lua.regex_match_limit as u32);
@@ -173,7 +180,9 @@ impl Machine {
                 self.load_file(shot.prefix.join(std::ffi::OsStr::from_bytes(path)))?
             }
         };
-        current::enter(None, self, phase, || function.call::<()>(())).map_err(|e| run::explain(&e))
+        let owner = current::next_owner();
+        let _living = current::Living::begin(owner, None);
+        current::enter_as(None, self, phase, owner, || function.call::<()>(())).map_err(|e| run::explain(&e))
     }
 
     fn load_file(&self, path: PathBuf) -> Result<Function, String> {
@@ -231,6 +240,7 @@ impl Machine {
         let idle = self.idle.borrow_mut().pop();
         match idle {
             Some(thread) => {
+                debug("lua reusing cached lua thread");
                 thread.reset(function.clone())?;
                 Ok(thread)
             }
@@ -241,7 +251,8 @@ impl Machine {
     /// Takes a coroutine back that has come to its end.
     pub fn keep(&self, thread: Thread) {
         let mut idle = self.idle.borrow_mut();
-        if idle.len() < IDLE_THREADS {
+        if idle.len() < self.most_idle {
+            debug("lua caching unused lua thread");
             idle.push(thread);
         }
     }
@@ -250,6 +261,13 @@ impl Machine {
     pub fn timer_limits(&self) -> (u64, u64) {
         let shot = self.shot.upgrade();
         shot.map_or((0, 0), |s| (*s.main.lua.max_pending_timers, *s.main.lua.max_running_timers))
+    }
+}
+
+/// What OpenResty says at debug.
+fn debug(text: &str) {
+    if crate::log::error::default_enabled(Level::Debug) {
+        crate::log::process_line(Level::Debug, format_args!("{text}"));
     }
 }
 

@@ -2,21 +2,29 @@
 //! `machine` is LuaJIT for a thread, `run` drives a program's coroutines, `current` lends them the request, `api` is what they call.
 
 pub mod api;
+pub mod balancer;
 pub mod capture;
 pub mod current;
+pub mod library;
 pub mod machine;
 pub mod phases;
+pub mod raw;
 pub mod run;
 pub mod semaphore;
 pub mod socket;
+pub mod socket_pool;
 pub mod socket_read;
+pub mod socket_tls;
+pub mod ssl;
+pub mod stream;
 pub mod timer;
+pub mod upstream;
 
 use crate::config::complex::Complex;
 use crate::config::set::{self, duplicate};
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Level, Scope, http};
-use crate::modules::proxy::ssl;
+use crate::config::{Build, Directive, Level, Scope, both, http, upstream, upstream_of_both};
+use crate::modules::proxy;
 use crate::modules::ssl::Protocols;
 use crate::request::phases::{Content, Handler};
 use crate::tls::client::Context as Tls;
@@ -33,11 +41,11 @@ pub use phases::{Context, header_filter, logger, set};
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("init_by_lua", |s, n| main(s, n, |m| &mut m.init)),
-    http("init_by_lua_block", |s, n| main(s, n, |m| &mut m.init)),
-    http("init_by_lua_file", |s, n| main(s, n, |m| &mut m.init)),
+    both("init_by_lua_block", |s, n| main(s, n, |m| &mut m.init)),
+    both("init_by_lua_file", |s, n| main(s, n, |m| &mut m.init)),
     http("init_worker_by_lua", |s, n| main(s, n, |m| &mut m.init_worker)),
-    http("init_worker_by_lua_block", |s, n| main(s, n, |m| &mut m.init_worker)),
-    http("init_worker_by_lua_file", |s, n| main(s, n, |m| &mut m.init_worker)),
+    both("init_worker_by_lua_block", |s, n| main(s, n, |m| &mut m.init_worker)),
+    both("init_worker_by_lua_file", |s, n| main(s, n, |m| &mut m.init_worker)),
     http("exit_worker_by_lua_block", |s, n| main(s, n, |m| &mut m.exit_worker)),
     http("exit_worker_by_lua_file", |s, n| main(s, n, |m| &mut m.exit_worker)),
     http("set_by_lua", set_by_lua),
@@ -63,43 +71,64 @@ pub const DIRECTIVES: &[Directive] = &[
     http("body_filter_by_lua_block", |s, n| program(s, n, |c| &mut c.body_filter)),
     http("body_filter_by_lua_file", |s, n| program(s, n, |c| &mut c.body_filter)),
     http("log_by_lua", |s, n| program(s, n, |c| &mut c.log)),
-    http("log_by_lua_block", |s, n| program(s, n, |c| &mut c.log)),
-    http("log_by_lua_file", |s, n| program(s, n, |c| &mut c.log)),
-    http("lua_package_path", |s, n| path(&mut s.build.main.lua.package_path, n)),
-    http("lua_package_cpath", |s, n| path(&mut s.build.main.lua.package_cpath, n)),
-    http("lua_shared_dict", lua_shared_dict),
-    http("lua_code_cache", lua_code_cache),
-    http("lua_max_pending_timers", |s, n| set::number(&mut s.build.main.lua.max_pending_timers, n)),
-    http("lua_max_running_timers", |s, n| set::number(&mut s.build.main.lua.max_running_timers, n)),
-    http("lua_regex_cache_max_entries", |s, n| set::number(&mut s.build.main.lua.regex_cache_max_entries, n)),
-    http("lua_regex_match_limit", |s, n| set::number(&mut s.build.main.lua.regex_match_limit, n)),
+    both("log_by_lua_block", |s, n| program(s, n, |c| &mut c.log)),
+    both("log_by_lua_file", |s, n| program(s, n, |c| &mut c.log)),
+    both("ssl_client_hello_by_lua_block", |s, n| program(s, n, |c| &mut c.ssl_client_hello)),
+    both("ssl_client_hello_by_lua_file", |s, n| program(s, n, |c| &mut c.ssl_client_hello)),
+    both("ssl_certificate_by_lua_block", |s, n| program(s, n, |c| &mut c.ssl_certificate)),
+    both("ssl_certificate_by_lua_file", |s, n| program(s, n, |c| &mut c.ssl_certificate)),
+    both("ssl_session_fetch_by_lua_block", no_sessions),
+    both("ssl_session_fetch_by_lua_file", no_sessions),
+    both("ssl_session_store_by_lua_block", no_sessions),
+    both("ssl_session_store_by_lua_file", no_sessions),
+    http("proxy_ssl_certificate_by_lua_block", |s, n| program(s, n, |c| &mut c.proxy_ssl_certificate)),
+    http("proxy_ssl_certificate_by_lua_file", |s, n| program(s, n, |c| &mut c.proxy_ssl_certificate)),
+    http("proxy_ssl_verify_by_lua_block", |s, n| program(s, n, |c| &mut c.proxy_ssl_verify)),
+    http("proxy_ssl_verify_by_lua_file", |s, n| program(s, n, |c| &mut c.proxy_ssl_verify)),
+    upstream_of_both("balancer_by_lua_block", balancer::directive),
+    upstream_of_both("balancer_by_lua_file", balancer::directive),
+    upstream("balancer_keepalive", balancer::keepalive),
+    both("lua_package_path", |s, n| path(&mut s.build.main.lua.package_path, n)),
+    both("lua_package_cpath", |s, n| path(&mut s.build.main.lua.package_cpath, n)),
+    both("lua_shared_dict", lua_shared_dict),
+    both("lua_code_cache", lua_code_cache),
+    both("lua_max_pending_timers", |s, n| set::number(&mut s.build.main.lua.max_pending_timers, n)),
+    both("lua_max_running_timers", |s, n| set::number(&mut s.build.main.lua.max_running_timers, n)),
+    both("lua_regex_cache_max_entries", |s, n| set::number(&mut s.build.main.lua.regex_cache_max_entries, n)),
+    both("lua_regex_match_limit", |s, n| set::number(&mut s.build.main.lua.regex_match_limit, n)),
     http("lua_load_resty_core", |s, n| {
         // The API is always there.
+        let text = "lua_load_resty_core is deprecated (the lua-resty-core library is required since ngx_lua v0.10.16)";
+        s.build.problems.push(n.warning(text.to_owned()));
         s.build.note(n);
         Ok(())
     }),
+    http("rewrite_by_lua_no_postpone", |s, n| set::flag(&mut s.build.main.lua.rewrite_no_postpone, n)),
+    http("access_by_lua_no_postpone", |s, n| set::flag(&mut s.build.main.lua.access_no_postpone, n)),
+    http("precontent_by_lua_no_postpone", |s, n| set::flag(&mut s.build.main.lua.precontent_no_postpone, n)),
+    http("lua_thread_cache_max_entries", |s, n| set::number(&mut s.build.main.lua.thread_cache_max_entries, n)),
     http("lua_need_request_body", |s, n| set::flag(&mut s.level.conf.lua.need_request_body, n)),
     http("lua_transform_underscores_in_response_headers", |s, n| {
         set::flag(&mut s.level.conf.lua.transform_underscores, n)
     }),
     http("lua_use_default_type", |s, n| set::flag(&mut s.level.conf.lua.use_default_type, n)),
     http("lua_http10_buffering", |s, n| set::flag(&mut s.level.conf.lua.http10_buffering, n)),
-    http("lua_check_client_abort", |s, n| set::flag(&mut s.level.conf.lua.check_client_abort, n)),
-    http("lua_socket_log_errors", |s, n| set::flag(&mut s.level.conf.lua.socket_log_errors, n)),
-    http("lua_socket_connect_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_connect_timeout, n)),
-    http("lua_socket_send_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_send_timeout, n)),
-    http("lua_socket_read_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_read_timeout, n)),
-    http("lua_socket_keepalive_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_keepalive_timeout, n)),
-    http("lua_socket_pool_size", |s, n| set::number(&mut s.level.conf.lua.socket_pool_size, n)),
-    http("lua_ssl_protocols", |s, n| {
+    both("lua_check_client_abort", |s, n| set::flag(&mut s.level.conf.lua.check_client_abort, n)),
+    both("lua_socket_log_errors", |s, n| set::flag(&mut s.level.conf.lua.socket_log_errors, n)),
+    both("lua_socket_connect_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_connect_timeout, n)),
+    both("lua_socket_send_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_send_timeout, n)),
+    both("lua_socket_read_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_read_timeout, n)),
+    both("lua_socket_keepalive_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_keepalive_timeout, n)),
+    both("lua_socket_pool_size", |s, n| set::number(&mut s.level.conf.lua.socket_pool_size, n)),
+    both("lua_ssl_protocols", |s, n| {
         let warnings = Protocols::add(&mut s.level.conf.lua.ssl.protocols, n)?;
         s.build.problems.extend(warnings);
         Ok(())
     }),
-    http("lua_ssl_ciphers", |s, n| word(&mut s.level.conf.lua.ssl.ciphers, n)),
-    http("lua_ssl_verify_depth", |s, n| set::number(&mut s.level.conf.lua.ssl.verify_depth, n)),
-    http("lua_ssl_trusted_certificate", |s, n| word(&mut s.level.conf.lua.ssl.trusted_certificate, n)),
-    http("lua_ssl_crl", |s, n| word(&mut s.level.conf.lua.ssl.crl, n)),
+    both("lua_ssl_ciphers", |s, n| word(&mut s.level.conf.lua.ssl.ciphers, n)),
+    both("lua_ssl_verify_depth", |s, n| set::number(&mut s.level.conf.lua.ssl.verify_depth, n)),
+    both("lua_ssl_trusted_certificate", |s, n| word(&mut s.level.conf.lua.ssl.trusted_certificate, n)),
+    both("lua_ssl_crl", |s, n| word(&mut s.level.conf.lua.ssl.crl, n)),
     http("lua_ssl_certificate", |s, n| word(&mut s.level.conf.lua.ssl.certificate, n)),
     http("lua_ssl_certificate_key", |s, n| word(&mut s.level.conf.lua.ssl.certificate_key, n)),
     http("lua_ssl_conf_command", |s, n| {
@@ -107,17 +136,24 @@ pub const DIRECTIVES: &[Directive] = &[
         Arc::make_mut(s.level.conf.lua.ssl.conf_commands.entry()).push(command);
         Ok(())
     }),
-    http("lua_socket_buffer_size", |s, n| set::size(&mut s.level.conf.lua.socket_buffer_size, n)),
+    both("lua_socket_buffer_size", |s, n| set::size(&mut s.level.conf.lua.socket_buffer_size, n)),
 ];
 
 /// Their places in the phases.
 pub const SERVER_REWRITE: Handler = Handler::Later(|r| r.conf().lua.server_rewrite.is_some(), phases::server_rewrite);
 /// After the level's own rewrites, unless they changed the location.
-pub const REWRITE: Handler = Handler::Later(|r| !r.uri_changed, phases::rewrite);
+pub const REWRITE: Handler =
+    Handler::Later(|r| !r.uri_changed && !*r.shot.main.lua.rewrite_no_postpone, phases::rewrite);
 /// After the modules that judge without a program.
-pub const ACCESS: Handler = Handler::Later(|_| true, phases::access);
+pub const ACCESS: Handler = Handler::Later(|r| !*r.shot.main.lua.access_no_postpone, phases::access);
 /// Before the content.
-pub const PRECONTENT: Handler = Handler::Later(|_| true, phases::precontent);
+pub const PRECONTENT: Handler = Handler::Later(|r| !*r.shot.main.lua.precontent_no_postpone, phases::precontent);
+/// The same before all others of their phases: `*_by_lua_no_postpone`.
+pub const REWRITE_FIRST: Handler = Handler::Later(|r| *r.shot.main.lua.rewrite_no_postpone, phases::rewrite);
+/// See `REWRITE_FIRST`.
+pub const ACCESS_FIRST: Handler = Handler::Later(|r| *r.shot.main.lua.access_no_postpone, phases::access);
+/// See `REWRITE_FIRST`.
+pub const PRECONTENT_FIRST: Handler = Handler::Later(|r| *r.shot.main.lua.precontent_no_postpone, phases::precontent);
 
 /// The module's values on one level.
 #[derive(Clone, Debug, Default)]
@@ -159,6 +195,16 @@ settings! {
         body_filter: Option<Arc<Chunk>> = None,
         /// `log_by_lua*`
         log: Option<Arc<Chunk>> = None,
+        /// `preread_by_lua*`, in `stream`.
+        preread: Option<Arc<Chunk>> = None,
+        /// `ssl_client_hello_by_lua*`
+        ssl_client_hello: Option<Arc<Chunk>> = None,
+        /// `ssl_certificate_by_lua*`
+        ssl_certificate: Option<Arc<Chunk>> = None,
+        /// `proxy_ssl_certificate_by_lua*`
+        proxy_ssl_certificate: Option<Arc<Chunk>> = None,
+        /// `proxy_ssl_verify_by_lua*`
+        proxy_ssl_verify: Option<Arc<Chunk>> = None,
         /// Programs are compiled once; otherwise each request has a machine of its own, for development.
         code_cache: bool = true,
         /// The body is read before the program runs.
@@ -209,6 +255,14 @@ pub struct Main {
     pub regex_cache_max_entries: Setting<u64>,
     /// Steps that one match may take; 0: as many as PCRE2 allows.
     pub regex_match_limit: Setting<u64>,
+    /// Coroutines that a thread keeps for the next request.
+    pub thread_cache_max_entries: Setting<u64>,
+    /// Programs run before the other modules of their phase.
+    pub rewrite_no_postpone: Setting<bool>,
+    /// See `rewrite_no_postpone`.
+    pub access_no_postpone: Setting<bool>,
+    /// See `rewrite_no_postpone`.
+    pub precontent_no_postpone: Setting<bool>,
     /// The dictionaries.
     pub dicts: Vec<Arc<Dict>>,
     /// Programs so far.
@@ -227,6 +281,10 @@ impl Default for Main {
             max_running_timers: Setting::unset(256),
             regex_cache_max_entries: Setting::unset(::lua::regex::MAX_ENTRIES as u64),
             regex_match_limit: Setting::unset(0),
+            thread_cache_max_entries: Setting::unset(machine::IDLE_THREADS),
+            rewrite_no_postpone: Setting::unset(false),
+            access_no_postpone: Setting::unset(false),
+            precontent_no_postpone: Setting::unset(false),
             dicts: Vec::new(),
             chunks: 0,
         }
@@ -296,6 +354,13 @@ fn program(
     set::value(of(&mut scope.level.conf.lua), node, Some(chunk))
 }
 
+/// Sessions of clients are looked up by the library in the middle of its work on a message, where no program can run.
+fn no_sessions(_: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let text = "is not supported: the TLS library keeps and finds sessions where no program can wait, and in a form of its own; use \
+                ssl_session_cache and ssl_session_ticket_key";
+    Err(node.problem(format!("\"{}\" {text}", node.name.as_str())))
+}
+
 fn content_by_lua(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     program(scope, node, |c| &mut c.content)?;
     scope.level.conf.core.handler = Some(Content::Later(phases::content));
@@ -342,10 +407,18 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
     if !build.main.lua.is_used() {
         return;
     }
+    for (program, name) in [
+        (&level.conf.lua.proxy_ssl_verify, "proxy_ssl_verify_by_lua*"),
+        (&level.conf.lua.proxy_ssl_certificate, "proxy_ssl_certificate_by_lua*"),
+    ] {
+        if program.is_set() && level.conf.proxy.goes_in_plain() {
+            build.http_problem(format!("{name} should be used with proxy_pass https url"));
+        }
+    }
     let mut conf = level.conf.lua.ssl.clone();
     conf.server_name.force(true);
     conf.verify.force(!conf.trusted_certificate.is_empty());
-    level.conf.lua.tls = ssl::finish(build, &conf, "lua", &[]);
+    level.conf.lua.tls = proxy::ssl::finish(build, &conf, "lua", &[]);
 }
 
 /// A dictionary is at least as large as nginx's zones.
@@ -359,7 +432,9 @@ fn lua_shared_dict(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem
     let size = value::size(&node.args[1].text).filter(|size| *size > MIN_DICT);
     let size =
         size.ok_or_else(|| node.problem(format!("invalid lua shared dict size \"{}\"", node.args[1].as_str())))?;
-    scope.build.main.zones.add(name.as_bytes(), size, "lua_shared_dict").map_err(|t| node.problem(t))?;
+    // Programs of `http` and of `stream` share none, as in OpenResty.
+    let owner = if scope.build.plane.is_stream() { "lua_shared_dict in stream" } else { "lua_shared_dict" };
+    scope.build.main.zones.add(name.as_bytes(), size, owner).map_err(|t| node.problem(t))?;
     let dicts = &mut scope.build.main.lua.dicts;
     if dicts.iter().any(|d| *d.name == *name) {
         return Err(node.problem(format!("lua_shared_dict \"{name}\" is already defined as \"{name}\"")));

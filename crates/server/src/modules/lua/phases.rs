@@ -2,8 +2,11 @@
 
 use super::current::{self, Phase};
 use super::run::{self, End};
+use super::ssl::Handshake;
+use super::upstream::Peer;
 use super::{Chunk, Machine, machine};
 use crate::config::complex::Complex;
+use crate::connection::incoming::Incoming;
 use crate::log_error;
 use crate::modules::root;
 use crate::request::filter::{BodyFilter, Chunk as Piece, Rest};
@@ -42,6 +45,22 @@ pub struct Context {
     pub held: Option<Vec<u8>>,
     /// Arguments of `set_by_lua`.
     pub arguments: Vec<Text>,
+    /// The request's number among those that programs run for; 0: none yet.
+    pub owner: u64,
+    /// The request's connection is the program's: nothing else is sent on it.
+    pub is_raw: bool,
+    /// The connection of a session of `stream`, while a program runs.
+    pub incoming: Option<Box<Incoming>>,
+    /// A body that the program makes piece by piece, and from how many bytes on it is a file.
+    pub body: Option<(Vec<u8>, u64)>,
+    /// What a session's program has said and the client has not taken.
+    pub out: Vec<u8>,
+    /// The handshake with the client that a program takes part in.
+    pub handshake: Option<Box<Handshake>>,
+    /// The handshake with a peer that a program takes part in.
+    pub upstream: Option<Box<Peer>>,
+    /// What `balancer_by_lua*` is told, and says.
+    pub balancer: Option<Box<super::balancer::Said>>,
 }
 
 impl std::fmt::Debug for Context {
@@ -85,6 +104,7 @@ async fn answer(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Verdict {
     {
         return e.into();
     }
+    tell(r, phase);
     let Some(machine) = machine::of(r) else { return Verdict::Status(500) };
     let function = match machine.function(r, chunk) {
         Ok(function) => function,
@@ -92,6 +112,20 @@ async fn answer(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Verdict {
     };
     let end = run::run(Some(&mut *r), &machine, &function, nothing(), phase).await;
     judge(r, phase, end)
+}
+
+/// A line for whoever looks for a fault: a program begins.
+fn tell(r: &Request, phase: Phase) {
+    let uri = || String::from_utf8_lossy(r.get(r.uri));
+    match phase {
+        Phase::HeaderFilter => log_error!(r, Debug, "lua header filter for user lua code, uri \"{}\"", uri()),
+        Phase::BodyFilter => log_error!(r, Debug, "lua body filter for user lua code, uri \"{}\"", uri()),
+        Phase::Log | Phase::Content | Phase::Access | Phase::Rewrite | Phase::ServerRewrite | Phase::Precontent => {
+            let name = if phase == Phase::ServerRewrite { "server rewrite" } else { phase.label() };
+            log_error!(r, Debug, "lua {name} handler, uri:\"{}\" c:1", uri());
+        }
+        _ => {}
+    }
 }
 
 /// What a program's end means.
@@ -172,6 +206,11 @@ fn exit(r: &mut Request, phase: Phase, status: i64) -> Verdict {
 
 /// Sends the head if the program did not, and ends the answer.
 pub fn finish_answer(r: &mut Request) -> Verdict {
+    if r.ctx.lua.as_ref().is_some_and(|c| c.is_raw) {
+        // What is to be said the program has said, in whichever protocol.
+        (r.header_sent, r.response_done, r.keepalive, r.lingering_close) = (true, true, false, true);
+        return Verdict::Answered;
+    }
     let held = r.ctx.lua.as_mut().and_then(|c| c.held.take()).unwrap_or_default();
     if !r.header_sent && !held.is_empty() && r.headers_out.content_length.is_none() {
         r.headers_out.content_length = Some(held.len() as u64);
@@ -192,7 +231,7 @@ pub fn send_head(r: &mut Request) -> Result<(), Verdict> {
     if r.headers_out.status == 0 {
         r.headers_out.status = 200;
     }
-    if r.headers_out.content_type.is_none() && *r.conf().lua.use_default_type {
+    if r.headers_out.content_type.is_none() && r.headers_out.status != 304 && *r.conf().lua.use_default_type {
         root::set_content_type(r);
     }
     r.send_header()
@@ -214,7 +253,8 @@ pub fn set(r: &mut Request, chunk: &Arc<Chunk>, arguments: &[Complex]) -> Option
 }
 
 /// Runs a program that may not wait.
-fn call<R: mlua::FromLuaMulti>(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Result<R, ()> {
+pub fn call<R: mlua::FromLuaMulti>(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Result<R, ()> {
+    tell(r, phase);
     let machine = machine::of(r).ok_or(())?;
     let function: Function = machine.function(r, chunk).map_err(|_| ())?;
     let result = current::enter(Some(&mut *r), &machine, phase, || function.call::<R>(()));
@@ -238,6 +278,8 @@ pub fn header_filter(r: &mut Request) -> Filtered {
         return Filtered::Broken;
     }
     match r.ctx.lua.as_mut().and_then(|c| c.exit.take()) {
+        // The connection is closed without a word.
+        Some(408 | 444 | 499) => Filtered::Broken,
         Some(status @ 201..1000) => {
             r.ctx.lua.get_or_insert_default().replaced = true;
             Filtered::Replace(status as u16)

@@ -9,9 +9,26 @@ local co_create, co_resume, co_yield, co_status = coroutine.create, coroutine.re
 local concat, insert = table.concat, table.insert
 local floor = math.floor
 
+-- Raises a text at the line of the program: behind all functions that are the server's own.
+local getinfo = debug.getinfo
+local own = { ["=ngx"] = true }
+for _, name in ipairs(raw.library_names) do
+    own["=" .. name] = true
+end
+local function raise(text)
+    local level = 2
+    while true do
+        local info = getinfo(level, "S")
+        if not info or not own[info.source] and info.what ~= "C" then
+            return error(text, info and level or 0)
+        end
+        level = level + 1
+    end
+end
+
 local function finish(...)
     if (...) == FAULT then
-        error((select(2, ...)), 2)
+        raise((select(2, ...)))
     end
     return ...
 end
@@ -134,23 +151,28 @@ local raw_exit = raw.exit
 function ngx.exit(status)
     -- Where nothing can be cut short the status is noted and the program goes on.
     if finish(raw_exit(status)) then
-        return co_yield(WAIT, "exit", status)
+        return finish(co_yield(WAIT, "exit", status))
     end
 end
 
 local raw_redirect = raw.redirect
 function ngx.redirect(uri, status)
     local code = finish(raw_redirect(uri, status))
-    return co_yield(WAIT, "exit", code)
+    return finish(co_yield(WAIT, "exit", code))
 end
 
 local raw_exec = raw.exec
-function ngx.exec(uri, args)
+function ngx.exec(...)
+    local count = select("#", ...)
+    if count < 1 or count > 2 then
+        error("expecting one or two arguments, but got " .. count, 2)
+    end
+    local uri, args = ...
     if type(args) == "table" then
         args = ngx.encode_args(args)
     end
     finish(raw_exec(uri, args))
-    return co_yield(WAIT, "exec")
+    return finish(co_yield(WAIT, "exec"))
 end
 
 -- The request --------------------------------------------------------------------------------------------------------------------
@@ -258,7 +280,7 @@ end
 
 function req.set_uri(uri, jump, binary)
     if finish(raw.req_set_uri(uri, jump, binary)) then
-        return co_yield(WAIT, "jump")
+        return finish(co_yield(WAIT, "jump"))
     end
 end
 
@@ -270,22 +292,18 @@ function req.read_body()
     return wait("read_body")
 end
 
-function req.append_body(chunk)
-    local made = rawget(req, "__body")
-    if not made then
-        error("buffer not initialized, call req.init_body first", 2)
+-- A body that is made piece by piece.
+function req.init_body(size)
+    if size ~= nil and type(size) ~= "number" then
+        error("bad argument #1 to 'init_body' (number expected, got " .. type(size) .. ")", 2)
     end
-    insert(made, chunk)
+    return finish(raw.req_init_body(size))
 end
-
-function req.init_body()
-    req.__body = {}
+function req.append_body(chunk)
+    return finish(raw.req_append_body(chunk))
 end
-
 function req.finish_body()
-    local made = rawget(req, "__body")
-    req.__body = nil
-    return finish(raw.req_set_body_data(concat(made or {})))
+    return finish(raw.req_finish_body())
 end
 
 local getters = {
@@ -321,15 +339,27 @@ setmetatable(ngx, {
 
 -- Texts --------------------------------------------------------------------------------------------------------------------------
 
-for _, name in ipairs({ "escape_uri", "unescape_uri", "encode_base64", "md5", "md5_bin", "sha1_bin", "hmac_sha1",
-                        "quote_sql_str", "decode_args" }) do
+for _, name in ipairs({ "escape_uri", "unescape_uri", "md5", "md5_bin", "sha1_bin", "hmac_sha1", "quote_sql_str", "decode_args" }) do
     ngx[name] = checked(raw[name])
+end
+function ngx.encode_base64(text, no_padding)
+    if no_padding ~= nil and type(no_padding) ~= "boolean" then
+        error("bad no_padding: boolean expected, got " .. type(no_padding), 2)
+    end
+    return finish(raw.encode_base64(text, no_padding))
 end
 function ngx.decode_base64(text)
     if type(text) ~= "string" then
         error("string argument only", 2)
     end
     return finish(raw.decode_base64(text))
+end
+-- MIME's form: what is no letter of base64 is passed over.
+function ngx.decode_base64mime(text)
+    if type(text) ~= "string" then
+        error("string argument only", 2)
+    end
+    return finish(raw.decode_base64((text:gsub("[^%w+/]", ""))))
 end
 function ngx.encode_args(args)
     if type(args) ~= "table" then
@@ -526,11 +556,6 @@ end
 
 function re.gsub(subject, pattern, replace, options)
     return substitute(subject, pattern, replace, options, true, "gsub")
-end
-
--- The stack of compiled expressions is PCRE2's own here, so there is nothing to set.
-function re.opt()
-    return error("ngx.re.opt is not supported yet", 2)
 end
 
 -- Dictionaries -------------------------------------------------------------------------------------------------------------------
@@ -731,10 +756,26 @@ local tcp = {}
 local tcp_mt = { __index = tcp }
 
 local function socket_of(self, name)
-    if type(self) ~= "table" or type(rawget(self, 1)) ~= "number" then
-        error("bad argument #1 to '" .. name .. "' (self expected)", 3)
+    if type(self) ~= "table" then
+        raise("bad argument #1 to '" .. name .. "' (table expected, got " .. type(self) .. ")")
+    elseif type(rawget(self, 1)) ~= "number" then
+        raise("bad argument #1 to '" .. name .. "' (socket expected)")
     end
     return self[1]
+end
+
+local INT_MAX = 2147483647
+
+-- Milliseconds: none, or as many as a timer of the server can have.
+local function timeout_of(ms)
+    if ms == nil then
+        return nil
+    end
+    local given = tonumber(ms)
+    if not given or given < 0 or given > INT_MAX then
+        raise("bad timeout value")
+    end
+    return given
 end
 
 local function new_socket(kind, mt)
@@ -761,6 +802,9 @@ function tcp:connect(host, port, options)
             return nil, "bad port number: " .. tostring(given)
         end
     end
+    if options ~= nil and type(options) ~= "table" then
+        error("bad argument #" .. (port and 4 or 3) .. " to 'connect' (table expected, got " .. type(options) .. ")", 2)
+    end
     options = options or {}
     local size, backlog = options.pool_size, options.backlog
     if size ~= nil and type(size) ~= "number" then
@@ -782,17 +826,32 @@ end
 tcp.setpeername = tcp.connect
 
 local function joined(data)
-    if type(data) ~= "table" then
-        return data
+    local last = 0
+    for key in pairs(data) do
+        if type(key) ~= "number" or key <= 0 or floor(key) ~= key then
+            raise("bad argument #1 to 'send' (non-array table found)")
+        end
+        last = key > last and key or last
     end
     local out = {}
-    for _, piece in ipairs(data) do
-        insert(out, type(piece) == "table" and joined(piece) or tostring(piece))
+    for at = 1, last do
+        local piece = data[at]
+        local kind = type(piece)
+        if kind == "table" then
+            piece = joined(piece)
+        elseif kind ~= "string" and kind ~= "number" then
+            raise("bad argument #1 to 'send' (bad data type " .. kind .. " found)")
+        end
+        out[at] = piece
     end
     return concat(out)
 end
 
-function tcp:send(data)
+function tcp.send(...)
+    if select("#", ...) ~= 2 then
+        error("expecting 2 arguments (including the object), but got " .. select("#", ...), 2)
+    end
+    local self, data = ...
     local number = socket_of(self, "send")
     local kind = type(data)
     if kind == "table" then
@@ -857,20 +916,60 @@ function tcp:receiveuntil(pattern, options)
     end
 end
 
+-- Only before the content of a session of `stream`: what is read stays.
+function tcp:peek(size)
+    local number = socket_of(self, "peek")
+    if raw.phase() ~= "preread" then
+        error("API disabled in the context of " .. raw.phase(), 2)
+    end
+    size = tonumber(size)
+    if not size or size < 1 then
+        error("bad argument #1 to 'peek' (bad size argument)", 2)
+    end
+    return wait("peek", number, floor(size))
+end
+function tcp:shutdown(direction)
+    if direction ~= "send" then
+        error("bad shutdown argument: " .. tostring(direction), 2)
+    end
+    return finish(raw.socket_shutdown(socket_of(self, "shutdown")))
+end
 function tcp:settimeout(ms)
-    raw.socket_timeouts(socket_of(self, "settimeout"), ms, ms, ms)
+    ms = timeout_of(ms)
+    finish(raw.socket_timeouts(socket_of(self, "settimeout"), ms, ms, ms))
 end
 function tcp:settimeouts(connect, send, read)
-    raw.socket_timeouts(socket_of(self, "settimeouts"), connect, send, read)
+    connect, send, read = timeout_of(connect), timeout_of(send), timeout_of(read)
+    finish(raw.socket_timeouts(socket_of(self, "settimeouts"), connect, send, read))
 end
-function tcp:setoption()
-    return nil, "not supported yet"
+local function option_value(value)
+    if type(value) == "boolean" then
+        return value and 1 or 0
+    end
+    return tonumber(value)
 end
-function tcp:getoption()
-    return nil, "unsupported option"
+function tcp:setoption(name, value)
+    if value == nil then
+        return nil, "missing the \"value\" argument"
+    end
+    return finish(raw.socket_option(socket_of(self, "setoption"), tostring(name), option_value(value)))
+end
+function tcp:getoption(name)
+    return finish(raw.socket_option(socket_of(self, "getoption"), tostring(name)))
 end
 function tcp:setkeepalive(ms, size)
-    return finish(raw.socket_keep(socket_of(self, "setkeepalive"), ms, size))
+    local number = socket_of(self, "setkeepalive")
+    if ms ~= nil and type(ms) ~= "number" then
+        raise("bad argument #1 to 'setkeepalive' (number expected, got " .. type(ms) .. ")")
+    elseif size ~= nil and type(size) ~= "number" then
+        raise("bad argument #2 to 'setkeepalive' (number expected, got " .. type(size) .. ")")
+    elseif size and size <= 0 then
+        error("bad argument #3 to '?' (bad \"pool_size\" option value: " .. size .. ")", 0)
+    end
+    return finish(raw.socket_keep(number, ms and timeout_of(ms), size))
+end
+function tcp:bind(ip)
+    return finish(raw.socket_bind(socket_of(self, "bind"), tostring(ip)))
 end
 function tcp:getreusedtimes()
     return finish(raw.socket_reused(socket_of(self, "getreusedtimes")))
@@ -881,17 +980,60 @@ end
 function tcp:getfd()
     return finish(raw.socket_fd(socket_of(self, "getfd")))
 end
-function tcp:setclientcert()
-    return nil, "not supported yet"
-end
-function tcp:sslhandshake(session, name, verify)
-    return wait("handshake", socket_of(self, "sslhandshake"), name and tostring(name), verify and true or false, session ~= false)
+function tcp:setclientcert(cert, key)
+    local number = socket_of(self, "setclientcert")
+    if not cert and not key then
+        return finish(raw.socket_certificate(number))
+    elseif not cert or not key then
+        return nil, "client certificate must be supplied with corresponding private key"
+    end
+    if type(cert) ~= "userdata" then
+        return nil, "bad cert arg: cdata expected, got " .. type(cert)
+    elseif type(key) ~= "userdata" then
+        return nil, "bad pkey arg: cdata expected, got " .. type(key)
+    end
+    return finish(raw.socket_certificate(number, cert, key))
 end
 
-local udp = { setpeername = tcp.connect, send = tcp.send, settimeout = tcp.settimeout, close = tcp.close }
+-- A session of TLS, as a program holds it: what the server keeps for it goes with it.
+local session_of
+do
+    local ffi = require "ffi"
+    ffi.cdef("struct ironweir_tls_session { uint32_t number; };")
+    local make = ffi.metatype("struct ironweir_tls_session", {
+        __gc = function(session)
+            raw.ssl_session_free(tonumber(session.number))
+        end,
+    })
+    session_of = function(number)
+        return make(number)
+    end
+end
+
+local function shaken(session, text)
+    if type(session) == "number" then
+        return session_of(session)
+    end
+    return session, text
+end
+
+function tcp:sslhandshake(session, name, verify)
+    local number = socket_of(self, "sslhandshake")
+    if type(session) == "cdata" then
+        session = tonumber(session.number)
+    elseif session ~= false then
+        session = nil
+    end
+    return shaken(wait("handshake", number, name and tostring(name), verify and true or false, session))
+end
+
+local udp = { setpeername = tcp.connect, send = tcp.send, settimeout = tcp.settimeout, close = tcp.close, bind = tcp.bind }
 local udp_mt = { __index = udp }
 function udp:receive(most)
-    return wait("receiveany", socket_of(self, "receive"), tonumber(most) or 65536)
+    local number = socket_of(self, "receive")
+    -- No datagram is larger.
+    most = math.min(tonumber(most) or 65536, 65536)
+    return wait("receiveany", number, most)
 end
 
 ngx.socket = { tcp = new_socket("tcp", tcp_mt), stream = new_socket("tcp", tcp_mt), udp = new_socket("udp", udp_mt) }
@@ -918,7 +1060,7 @@ ngx.worker = {
     pids = function() return { raw.worker_pid() } end,
 }
 ngx.config = {
-    subsystem = "http", debug = false, ngx_lua_version = 10032, nginx_version = 1031005,
+    subsystem = raw.subsystem, debug = false, ngx_lua_version = 10032, nginx_version = 1031005,
     prefix = raw.prefix, nginx_configure = raw.nginx_configure,
 }
 ngx.get_phase = raw.phase
@@ -940,9 +1082,18 @@ end
 local loaded, preload = package.loaded, package.preload
 loaded.ngx = ngx
 _G.ngx = ngx
+-- What the directives of set_misc that are functions of one text do.
 _G.ndk = { set_var = setmetatable({}, {
     __index = function(_, name)
-        return error("ndk.set_var." .. tostring(name) .. " is not supported yet", 2)
+        if not finish(raw.set_var_exists(tostring(name))) then
+            raise("ndk.set_var: directive \"" .. tostring(name) .. "\" not found or does not use ndk_set_var_value")
+        end
+        return function(text)
+            return finish(raw.set_var_call(name, text == nil and "" or tostring(text)))
+        end
+    end,
+    __newindex = function()
+        raise("not allowed")
     end,
 }) }
 
@@ -953,6 +1104,7 @@ local function module(name, made)
 end
 
 local nothing = { version = "0.1.32" }
+loaded["resty.core"] = nothing
 for _, name in ipairs({ "resty.core", "resty.core.base", "resty.core.regex", "resty.core.shdict", "resty.core.var", "resty.core.ctx",
                         "resty.core.hash", "resty.core.base64", "resty.core.uri", "resty.core.time", "resty.core.misc",
                         "resty.core.request", "resty.core.response", "resty.core.exit", "resty.core.worker", "resty.core.phase",
@@ -962,7 +1114,14 @@ end
 module("ngx.semaphore", { version = "0.1.32", new = semaphore.new })
 module("ngx.re", {
     version = "0.1.32",
-    opt = function() end,
+    -- The stack of compiled expressions is PCRE2's own here, and grows by itself.
+    opt = function(name, value)
+        if name ~= "jit_stack_size" then
+            error("unrecognized option name", 2)
+        elseif type(value) ~= "number" or value < 0 then
+            error("bad argument #2 to 'opt' (number expected, got " .. type(value) .. ")", 2)
+        end
+    end,
     split = function(subject, pattern, options, ctx, max, res)
         local out, at, count = res or {}, ctx and ctx.pos or 1, 0
         local position = at
@@ -1060,35 +1219,117 @@ for name, f in pairs(table_lib) do
 end
 
 -- cjson.
+local function boolean(name, value)
+    if value == nil or type(value) == "boolean" then
+        return value
+    elseif value == "on" or value == "off" then
+        return value == "on"
+    end
+    error("bad argument #1 to '" .. name .. "' (invalid option '" .. tostring(value) .. "')", 4)
+end
+
+local function integer(name, number, value, least, most)
+    if value == nil then
+        return nil
+    end
+    local given = tonumber(value)
+    if not given then
+        error("bad argument #" .. number .. " to '" .. name .. "' (number expected, got " .. type(value) .. ")", 4)
+    elseif given < least or given > most then
+        error("bad argument #" .. number .. " to '" .. name .. "' (expected integer between " .. least .. " and " .. most .. ")", 4)
+    end
+    return floor(given)
+end
+
 local function cjson()
-    local empty_array = false
-    local decode_arrays = false
+    local options = raw.json_options()
     local json = { _NAME = "cjson", _VERSION = "2.1.0.14", null = null, array_mt = raw.array_mt,
-                   empty_array = setmetatable({}, raw.array_mt), empty_array_mt = raw.array_mt }
+                   empty_array = setmetatable({}, raw.array_mt), empty_array_mt = raw.empty_array_mt }
     function json.encode(value)
-        return finish(raw.json_encode(value, empty_array))
+        return finish(raw.json_encode(options, value))
     end
     function json.decode(text)
-        return finish(raw.json_decode(text, decode_arrays))
+        return finish(raw.json_decode(options, text))
     end
-    function json.encode_empty_table_as_object(on)
+    -- Each setter gives back what holds: without an argument it only tells.
+    local function flag(name, option, value, turned)
+        json[name] = function(given)
+            given = boolean(name, given)
+            if given ~= nil then
+                value = given
+                local on = given
+                if turned then
+                    on = not given
+                end
+                raw.json_set(options, option, on)
+            end
+            return value
+        end
+    end
+    flag("encode_empty_table_as_object", "empty_is_array", true, true)
+    flag("decode_array_with_array_mt", "mark_arrays", false)
+    flag("encode_escape_forward_slash", "escape_slash", true)
+    flag("encode_skip_unsupported_value_types", "skip_others", false)
+    flag("decode_invalid_numbers", "decode_invalid", true)
+    local keep = true
+    -- The buffer is the server's own, and kept in any case.
+    function json.encode_keep_buffer(on)
+        on = boolean("encode_keep_buffer", on)
         if on ~= nil then
-            empty_array = not on
+            keep = on
         end
-        return not empty_array
+        return keep
     end
-    function json.decode_array_with_array_mt(on)
+    local function number(name, option, value, least, most)
+        json[name] = function(given)
+            given = integer(name, 1, given, least, most)
+            if given then
+                value = given
+                raw.json_set(options, option, given)
+            end
+            return value
+        end
+    end
+    number("encode_max_depth", "encode_depth", 1000, 1, INT_MAX)
+    number("decode_max_depth", "decode_depth", 1000, 1, INT_MAX)
+    number("encode_number_precision", "precision", 14, 1, 16)
+    local convert, ratio, safe = false, 2, 10
+    function json.encode_sparse_array(on, times, least)
+        on = boolean("encode_sparse_array", on)
+        times = integer("encode_sparse_array", 2, times, 0, INT_MAX)
+        least = integer("encode_sparse_array", 3, least, 0, INT_MAX)
         if on ~= nil then
-            decode_arrays = on and true or false
+            convert = on
+            raw.json_set(options, "sparse_is_object", on)
         end
-        return decode_arrays
+        if times then
+            ratio = times
+            raw.json_set(options, "sparse_ratio", times)
+        end
+        if least then
+            safe = least
+            raw.json_set(options, "sparse_safe", least)
+        end
+        return convert, ratio, safe
     end
-    for _, name in ipairs({ "encode_sparse_array", "encode_max_depth", "decode_max_depth", "encode_number_precision",
-                            "encode_keep_buffer", "encode_invalid_numbers", "decode_invalid_numbers",
-                            "encode_escape_forward_slash", "encode_skip_unsupported_value_types" }) do
-        json[name] = function(...)
-            return ...
+    local invalid = false
+    function json.encode_invalid_numbers(how)
+        if how == "null" then
+            invalid = "null"
+            raw.json_set(options, "encode_invalid", "null")
+        elseif how ~= nil then
+            invalid = boolean("encode_invalid_numbers", how)
+            raw.json_set(options, "encode_invalid", invalid)
         end
+        return invalid
+    end
+    local indent = ""
+    function json.encode_indent(text)
+        if text ~= nil then
+            indent = tostring(text)
+            raw.json_set(options, "indent", indent)
+        end
+        return indent
     end
     json.new = cjson
     return json
@@ -1111,6 +1352,7 @@ preload["cjson.safe"] = function()
         end
         return nil, (tostring(made):gsub("^[^:]*:%d+: ", ""))
     end
+    json.new = preload["cjson.safe"]
     return json
 end
 
@@ -1146,11 +1388,30 @@ module("resty.random", {
     number = function(low, high) return math.random(low, high) end,
 })
 
+-- Libraries that are made when they are asked for.
+local tools = {
+    raw = raw, finish = finish, checked = checked, wait = wait, waiting = waiting, may_wait = may_wait, null = null, WAIT = WAIT,
+    version = "0.1.32", co_yield = co_yield, lights = lights,
+}
+for _, name in ipairs(raw.library_names) do
+    preload[name] = function()
+        return raw.library(name)(tools)
+    end
+end
+
+-- What is about HTTP is not there in `stream`.
+if raw.subsystem == "stream" then
+    for _, name in ipairs({ "header", "location", "redirect", "exec", "resp", "arg", "send_headers", "is_subrequest" }) do
+        rawset(ngx, name, nil)
+    end
+    ngx.req = { socket = req.socket, start_time = req.start_time }
+end
+
 -- Globals are the machine's: who writes one by accident shares it with all requests.
-local known = {}
+local traceback = debug.traceback
 setmetatable(_G, {
     __newindex = function(table, name, value)
         rawset(table, name, value)
-        raw.global_written(name)
+        raw.global_written(name, traceback("", 2))
     end,
 })

@@ -10,7 +10,7 @@
 
 use super::current::{self, Phase};
 use super::machine::Machine;
-use super::{capture, semaphore, socket};
+use super::{capture, raw, semaphore, socket};
 use crate::log::error::Level;
 use crate::request::{Request, body, flow};
 use ::lua::Fault;
@@ -85,6 +85,8 @@ enum State {
 struct Light {
     thread: Thread,
     state: State,
+    /// It waits for subrequests, which nobody may cut off.
+    captures: bool,
 }
 
 /// What the driver has to do with the request itself.
@@ -101,23 +103,41 @@ struct Run<'m> {
     /// What runs when the client goes.
     on_abort: Option<Thread>,
     abandoned: bool,
+    /// Whose sockets it may use, without a request.
+    owner: u64,
 }
 
 /// Runs a program to its end.
 pub async fn run(
-    mut r: Option<&mut Request>,
+    r: Option<&mut Request>,
     machine: &Rc<Machine>,
     function: &Function,
     arguments: MultiValue,
     phase: Phase,
 ) -> End {
+    run_with(r, machine, function, arguments, phase, None).await
+}
+
+/// The same. `note`: what lines in the log end with, of a program without a request.
+pub async fn run_with(
+    mut r: Option<&mut Request>,
+    machine: &Rc<Machine>,
+    function: &Function,
+    arguments: MultiValue,
+    phase: Phase,
+    note: Option<Rc<str>>,
+) -> End {
     let Ok(entry) = machine.thread(function) else { return End::Failed };
-    let mut run = Run { machine, threads: Vec::new(), ready: VecDeque::new(), on_abort: None, abandoned: false };
-    run.threads.push(Light { thread: entry, state: State::Ready });
+    let owner = if r.is_none() { current::next_owner() } else { 0 };
+    let _living = r.is_none().then(|| current::Living::begin(owner, note));
+    let (threads, ready) = (Vec::new(), VecDeque::new());
+    let mut run = Run { machine, threads, ready, on_abort: None, abandoned: false, owner };
+    run.threads.push(Light { thread: entry, state: State::Ready, captures: false });
     run.ready.push_back((0, arguments));
     loop {
         let step = poll_fn(|cx| {
-            let polled = current::enter(r.as_deref_mut(), machine, phase, || run.poll(cx));
+            let owner = run.owner;
+            let polled = current::enter_as(r.as_deref_mut(), machine, phase, owner, || run.poll(cx));
             match r.as_deref_mut() {
                 Some(r) if polled.is_pending() => match run.is_abandoned(r, cx) {
                     true => current::enter(Some(r), machine, phase, || run.abandon(cx)),
@@ -139,6 +159,13 @@ pub async fn run(
                 Err(body::BodyError::Status(status)) => return End::Exit(i64::from(status)),
                 Err(body::BodyError::Gone) => return End::Broken,
             },
+            (Step::Flush(index), Some(r)) if r.ctx.stream.is_some() => {
+                let timeout = *r.conf().lua.socket_send_timeout;
+                match raw::flush(r, timeout).await {
+                    Ok(()) => (index, MultiValue::from_iter([Value::Integer(1)])),
+                    Err(_) => return End::Broken,
+                }
+            }
             (Step::Flush(index), Some(r)) => match flow::flush_now(r).await {
                 Ok(()) => (index, MultiValue::from_iter([Value::Integer(1)])),
                 Err(_) => return End::Broken,
@@ -152,7 +179,14 @@ pub async fn run(
 impl Run<'_> {
     /// Whether the client has gone, where somebody wants to know.
     fn is_abandoned(&mut self, r: &mut Request, cx: &mut Context<'_>) -> bool {
-        !self.abandoned && *r.conf().lua.check_client_abort && r.is_main() && flow::is_client_gone(r, cx)
+        if r.ctx.stream.is_some() {
+            // Meanwhile the client gets what was said so far; that it cannot is seen when the program ends.
+            let _ = raw::poll_out(r, cx);
+        }
+        if self.abandoned || !*r.conf().lua.check_client_abort || !r.is_main() {
+            return false;
+        }
+        flow::is_client_gone(r, cx) || raw::is_gone(r, cx)
     }
 
     /// The client has gone: the program's own end for that, or the end of the program.
@@ -161,7 +195,7 @@ impl Run<'_> {
         log(Level::Info, format_args!("client prematurely closed connection"));
         match self.on_abort.take() {
             Some(thread) => {
-                self.threads.push(Light { thread, state: State::Ready });
+                self.threads.push(Light { thread, state: State::Ready, captures: false });
                 self.ready.push_back((self.threads.len() - 1, nothing()));
                 self.poll(cx)
             }
@@ -183,7 +217,7 @@ impl Run<'_> {
                 if let State::Waits(operation) = &mut light.state
                     && let Poll::Ready(items) = operation.as_mut().poll(cx)
                 {
-                    light.state = State::Ready;
+                    (light.state, light.captures) = (State::Ready, false);
                     self.ready.push_back((index, values(&self.machine.lua, items)));
                 }
             }
@@ -251,8 +285,15 @@ impl Run<'_> {
         let started: Result<Operation, Fault> = match &*kind {
             "exit" => {
                 let status = arguments.pop_front().and_then(|v| v.as_f64().or(v.as_i64().map(|i| i as f64)));
-                return Some(Step::End(End::Exit(status.map_or(0, |s| s as i64))));
+                let status = status.map_or(0, |s| s as i64);
+                // NGX_ERROR, and what closes the connection, end everything.
+                if !matches!(status, -1 | 408 | 444 | 499) && self.refuses_end(index) {
+                    return None;
+                }
+                log(Level::Debug, format_args!("lua exit with code {status}"));
+                return Some(Step::End(End::Exit(status)));
             }
+            "exec" | "jump" if self.refuses_end(index) => return None,
             "exec" => return Some(Step::End(End::Exec)),
             "jump" => return Some(Step::End(End::Jump)),
             "read_body" => return Some(Step::ReadBody(index)),
@@ -295,13 +336,26 @@ impl Run<'_> {
             _ => socket::start(&kind, &arguments),
         };
         match started {
-            Ok(operation) => self.threads[index].state = State::Waits(operation),
+            Ok(operation) => {
+                self.threads[index].state = State::Waits(operation);
+                self.threads[index].captures = kind == "capture";
+            }
             Err(fault) => {
                 let refused = values(&self.machine.lua, vec![Item::Fault(fault)]);
                 self.ready.push_front((index, refused));
             }
         }
         None
+    }
+
+    /// Whether a subrequest is under way, so that the coroutine that wants to end the program gets an error instead.
+    fn refuses_end(&mut self, index: usize) -> bool {
+        let refuses = self.threads.iter().any(|t| t.captures && matches!(t.state, State::Waits(_)));
+        if refuses {
+            let fault = Item::Fault(Fault("attempt to abort with pending subrequests".to_owned()));
+            self.ready.push_front((index, values(&self.machine.lua, vec![fault])));
+        }
+        refuses
     }
 
     /// `ngx.thread.spawn`: the new one runs first; the one that made it goes on when those before it had their turn.
@@ -314,7 +368,7 @@ impl Run<'_> {
             return;
         }
         self.ready.push_back((index, MultiValue::from_iter([Value::Thread(thread.clone())])));
-        self.threads.push(Light { thread, state: State::Ready });
+        self.threads.push(Light { thread, state: State::Ready, captures: false });
         self.ready.push_front((self.threads.len() - 1, arguments));
     }
 
@@ -404,16 +458,36 @@ fn values(lua: &Lua, items: Vec<Item>) -> MultiValue {
     out
 }
 
+/// Says so when a sleep is given up.
+struct Asleep(bool);
+
+impl Drop for Asleep {
+    fn drop(&mut self) {
+        if !self.0 {
+            log(Level::Debug, format_args!("lua clean up the timer for pending ngx.sleep"));
+        }
+    }
+}
+
 /// `ngx.sleep`; no time at all lets the others go first.
 fn sleep(seconds: f64) -> Operation {
     Box::pin(async move {
+        let mut asleep = Asleep(false);
         log(Level::Debug, format_args!("lua ready to sleep for {} ms", (seconds * 1000.0) as u64));
         if seconds < 0.001 {
             runtime::yield_now().await;
         } else {
             runtime::timer::sleep(Duration::from_secs_f64(seconds.min(f64::from(u32::MAX)))).await;
         }
-        log(Level::Debug, format_args!("lua sleep timer expired"));
+        asleep.0 = true;
+        if log_is_on(Level::Debug) {
+            let uri = current::connection(|r| {
+                let (uri, args) = (r.get(r.uri), r.get(r.args));
+                Ok(format!("{}?{}", String::from_utf8_lossy(uri), String::from_utf8_lossy(args)))
+            });
+            let uri = uri.unwrap_or_else(|_| "?".to_owned());
+            log(Level::Debug, format_args!("lua sleep timer expired: \"{uri}\""));
+        }
         Vec::new()
     })
 }
@@ -429,21 +503,41 @@ pub fn explain(error: &mlua::Error) -> String {
         Some(rest) => format!("unknown reason\nstack traceback:{rest}"),
         None => text,
     };
+    // LuaJIT's own words for whatever has a name.
+    let text = ["upvalue", "local", "method", "field", "global"]
+        .iter()
+        .fold(text, |text, kind| text.replace(&format!(": in {kind} '"), ": in function '"));
     text.replacen("\nstack traceback:\n", "\nstack traceback:\ncoroutine 0:\n", 1)
+}
+
+/// Whether lines of this level are written about what runs.
+pub fn log_is_on(level: Level) -> bool {
+    current::connection(|r| Ok(r.logs(level))).unwrap_or_else(|_| crate::log::error::default_enabled(level))
 }
 
 /// A line about what runs: the request's, if there is one.
 pub fn log(level: Level, text: std::fmt::Arguments<'_>) {
-    let of_request = current::request(|r| {
-        if r.logs(level) {
+    let phase = current::phase();
+    let of_request = current::connection(|r| {
+        if !r.logs(level) {
+            return Ok(());
+        }
+        if current::HANDSHAKING.has(phase) {
+            let (local, remote) = (crate::worker::local_address(&r.client), r.client.remote.borrow());
+            let text = format_args!("{text}, context: {}, client: {}, server: {local}", phase.context(), remote.host());
+            r.error_log().write(level, Some(r.client.number), text);
+        } else {
             r.write_log(level, text);
         }
         Ok(())
     });
     if of_request.is_err() && crate::log::error::default_enabled(level) {
-        match current::phase() {
+        match phase {
             Phase::Init | Phase::ExitWorker => crate::log::process_line(level, text),
-            phase => crate::log::process_line(level, format_args!("{text}, context: {}", phase.context())),
+            phase => {
+                let note = current::alone(|a| a.note.clone()).flatten().unwrap_or_else(|| "".into());
+                crate::log::process_line(level, format_args!("{text}, context: {}{note}", phase.context()));
+            }
         }
     }
 }

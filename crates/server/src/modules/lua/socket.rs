@@ -1,26 +1,27 @@
 //! `ngx.socket.tcp`: connections of programs. They are the thread's, known by number to Lua, which owns a guard that closes them; those
 //! that a program gives back (`setkeepalive`) wait in pools for the next. What is read is in `socket_read`.
 
-use super::current::{ANSWERING, machine, request, request_in};
+use super::current::{ANSWERING, Phase, connection, machine, phase, request, request_in};
 use super::run::{Item, Operation, log, number};
-use super::socket_read;
-use crate::connection::Address;
+use super::socket_pool::{self, Entry, Grant, Idle, Seat};
+use super::{current, raw, socket_read, socket_tls};
 use crate::connection::socket::Socket;
-use crate::connection::tls::Tls;
+use crate::connection::{Address, Session};
 use crate::log::error::Level;
 use crate::modules::LocationConf;
-use crate::request::body;
+use crate::request::{Request, body};
 use crate::resolve::ResolverConfig;
 use crate::tls::client::Context;
 use crate::upstream::connect;
 use crate::upstream::settings::UpstreamSettings;
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, made_text};
-use mlua::{Lua, MultiValue, Table, Value};
+use mlua::{Lua, LuaString, MultiValue, Table, Value};
 use runtime::timer::Timer;
-use rustix::net::SocketType;
+use rustix::net::{SocketType, sockopt};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -29,9 +30,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
-
-/// Idle connections of one thread, over all pools.
-const MAX_IDLE: usize = 4096;
 
 /// One connection of a program.
 pub struct Connection {
@@ -45,38 +43,48 @@ pub struct Connection {
     pub piece: usize,
     /// It is the request's own body that is read, and whether all of it came.
     pub body: Option<bool>,
+    /// It is the request's own connection.
+    pub raw: bool,
+    /// Somebody waits: to connect, to send, to read.
+    busy: [bool; 3],
     /// Each send and receive is a datagram.
     pub datagrams: bool,
-    conf: Conf,
+    /// The other side has said its last, or reading has failed: nothing more is read.
+    pub ended: bool,
+    /// Whose it is: nobody else may use it.
+    owner: u64,
+    /// Whom it is connected to, for the log: `localhost:80(127.0.0.1)`.
+    peer: String,
+    /// `bind`
+    local: Option<IpAddr>,
+    /// `setclientcert`
+    pub(super) certificate: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
+    /// What holds where it was made.
+    pub conf: Conf,
     pool: String,
+    /// Its place in the pool.
+    seat: Option<Seat>,
     reused: u64,
 }
 
 /// What holds where the socket was made.
 #[derive(Clone)]
-struct Conf {
+pub struct Conf {
     resolver: Option<Arc<ResolverConfig>>,
     resolver_timeout: Duration,
     pool_size: usize,
     keepalive_timeout: Duration,
     log_errors: bool,
-    tls: Option<Arc<Context>>,
+    /// What handshakes need.
+    pub tls: Option<Arc<Context>>,
 }
 
 /// A connection as operations and Lua share it.
 pub type Shared = Rc<RefCell<Connection>>;
 
-struct Idle {
-    socket: Socket,
-    reused: u64,
-    until: u64,
-}
-
 thread_local! {
     static ALL: RefCell<HashMap<u32, Shared>> = RefCell::default();
     static LAST: Cell<u32> = const { Cell::new(0) };
-    static POOLS: RefCell<HashMap<String, VecDeque<Idle>>> = RefCell::default();
-    static IDLE: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Owned by Lua: the connection goes with it.
@@ -96,7 +104,7 @@ impl Drop for Guard {
 pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "socket", |lua, kind: String| {
         let number = make()?;
-        with(number, |c| c.datagrams = kind == "udp");
+        with(number, |c| c.datagrams = kind == "udp")?;
         let guard = lua.create_userdata(Guard(number)).map_err(|e| Fault(e.to_string()))?;
         Ok((number, guard))
     })?;
@@ -113,7 +121,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
                         *timeout = Duration::from_millis(ms as u64);
                     }
                 }
-            });
+            })?;
             Ok(())
         },
     )?;
@@ -122,28 +130,85 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         raw,
         "socket_keep",
         |_, (number, ms, size): (u32, Option<f64>, Option<f64>)| -> Result<_, Fault> {
-            Ok(match with(number, |c| keep(c, ms, size)) {
-                Some(Ok(())) => (Some(1), None),
-                Some(Err(text)) => (None, Some(text)),
-                None => (None, Some("closed")),
+            Ok(match with(number, |c| keep(c, ms, size))? {
+                Ok(()) => (Some(1), None),
+                Err(text) => (None, Some(text)),
             })
         },
     )?;
     add_function(lua, raw, "socket_reused", |_, number: u32| -> Result<_, Fault> {
-        Ok(match with(number, |c| c.socket.is_some().then_some(c.reused)).flatten() {
+        Ok(match with(number, |c| c.socket.is_some().then_some(c.reused))? {
             Some(times) => (Some(times), None),
             None => (None, Some("closed")),
         })
     })?;
+    add_function(lua, raw, "socket_bind", |lua, (number, ip): (u32, LuaString)| {
+        let Ok(ip) = ip.to_string_lossy().parse::<IpAddr>() else {
+            return Ok((Value::Nil, Some(Value::String(made_text(lua, b"bad address")?))));
+        };
+        log(Level::Debug, format_args!("lua tcp socket bind ip: {ip}"));
+        with(number, |c| c.local = Some(ip))?;
+        Ok((Value::Integer(1), None))
+    })?;
+    add_function(
+        lua,
+        raw,
+        "socket_option",
+        |_, (number, name, value): (u32, String, Option<f64>)| -> Result<_, Fault> {
+            with(number, |c| option(c, &name, value))
+        },
+    )?;
+    add_function(lua, raw, "socket_certificate", |_, (number, chain, key): (u32, Value, Value)| -> Result<_, Fault> {
+        if chain.is_nil() {
+            with(number, |c| c.certificate = None)?;
+            return Ok((Some(true), None));
+        }
+        match (super::api::ssl::chain_of(&chain)?, super::api::ssl::key_of(&key)?) {
+            (Ok(chain), Ok(key)) => {
+                with(number, |c| c.certificate = Some((chain, key)))?;
+                Ok((Some(true), None))
+            }
+            (Err(why), _) | (_, Err(why)) => Ok((None, Some(why))),
+        }
+    })?;
+    add_function(lua, raw, "socket_shutdown", |_, number: u32| -> Result<_, Fault> {
+        let own = with(number, |c| match (&mut c.socket, c.raw) {
+            (Some(socket), _) => {
+                socket.shutdown();
+                Some(true)
+            }
+            (None, true) => None,
+            (None, false) => Some(false),
+        });
+        let done = match own? {
+            Some(done) => done,
+            None => request(|r| Ok(super::raw::shutdown(r)))?,
+        };
+        Ok(if done { (Some(1), None) } else { (None, Some("closed")) })
+    })?;
     add_function(lua, raw, "socket_close", |_, number: u32| -> Result<_, Fault> {
+        if with(number, |c| c.raw || c.body.is_some())? {
+            return Ok((None, Some("attempt to close a request socket")));
+        }
+        if with(number, |c| c.busy[1])? {
+            return Ok((None, Some("socket busy writing")));
+        }
+        if with(number, |c| c.busy[2])? {
+            return Ok((None, Some("socket busy reading")));
+        }
+        if with(number, |c| c.busy[0])? {
+            return Ok((None, Some("socket busy connecting")));
+        }
         let closed = with(number, |c| {
             c.buffer.clear();
-            c.socket.take()
-        });
-        Ok(if closed.flatten().is_some() { (Some(1), None) } else { (None, Some("closed")) })
+            let had = c.socket.is_some();
+            c.close();
+            had
+        })?;
+        Ok(if closed { (Some(1), None) } else { (None, Some("closed")) })
     })?;
     add_function(lua, raw, "socket_fd", |_, number: u32| -> Result<_, Fault> {
-        Ok(match with(number, |c| c.socket.as_ref().map(|s| s.as_raw_fd())).flatten() {
+        Ok(match with(number, |c| c.socket.as_ref().map(|s| s.as_raw_fd()))? {
             Some(fd) => (Some(fd), None),
             None => (None, Some("closed")),
         })
@@ -153,7 +218,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
 /// The values that hold for a program: the request's, or without one those of the first server.
 fn with_conf<T>(show: impl FnOnce(&LocationConf) -> T) -> Result<T, Fault> {
     let mut show = Some(show);
-    let of_request = request(|r| Ok(show.take().map(|show| show(r.conf()))));
+    let of_request = connection(|r| Ok(show.take().map(|show| show(r.conf()))));
     if let Ok(Some(shown)) = of_request {
         return Ok(shown);
     }
@@ -179,6 +244,14 @@ fn make() -> Result<u32, Fault> {
             tls: conf.lua.tls.clone(),
         },
         body: None,
+        raw: false,
+        busy: [false; 3],
+        ended: false,
+        owner: current::owner(),
+        peer: String::new(),
+        local: None,
+        certificate: None,
+        seat: None,
         datagrams: false,
         pool: String::new(),
         reused: 0,
@@ -194,8 +267,20 @@ fn of_request(lua: &Lua, all: bool) -> Result<(Value, Value), Fault> {
     let refuse = |why: &str| -> Result<(Value, Value), Fault> {
         Ok((Value::Nil, Value::String(made_text(lua, why.as_bytes())?)))
     };
+    if phase() == Phase::Preread || request(|r| Ok(r.ctx.stream.is_some()))? {
+        let number = make()?;
+        with(number, |c| c.raw = true)?;
+        let guard = lua.create_userdata(Guard(number)).map_err(|e| Fault(e.to_string()))?;
+        return Ok((Value::Integer(i64::from(number)), Value::UserData(guard)));
+    }
     if all {
-        return refuse("ngx.req.socket(true) is not supported yet");
+        if let Some(why) = request_in(ANSWERING, take_over)? {
+            return refuse(why);
+        }
+        let number = make()?;
+        with(number, |c| c.raw = true)?;
+        let guard = lua.create_userdata(Guard(number)).map_err(|e| Fault(e.to_string()))?;
+        return Ok((Value::Integer(i64::from(number)), Value::UserData(guard)));
     }
     let refused = request_in(ANSWERING, |r| {
         if r.body.stored.is_some() || r.body.is_discarded() {
@@ -214,78 +299,108 @@ fn of_request(lua: &Lua, all: bool) -> Result<(Value, Value), Fault> {
         return refuse(why);
     }
     let number = make()?;
-    with(number, |c| c.body = Some(false));
+    with(number, |c| c.body = Some(false))?;
     let guard = lua.create_userdata(Guard(number)).map_err(|e| Fault(e.to_string()))?;
     Ok((Value::Integer(i64::from(number)), Value::UserData(guard)))
 }
 
-fn shared(number: u32) -> Option<Shared> {
-    ALL.with_borrow(|all| all.get(&number).cloned())
+/// The request's connection becomes the program's. The text says why not.
+fn take_over(r: &mut Request) -> Result<Option<&'static str>, Fault> {
+    if !r.is_main() {
+        return Ok(Some("attempt to read the request body in a subrequest"));
+    }
+    if !matches!(r.session, Session::Http1(_)) {
+        return Ok(Some("http v2 not supported yet"));
+    }
+    if r.headers_in.chunked {
+        return Ok(Some("chunked request bodies not supported yet"));
+    }
+    let context = r.ctx.lua.get_or_insert_default();
+    if context.held.is_some() {
+        return Ok(Some("http 1.0 buffering"));
+    }
+    if std::mem::replace(&mut context.is_raw, true) {
+        return Ok(Some("duplicate call"));
+    }
+    r.body.streamed = true;
+    r.keepalive = false;
+    body::confirm_expectation(r);
+    Ok(None)
 }
 
-fn with<T>(number: u32, work: impl FnOnce(&mut Connection) -> T) -> Option<T> {
+/// A connection, if it is the caller's.
+///
+/// # Errors
+/// `bad request`: it belongs to another request, or timer.
+fn shared(number: u32) -> Result<Shared, Fault> {
+    let found = ALL.with_borrow(|all| all.get(&number).cloned());
+    let found = found.ok_or_else(|| Fault("bad socket object".to_owned()))?;
+    let owner = found.try_borrow().map(|c| c.owner);
+    if owner.is_ok_and(|owner| owner != current::owner()) {
+        return Err(Fault("bad request".to_owned()));
+    }
+    Ok(found)
+}
+
+fn with<T>(number: u32, work: impl FnOnce(&mut Connection) -> T) -> Result<T, Fault> {
     let shared = shared(number)?;
-    let mut connection = shared.try_borrow_mut().ok()?;
-    Some(work(&mut connection))
+    let mut connection = shared.try_borrow_mut().map_err(|_| Fault("bad socket object".to_owned()))?;
+    Ok(work(&mut connection))
+}
+
+impl Connection {
+    /// Closes it; its place in the pool is free.
+    pub fn close(&mut self) {
+        (self.socket, self.ended) = (None, false);
+        drop(self.seat.take());
+    }
+}
+
+/// `setoption` and `getoption` (without a value).
+fn option(c: &mut Connection, name: &str, value: Option<f64>) -> (Option<f64>, Option<String>) {
+    let Some(socket) = &c.socket else { return (None, Some("closed".to_owned())) };
+    let result = match (name, value) {
+        ("keepalive", Some(on)) => sockopt::set_socket_keepalive(socket, on != 0.0).map(|()| 1.0),
+        ("keepalive", None) => sockopt::socket_keepalive(socket).map(|on| f64::from(u8::from(on))),
+        ("reuseaddr", Some(on)) => sockopt::set_socket_reuseaddr(socket, on != 0.0).map(|()| 1.0),
+        ("reuseaddr", None) => sockopt::socket_reuseaddr(socket).map(|on| f64::from(u8::from(on))),
+        ("tcp-nodelay", Some(on)) => sockopt::set_tcp_nodelay(socket, on != 0.0).map(|()| 1.0),
+        ("tcp-nodelay", None) => sockopt::tcp_nodelay(socket).map(|on| f64::from(u8::from(on))),
+        ("sndbuf", Some(size)) => sockopt::set_socket_send_buffer_size(socket, size as usize).map(|()| 1.0),
+        ("sndbuf", None) => sockopt::socket_send_buffer_size(socket).map(|n| n as f64),
+        ("rcvbuf", Some(size)) => sockopt::set_socket_recv_buffer_size(socket, size as usize).map(|()| 1.0),
+        ("rcvbuf", None) => sockopt::socket_recv_buffer_size(socket).map(|n| n as f64),
+        _ => return (None, Some(format!("unsupported option {name}"))),
+    };
+    match result {
+        Ok(value) => (Some(value), None),
+        Err(e) => (None, Some(reason(&e.into()))),
+    }
 }
 
 /// Gives a connection to its pool.
 fn keep(c: &mut Connection, ms: Option<f64>, size: Option<f64>) -> Result<(), &'static str> {
-    let mut socket = c.socket.take().ok_or("closed")?;
-    if !c.buffer.is_empty() {
+    if c.ended {
+        return Err("closed");
+    }
+    for (busy, text) in c.busy.iter().zip(BUSY) {
+        if *busy {
+            return Err(text);
+        }
+    }
+    if c.socket.is_some() && !c.buffer.is_empty() {
         return Err("unread data in buffer");
     }
-    if has_news(&mut socket) {
-        return Err("connection in dubious state");
+    let socket = c.socket.take().ok_or("closed")?;
+    if machine().is_ok_and(|m| m.exiting.get()) {
+        log(Level::Debug, format_args!("lua tcp socket set keepalive while process exiting, closing connection"));
+        c.close();
+        return Ok(());
     }
     let lifetime = ms.map_or(c.conf.keepalive_timeout, |ms| Duration::from_millis(ms as u64));
-    let until = match lifetime.is_zero() {
-        true => u64::MAX,
-        false => runtime::clock::monotonic_ms() + lifetime.as_millis() as u64,
-    };
     let size = size.map_or(c.conf.pool_size, |s| s as usize);
-    POOLS.with_borrow_mut(|pools| {
-        if !pools.contains_key(&c.pool) {
-            log(Level::Debug, format_args!("lua tcp socket keepalive create connection pool for key \"{}\"", c.pool));
-            log(Level::Debug, format_args!("lua tcp socket connection pool size: {size}"));
-        }
-        let pool = pools.entry(std::mem::take(&mut c.pool)).or_default();
-        while pool.len() >= size.max(1) {
-            pool.pop_front();
-            IDLE.set(IDLE.get() - 1);
-        }
-        if IDLE.get() < MAX_IDLE {
-            pool.push_back(Idle { socket, reused: c.reused + 1, until });
-            IDLE.set(IDLE.get() + 1);
-        }
-    });
-    Ok(())
-}
-
-/// Whether an idle connection has said something, or has ended.
-fn has_news(socket: &mut Socket) -> bool {
-    let mut room = Vec::with_capacity(1);
-    !matches!(socket.try_read(&mut room), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
-}
-
-fn take_idle(pool: &str) -> Option<Idle> {
-    let now = runtime::clock::monotonic_ms();
-    POOLS.with_borrow_mut(|pools| {
-        let found = pools.get_mut(pool)?;
-        let mut taken = None;
-        while let Some(mut idle) = found.pop_back() {
-            IDLE.set(IDLE.get() - 1);
-            if idle.until > now && !has_news(&mut idle.socket) {
-                taken = Some(idle);
-                break;
-            }
-        }
-        if found.is_empty() {
-            log(Level::Debug, format_args!("lua tcp socket keepalive: free connection pool for \"{pool}\""));
-            pools.remove(pool);
-        }
-        taken
-    })
+    let (seat, key) = (c.seat.take(), std::mem::take(&mut c.pool));
+    socket_pool::keep(&key, seat, socket, c.reused, lifetime, size)
 }
 
 fn text(values: &MultiValue, at: usize) -> Option<Vec<u8>> {
@@ -305,18 +420,63 @@ pub fn failed(why: impl Into<Vec<u8>>) -> Vec<Item> {
 /// # Errors
 /// What is wrong with the call.
 pub fn start(kind: &str, values: &MultiValue) -> Result<Operation, Fault> {
-    let Some(shared) = values.front().and_then(number).and_then(|n| shared(n as u32)) else {
-        return Err(Fault("bad socket object".to_owned()));
+    let shared = shared(values.front().and_then(number).unwrap_or_default() as u32)?;
+    let which = match kind {
+        "connect" | "handshake" => 0,
+        "send" => 1,
+        _ => 2,
     };
+    let busy = shared.try_borrow().is_ok_and(|c| c.busy[which]).then_some(which);
+    let busy = busy.or_else(|| shared.try_borrow().is_ok_and(|c| c.busy[0]).then_some(0));
+    let busy = busy.or_else(|| match shared.try_borrow() {
+        Ok(c) if which == 0 => c.busy.iter().rposition(|b| *b),
+        _ => None,
+    });
+    if let Some(at) = busy {
+        return Ok(Box::pin(std::future::ready(failed(BUSY[at]))));
+    }
+    let operation = begin(kind, shared.clone(), values)?;
+    Ok(Box::pin(async move {
+        let _busy = Busy::new(shared, which);
+        operation.await
+    }))
+}
+
+/// What is said of a socket for which somebody waits.
+const BUSY: [&str; 3] = ["socket busy connecting", "socket busy writing", "socket busy reading"];
+
+/// Marks a socket as in use as long as somebody waits for it.
+struct Busy(Shared, usize);
+
+impl Busy {
+    fn new(shared: Shared, which: usize) -> Busy {
+        shared.borrow_mut().busy[which] = true;
+        Busy(shared, which)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if let Ok(mut connection) = self.0.try_borrow_mut() {
+            connection.busy[self.1] = false;
+        }
+    }
+}
+
+fn begin(kind: &str, shared: Shared, values: &MultiValue) -> Result<Operation, Fault> {
     if kind == "connect" {
         let host = String::from_utf8_lossy(&text(values, 1).unwrap_or_default()).into_owned();
         let port = values.get(2).and_then(number).unwrap_or(0.0) as u16;
         let pool = text(values, 3).map(|p| String::from_utf8_lossy(&p).into_owned());
-        let size = values.get(4).and_then(number);
-        return Ok(Box::pin(connect(shared, host, port, pool, size)));
+        let sizes = (values.get(4).and_then(number), values.get(5).and_then(number));
+        return Ok(Box::pin(connect(shared, host, port, pool, sizes)));
     }
-    if shared.try_borrow().is_ok_and(|c| c.socket.is_none() && c.body.is_none()) {
-        let what = if kind == "send" { "send" } else { "receive" };
+    let is_read = !matches!(kind, "send" | "handshake");
+    let closed = shared
+        .try_borrow()
+        .is_ok_and(|c| c.socket.is_none() && c.body.is_none() && !c.raw || is_read && c.ended && c.buffer.is_empty());
+    if closed {
+        let what = if is_read { "receive" } else { "send" };
         complain(&shared, format_args!("attempt to {what} data on a closed socket: u:0, c:0, ft:0 eof:0"));
         return Ok(Box::pin(std::future::ready(failed("closed"))));
     }
@@ -325,7 +485,12 @@ pub fn start(kind: &str, values: &MultiValue) -> Result<Operation, Fault> {
         "handshake" => {
             let name = text(values, 1);
             let verify = matches!(values.get(2), Some(Value::Boolean(true)));
-            Ok(Box::pin(handshake(shared, name, verify)))
+            // False: no session is wanted; a number: that one, of before; none: a new one.
+            let session = match values.get(3) {
+                Some(Value::Boolean(false)) => socket_tls::Session::Unwanted,
+                other => socket_tls::Session::Known(other.and_then(number).map(|n| n as u32)),
+            };
+            Ok(Box::pin(socket_tls::handshake(shared, name, verify, session)))
         }
         _ => socket_read::start(kind, shared, values),
     }
@@ -333,65 +498,136 @@ pub fn start(kind: &str, values: &MultiValue) -> Result<Operation, Fault> {
 
 /// A line about a failure, unless `lua_socket_log_errors off`.
 pub fn complain(shared: &Shared, line: std::fmt::Arguments<'_>) {
-    if shared.borrow().conf.log_errors {
-        log(Level::Error, line);
+    complain_as(shared, Level::Error, line);
+}
+
+fn complain_as(shared: &Shared, level: Level, line: std::fmt::Arguments<'_>) {
+    let c = shared.borrow();
+    match c.conf.log_errors {
+        false => {}
+        true if c.peer.is_empty() => log(level, line),
+        true => log(level, format_args!("{line}, upstream: {}", c.peer)),
     }
 }
 
-async fn connect(shared: Shared, host: String, port: u16, pool: Option<String>, size: Option<f64>) -> Vec<Item> {
+/// `tcp` or `udp`, for the log.
+pub fn kind_of(shared: &Shared) -> &'static str {
+    if shared.borrow().datagrams { "udp" } else { "tcp" }
+}
+
+async fn connect(
+    shared: Shared,
+    host: String,
+    port: u16,
+    pool: Option<String>,
+    sizes: (Option<f64>, Option<f64>),
+) -> Vec<Item> {
     let is_unix = host.starts_with("unix:");
     let key = pool.unwrap_or_else(|| if is_unix { host.clone() } else { format!("{host}:{port}") });
-    let (conf, timeout, kind) = {
+    let (conf, timeout, datagrams, local) = {
         let mut c = shared.borrow_mut();
-        c.socket = None;
+        if c.socket.is_some() {
+            log(Level::Debug, format_args!("lua reuse socket upstream ctx"));
+        }
+        c.close();
         c.buffer.clear();
         c.pool.clone_from(&key);
         c.reused = 0;
-        if let Some(size) = size {
-            c.conf.pool_size = size as usize;
-        }
-        let kind = if c.datagrams { SocketType::DGRAM } else { SocketType::STREAM };
-        (c.conf.clone(), c.timeouts[0], kind)
+        c.peer = if is_unix { host.clone() } else { format!("{host}:{port}") };
+        (c.conf.clone(), c.timeouts[0], c.datagrams, c.local)
     };
-    if let Some(idle) = take_idle(&key) {
-        log(Level::Debug, format_args!("lua tcp socket get keepalive peer: using connection"));
-        let mut c = shared.borrow_mut();
-        (c.socket, c.reused) = (Some(idle.socket), idle.reused);
-        return vec![Item::Number(1.0)];
+    let timer = Timer::new();
+    timer.set(timeout);
+    if !datagrams {
+        let (size, backlog) = sizes;
+        let options = (size.is_some() || backlog.is_some())
+            .then(|| (size.map_or(conf.pool_size, |s| s as usize), backlog.map(|b| b as usize)));
+        let grant = match socket_pool::enter(&key, options) {
+            Entry::None => None,
+            Entry::Granted(grant) => Some(grant),
+            Entry::Full => return failed("too many waiting connect operations"),
+            Entry::Wait(ticket) => match ticket.wait(timeout).await {
+                Some(grant) => Some(grant),
+                None => {
+                    let line = format!(
+                        "lua tcp socket queued connect timed out, when trying to connect to {}",
+                        shared.borrow().peer
+                    );
+                    if conf.log_errors {
+                        log(Level::Error, format_args!("{line}"));
+                    }
+                    return failed("timeout");
+                }
+            },
+        };
+        match grant {
+            None => {}
+            Some(Grant::Idle(idle)) => {
+                let fd = idle.socket.as_raw_fd();
+                log(Level::Debug, format_args!("lua tcp socket get keepalive peer: using connection, fd:{fd}"));
+                let mut c = shared.borrow_mut();
+                let Idle { socket, reused, seat, .. } = *idle;
+                (c.socket, c.reused, c.seat) = (Some(socket), reused, Some(seat));
+                return vec![Item::Number(1.0)];
+            }
+            Some(Grant::Seat(seat)) => shared.borrow_mut().seat = Some(seat),
+        }
     }
     let to = match address(&conf, &host, port).await {
         Ok(to) => to,
-        Err(text) => return failed(text),
+        Err(text) => {
+            shared.borrow_mut().close();
+            return failed(text);
+        }
     };
-    let connecting = match connect::begin_as(kind, &to, None, &UpstreamSettings::default()) {
+    if let Address::Inet(a) = &to {
+        shared.borrow_mut().peer = format!("{host}:{port}({})", a.ip());
+    }
+    let local = local.map(|ip| SocketAddr::new(ip, 0));
+    let kind = if datagrams { SocketType::DGRAM } else { SocketType::STREAM };
+    let connecting = match connect::begin_as(kind, &to, local, &UpstreamSettings::default()) {
         Ok(connecting) => connecting,
-        Err(e) => return refuse(&shared, &e.error),
+        Err(e) => {
+            if let (Some(local), true) = (local, e.call == "bind()") {
+                let text = crate::log::os_error(&e.error);
+                complain_as(&shared, Level::Crit, format_args!("bind({}) failed ({text})", local.ip()));
+            }
+            return refuse(&shared, &to, &e);
+        }
     };
-    log(Level::Debug, format_args!("lua tcp socket connect timeout: {}", timeout.as_millis()));
-    let timer = Timer::new();
+    if !datagrams {
+        log(Level::Debug, format_args!("lua tcp socket connect timeout: {}", timeout.as_millis()));
+    }
     timer.set(timeout);
     match timer.guard(connect::finish(connecting)).await {
         Some(Ok(socket)) => {
             shared.borrow_mut().socket = Some(socket);
             vec![Item::Number(1.0)]
         }
-        Some(Err(e)) => refuse(&shared, &e.error),
+        Some(Err(e)) => refuse(&shared, &to, &e),
         None => {
-            complain(&shared, format_args!("lua tcp socket connect timed out, when connecting to {}", shown(&to)));
+            complain(&shared, format_args!("lua tcp socket connect timed out"));
+            shared.borrow_mut().close();
             failed("timeout")
         }
     }
 }
 
-fn shown(to: &Address) -> String {
+fn refuse(shared: &Shared, to: &Address, failure: &connect::Failed) -> Vec<Item> {
+    let error = &failure.error;
+    let text = crate::log::os_error(error);
     match to {
-        Address::Inet(a) => a.to_string(),
-        Address::Unix(path) => format!("unix:{}", path.display()),
+        Address::Unix(path) if failure.at_once => {
+            // As nginx: what fails at once is this machine's.
+            let path = path.display();
+            complain_as(shared, Level::Crit, format_args!("connect() to unix:{path} failed ({text})"));
+        }
+        _ if failure.at_once && failure.call == "connect()" => {
+            complain(shared, format_args!("connect() to {to} failed ({text})"));
+        }
+        _ => complain(shared, format_args!("connect() failed ({text})")),
     }
-}
-
-fn refuse(shared: &Shared, error: &io::Error) -> Vec<Item> {
-    complain(shared, format_args!("connect() failed ({})", crate::log::os_error(error)));
+    shared.borrow_mut().close();
     failed(reason(error))
 }
 
@@ -406,6 +642,9 @@ async fn address(conf: &Conf, host: &str, port: u16) -> Result<Address, String> 
     if let Some(path) = host.strip_prefix("unix:") {
         return Ok(Address::Unix(path.into()));
     }
+    if host.is_empty() {
+        return Err("failed to parse host name \"\": no host".to_owned());
+    }
     if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
         return Ok(Address::Inet(SocketAddr::new(ip, port)));
     }
@@ -416,71 +655,34 @@ async fn address(conf: &Conf, host: &str, port: u16) -> Result<Address, String> 
     Ok(Address::Inet(SocketAddr::new(*first, port)))
 }
 
-/// `sslhandshake`: from here on what is sent and read is plain above TLS.
-async fn handshake(shared: Shared, name: Option<Vec<u8>>, verify: bool) -> Vec<Item> {
-    let (socket, context, timeout) = {
-        let mut c = shared.borrow_mut();
-        if c.socket.as_ref().is_some_and(|s| s.tls().is_some()) {
-            // A connection of a pool has it behind it.
-            return vec![Item::Flag(true)];
-        }
-        if !c.buffer.is_empty() {
-            return failed("unread data in buffer");
-        }
-        (c.socket.take(), c.conf.tls.clone(), c.timeouts[0])
-    };
-    let (Some(socket), Some(context)) = (socket, context) else { return failed("closed") };
-    let host = name.unwrap_or_default();
-    let secure = context.for_checks(&host, &[]);
-    let mut tls = match Tls::client(socket, secure.config(), secure.server_name(), 0) {
-        Ok(tls) => tls,
-        Err(e) => return failed(format!("handshake failed: {e}")),
-    };
-    let timer = Timer::new();
-    timer.set(timeout);
-    match timer.guard(poll_fn(|cx| tls.poll_handshake(cx))).await {
-        None => {
-            complain(&shared, format_args!("lua ssl handshake timed out"));
-            return failed("timeout");
-        }
-        Some(Err(e)) => {
-            complain(&shared, format_args!("SSL_do_handshake() failed (SSL: {e})"));
-            let text = if e.kind() == io::ErrorKind::UnexpectedEof {
-                "closed".to_owned()
-            } else {
-                format!("handshake failed: {e}")
-            };
-            return failed(text);
-        }
-        Some(Ok(())) => {}
-    }
-    if verify {
-        let chain = tls.state().peer_certificates().unwrap_or_default();
-        let distrust = match context.verifies() {
-            false => Some("20: unable to get local issuer certificate".to_owned()),
-            true => secure.verify(chain, runtime::clock::wall_seconds()).err().map(|d| d.to_string()),
-        };
-        if let Some(text) = distrust {
-            complain(&shared, format_args!("lua ssl certificate verify error: ({text})"));
-            return failed(text);
-        }
-    }
-    shared.borrow_mut().socket = Some(Socket::encrypted(tls));
-    vec![Item::Flag(true)]
-}
-
 async fn send(shared: Shared, bytes: Vec<u8>) -> Vec<Item> {
     let timer = Timer::new();
     let timeout = shared.borrow().timeouts[1];
     timer.set(timeout);
-    log(Level::Debug, format_args!("lua tcp socket send timeout: {}", timeout.as_millis()));
+    if !shared.borrow().datagrams {
+        log(Level::Debug, format_args!("lua tcp socket send timeout: {}", timeout.as_millis()));
+    }
     let mut at = 0;
     let result = poll_fn(|cx| {
         while at < bytes.len() {
             let mut c = shared.borrow_mut();
+            if c.raw {
+                let polled = request(|r| Ok(raw::poll_write(r, cx, &bytes[at..])));
+                match polled.unwrap_or_else(|_| Poll::Ready(Err(io::ErrorKind::NotConnected.into()))) {
+                    Poll::Ready(Ok(n)) => {
+                        at += n;
+                        timer.set(timeout);
+                        continue;
+                    }
+                    Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
+                    Poll::Pending => return timer.poll_expired(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+                }
+            }
             let Some(socket) = &mut c.socket else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
             match socket.poll_write_with(cx, |s| s.try_write(&bytes[at..], false)) {
                 Poll::Ready(Ok(n)) => {
+                    let (fd, left) = (socket.as_raw_fd(), bytes.len() - at);
+                    log(Level::Debug, format_args!("send: fd:{fd} {n} of {left}"));
                     at += n;
                     timer.set(timeout);
                 }
@@ -495,13 +697,13 @@ async fn send(shared: Shared, bytes: Vec<u8>) -> Vec<Item> {
         Ok(()) => vec![Item::Number(bytes.len() as f64)],
         Err(e) if e.kind() == io::ErrorKind::NotConnected => failed("closed"),
         Err(e) if e.kind() == io::ErrorKind::TimedOut && e.raw_os_error().is_none() => {
-            complain(&shared, format_args!("lua tcp socket write timed out"));
-            shared.borrow_mut().socket = None;
+            complain(&shared, format_args!("lua {} socket write timed out", kind_of(&shared)));
+            shared.borrow_mut().close();
             failed("timeout")
         }
         Err(e) => {
             complain(&shared, format_args!("send() failed ({})", crate::log::os_error(&e)));
-            shared.borrow_mut().socket = None;
+            shared.borrow_mut().close();
             failed(reason(&e))
         }
     }

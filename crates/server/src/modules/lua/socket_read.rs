@@ -1,9 +1,9 @@
 //! What programs read of their sockets: lines, so many bytes, all, what is there, up to a text. What came too early waits in the
 //! connection's buffer.
 
-use super::current;
 use super::run::{Item, Operation, log, number};
-use super::socket::{Connection, Shared, complain, failed, reason};
+use super::socket::{Connection, Shared, complain, failed, kind_of, reason};
+use super::{current, raw};
 use crate::log::error::Level;
 use crate::request::body;
 use ::lua::Fault;
@@ -27,6 +27,8 @@ enum Wanted {
     All,
     /// What is there, but no more than that.
     Any(usize),
+    /// So many bytes, which stay: the next read gets them too.
+    Peek(usize),
     /// Up to a text, which is left out or not; in pieces of a size if one is given.
     Until { text: Vec<u8>, inclusive: bool, size: Option<usize> },
 }
@@ -49,6 +51,7 @@ pub fn start(kind: &str, shared: Shared, values: &MultiValue) -> Result<Operatio
         ("receive", Some(Value::String(text))) if &*text.as_bytes() == b"*a" => Wanted::All,
         ("receive", Some(Value::String(_))) => Wanted::Line,
         ("receive", _) => Wanted::Count(count(1).unwrap_or(0)),
+        ("peek", _) => Wanted::Peek(count(1).unwrap_or(1)),
         ("receiveany", _) => Wanted::Any(count(1).unwrap_or(1)),
         ("receiveuntil", Some(Value::String(text))) => Wanted::Until {
             text: text.as_bytes().to_vec(),
@@ -73,7 +76,8 @@ impl Wanted {
                 let count = buffer.len().min(*most);
                 Look::Found { give: count, take: count, over: true }
             }
-            Wanted::Count(_) | Wanted::All | Wanted::Any(_) => Look::More,
+            Wanted::Peek(count) if buffer.len() >= *count => Look::Found { give: *count, take: 0, over: true },
+            Wanted::Count(_) | Wanted::All | Wanted::Any(_) | Wanted::Peek(_) => Look::More,
             Wanted::Until { text, inclusive, size } => {
                 let from = seen.saturating_sub(text.len());
                 match memmem::find(&buffer[from..], text).map(|at| from + at) {
@@ -119,7 +123,12 @@ async fn read(shared: Shared, wanted: Wanted) -> Vec<Item> {
     let timer = Timer::new();
     let timeout = shared.borrow().timeouts[2];
     timer.set(timeout);
-    log(Level::Debug, format_args!("lua tcp socket read timeout: {}", timeout.as_millis()));
+    match &wanted {
+        Wanted::Any(size) if shared.borrow().datagrams => {
+            log(Level::Debug, format_args!("lua udp socket receive buffer size: {size}"));
+        }
+        _ => log(Level::Debug, format_args!("lua tcp socket read timeout: {}", timeout.as_millis())),
+    }
     if shared.borrow().body.is_some() {
         let _ = current::request(|r| {
             body::arm(r, timeout);
@@ -136,7 +145,11 @@ async fn read(shared: Shared, wanted: Wanted) -> Vec<Item> {
                 if wanted.is_line() {
                     given.retain(|b| *b != b'\r');
                 }
-                c.buffer.drain(..take);
+                // Of a datagram what does not fit is lost.
+                match c.datagrams {
+                    true => c.buffer.clear(),
+                    false => drop(c.buffer.drain(..take)),
+                }
                 return Poll::Ready(Ok((given, over)));
             }
             seen = c.buffer.len();
@@ -145,6 +158,22 @@ async fn read(shared: Shared, wanted: Wanted) -> Vec<Item> {
                     Ok(()) => continue,
                     Err(e) => return Poll::Ready(Err(e)),
                 }
+            }
+            if c.raw {
+                c.buffer.reserve(c.piece);
+                let polled = current::request(|r| Ok(raw::poll_read(r, cx, &mut c.buffer)));
+                match polled.unwrap_or_else(|_| Poll::Ready(Err(io::ErrorKind::NotConnected.into()))) {
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                    Poll::Ready(Ok(_)) => {
+                        timer.set(timeout);
+                        continue;
+                    }
+                    Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
+                    Poll::Pending => return timer.poll_expired(cx).map(|()| Err(io::ErrorKind::TimedOut.into())),
+                }
+            }
+            if c.ended {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
             let Some(socket) = &mut c.socket else { return Poll::Ready(Err(io::ErrorKind::NotConnected.into())) };
             c.buffer.reserve(if c.datagrams { MAX_DATAGRAM } else { c.piece });
@@ -159,6 +188,17 @@ async fn read(shared: Shared, wanted: Wanted) -> Vec<Item> {
         }
     })
     .await;
+    if result.is_ok() {
+        let mut c = shared.borrow_mut();
+        if c.raw {
+            // Whoever reads the connection next goes on where this ended.
+            let rest = std::mem::take(&mut c.buffer);
+            let _ = current::request(|r| {
+                raw::put_back(r, &rest);
+                Ok(())
+            });
+        }
+    }
     let error = match result {
         Ok((given, over)) if matches!(wanted, Wanted::Until { size: Some(_), .. }) => {
             return vec![Item::Text(given), Item::Nil, Item::Nil, Item::Flag(over)];
@@ -166,19 +206,20 @@ async fn read(shared: Shared, wanted: Wanted) -> Vec<Item> {
         Ok((given, _)) => return vec![Item::Text(given)],
         Err(error) => error,
     };
+    let kind = kind_of(&shared);
     let is_timeout = error.kind() == io::ErrorKind::TimedOut && error.raw_os_error().is_none();
     let partial = {
         let mut c = shared.borrow_mut();
-        if !is_timeout {
-            c.socket = None;
-        }
+        // What is written may still get there.
+        c.ended |= !is_timeout;
         std::mem::take(&mut c.buffer)
     };
     let why = match error.kind() {
         io::ErrorKind::UnexpectedEof if matches!(wanted, Wanted::All) => return vec![Item::Text(partial)],
         io::ErrorKind::UnexpectedEof | io::ErrorKind::NotConnected => b"closed".to_vec(),
+        io::ErrorKind::ConnectionAborted if shared.borrow().body.is_some() => b"client aborted".to_vec(),
         _ if is_timeout => {
-            complain(&shared, format_args!("lua tcp socket read timed out"));
+            complain(&shared, format_args!("lua {kind} socket read timed out"));
             b"timeout".to_vec()
         }
         _ => {

@@ -23,6 +23,9 @@ pub fn make(
     function: Function,
     arguments: MultiValue,
 ) -> Result<Option<&'static str>, Fault> {
+    if current::phase() == Phase::ExitWorker {
+        return Err(Fault(format!("API disabled in the context of {}", Phase::ExitWorker.context())));
+    }
     let machine = current::machine()?;
     if machine.exiting.get() && delay > 0.0 {
         return Ok(Some("process exiting"));
@@ -32,8 +35,21 @@ pub fn make(
     }
     let pending = Pending::new(&machine);
     let delay = Duration::from_secs_f64(delay.min(f64::from(u32::MAX)));
-    runtime::spawn(live(machine, pending, delay, repeated, function, arguments));
+    let note = note();
+    runtime::spawn(live(machine, pending, delay, repeated, function, arguments, note));
     Ok(None)
+}
+
+/// What the timer's lines in the log end with: whose request has made it.
+fn note() -> Option<Rc<str>> {
+    let of_request = current::request(|r| {
+        if r.ctx.stream.is_some() {
+            return Ok(None);
+        }
+        let listen = &r.shot.listens[crate::worker::port_of(&r.shot, r.client.listener)].address;
+        Ok(Some(format!(", client: {}, server: {listen}", r.client.remote.borrow().host()).into()))
+    });
+    of_request.ok().flatten().or_else(|| current::alone(|a| a.note.clone()).flatten())
 }
 
 /// What OpenResty says at debug.
@@ -95,6 +111,7 @@ async fn live(
     repeated: bool,
     function: Function,
     arguments: MultiValue,
+    note: Option<Rc<str>>,
 ) {
     let mut pending = Some(pending);
     // What it runs under stays as long as it does.
@@ -129,7 +146,7 @@ async fn live(
             debug("lua ngx.timer expired");
             let mut values = arguments.clone();
             values.push_front(Value::Boolean(premature));
-            run::run(None, &machine, &function, values, Phase::Timer).await;
+            run::run_with(None, &machine, &function, values, Phase::Timer, note.clone()).await;
             debug("http lua close fake http connection");
         }
         if !repeated || premature {

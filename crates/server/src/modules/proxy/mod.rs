@@ -24,12 +24,13 @@ use crate::text;
 use crate::tls::client::Secure;
 use crate::upstream::conf::UpstreamConf;
 use crate::upstream::group::{Group, GroupId};
-use crate::upstream::job::{Job, JobBody, Protocol};
+use crate::upstream::job::{Job, JobBody, Protocol, Remake};
 use crate::upstream::rewrite::{CookieFlags, Rewrite, Rewrites};
 use crate::upstream::{cached, pass_on, retry};
 use crate::{reads_as_settings, settings};
 use conf::{Contexts, Node};
 use std::borrow::Cow;
+use std::rc::Rc;
 use std::sync::Arc;
 use url::{Url, parse_url};
 
@@ -250,6 +251,11 @@ fn ready(conf: &Conf) -> Ready {
 }
 
 impl Conf {
+    /// The pass leads to `http://`, whatever is asked for.
+    pub(super) fn goes_in_plain(&self) -> bool {
+        self.pass.as_deref().and_then(|pass| pass.fixed.as_ref()).is_some_and(|url| !url.secure)
+    }
+
     /// What a health check of the location needs: the group, the host's name, and TLS if it is spoken. None without
     /// `proxy_pass`, or where that has variables.
     pub(super) fn checked(&self) -> Option<Checked<'_>> {
@@ -353,11 +359,32 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
         Ok(built) => built,
         Err(v) => return v,
     };
-    ask(r, conf, target, built, body).await
+    let remake = target.group.balancer.is_some().then(|| remake(r, &target));
+    ask(r, conf, target, built, body, remake).await
+}
+
+/// How the head is made anew, for programs that change the request between tries.
+fn remake(r: &Request, target: &Target<'_>) -> Remake {
+    let Target { group, uri, whole, secure } = target;
+    let target = Target { group: group.clone(), uri: Cow::Owned(uri.to_vec()), whole: *whole, secure: *secure };
+    let location = r.location;
+    Rc::new(move |r| {
+        let shot = r.shot.clone();
+        let conf = &shot.location(location).conf.proxy;
+        let name = conf.pass.as_deref().map_or(&[][..], |pass| &pass.location);
+        build(r, conf, name, &target).map(|built| built.head)
+    })
 }
 
 /// Asks the peers for what was built, and passes the answer on.
-pub(super) async fn ask(r: &mut Request, conf: &Conf, target: Target<'_>, built: Built, body: JobBody) -> Verdict {
+pub(super) async fn ask(
+    r: &mut Request,
+    conf: &Conf,
+    target: Target<'_>,
+    built: Built,
+    body: JobBody,
+    remake: Option<Remake>,
+) -> Verdict {
     let local = conf.upstream.local_address(r);
     let keepalive = target.group.keepalive.connections.is_some() && local.is_none();
     let protocol = match secure(r, conf, &target) {
@@ -366,8 +393,9 @@ pub(super) async fn ask(r: &mut Request, conf: &Conf, target: Target<'_>, built:
         Err(v) => return v,
     };
     let Built { head, is_head, body: own } = built;
-    let job = Job { group: target.group, head, body: own.unwrap_or(body), is_head, keepalive, local, protocol };
-    let verdict = match retry::find_answer(r, &job, &conf.upstream).await {
+    let body = own.unwrap_or(body);
+    let mut job = Job { group: target.group, head, body, is_head, keepalive, local, protocol, remake };
+    let verdict = match retry::find_answer(r, &mut job, &conf.upstream).await {
         Ok(answer) => pass_on::pass_on(r, &conf.upstream, &job, answer).await,
         Err(v) if r.ctx.cache.is_some() => cached::failed(r, &conf.upstream, v),
         Err(v) => v,

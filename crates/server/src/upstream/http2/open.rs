@@ -31,7 +31,7 @@ pub async fn open(
     started_ms: u64,
 ) -> Result<Connection, Failure> {
     let timer = Timer::new();
-    timer.set(*conf.connect_timeout);
+    timer.set(r.attempts.connect_timeout(conf));
     loop {
         match sharing::find(job, chosen, fresh.then_some(started_ms)) {
             Found::Ready(session) => {

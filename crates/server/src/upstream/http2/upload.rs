@@ -80,7 +80,7 @@ impl Upload {
                 r.attempts.current().sent += n as u64;
             }
             if !self.rest().is_empty() {
-                if self.expired(cx, *conf.send_timeout) {
+                if self.expired(cx, r.attempts.send_timeout(conf)) {
                     return Poll::Ready(Err(Failure::timed_out(r, true)));
                 }
                 return Poll::Pending;

@@ -1,10 +1,12 @@
 //! `ngx.say`, `ngx.print`, `ngx.header`, `ngx.status`, `ngx.exit`, `ngx.redirect`, `ngx.exec`: what the client gets.
 
-use super::super::current::{ANSWERING, BEFORE_BODY, Phase, WAITING, need, phase, request, request_in};
+use super::super::current::{ANSWERING, BEFORE_BODY, Phase, WAITING, connection, need, phase, request, request_in};
 use super::super::phases::{add_header, content_type, finish_answer, send_head, set_header};
+use super::super::{current, raw};
+use super::request::{shown_safely, unsafe_byte};
 use crate::log_error;
 use crate::request::filter::Chunk;
-use crate::request::headers::KnownHeader as K;
+use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::Verdict;
 use crate::request::{Request, Version};
 use ::lua::Fault;
@@ -81,7 +83,16 @@ fn say(values: &MultiValue, newline: bool) -> Tried {
 }
 
 fn send(r: &mut Request, bytes: &[u8]) -> Tried {
+    if r.ctx.stream.is_some() {
+        return match raw::say(r, bytes) {
+            Ok(()) => done(),
+            Err(why) => refused(why),
+        };
+    }
     let context = r.ctx.lua.get_or_insert_default();
+    if context.is_raw {
+        return refused("raw request socket acquired");
+    }
     if context.eof || r.response_done {
         return refused("seen eof");
     }
@@ -109,7 +120,13 @@ fn send(r: &mut Request, bytes: &[u8]) -> Tried {
 }
 
 fn eof(r: &mut Request) -> Tried {
+    if r.ctx.stream.is_some() {
+        return done();
+    }
     let context = r.ctx.lua.get_or_insert_default();
+    if context.is_raw {
+        return refused("raw request socket acquired");
+    }
     if std::mem::replace(&mut context.eof, true) {
         return refused("seen eof");
     }
@@ -121,6 +138,12 @@ fn eof(r: &mut Request) -> Tried {
 
 /// `ngx.null` says that it has to be waited for.
 fn flush(r: &mut Request, wait: bool) -> Tried {
+    if r.ctx.stream.is_some() {
+        return if wait { Ok((::lua::json::null(), None)) } else { done() };
+    }
+    if r.ctx.lua.as_ref().is_some_and(|c| c.is_raw) {
+        return refused("raw request socket acquired");
+    }
     if r.ctx.lua.as_ref().is_some_and(|c| c.held.is_some()) {
         return refused("buffering");
     }
@@ -155,10 +178,12 @@ fn exit(status: &Value) -> Result<bool, Fault> {
         return Ok(true);
     }
     match phase {
-        Phase::HeaderFilter | Phase::BodyFilter => request(|r| {
+        Phase::HeaderFilter | Phase::BodyFilter | Phase::Balancer => request(|r| {
             r.ctx.lua.get_or_insert_default().exit = Some(status);
             Ok(false)
         }),
+        Phase::ClientHello | Phase::Certificate => connection(|_| Ok(true)),
+        Phase::ProxyCertificate | Phase::ProxyVerify | Phase::Preread => request(|_| Ok(true)),
         _ => request_in(ANSWERING, |r| {
             if r.header_sent
                 && status >= 300
@@ -191,12 +216,18 @@ fn redirect(uri: &Value, status: Option<f64>) -> Result<i64, Fault> {
         if r.header_sent {
             return Err(Fault("attempt to call ngx.redirect after sending out the headers".to_owned()));
         }
-        if let Some(byte) = uri.iter().find(|b| matches!(b, 0..0x20 | 0x7f)) {
-            let shown = String::from_utf8_lossy(&uri).into_owned();
-            return Err(Fault(format!("unsafe byte \"0x{byte:02x}\" in redirect uri \"{}\"", shown.escape_default())));
+        if let Some(byte) = unsafe_byte(&uri) {
+            return Err(Fault(format!("unsafe byte \"0x{byte:02x}\" in redirect uri \"{}\"", shown_safely(&uri))));
         }
-        let to = r.text(&uri);
-        r.headers_out.set(K::Location, "Location", to);
+        if uri.starts_with(b"/") {
+            // It stays as it is: what the server knows as its location would be made absolute.
+            set_header(r, b"Location", &[]);
+            let (name, value) = (r.text(b"Location"), r.text(&uri));
+            r.headers_out.lines.push(HeaderOut { name, value, known: K::Other });
+        } else {
+            let to = r.text(&uri);
+            r.headers_out.set(K::Location, "Location", to);
+        }
         Ok(status)
     })
 }
@@ -211,6 +242,9 @@ fn exec(uri: &Value, args: &Value) -> Result<(), Fault> {
         return Err(Fault("The uri argument is empty".to_owned()));
     }
     request_in(ANSWERING, |r| {
+        if let Some(byte) = unsafe_byte(&uri) {
+            return Err(Fault(format!("unsafe byte \"0x{byte:02x}\" in uri \"{}\"", shown_safely(&uri))));
+        }
         if r.header_sent {
             return Err(Fault("attempt to call ngx.exec after sending out response headers".to_owned()));
         }
@@ -397,7 +431,18 @@ fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         }
     })?;
     add_function(lua, raw, "ctx", |lua, ()| {
-        request(|r| {
+        let of_timer = current::alone(|a| match &a.table {
+            Some(table) => Ok(table.clone()),
+            None => {
+                let table = lua.create_table().map_err(|e| Fault(e.to_string()))?;
+                a.table = Some(table.clone());
+                Ok(table)
+            }
+        });
+        if let Some(table) = of_timer {
+            return table.map(Some);
+        }
+        connection(|r| {
             let context = r.ctx.lua.get_or_insert_default();
             if context.table.is_none() {
                 context.table = Some(lua.create_table().map_err(|e| Fault(e.to_string()))?);
@@ -409,7 +454,10 @@ fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         let Value::Table(table) = value else {
             return Err(Fault("ctx should be a table while getting a ".to_owned() + value.type_name()));
         };
-        request(|r| {
+        if current::alone(|a| a.table = Some(table.clone())).is_some() {
+            return Ok(());
+        }
+        connection(|r| {
             r.ctx.lua.get_or_insert_default().table = Some(table);
             Ok(())
         })

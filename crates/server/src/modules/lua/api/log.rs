@@ -1,6 +1,6 @@
 //! `ngx.log`, and what a program is told of the worker.
 
-use super::super::current::{self, machine};
+use super::super::current::{self, Phase, machine};
 use super::super::run::{log, number};
 use crate::log::error::Level;
 use crate::snapshot::Shot;
@@ -30,7 +30,7 @@ fn level(number: i64) -> Option<Level> {
 }
 
 fn is_enabled(level: Level) -> bool {
-    current::request(|r| Ok(r.logs(level))).unwrap_or_else(|_| crate::log::error::default_enabled(level))
+    current::connection(|r| Ok(r.logs(level))).unwrap_or_else(|_| crate::log::error::default_enabled(level))
 }
 
 /// `content_by_lua(nginx.conf:40):3: name(): `
@@ -83,12 +83,20 @@ pub fn add(lua: &Lua, raw: &Table, shot: &Rc<Shot>) -> mlua::Result<()> {
         let lowest = all.iter().position(|l| is_enabled(*l)).map_or(1, |at| 8 - at);
         Ok(lowest)
     })?;
-    add_function(lua, raw, "global_written", |lua, name: Value| -> Result<_, Fault> {
-        if machine()?.furnished.get() && is_enabled(Level::Warn) {
+    add_function(lua, raw, "global_written", |lua, (name, trace): (Value, LuaString)| -> Result<_, Fault> {
+        let is_early = matches!(current::phase(), Phase::Init | Phase::InitWorker);
+        if !is_early && machine()?.furnished.get() && is_enabled(Level::Warn) {
             let name = name.to_string().unwrap_or_default();
             let text =
                 "which may lead to race conditions between concurrent requests, so prefer the use of 'local' variables";
-            log(Level::Warn, format_args!("[lua] {}writing a global Lua variable ('{name}') {text}", place(lua)));
+            log(
+                Level::Warn,
+                format_args!(
+                    "[lua] {}writing a global Lua variable ('{name}') {text}{}",
+                    place(lua),
+                    trace.to_string_lossy()
+                ),
+            );
         }
         Ok(())
     })?;

@@ -6,6 +6,7 @@ pub mod later;
 pub mod log;
 pub mod request;
 pub mod request_body;
+pub mod ssl;
 pub mod times;
 pub mod variables;
 
@@ -22,9 +23,14 @@ pub fn add(lua: &Lua, raw: &Table, shot: &Rc<Shot>) -> mlua::Result<()> {
     request::add(lua, raw)?;
     request_body::add(lua, raw)?;
     variables::add(lua, raw)?;
+    variables::add_functions(lua, raw)?;
     times::add(lua, raw)?;
     log::add(lua, raw, shot)?;
     later::add(lua, raw)?;
     super::socket::add(lua, raw)?;
+    super::socket_tls::add(lua, raw)?;
+    super::balancer::add(lua, raw)?;
+    ssl::add(lua, raw)?;
+    super::library::add(lua, raw, shot)?;
     dict::add(lua, raw, &shot.main.lua.dicts)
 }

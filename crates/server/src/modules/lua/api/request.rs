@@ -2,10 +2,11 @@
 
 use super::super::current::{ANSWERING, Phase, phase, request, request_in};
 use super::answer::escaped;
+use crate::log_error;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::{Method, Request, Text, Version};
 use ::lua::Fault;
-use ::lua::machine::{add as add_function, add_to_table, args_table, bad_argument, bytes_of, made_text};
+use ::lua::machine::{add as add_function, add_to_table, args_table, bytes_of, made_text};
 use ::lua::text::MAX_ARGS;
 use mlua::{Lua, Table, Value};
 
@@ -43,7 +44,8 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "req_set_header", |_, (name, value): (Value, Value)| {
         let name = escaped(bytes_of(&name, 1, "set_header")?, true);
         let values = match &value {
-            Value::Nil => return Err(bad_argument(2, "set_header", "string, number, or table expected, but got nil")),
+            // It is taken away.
+            Value::Nil => Vec::new(),
             Value::Table(list) => {
                 let mut all = Vec::new();
                 for value in list.sequence_values::<Value>() {
@@ -77,12 +79,17 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         request(|r| {
             let max = max.map_or(MAX_ARGS, |n| n.max(0.0) as usize);
             let (table, more) = args_table(lua, r.get(r.args), max)?;
+            if more {
+                log_error!(r, Debug, "lua hit query args limit {max}");
+            }
             Ok((table, more.then_some("truncated")))
         })
     })?;
     add_function(lua, raw, "req_set_args", |_, args: mlua::LuaString| {
+        // What would end a line is escaped.
+        let args = escaped(args.as_bytes().to_vec(), false);
         request(|r| {
-            (r.args, r.valid_target) = (r.text(&args.as_bytes()), false);
+            (r.args, r.valid_target) = (r.text(&args), false);
             Ok(())
         })
     })?;
@@ -115,16 +122,35 @@ fn set_method(r: &mut Request, number: Option<f64>) -> Result<(), Fault> {
     Ok(())
 }
 
+/// A byte that must not stand in a URI.
+pub fn unsafe_byte(uri: &[u8]) -> Option<u8> {
+    uri.iter().copied().find(|b| matches!(b, 0..0x20 | 0x7f) && *b != b'\t')
+}
+
+/// A text with such bytes as messages show it.
+pub fn shown_safely(text: &[u8]) -> String {
+    let mut out = String::new();
+    for part in text.utf8_chunks() {
+        for c in part.valid().chars() {
+            match c {
+                '\\' => out.push_str("\\\\"),
+                '\0'..='\x1f' | '\x7f' => out.push_str(&format!("\\x{:02X}", u32::from(c))),
+                c => out.push(c),
+            }
+        }
+        part.invalid().iter().for_each(|b| out.push_str(&format!("\\x{b:02X}")));
+    }
+    out
+}
+
 fn set_uri(uri: &[u8], jump: bool, binary: bool) -> Result<bool, Fault> {
     if uri.is_empty() {
         return Err(Fault("attempt to use zero-length uri".to_owned()));
     }
-    if !binary && let Some(at) = uri.iter().position(|b| matches!(b, 0..0x20 | 0x7f)) {
-        let shown = String::from_utf8_lossy(uri);
-        let byte = uri[at];
+    if !binary && let Some(byte) = unsafe_byte(uri) {
         return Err(Fault(format!(
             "unsafe byte \"0x{byte:02x}\" in uri \"{}\" (maybe you want to set the 'binary' argument?)",
-            shown.escape_default()
+            shown_safely(uri)
         )));
     }
     if jump && phase() != Phase::Rewrite && phase() != Phase::ServerRewrite {
@@ -134,6 +160,7 @@ fn set_uri(uri: &[u8], jump: bool, binary: bool) -> Result<bool, Fault> {
         r.uri = r.text(uri);
         (r.plain_uri, r.valid_target) = (false, false);
         if jump {
+            log_error!(r, Debug, "lua set uri jump to \"{}\"", String::from_utf8_lossy(uri));
             r.internal = true;
         } else {
             r.valid_location = false;
@@ -145,6 +172,16 @@ fn set_uri(uri: &[u8], jump: bool, binary: bool) -> Result<bool, Fault> {
 
 /// The head as it was sent; of HTTP/2 and HTTP/3 there is none, so it is made of what came.
 fn raw_header(r: &Request, no_line: bool) -> Vec<u8> {
+    if r.version < Version::HTTP20
+        && let Text::Own(line) = r.line
+    {
+        let all = r.arena.span(r.arena.since(0));
+        let head = head_of(all.get(line.start as usize..).unwrap_or_default());
+        return match memchr::memchr(b'\n', head).filter(|_| no_line) {
+            Some(at) => head[at + 1..].to_vec(),
+            None => head.to_vec(),
+        };
+    }
     let mut out = Vec::new();
     if !no_line {
         out.extend_from_slice(r.get(r.line));
@@ -158,6 +195,18 @@ fn raw_header(r: &Request, no_line: bool) -> Vec<u8> {
     }
     out.extend_from_slice(b"\r\n");
     out
+}
+
+/// A head with its blank line, at the start of some bytes. One of HTTP/0.9 is a line.
+fn head_of(bytes: &[u8]) -> &[u8] {
+    for at in memchr::memchr_iter(b'\n', bytes) {
+        match &bytes[at + 1..] {
+            [b'\r', b'\n', ..] => return &bytes[..at + 3],
+            [b'\n', ..] => return &bytes[..at + 2],
+            _ => {}
+        }
+    }
+    &bytes[..memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1)]
 }
 
 fn headers(
@@ -179,6 +228,9 @@ fn headers(
         }
         let value = Value::String(made_text(lua, r.arena.span(line.value))?);
         add_to_table(lua, &table, &name, value).map_err(broken)?;
+    }
+    if lines.len() > max {
+        log_error!(r, Debug, "lua exceeding request header limit {} > {max}", lines.len());
     }
     Ok((table, (lines.len() > max).then_some("truncated")))
 }
@@ -204,4 +256,23 @@ pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
 fn add_header(r: &mut Request, name: &[u8], value: &[u8]) {
     let line = HeaderLine { name: r.arena.push(name), value: r.arena.push(value), known: K::find(name) };
     r.headers_in.head.headers.push(line);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_ends_with_its_blank_line() {
+        assert_eq!(head_of(b"GET / HTTP/1.1\r\nA: b\r\n\r\nrest\n\n"), b"GET / HTTP/1.1\r\nA: b\r\n\r\n");
+        assert_eq!(head_of(b"GET / HTTP/1.1\nA: b\n\nrest"), b"GET / HTTP/1.1\nA: b\n\n");
+        assert_eq!(head_of(b"GET /\r\nrest"), b"GET /\r\n");
+    }
+
+    #[test]
+    fn unsafe_bytes_are_shown() {
+        assert_eq!(unsafe_byte(b"/foo\tbar"), None);
+        assert_eq!(unsafe_byte(b"/foo\rbar"), Some(b'\r'));
+        assert_eq!(shown_safely(b"/foo\r\n\xff"), "/foo\\x0D\\x0A\\xFF");
+    }
 }

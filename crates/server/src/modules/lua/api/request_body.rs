@@ -43,16 +43,55 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "req_set_body_data", |_, data: Value| {
         let data = bytes_of(&data, 1, "set_body_data")?;
         request(|r| {
-            if r.body.stored.is_none() && r.body.is_pending() {
-                return Err(Fault("request body not read yet".to_owned()));
-            }
+            check_read(r)?;
             set_body(r, data);
             Ok(())
         })
     })?;
     add_function(lua, raw, "req_set_body_file", |_, (path, clean): (Value, Option<bool>)| {
         let path = bytes_of(&path, 1, "set_body_file")?;
-        request(|r| set_body_file(r, &path, clean == Some(true)))
+        request(|r| {
+            check_read(r)?;
+            set_body_file(r, &path, clean == Some(true))
+        })
+    })?;
+    add_function(lua, raw, "req_init_body", |_, size: Option<f64>| {
+        request(|r| {
+            check_read(r)?;
+            let usual = *r.conf().core.client_body_buffer_size;
+            let limit = size.map_or(usual, |n| n.max(0.0) as u64);
+            r.ctx.lua.get_or_insert_default().body = Some((Vec::new(), limit));
+            Ok(())
+        })
+    })?;
+    add_function(lua, raw, "req_append_body", |_, chunk: Value| {
+        let chunk = bytes_of(&chunk, 1, "append_body")?;
+        request(|r| match r.ctx.lua.as_mut().and_then(|c| c.body.as_mut()) {
+            Some((body, _)) => {
+                body.extend_from_slice(&chunk);
+                Ok(())
+            }
+            None => Err(Fault("request_body not initialized".to_owned())),
+        })
+    })?;
+    add_function(lua, raw, "req_finish_body", |_, ()| {
+        request(|r| match r.ctx.lua.as_mut().and_then(|c| c.body.take()) {
+            Some((body, limit)) if body.len() as u64 > limit => {
+                let len = body.len() as u64;
+                let file = crate::request::body::in_file(r, &body);
+                let file = file.ok_or_else(|| Fault("failed to write the request body to a file".to_owned()))?;
+                set_body(r, Vec::new());
+                set_header(r, b"Content-Length", &[len.to_string().into_bytes()]);
+                r.headers_in.content_length = Some(len);
+                r.body.stored = Some(Rc::new(Stored { memory: Vec::new(), file: Some(file), len }));
+                Ok(())
+            }
+            Some((body, _)) => {
+                set_body(r, body);
+                Ok(())
+            }
+            None => Err(Fault("request_body not initialized".to_owned())),
+        })
     })?;
     add_function(lua, raw, "req_discard_body", |_, ()| {
         request(|r| {
@@ -76,9 +115,23 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
                 return Ok((Value::Nil, Some("request body in temp file not supported")));
             }
             let (table, more) = args_table(lua, &stored.memory, max)?;
+            if more {
+                crate::log_error!(r, Debug, "lua hit query args limit {max}");
+            }
             Ok((Value::Table(table), more.then_some("truncated")))
         })
     })
+}
+
+/// What is not there cannot be replaced.
+fn check_read(r: &Request) -> Result<(), Fault> {
+    if r.body.is_discarded() {
+        return Err(Fault("request body already discarded asynchronously".to_owned()));
+    }
+    if r.body.stored.is_none() && r.is_main() {
+        return Err(Fault("request body not read yet".to_owned()));
+    }
+    Ok(())
 }
 
 /// Gives the request a file for its body; `clean`: which is removed with the request.

@@ -1,6 +1,6 @@
 //! `ngx.var`: nginx's variables. Those that the configuration uses have a number; others are looked up by their names.
 
-use super::super::current::{machine, request};
+use super::super::current::{connection, machine, request};
 use crate::config::Plane;
 use crate::config::variables::{Builtin, Prefix};
 use crate::modules;
@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 /// See the module's head.
 pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "var", |lua, name: Value| match &name {
-        Value::String(name) => request(|r| shown(lua, r, &name.as_bytes())),
+        Value::String(name) => connection(|r| shown(lua, r, &name.as_bytes())),
         Value::Integer(number) => request(|r| match r.capture(*number as usize) {
             Some(text) => made_text(lua, r.get(text)).map(Value::String),
             None => Ok(Value::Nil),
@@ -33,6 +33,25 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     })
 }
 
+/// `ndk.set_var`
+pub fn add_functions(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    add_function(lua, raw, "set_var_exists", |_, name: String| -> Result<_, Fault> {
+        Ok(modules::set_misc::function(&name).is_some())
+    })?;
+    add_function(lua, raw, "set_var_call", |lua, (name, text): (String, Value)| {
+        let make = modules::set_misc::function(&name).ok_or_else(|| Fault(format!("no such directive: {name}")))?;
+        let text = bytes_of(&text, 1, &name)?;
+        connection(|r| {
+            let text = r.text(&text);
+            let made = make(r, &[text]);
+            if r.take_fault() {
+                return Err(Fault(format!("calling directive {name} failed")));
+            }
+            made.map_or(Ok(Value::Nil), |made| made_text(lua, r.get(made)).map(Value::String))
+        })
+    })
+}
+
 fn shown(lua: &Lua, r: &mut Request, name: &[u8]) -> Result<Value, Fault> {
     match value(r, name)? {
         Some(text) => made_text(lua, r.get(text)).map(Value::String),
@@ -40,9 +59,17 @@ fn shown(lua: &Lua, r: &mut Request, name: &[u8]) -> Result<Value, Fault> {
     }
 }
 
-fn builtins() -> &'static HashMap<&'static str, &'static Builtin> {
-    static TABLE: OnceLock<HashMap<&'static str, &'static Builtin>> = OnceLock::new();
-    TABLE.get_or_init(|| modules::variables(Plane::Http).map(|b| (b.name, b)).collect())
+type Builtins = HashMap<&'static str, &'static Builtin>;
+
+fn plane(r: &Request) -> Plane {
+    if r.ctx.stream.is_some() { Plane::Stream } else { Plane::Http }
+}
+
+fn builtins(plane: Plane) -> &'static Builtins {
+    static HTTP: OnceLock<Builtins> = OnceLock::new();
+    static STREAM: OnceLock<Builtins> = OnceLock::new();
+    let table = if plane.is_stream() { &STREAM } else { &HTTP };
+    table.get_or_init(|| modules::variables(plane).map(|b| (b.name, b)).collect())
 }
 
 /// A variable's value by its name.
@@ -54,13 +81,13 @@ pub fn value(r: &mut Request, name: &[u8]) -> Result<Option<Text>, Fault> {
     if text.bytes().any(|b| b.is_ascii_uppercase()) {
         return value(r, text.to_ascii_lowercase().as_bytes());
     }
-    if let Some(builtin) = builtins().get(text) {
+    if let Some(builtin) = builtins(plane(r)).get(text) {
         return Ok((builtin.evaluate)(r));
     }
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return Ok(text.parse().ok().and_then(|n: usize| r.capture(n)));
     }
-    let prefix: Option<&Prefix> = modules::prefixes(Plane::Http).find(|p| text.starts_with(p.name));
+    let prefix: Option<&Prefix> = modules::prefixes(plane(r)).find(|p| text.starts_with(p.name));
     Ok(prefix.and_then(|p| (p.evaluate)(r, &text[p.name.len()..])))
 }
 
@@ -68,14 +95,15 @@ pub fn value(r: &mut Request, name: &[u8]) -> Result<Option<Text>, Fault> {
 pub fn assign(r: &mut Request, name: &[u8], value: Option<Vec<u8>>) -> Result<(), Fault> {
     let shown = String::from_utf8_lossy(name).to_ascii_lowercase();
     let text = value.as_ref().map(|v| r.text(v));
-    if let Some(builtin) = builtins().get(&*shown) {
+    if let Some(builtin) = builtins(plane(r)).get(&*shown) {
         let Some(assign) = builtin.assign else {
             return Err(Fault(format!("variable \"{shown}\" not changeable")));
         };
         assign(r, text.unwrap_or(Text::EMPTY));
         return Ok(());
     }
-    match machine()?.names.get(shown.as_bytes()) {
+    let is_prefixed = modules::prefixes(plane(r)).any(|p| shown.starts_with(p.name));
+    match machine()?.names.get(shown.as_bytes()).filter(|_| !is_prefixed) {
         Some(id) => {
             let id = *id;
             r.assign(id, text);

@@ -1,0 +1,216 @@
+//! Programs in handshakes with clients: `ssl_client_hello_by_lua*`, `ssl_certificate_by_lua*`. Hooks of `tls::hooks` (the lists stand in
+//! `modules`); they wait as any program does, but on QUIC. What they call is in `api/ssl.rs`.
+
+use super::current::Phase;
+use super::run::{self, End};
+use super::{Chunk, machine};
+use crate::connection::{Session, pool};
+use crate::log::error::Level;
+use crate::log_error;
+use crate::request::Request;
+use crate::tls::asked::Certificates;
+use crate::tls::hooks::{Asked, Hook, Refused, Verdict, Waiting};
+use ::lua::machine::nothing;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::sign::CertifiedKey;
+use rustls::{AlertDescription, ServerConfig};
+use std::sync::Arc;
+use wire::tls::ClientHello;
+
+/// The client's own list of hooks: what its ClientHello says may be judged.
+pub const CLIENT_HELLO: Hook = Hook::Later(|asked| program(asked, Phase::ClientHello).is_some(), client_hello);
+/// `ngx.ssl.clienthello.set_protocols`: the settings are others then.
+pub const PROTOCOLS: Hook = Hook::Now(protocols);
+/// The certificate is chosen; after those that the configuration names.
+pub const CERTIFICATE: Hook =
+    Hook::Later(|asked| !asked.is_all && program(asked, Phase::Certificate).is_some(), certificate);
+
+/// What the programs of one handshake keep.
+#[derive(Default)]
+pub struct Kept {
+    /// What would be the connection's first request: `ngx.ctx` is its.
+    request: Option<Box<Request>>,
+    /// What `set_protocols` said.
+    protocols: Option<Protocols>,
+}
+
+/// Versions that may be agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocols {
+    /// TLS 1.2
+    pub tls12: bool,
+    /// TLS 1.3
+    pub tls13: bool,
+}
+
+/// A handshake as `ngx.ssl` sees it.
+pub struct Handshake {
+    /// The ClientHello, and what stands where in it.
+    pub message: Vec<u8>,
+    /// See `message`.
+    pub hello: ClientHello,
+    /// See [`Kept`].
+    pub protocols: Option<Protocols>,
+    /// The library's settings, once they are known.
+    pub config: Option<Arc<ServerConfig>>,
+    /// What `clear_certs` and its like made.
+    pub pairs: Pairs,
+}
+
+/// Certificates that a program gives, with their keys.
+#[derive(Default)]
+pub struct Pairs {
+    /// Those of the configuration are not shown.
+    pub cleared: bool,
+    chain: Option<Vec<CertificateDer<'static>>>,
+    key: Option<PrivateKeyDer<'static>>,
+    whole: Vec<CertifiedKey>,
+}
+
+impl Pairs {
+    /// Forgets all.
+    pub fn clear(&mut self) {
+        *self = Pairs { cleared: true, ..Pairs::default() };
+    }
+
+    /// A chain; its key follows, or was there before.
+    ///
+    /// # Errors
+    /// They do not belong together.
+    pub fn add_chain(
+        &mut self,
+        chain: Vec<CertificateDer<'static>>,
+        provider: &CryptoProvider,
+    ) -> Result<(), &'static str> {
+        self.chain = Some(chain);
+        self.join(provider, "SSL_use_certificate() failed")
+    }
+
+    /// A key.
+    ///
+    /// # Errors
+    /// It is none, or not that of the chain before it.
+    pub fn add_key(&mut self, key: PrivateKeyDer<'static>, provider: &CryptoProvider) -> Result<(), &'static str> {
+        self.key = Some(key);
+        self.join(provider, "SSL_use_PrivateKey() failed")
+    }
+
+    fn join(&mut self, provider: &CryptoProvider, failed: &'static str) -> Result<(), &'static str> {
+        if self.chain.is_none() || self.key.is_none() {
+            return Ok(());
+        }
+        let (Some(chain), Some(key)) = (self.chain.take(), self.key.take()) else { return Ok(()) };
+        let key = provider.key_provider.load_private_key(key).map_err(|_| failed)?;
+        let pair = CertifiedKey::new(chain, key);
+        match pair.keys_match() {
+            Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => return Err(failed),
+            // A key that does not say its public half is taken as it is.
+            Ok(()) | Err(rustls::Error::InconsistentKeys(_)) => {}
+            Err(_) => return Err(failed),
+        }
+        self.whole.push(pair);
+        Ok(())
+    }
+
+    /// Nothing of the configuration changes.
+    pub fn is_blank(&self) -> bool {
+        !self.cleared && self.whole.is_empty()
+    }
+
+    /// The pairs that are whole.
+    pub fn take(&mut self) -> Vec<CertifiedKey> {
+        std::mem::take(&mut self.whole)
+    }
+}
+
+/// The program of the server that is meant.
+fn program(asked: &Asked<'_>, phase: Phase) -> Option<Arc<Chunk>> {
+    let server = asked.shot.server(asked.server);
+    let conf = &asked.shot.location(server.root).conf.lua;
+    match phase {
+        Phase::ClientHello => (*conf.ssl_client_hello).clone(),
+        _ => (*conf.ssl_certificate).clone(),
+    }
+}
+
+fn client_hello<'a>(asked: &'a mut Asked<'_>) -> Waiting<'a> {
+    Box::pin(async move {
+        let handshake = run(asked, Phase::ClientHello).await?;
+        asked.lua.protocols = handshake.and_then(|h| h.protocols);
+        Ok(())
+    })
+}
+
+fn protocols(asked: &mut Asked<'_>) -> Verdict {
+    let (Some(protocols), Some(base), Some(context)) = (asked.lua.protocols, &asked.config, &asked.context) else {
+        return Ok(());
+    };
+    let failed = |text: String| Refused { alert: AlertDescription::ProtocolVersion, level: Level::Info, text };
+    asked.config = Some(context.with_protocols(base, protocols.tls12, protocols.tls13).map_err(failed)?);
+    Ok(())
+}
+
+fn certificate<'a>(asked: &'a mut Asked<'_>) -> Waiting<'a> {
+    Box::pin(async move {
+        let Some(mut handshake) = run(asked, Phase::Certificate).await? else { return Ok(()) };
+        if let (false, Some(base)) = (handshake.pairs.is_blank(), &asked.config) {
+            let mut config = (**base).clone();
+            let pairs = handshake.pairs.take().into_iter().map(|pair| (pair, None));
+            config.cert_resolver = Arc::new(Certificates::new(pairs));
+            asked.config = Some(Arc::new(config));
+        }
+        Ok(())
+    })
+}
+
+/// Runs the program of a phase; gives what it made of the handshake.
+async fn run(asked: &mut Asked<'_>, phase: Phase) -> Result<Option<Box<Handshake>>, Refused> {
+    let Some(chunk) = program(asked, phase) else { return Ok(None) };
+    let handshake = Handshake {
+        message: asked.message.to_vec(),
+        hello: asked.hello.clone(),
+        protocols: None,
+        config: asked.config.clone(),
+        pairs: Pairs::default(),
+    };
+    let (shot, client, server) = (asked.shot, asked.client, asked.server);
+    let r: &mut Request = match &mut asked.session {
+        Some(session) => session,
+        None => {
+            let own = &mut asked.lua.request;
+            let r = own.get_or_insert_with(|| pool::take_request(shot.clone(), client.clone(), Session::None));
+            (r.server, r.location) = (server, shot.server(server).root);
+            r
+        }
+    };
+    r.ctx.lua.get_or_insert_default().handshake = Some(Box::new(handshake));
+    let end = run_on(r, &chunk, phase).await;
+    let code = match end {
+        End::Done => 0,
+        End::Exit(code) => code,
+        _ => 500,
+    };
+    let failed = code < 0 || code >= 400;
+    log_error!(
+        r,
+        Debug,
+        "{}: handler return value: {code}, cert cb exit code: {}",
+        phase.context().trim_end_matches('*'),
+        i32::from(!failed)
+    );
+    let handshake = r.ctx.lua.as_mut().and_then(|c| c.handshake.take());
+    if failed {
+        let text = "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)".to_owned();
+        return Err(Refused { alert: AlertDescription::InternalError, level: Level::Info, text });
+    }
+    Ok(handshake)
+}
+
+async fn run_on(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> End {
+    let Some(machine) = machine::of(r) else { return End::Failed };
+    match machine.function(r, chunk) {
+        Ok(function) => run::run(Some(&mut *r), &machine, &function, nothing(), phase).await,
+        Err(_) => End::Failed,
+    }
+}

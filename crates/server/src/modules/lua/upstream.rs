@@ -1,0 +1,109 @@
+//! Programs in handshakes with peers: `proxy_ssl_certificate_by_lua*` gives the certificate that is shown, `proxy_ssl_verify_by_lua*` judges
+//! the peer's. From: `upstream::secure`. What they call is in `api/ssl.rs`.
+
+use super::current::Phase;
+use super::run::{self, End};
+use super::ssl::Pairs;
+use super::{Chunk, machine};
+use crate::request::Request;
+use crate::tls::client::own_certificate;
+use ::lua::machine::nothing;
+use rustls::ClientConfig;
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::CertificateDer;
+use std::sync::Arc;
+
+/// X509_V_OK
+const WELL: i64 = 0;
+
+/// A handshake with a peer as programs see it.
+pub struct Peer {
+    /// What `clear_certs` and its like made.
+    pub pairs: Pairs,
+    /// For keys.
+    pub provider: Arc<CryptoProvider>,
+    /// The peer's certificates, once they are there.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// What is thought of them (X509_V_*).
+    pub result: i64,
+    /// The program has said so.
+    pub judged: bool,
+}
+
+impl Peer {
+    fn new(config: &ClientConfig) -> Peer {
+        let provider = config.crypto_provider().clone();
+        Peer { pairs: Pairs::default(), provider, chain: Vec::new(), result: WELL, judged: false }
+    }
+}
+
+/// The request's server does not go on with the handshake; why has been logged.
+pub struct Refused;
+
+/// Whether a program judges the peer's certificate.
+pub fn judges(r: &Request) -> bool {
+    r.conf().lua.proxy_ssl_verify.is_some()
+}
+
+/// The settings for the handshake, with the certificate that a program gives, if there is a program.
+///
+/// # Errors
+/// It has refused the handshake.
+pub async fn certificate(r: &mut Request, config: Arc<ClientConfig>) -> Result<Arc<ClientConfig>, Refused> {
+    let Some(chunk) = (*r.conf().lua.proxy_ssl_certificate).clone() else { return Ok(config) };
+    let mut peer = ask(r, &chunk, Phase::ProxyCertificate, Peer::new(&config)).await?;
+    if peer.pairs.is_blank() {
+        return Ok(config);
+    }
+    let mut own = (*config).clone();
+    // A session of before was another certificate's.
+    own.resumption = rustls::client::Resumption::disabled();
+    own.client_auth_cert_resolver = own_certificate(peer.pairs.take().pop());
+    Ok(Arc::new(own))
+}
+
+/// Asks the program what to think of a peer's certificates. `result`: what the settings made of them. Gives the program's result, and
+/// whether it is the program's own.
+///
+/// # Errors
+/// It has refused the handshake.
+pub async fn verify(
+    r: &mut Request,
+    config: &ClientConfig,
+    chain: Vec<CertificateDer<'static>>,
+    result: i64,
+) -> Result<(i64, bool), Refused> {
+    let Some(chunk) = (*r.conf().lua.proxy_ssl_verify).clone() else { return Ok((result, false)) };
+    let peer = Peer { chain, result, ..Peer::new(config) };
+    let peer = ask(r, &chunk, Phase::ProxyVerify, peer).await?;
+    Ok((peer.result, peer.judged))
+}
+
+async fn ask(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase, peer: Peer) -> Result<Box<Peer>, Refused> {
+    let doing = std::mem::replace(
+        &mut r.doing,
+        match phase {
+            Phase::ProxyVerify => "loading proxy ssl verify by lua",
+            _ => "loading proxy ssl certificate by lua",
+        },
+    );
+    r.ctx.lua.get_or_insert_default().upstream = Some(Box::new(peer));
+    let end = match machine::of(r) {
+        Some(machine) => match machine.function(r, chunk) {
+            Ok(function) => run::run(Some(&mut *r), &machine, &function, nothing(), phase).await,
+            Err(_) => End::Failed,
+        },
+        None => End::Failed,
+    };
+    let code = match end {
+        End::Done => 0,
+        End::Exit(code) => code,
+        _ => 500,
+    };
+    let failed = code < 0 || code >= 400;
+    let name = phase.context().trim_end_matches('*');
+    crate::log_error!(r, Debug, "{name}: handler return value: {code}, cert cb exit code: {}", i32::from(!failed));
+    r.doing = doing;
+    let peer = r.ctx.lua.as_mut().and_then(|c| c.upstream.take());
+    peer.filter(|_| !failed).ok_or(Refused)
+}

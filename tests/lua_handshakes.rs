@@ -1,0 +1,180 @@
+//! Programs in TLS handshakes: `ssl_client_hello_by_lua*`, `ssl_certificate_by_lua*` with clients, `proxy_ssl_*_by_lua*` with peers.
+
+use crate::harness::{Setup, Site, has_tools};
+
+/// A server that shows `localhost`, with another pair beside it.
+fn secure(server: &str) -> Site {
+    let text = format!(
+        "server {{ listen 127.0.0.1:@PORT@ ssl; server_name localhost other; ssl_certificate localhost.crt;
+           ssl_certificate_key localhost.key; {server} location / {{ return 200 \"$ssl_protocol $ssl_server_name\"; }} }}"
+    );
+    Site::http(&text).certificate("localhost").certificate("other")
+}
+
+/// The program's own pair, read from files.
+const OWN: &str = r##"
+    local ssl = require "ngx.ssl"
+    local function read(name) local f = assert(io.open("@DIR@/" .. name)) local text = f:read("*a") f:close() return text end
+    ngx.log(ngx.WARN, "name: ", ssl.server_name(), ", port: ", ssl.server_port() == @PORT@, ", from: ",
+            select(2, ssl.raw_client_addr()), " ", #(ssl.raw_client_addr()), ", version: ", ssl.get_tls1_version_str())
+    if ssl.server_name() == "other" then
+      assert(ssl.clear_certs())
+      ngx.sleep(0.01)
+      if FORM == "der" then
+        assert(ssl.set_der_cert(assert(ssl.cert_pem_to_der(read("other.crt")))))
+        assert(ssl.set_der_priv_key(assert(ssl.priv_key_pem_to_der(read("other.key")))))
+      else
+        assert(ssl.set_cert(assert(ssl.parse_pem_cert(read("other.crt")))))
+        assert(ssl.set_priv_key(assert(ssl.parse_pem_priv_key(read("other.key")))))
+      end
+    end "##;
+
+fn common_name(port: u16, setup: &Setup, name: &str) -> Option<Vec<u8>> {
+    let client = setup.try_connect(port, name).ok()?;
+    Some(client.stream.conn.peer_certificates()?[0].to_vec())
+}
+
+#[test]
+fn a_program_gives_the_certificate() {
+    if !has_tools() {
+        return;
+    }
+    for form in ["der", "pem"] {
+        let program = OWN.replace("FORM", &format!("{form:?}"));
+        let server = secure(&format!("ssl_certificate_by_lua_block {{ {program} }}")).start();
+        let usual = common_name(server.port, &Setup::new(), "localhost").unwrap();
+        let other = common_name(server.port, &Setup::tls12(), "other").unwrap();
+        assert_ne!(usual, other);
+        assert_eq!(Setup::new().connect(server.port, "other").get("/", "other").1, "TLSv1.3 other");
+        let log = server.error_log();
+        assert!(
+            log.contains(
+                "name: localhost, port: true, from: inet 4, version: TLSv1.3, context: ssl_certificate_by_lua*"
+            ),
+            "{log}"
+        );
+        assert!(log.contains("name: other, port: true, from: inet 4, version: TLSv1.2"), "{log}");
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_pair_is_told() {
+    if !has_tools() {
+        return;
+    }
+    let program = r##"
+        local ssl = require "ngx.ssl"
+        local function read(name) local f = assert(io.open("@DIR@/" .. name)) local text = f:read("*a") f:close() return text end
+        local function tell(what, ok, why) ngx.log(ngx.WARN, what, ": ", ok, " ", why) end
+        tell("no pem", ssl.cert_pem_to_der("nothing"))
+        tell("no der", ssl.set_der_cert("nothing"))
+        tell("no key", ssl.set_der_priv_key("nothing"))
+        tell("cleared", ssl.clear_certs())
+        tell("chain", ssl.set_cert(ssl.parse_pem_cert(read("localhost.crt"))))
+        tell("not its key", ssl.set_priv_key(ssl.parse_pem_priv_key(read("other.key"))))
+        tell("verify", ssl.verify_client()) "##;
+    let server = secure(&format!("ssl_certificate_by_lua_block {{ {program} }}")).start();
+    assert!(Setup::new().try_connect(server.port, "localhost").is_err(), "no certificate is left");
+    let log = server.error_log();
+    for line in [
+        "no pem: nil PEM_read_bio_X509_AUX() failed",
+        "no der: nil d2i_X509_bio() failed",
+        "no key: nil d2i_PrivateKey_bio() failed",
+        "cleared: true nil",
+        "chain: true nil",
+        "not its key: nil SSL_use_PrivateKey() failed",
+        "verify: nil ngx.ssl.verify_client is not supported",
+    ] {
+        assert!(log.contains(line), "{line} in {log}");
+    }
+}
+
+#[test]
+fn a_program_refuses_handshakes() {
+    if !has_tools() {
+        return;
+    }
+    for (program, line) in [
+        ("ngx.exit(ngx.ERROR)", "lua exit with code -1"),
+        ("ngx.sleep(0.01) error('bad bad')", "runtime error: ssl_certificate_by_lua(nginx.conf:"),
+        ("ngx.say('x')", "API disabled in the context of ssl_certificate_by_lua*"),
+    ] {
+        let server =
+            secure(&format!("ssl_certificate_by_lua_block {{ {program} }} error_log logs/debug.log debug;")).start();
+        assert!(Setup::new().try_connect(server.port, "localhost").is_err(), "{program}");
+        server.wait_for("logs/debug.log", line);
+        server.wait_for("logs/debug.log", "cert cb error");
+    }
+}
+
+#[test]
+fn a_program_looks_at_the_client_hello() {
+    if !has_tools() {
+        return;
+    }
+    let program = r##"
+        local hello = require "ngx.ssl.clienthello"
+        ngx.ctx.name = hello.get_client_hello_server_name()
+        ngx.log(ngx.WARN, "versions: ", table.concat(hello.get_supported_versions() or {}, " "), ", sni: ", #hello.get_client_hello_ext(0),
+                ", none: ", hello.get_client_hello_ext(0xffff), ", many: ", #hello.get_client_hello_ciphers() > 1)
+        if ngx.ctx.name == "other" then assert(hello.set_protocols({ "TLSv1.2" })) end
+        if ngx.ctx.name == "refused" then ngx.exit(ngx.ERROR) end "##;
+    let server = secure(&format!(
+        "ssl_client_hello_by_lua_block {{ {program} }}
+         ssl_certificate_by_lua_block {{ ngx.log(ngx.WARN, 'still ', ngx.ctx.name) }}"
+    ))
+    .start();
+    assert_eq!(Setup::new().connect(server.port, "localhost").get("/", "localhost").1, "TLSv1.3 localhost");
+    assert_eq!(Setup::new().connect(server.port, "other").get("/", "other").1, "TLSv1.2 other");
+    assert!(Setup::new().try_connect(server.port, "refused").is_err());
+    let log = server.error_log();
+    assert!(log.contains("versions: TLSv1.2 TLSv1.3, sni: "), "{log}");
+    assert!(log.contains("none: nil, many: true, context: ssl_client_hello_by_lua*"), "{log}");
+    assert!(log.contains("still other"), "{log}");
+}
+
+#[test]
+fn a_program_takes_part_in_handshakes_with_peers() {
+    if !has_tools() {
+        return;
+    }
+    let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = Site::http(
+        r##"server { listen 127.0.0.1:@PORT@ ssl; server_name localhost; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+             ssl_verify_client optional_no_ca; location / { return 200 "$ssl_client_s_dn"; } }
+           server { listen 127.0.0.1:@PLAIN@; proxy_ssl_session_reuse off;
+             location /shown { proxy_pass https://127.0.0.1:@PORT@; proxy_ssl_certificate_by_lua_block {
+               local function read(name) local f = assert(io.open("@DIR@/" .. name)) local t = f:read("*a") f:close() return t end
+               local ssl, peer = require "ngx.ssl", require "ngx.ssl.proxysslcert"
+               ngx.sleep(0.01)
+               assert(peer.clear_certs())
+               assert(peer.set_cert(ssl.parse_pem_cert(read("other.crt"))))
+               assert(peer.set_priv_key(ssl.parse_pem_priv_key(read("other.key"))))
+             } }
+             location /judged { proxy_pass https://127.0.0.1:@PORT@; proxy_ssl_verify on; proxy_ssl_name localhost;
+               proxy_ssl_trusted_certificate other.crt; proxy_ssl_verify_by_lua_block {
+                 local verify = require "ngx.ssl.proxysslverify"
+                 ngx.log(ngx.WARN, "result: ", verify.get_verify_result(), " ", type(verify.get_verify_cert()))
+                 if ngx.var.arg_trust then assert(verify.set_verify_result(0)) end
+               } } }"##,
+    )
+    .set("PLAIN", plain)
+    .certificate("localhost")
+    .certificate("other")
+    .start();
+    let get = |target: &str| crate::harness::Client::connect(plain).get(target);
+    assert_eq!(get("/shown").text(), "CN=other");
+    assert_eq!(get("/judged?trust=1").status, 200);
+    assert_eq!(get("/judged").status, 502);
+    assert!(server.error_log().contains("result: 18 userdata"), "{}", server.error_log());
+}
+
+#[test]
+fn sessions_of_clients_are_refused_with_the_reason() {
+    let text = "server { listen 127.0.0.1:@PORT@; } ssl_session_store_by_lua_block { }";
+    let (status, said) = Site::http(text).check();
+    assert!(
+        !status.success() && said.contains("\"ssl_session_store_by_lua_block\" is not supported: the TLS library"),
+        "{said}"
+    );
+}
