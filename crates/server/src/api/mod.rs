@@ -11,6 +11,7 @@ pub mod fields;
 pub mod general;
 pub mod http;
 pub mod keyvals;
+mod memory;
 pub mod openapi;
 pub mod own;
 pub mod render;

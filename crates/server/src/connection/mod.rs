@@ -10,6 +10,7 @@ pub mod http3;
 pub mod incoming;
 mod order;
 pub mod output;
+pub mod parked;
 pub mod pool;
 pub mod proxy_header;
 pub mod reuse;
@@ -259,6 +260,12 @@ pub fn adopt(parcel: Parcel) {
     look_closely(&client);
     let seat = Seat::take_over(&client);
     runtime::spawn(guarded(seat, move || http1::resume(Http1::new(Incoming::new(socket)), client, wait)));
+}
+
+/// Goes on with a request whose connection was parked: it has a task, and a seat, again.
+pub fn go_on(back: phases::Back, client: Rc<Client>) {
+    let seat = Seat::take_over(&client);
+    runtime::spawn(guarded(seat, move || http1::go_on_with(back, client)));
 }
 
 /// Begins a session of datagrams; false: there is no room for one.

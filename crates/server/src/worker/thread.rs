@@ -127,7 +127,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                     SHOT.with_borrow(|shot| shot.iter().for_each(|s| s.leave()));
                     // Connections between two requests close.
                     runtime::wake_all();
-                    while open.load(Ordering::Relaxed) > 0 {
+                    while open.load(Ordering::Relaxed) > 0 || connection::parked::count() > 0 {
                         match orders.try_recv() {
                             Ok(Order::Stop) => break,
                             Ok(Order::Cut) => {
@@ -143,6 +143,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                 Order::Stop | Order::Cut => break,
             }
         }
+        connection::parked::clear();
     });
     if let Err(e) = ended {
         let text = crate::log::os_error(&e);

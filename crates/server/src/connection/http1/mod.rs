@@ -14,7 +14,7 @@ use super::output::Output;
 use super::socket::Socket;
 use super::{Client, Session, pool};
 use crate::modules::core::Lingering;
-use crate::request::phases::GoOn;
+use crate::request::phases::{Back, GoOn, Released};
 use crate::request::{Request, end, phases};
 use crate::status::requests;
 use crate::worker::counters;
@@ -134,19 +134,37 @@ impl Http1 {
     }
 }
 
-/// Serves requests on a connection until it is gone. Gives the connection back where HTTP/2 begins on it.
+/// Serves requests on a connection until it is gone or parked. Gives the connection back where HTTP/2 begins on it.
 pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
-    let mut http = first::first_bytes(http, client).await?;
+    let http = first::first_bytes(http, client).await?;
+    serve_from(next(http, client), client).await
+}
+
+/// The connection's next request, of which bytes have come.
+fn next(http: Box<Http1>, client: &Rc<Client>) -> New {
+    let mut r = pool::take_request(crate::worker::shot(), client.clone(), Session::None);
+    r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
+    r.session = Session::Http1(http);
+    New::Request(r)
+}
+
+/// Goes on with a request whose connection was parked.
+pub async fn go_on_with(back: Back, client: Rc<Client>) {
+    // HTTP/2 begins with the first bytes of a connection, which are long past.
+    let _ = serve_from(New::Back(back), &client).await;
+}
+
+async fn serve_from(mut new: New, client: &Rc<Client>) -> Option<Box<Http1>> {
     loop {
-        let mut r = pool::take_request(crate::worker::shot(), client.clone(), Session::None);
-        r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
-        r.session = Session::Http1(http);
-        let mut new = New::Request(r);
+        let mut http;
         let then = loop {
             let Done { request, then, session } = desk::work(new).await;
             pool::give_request(request);
             if let Then::Held(work) = then {
-                new = New::Back(work.await);
+                new = match work.await {
+                    Released::Back(back) => New::Back(back),
+                    Released::Parked => return None,
+                };
                 continue;
             }
             http = session?;
@@ -165,12 +183,14 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
             runtime::yield_now().await;
         }
         if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
+            new = next(http, client);
             continue;
         }
         if !http.output.is_empty() && http.flush().await.is_err() {
             return None;
         }
         if !http.unread().is_empty() {
+            new = next(http, client);
             continue;
         }
         http.rest();
@@ -179,6 +199,7 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
             hand_over(&mut http, client);
             return None;
         }
+        new = next(http, client);
     }
 }
 

@@ -10,6 +10,7 @@ mod held;
 mod hooks;
 mod hub;
 mod names;
+mod parked;
 mod publish;
 mod subscribe;
 mod variables;
