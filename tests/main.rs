@@ -54,6 +54,7 @@ mod modsecurity;
 mod operation;
 mod otel;
 mod parity;
+mod parked;
 mod passed_on;
 mod patterns;
 mod processes;

@@ -47,8 +47,7 @@ impl Epoll {
     /// Reports nothing of `fd` any more: it stays open elsewhere.
     pub(crate) fn remove(&self, fd: RawFd) -> io::Result<()> {
         // SAFETY: no pointers: what is removed needs no event.
-        let result =
-            unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+        let result = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 

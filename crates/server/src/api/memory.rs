@@ -20,14 +20,7 @@ const PAGE: u64 = 4096;
 
 const KIND: Schema = Schema::Object(&[number("count"), number("user_bytes")]);
 const FIELDS: &[Field] = &[
-    field(
-        "connections",
-        Schema::Object(&[
-            number("open"),
-            number("idle"),
-            field("parked", Schema::Map(&KIND)),
-        ]),
-    ),
+    field("connections", Schema::Object(&[number("open"), number("idle"), field("parked", Schema::Map(&KIND))])),
     field(
         "each",
         Schema::Object(&[
@@ -37,10 +30,7 @@ const FIELDS: &[Field] = &[
             field("kernel", Schema::Map(&Schema::Number)),
         ]),
     ),
-    field(
-        "process",
-        Schema::Object(&[number("resident_bytes"), number("descriptors"), number("descriptors_limit")]),
-    ),
+    field("process", Schema::Object(&[number("resident_bytes"), number("descriptors"), number("descriptors_limit")])),
     field(
         "tcp",
         Schema::Object(&[

@@ -14,10 +14,11 @@ mod bill;
 mod lot;
 mod table;
 
-pub use bill::{Bill, Kind, LIST_BYTES, TYPICAL_BYTES, bill, descriptors, most_of};
+pub use bill::{Bill, Kind, LIST_BYTES, TYPICAL_BYTES, bill, descriptors, held_without_rings, most_of};
 
 use super::reuse;
 use crate::log::error::Level;
+use crate::settings::ProcessSettings;
 use crate::worker::counters;
 use lot::Lot;
 use runtime::timer::Timer;
@@ -26,6 +27,7 @@ use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::Poll;
@@ -35,6 +37,8 @@ use std::time::Duration;
 const TICK_MS: u64 = 256;
 /// Connections whose descriptors wait to be parked together.
 const ARRIVALS: usize = 64;
+/// Half of the connections that a thread may have with tasks.
+const CROWDED: u64 = 2;
 /// After a refusal nothing is parked for so long, ms.
 const REFUSED_MS: u64 = 1000;
 
@@ -68,6 +72,8 @@ pub enum Watch {
     Words,
     /// Only its end.
     End,
+    /// That it says something, or its end: neither is read.
+    Stir,
 }
 
 /// What a resident does next.
@@ -78,6 +84,8 @@ pub enum Next {
     Rest(Option<u64>),
     /// It wants to be a connection with a task again. It is asked again if that has to wait.
     Leave,
+    /// It is over: nobody needs to hear of that.
+    Close,
 }
 
 /// What is left of a connection that is parked.
@@ -113,6 +121,7 @@ pub type Source = fn(places: &mut Vec<u32>, most: usize);
 
 thread_local! {
     static LOT: RefCell<Option<Lot>> = const { RefCell::new(None) };
+    static CROWD: Cell<usize> = const { Cell::new(usize::MAX) };
     static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
     static TASK: Cell<TaskId> = const { Cell::new(TaskId::NOBODY) };
     /// Until then nothing is parked, monotonic ms.
@@ -121,6 +130,19 @@ thread_local! {
 
 /// The log says once in a process why nothing can be parked.
 static SAID: AtomicBool = AtomicBool::new(false);
+
+/// Whether this thread's connections have so many of the seats and descriptors that those idle for long are better parked.
+#[inline]
+pub fn is_crowded() -> bool {
+    reuse::open() >= CROWD.get()
+}
+
+/// How many connections with tasks are a crowd: their share of `worker_connections`, and of the descriptors.
+pub fn set_crowd(process: &ProcessSettings) {
+    let share = bill::descriptors() / process.threads.max(1) as u64 / CROWDED;
+    let seats = process.worker_connections as u64 / CROWDED;
+    CROWD.set(usize::try_from(share.min(seats)).unwrap_or(usize::MAX).max(1));
+}
 
 /// Whether connections of this thread can be parked.
 pub fn is_open() -> bool {
@@ -139,11 +161,7 @@ pub fn is_open() -> bool {
         Err(why) => {
             SHUT_UNTIL_MS.set(u64::MAX);
             if most() > 0 && !SAID.swap(true, Relaxed) {
-                let text = format_args!(
-                    "connections that wait cannot be parked ({why}): each takes a descriptor, of which there may be {}",
-                    bill::descriptors()
-                );
-                crate::log::process_line(Level::Notice, text);
+                crate::log::process_line(Level::Warn, format_args!("{}", bill::held_without_rings(&why, None)));
             }
             false
         }
@@ -211,7 +229,15 @@ async fn serve() {
     let timer = Timer::new();
     loop {
         poll_fn(|cx| {
-            let done = LOT.with_borrow_mut(|lot| lot.as_mut().map(Lot::portion));
+            // A panic costs what was being done, not all that are parked.
+            let portion = || LOT.with_borrow_mut(|lot| lot.as_mut().map(Lot::portion));
+            let Ok(done) = catch_unwind(AssertUnwindSafe(portion)) else {
+                crate::log::process_line(
+                    Level::Alert,
+                    format_args!("what parked connections were to do was given up after a panic"),
+                );
+                return Poll::Ready(());
+            };
             // The thread ends.
             let Some((leavers, more)) = done else { return Poll::Pending };
             leavers.into_iter().for_each(release);

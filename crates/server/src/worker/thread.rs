@@ -192,6 +192,7 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
             ),
         }
     }
+    connection::parked::set_crowd(&shot.process);
     shot.begin();
     if let Some(before) = SHOT.replace(Some(shot.clone())) {
         before.leave();

@@ -1,7 +1,7 @@
 //! One thread that opens connections at a steady rate and keeps them. A connection is one small struct in a list.
 
-use super::{Beyond, HoldPlan};
 use super::talk::{Ears, Heard, Protocol, Talk};
+use super::{Beyond, HoldPlan};
 use crate::client::answer::HeadReader;
 use crate::client::dial::Dialer;
 use crate::client::now_ns;

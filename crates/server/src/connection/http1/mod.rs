@@ -6,6 +6,7 @@ mod desk;
 mod first;
 mod framing;
 mod head;
+mod parked;
 
 pub use framing::{may_chunk, queue, write_head};
 
@@ -195,22 +196,47 @@ async fn serve_from(mut new: New, client: &Rc<Client>) -> Option<Box<Http1>> {
         }
         http.rest();
         http.incoming.timer.set(wait);
-        if !next_request(&mut http, client).await {
-            hand_over(&mut http, client);
-            return None;
-        }
+        http = match wait_for_next(http, client).await {
+            Some(http) => http,
+            None => return None,
+        };
         new = next(http, client);
     }
 }
 
+/// Waits until an idle connection brings something. None: it is closed, another's, or parked.
+async fn wait_for_next(mut http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
+    loop {
+        match next_request(&mut http, client).await {
+            Awaited::Request => return Some(http),
+            Awaited::End => {
+                hand_over(&mut http, client);
+                return None;
+            }
+            Awaited::Crowd => {
+                let wait = http.incoming.timer.left();
+                http = parked::try_park(http, client, wait).err()?;
+            }
+        }
+    }
+}
+
+/// What an idle connection has waited for.
+enum Awaited {
+    /// It brings something.
+    Request,
+    /// It is to be closed.
+    End,
+    /// It is silent, and there are many like it: it is better parked.
+    Crowd,
+}
+
 /// Goes on with an idle connection that another thread has handed over.
-pub async fn resume(mut http: Box<Http1>, client: Rc<Client>, wait: Duration) {
+pub async fn resume(http: Box<Http1>, client: Rc<Client>, wait: Duration) {
     http.incoming.timer.set(wait);
-    if next_request(&mut http, &client).await {
+    if let Some(http) = wait_for_next(http, &client).await {
         // HTTP/2 begins with the first bytes of a connection, which are long past.
         let _ = serve(http, &client).await;
-    } else {
-        hand_over(&mut http, &client);
     }
 }
 
@@ -226,24 +252,26 @@ fn hand_over(http: &mut Http1, client: &Client) {
     }
 }
 
-/// Waits until an idle connection brings something. False: it is to be closed.
-async fn next_request(http: &mut Http1, client: &Client) -> bool {
+async fn next_request(http: &mut Http1, client: &Client) -> Awaited {
     counters::waiting(1);
     let woken = poll_fn(|cx| {
         if client.is_taken() {
-            return Poll::Ready(false);
+            return Poll::Ready(Awaited::End);
         }
         if let Poll::Ready(r) = http.incoming.socket.poll_readable(cx) {
-            return Poll::Ready(r.is_ok());
+            return Poll::Ready(if r.is_ok() { Awaited::Request } else { Awaited::End });
+        }
+        if client.is_to_park() {
+            return Poll::Ready(Awaited::Crowd);
         }
         client.rests();
         if crate::worker::draining() {
             if http.may_drain() {
-                return Poll::Ready(false);
+                return Poll::Ready(Awaited::End);
             }
             http.end_when_drained();
         }
-        http.incoming.timer.poll_expired(cx).map(|()| false)
+        http.incoming.timer.poll_expired(cx).map(|()| Awaited::End)
     })
     .await;
     counters::waiting(-1);

@@ -2,6 +2,7 @@
 
 use crate::settings::ProcessSettings;
 use crate::status::tally::Tally;
+use rings::Refused;
 
 /// What the kernel and we take for one at least: there may be no more of them than would fill the machine's memory.
 const LEAST_BYTES: u64 = 3072;
@@ -19,11 +20,13 @@ pub enum Kind {
     Stream,
     /// A WebSocket.
     WebSocket,
+    /// A connection between two requests.
+    Kept,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 3] = [Kind::LongPoll, Kind::Stream, Kind::WebSocket];
+    pub const ALL: [Kind; 4] = [Kind::LongPoll, Kind::Stream, Kind::WebSocket, Kind::Kept];
 
     /// As it is shown.
     pub fn name(self) -> &'static str {
@@ -31,6 +34,7 @@ impl Kind {
             Kind::LongPoll => "long_poll",
             Kind::Stream => "stream",
             Kind::WebSocket => "websocket",
+            Kind::Kept => "kept",
         }
     }
 }
@@ -69,6 +73,20 @@ pub fn descriptors() -> u64 {
 pub fn most_of(process: &ProcessSettings) -> u64 {
     let by_memory = || memory_bytes() / LEAST_BYTES / process.threads.max(1) as u64;
     process.worker_parked_connections.map_or_else(by_memory, |count| count as u64)
+}
+
+/// Why nothing can be parked here, how many connections can be held then, and what to raise for more.
+pub fn held_without_rings(why: &Refused, nofile: Option<u64>) -> String {
+    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = nofile.or(limits.current).unwrap_or(u64::MAX);
+    let hard = limits.maximum.map_or("none".to_owned(), |hard| hard.to_string());
+    let kernel = |name: &str| std::fs::read_to_string(format!("/proc/sys/fs/{name}")).unwrap_or_default();
+    format!(
+        "connections that wait take a descriptor each, since io_uring is not to be had here ({why}): {most} at most. For more raise \
+         worker_rlimit_nofile (hard limit: {hard}), fs.nr_open ({}) and fs.file-max ({}); a hard limit above fs.nr_open locks root out of login",
+        kernel("nr_open").trim(),
+        kernel("file-max").trim()
+    )
 }
 
 /// The machine's memory; where it cannot be read, little of it.

@@ -158,7 +158,7 @@ impl Lot {
             return self.looks.push_back(number);
         }
         place.reads = false;
-        if place.resident.watch() == Watch::End {
+        if place.resident.watch() != Watch::Words {
             place.resident.gone(None);
             self.slow.remove(&number);
         } else if self.slow.contains_key(&number) {
@@ -217,6 +217,16 @@ impl Lot {
             Next::Say(words) => self.batch.push((number, spot, words)),
             Next::Rest(Some(at_ms)) => self.table.ask_at(number, at_ms),
             Next::Rest(None) => {}
+            Next::Close => {
+                let spot = place.spot;
+                quiet(&mut self.rings, number, place);
+                self.rings.close(spot);
+                self.slow.remove(&number);
+                if let Some(resident) = self.table.remove(number) {
+                    bill::count(resident.kind(), -1, resident.bytes());
+                    counters::closed();
+                }
+            }
             Next::Leave => {
                 if !std::mem::replace(&mut place.leaves, true) {
                     self.leaving.push_back(number);
@@ -300,12 +310,9 @@ impl Lot {
             if !has_seat() {
                 return false;
             }
-            for (side, is_on) in [(Side::Reading, &mut place.reads), (Side::Writing, &mut place.writes)] {
-                if std::mem::take(is_on) {
-                    self.rings.unwatch(place.spot, number, side);
-                }
-            }
-            let Ok(fd) = self.rings.bring_back(place.spot) else { return false };
+            let spot = place.spot;
+            quiet(&mut self.rings, number, place);
+            let Ok(fd) = self.rings.bring_back(spot) else { return false };
             self.leaving.pop_front();
             self.slow.remove(&number);
             if let Some(resident) = self.table.remove(number) {
@@ -328,13 +335,22 @@ impl Drop for Lot {
     }
 }
 
+/// Waits for nothing any more.
+fn quiet(rings: &mut Rings, number: u32, place: &mut Place) {
+    for (side, is_on) in [(Side::Reading, &mut place.reads), (Side::Writing, &mut place.writes)] {
+        if std::mem::take(is_on) {
+            rings.unwatch(place.spot, number, side);
+        }
+    }
+}
+
 /// Waits for what a client says, unless that is waited for already.
 fn listen(rings: &mut Rings, number: u32, place: &mut Place) {
     if std::mem::replace(&mut place.reads, true) {
         return;
     }
     let events = match place.resident.watch() {
-        Watch::Words => READABLE,
+        Watch::Words | Watch::Stir => READABLE,
         Watch::End => CLOSED,
     };
     rings.watch(place.spot, number, Side::Reading, events);

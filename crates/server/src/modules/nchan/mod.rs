@@ -251,6 +251,11 @@ pub struct Conf {
 }
 
 impl Conf {
+    /// Whether clients may subscribe here.
+    pub fn has_subscribers(&self) -> bool {
+        self.subscribers.any()
+    }
+
     /// Takes from the level around what this one does not set.
     pub fn merge(&mut self, parent: &Conf) {
         self.settings.merge(&parent.settings);
