@@ -72,6 +72,7 @@ def parse():
 def run(options):
     """Starts both sides and goes through the phases."""
     directory, port = pathlib.Path(tempfile.mkdtemp(prefix="held-")), held.free_port()
+    directory.chmod(0o755)
     (directory / "nginx.conf").write_text(CONFIGURATION.format(dir=directory, port=port))
     server = subprocess.Popen(["taskset", "-c", str(options.server_cpu), options.ironweir, "-p", str(directory), "-c", str(directory / "nginx.conf")])
     holder = None
@@ -89,7 +90,8 @@ def run(options):
         if options.heartbeat:
             command[-1:-1] = ["--heartbeat", options.heartbeat]
         began = time.monotonic()
-        holder = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        said = open(directory / "stress.txt", "w")
+        holder = subprocess.Popen(command, stdout=said, stderr=subprocess.PIPE, text=True)
         lines = Lines(holder)
         why = ramp(port, options, holder, lines)
         reached = count(port)
@@ -100,14 +102,16 @@ def run(options):
         say("held", seconds=options.keep, subscribers=count(port), held=lines.last, **bill(port, server.pid, user_kb, machine, holder.pid))
         last = [watch(port, "/sub") for _ in range(5)]
         publish(port, server.pid, options, first + last, lines)
-        say("end", subscribers=count(port), held=lines.last)
+        there = count(port)
+        holder.terminate()
+        holder.wait()
+        said.close()
+        say("end", subscribers=there, generator=(directory / "stress.txt").read_text().splitlines()[2:])
     finally:
         for process in (holder, server):
             if process:
                 process.terminate()
         server.wait()
-        if "kept" in os.environ:
-            print((directory / "error.log").read_text(), file=sys.stderr)
         shutil.rmtree(directory)
 
 

@@ -215,3 +215,38 @@ fn a_shutdown_says_goodbye_to_all_that_are_parked() {
         assert_eq!(client.take(4), [0x88, 12, 0x03, 0xe9]);
     }
 }
+
+/// Runs a program that may not use io_uring: `seccomp` answers EPERM, as the profiles of containers do.
+const WITHOUT_IO_URING: &str = "
+import ctypes, os, struct, sys
+rules = [(0x20, 0, 0, 0), (0x15, 0, 1, 425), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7fff0000)]
+code = ctypes.create_string_buffer(b''.join(struct.pack('HBBI', *rule) for rule in rules))
+program = ctypes.create_string_buffer(struct.pack('HxxxxxxP', len(rules), ctypes.addressof(code)))
+libc = ctypes.CDLL(None)
+assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, program, 0, 0) == 0
+os.execv(sys.argv[1], sys.argv[1:])
+";
+
+#[test]
+fn where_io_uring_is_forbidden_it_is_said_how_many_can_be_held() {
+    if std::process::Command::new("python3").arg("--version").output().is_err() {
+        return println!("python3 is not installed: left out");
+    }
+    let text =
+        |location: &str| format!("events {{}} http {{ server {{ listen 127.0.0.1:1; location / {{ {location} }} }} }}");
+    let check = |location: &str| {
+        let folder = Site::exactly("").file("nginx.conf", text(location)).into_folder();
+        let mut command = std::process::Command::new("python3");
+        command.args(["-c", WITHOUT_IO_URING, env!("CARGO_BIN_EXE_ironweir"), "-t", "-c"]);
+        let output = command.arg(folder.path().join("nginx.conf")).output().expect("python3 runs");
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let said = check("nchan_subscriber; nchan_channel_id a;");
+    for part in
+        ["io_uring_setup(): Operation not permitted", " at most", "worker_rlimit_nofile (hard limit: ", "fs.nr_open ("]
+    {
+        assert!(said.contains(part), "{said}");
+    }
+    assert!(!check("return 200;").contains("io_uring"));
+}

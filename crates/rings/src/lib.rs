@@ -19,7 +19,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub const MOST_FILES: u32 = 1 << 15;
 /// A thread has at most so many rings.
 pub const MOST_RINGS: usize = 1 << 10;
-/// Descriptors of the limit that a ring's table leaves alone: none, the table counts by itself.
+/// A ring has at least so many places, however few descriptors there may be: the kernel refuses it if that is too many.
 const LEAST_FILES: u32 = 64;
 
 /// Bytes can be read, or the end has come.
@@ -107,7 +107,7 @@ impl Rings {
     /// There are none to be had here.
     pub fn open(most: usize) -> Result<Rings, Refused> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        let files_each = u32::try_from(limit).unwrap_or(MOST_FILES).min(MOST_FILES).max(LEAST_FILES);
+        let files_each = u32::try_from(limit).unwrap_or(MOST_FILES).clamp(LEAST_FILES, MOST_FILES);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Refused::Error("eventfd()", e.into()))?;
         let first = Ring::open(files_each, bell.as_fd())?;
@@ -204,7 +204,7 @@ impl Rings {
     }
 
     /// The next thing that has happened.
-    pub fn next(&mut self) -> Option<News> {
+    pub fn next_news(&mut self) -> Option<News> {
         self.news.pop_front()
     }
 

@@ -27,7 +27,7 @@ fn next(rings: &mut Rings) -> News {
     loop {
         rings.flush();
         rings.gather();
-        if let Some(news) = rings.next() {
+        if let Some(news) = rings.next_news() {
             return news;
         }
         assert!(Instant::now() < end, "nothing has happened");
@@ -90,12 +90,12 @@ fn a_wait_that_is_ended_is_not_told_of() {
     there.write_all(b"x").unwrap();
     far.write_all(b"x").unwrap();
     assert_eq!(next(&mut rings).token, 2);
-    assert!(!rings.gather() && rings.next().is_none());
+    assert!(!rings.gather() && rings.next_news().is_none());
     // The same, when it has come already.
     rings.watch(spot, 1, Side::Reading, READABLE);
     rings.flush();
     rings.unwatch(spot, 1, Side::Reading);
-    assert!(!rings.gather(), "{:?}", rings.next());
+    assert!(!rings.gather(), "{:?}", rings.next_news());
     drop(rings.bring_back(spot));
     assert_eq!(there.read(&mut [0; 8]).unwrap_or(0), 0, "a wait that was ended holds no file");
 }

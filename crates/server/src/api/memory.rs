@@ -15,6 +15,8 @@ const SLABS: [(&str, u64); 5] =
 const OTHER_KERNEL_BYTES: u64 = 64;
 /// What an idle connection that has a task takes of the server's memory, by measurement (docs/push.md).
 const TASK_BYTES: u64 = 1228;
+/// However silent they are, so many sockets are thought to have a page of buffers.
+const MOST_A_PAGE: u64 = 64;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
@@ -54,10 +56,10 @@ const FIELDS: &[Field] = &[
 ];
 
 /// `/ironweir/memory`
-pub static MEMORY: Schema = Schema::Object(FIELDS);
+pub(super) static MEMORY: Schema = Schema::Object(FIELDS);
 
 /// See the file's head.
-pub fn memory(context: &Context) -> Result<Value, Failure> {
+pub(super) fn memory(context: &Context) -> Result<Value, Failure> {
     let bills = parked::bill();
     let (count, bytes) = bills.iter().fold((0, 0), |(n, b), (_, bill)| (n + bill.count, b + bill.bytes));
     let each = (count > 0).then(|| bytes.div_ceil(count) + parked::LIST_BYTES);
@@ -74,8 +76,12 @@ pub fn memory(context: &Context) -> Result<Value, Failure> {
     let (descriptors, descriptors_limit) = (open_descriptors(), parked::descriptors());
     let available = machine.after("MemAvailable:").map(|kb| kb * 1024);
     let tcp_pages = sockets.tcp("mem");
-    let tcp_room = limit.zip(tcp_pages).map(|(limit, pages)| limit.saturating_sub(pages));
-    let most = parked::most_of(process).saturating_mul(process.threads.max(1) as u64);
+    let tcp_room = limit.zip(tcp_pages).map(|(limit, pages)| {
+        // Who is silent has nothing there: what all have now is what others will have.
+        let each_page = sockets.tcp("inuse").unwrap_or(0) / pages.max(1);
+        limit.saturating_sub(pages).saturating_mul(each_page.clamp(1, MOST_A_PAGE))
+    });
+    let most = parked::most_of(&context.call.snapshot).saturating_mul(process.threads.max(1) as u64);
     let user_each = each.unwrap_or(parked::TYPICAL_BYTES);
     let parked_more = least([
         ("memory", available.map(|bytes| bytes / (user_each + kernel_each))),

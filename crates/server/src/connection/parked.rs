@@ -18,7 +18,7 @@ pub use bill::{Bill, Kind, LIST_BYTES, TYPICAL_BYTES, bill, descriptors, held_wi
 
 use super::reuse;
 use crate::log::error::Level;
-use crate::settings::ProcessSettings;
+use crate::snapshot::Snapshot;
 use crate::worker::counters;
 use lot::Lot;
 use runtime::timer::Timer;
@@ -138,7 +138,8 @@ pub fn is_crowded() -> bool {
 }
 
 /// How many connections with tasks are a crowd: their share of `worker_connections`, and of the descriptors.
-pub fn set_crowd(process: &ProcessSettings) {
+pub fn set_crowd(snapshot: &Snapshot) {
+    let process = &snapshot.process;
     let share = bill::descriptors() / process.threads.max(1) as u64 / CROWDED;
     let seats = process.worker_connections as u64 / CROWDED;
     CROWD.set(usize::try_from(share.min(seats)).unwrap_or(usize::MAX).max(1));
@@ -169,7 +170,7 @@ pub fn is_open() -> bool {
 }
 
 fn most() -> usize {
-    usize::try_from(most_of(&crate::worker::shot().process)).unwrap_or(usize::MAX)
+    usize::try_from(most_of(&crate::worker::shot())).unwrap_or(usize::MAX)
 }
 
 /// Parks a connection. [`is_open`] has been asked.

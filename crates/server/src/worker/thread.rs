@@ -192,7 +192,7 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
             ),
         }
     }
-    connection::parked::set_crowd(&shot.process);
+    connection::parked::set_crowd(&shot);
     shot.begin();
     if let Some(before) = SHOT.replace(Some(shot.clone())) {
         before.leave();

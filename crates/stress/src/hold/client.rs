@@ -99,6 +99,9 @@ pub(super) struct Holder<'p> {
     rings: Option<Rings>,
     /// Connections that are to be parked.
     parking: Vec<u32>,
+    /// Descriptors that may be open before one more connection has to wait for those that are, and how many are.
+    room: usize,
+    open: usize,
     dialer: Dialer<'p>,
     heads: HeadReader,
     list: Vec<Held>,
@@ -116,7 +119,7 @@ impl<'p> Holder<'p> {
     /// With a table of descriptors of its own, or rings, if the plan says so.
     pub(super) fn new(plan: &'p HoldPlan, shared: &'p Shared, thread: usize) -> io::Result<Holder<'p>> {
         let epoll = Epoll::new()?;
-        let mut rings = None;
+        let (mut rings, mut room) = (None, usize::MAX);
         match plan.beyond {
             Beyond::Nothing => {}
             Beyond::OwnTables => system::own_descriptors()?,
@@ -124,6 +127,7 @@ impl<'p> Holder<'p> {
                 let opened = Rings::open(plan.share(thread)).map_err(|e| io::Error::other(e.to_string()))?;
                 epoll.add(opened.bell().as_raw_fd(), BELL)?;
                 rings = Some(opened);
+                room = (plan.descriptors / plan.base.threads).max(1);
             }
         }
         let empty = Latencies::default;
@@ -135,6 +139,8 @@ impl<'p> Holder<'p> {
             epoll,
             rings,
             parking: Vec::new(),
+            room,
+            open: 0,
             dialer: Dialer::new(&plan.base, thread)?.in_windows(thread),
             heads: HeadReader::new(None),
             list: Vec::with_capacity(plan.share(thread)),
@@ -155,11 +161,13 @@ impl<'p> Holder<'p> {
         let wanted = self.plan.share(self.thread);
         while !self.shared.stop.load(Ordering::Relaxed) {
             self.now = now_ns();
-            while self.list.len() < wanted && self.due_ns(self.list.len()) <= self.now {
+            // Where descriptors are few the next one waits until others are held and parked.
+            while self.list.len() < wanted && self.open < self.room && self.due_ns(self.list.len()) <= self.now {
                 self.open();
             }
             self.send_beats();
-            let next = if self.list.len() < wanted { self.due_ns(self.list.len()) } else { u64::MAX };
+            let next =
+                if self.list.len() < wanted && self.open < self.room { self.due_ns(self.list.len()) } else { u64::MAX };
             let wait = next.saturating_sub(self.now).min(TICK_NS);
             for index in 0..self.epoll.wait(wait) {
                 match self.epoll.event(index) {
@@ -191,6 +199,7 @@ impl<'p> Holder<'p> {
                 let line = match result {
                     Ok(spot) => {
                         rings.watch(spot, id, Side::Reading, BYTES);
+                        self.open -= 1;
                         Line::Parked(spot, true)
                     }
                     // It stays where it was; what it has said meanwhile is told again.
@@ -212,7 +221,7 @@ impl<'p> Holder<'p> {
             return;
         }
         self.now = now_ns();
-        while let Some(news) = self.rings.as_mut().and_then(Rings::next) {
+        while let Some(news) = self.rings.as_mut().and_then(Rings::next_news) {
             let id = news.token;
             if let Line::Parked(_, is_watched) = &mut self.list[id as usize].line {
                 *is_watched = false;
@@ -246,6 +255,7 @@ impl<'p> Holder<'p> {
         match opened {
             Ok(socket) => {
                 held.line = Line::Open(socket);
+                self.open += 1;
                 held.stage = Stage::Connecting;
             }
             Err(error) => self.out.tally.fail(Failure::of_connect(&error)),
@@ -496,6 +506,7 @@ impl<'p> Holder<'p> {
             }
             rings.close(*spot);
         }
+        self.open -= usize::from(matches!(held.line, Line::Open(_)));
         *held = Held::default();
     }
 }

@@ -54,6 +54,8 @@ pub struct HoldPlan {
     client_prefix: String,
     /// There are more connections than descriptors: how that is.
     beyond: Beyond,
+    /// Descriptors for connections.
+    descriptors: usize,
 }
 
 /// What is done about connections for which there are no descriptors.
@@ -117,6 +119,7 @@ impl HoldPlan {
             keep: options.duration.unwrap_or(DEFAULT_KEEP),
             client_prefix: format!("ironweir-{}-{}", std::process::id(), part.index),
             beyond,
+            descriptors: usize::try_from(limit.saturating_sub(OTHER_DESCRIPTORS)).unwrap_or(usize::MAX),
         })
     }
 

@@ -1,6 +1,6 @@
 //! What is parked, by kind, and what it takes.
 
-use crate::settings::ProcessSettings;
+use crate::snapshot::Snapshot;
 use crate::status::tally::Tally;
 use rings::Refused;
 
@@ -70,7 +70,8 @@ pub fn descriptors() -> u64 {
 }
 
 /// How many connections a thread may have parked.
-pub fn most_of(process: &ProcessSettings) -> u64 {
+pub fn most_of(snapshot: &Snapshot) -> u64 {
+    let process = &snapshot.process;
     let by_memory = || memory_bytes() / LEAST_BYTES / process.threads.max(1) as u64;
     process.worker_parked_connections.map_or_else(by_memory, |count| count as u64)
 }

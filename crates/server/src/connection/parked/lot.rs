@@ -126,7 +126,7 @@ impl Lot {
         table.passed(clock::monotonic_ms(), |number| looks.push_back(number));
         self.say_goodbye();
         for _ in 0..PORTION {
-            let Some(news) = self.rings.next() else { break };
+            let Some(news) = self.rings.next_news() else { break };
             self.hear(news);
         }
         let asked = self.ask();

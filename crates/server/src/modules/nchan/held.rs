@@ -61,9 +61,12 @@ fn begin(r: &mut Request, mut held: Held) -> Verdict {
         if held.hears() {
             held.hear(&kept.take_early());
         }
-        match parked::try_park(kept, socket, held) {
-            Ok(()) => Box::pin(async { Released::Parked }),
-            Err((kept, socket, held)) => Box::pin(run(Whole::new(kept, socket, held))),
+        match parked::descriptor(&kept, socket) {
+            Ok(fd) => {
+                parked::park(kept, fd, held);
+                Box::pin(async { Released::Parked })
+            }
+            Err(socket) => Box::pin(run(Whole::new(kept, socket, held))),
         }
     })
 }
@@ -150,6 +153,14 @@ impl Held {
     /// Its feed.
     pub(super) fn feed(&self) -> Option<&Feed> {
         self.feed.as_ref()
+    }
+
+    /// What it takes as long as nothing is under way, bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let publisher = self.frames.as_ref().and_then(|frames| frames.publisher.as_ref());
+        let names =
+            publisher.map(|p| size_of::<Frames>() + p.names.iter().map(|n| size_of_val(n) + n.len()).sum::<usize>());
+        size_of::<Held>() + names.unwrap_or(0)
     }
 
     /// Whether it is a WebSocket: what the client says is of interest, not only its end.

@@ -18,18 +18,17 @@ pub(super) struct Parked {
     held: Held,
 }
 
-/// Parks a subscriber. What cannot be parked comes back: nothing can, it is over TLS.
-pub(super) fn try_park(kept: Box<Kept>, socket: Socket, held: Held) -> Result<(), (Box<Kept>, Socket, Held)> {
+/// The descriptor of a connection that can be parked, or the connection: nothing can be, it is over TLS.
+pub(super) fn descriptor(kept: &Kept, socket: Socket) -> Result<OwnedFd, Socket> {
     if socket.tls().is_some() || !kept.is_counted() || !parked::is_open() {
-        return Err((kept, socket, held));
+        return Err(socket);
     }
-    // Who has the descriptor too would keep it.
-    let fd = match socket.try_into_fd() {
-        Ok(fd) => fd,
-        Err(socket) => return Err((kept, socket, held)),
-    };
+    socket.try_into_fd()
+}
+
+/// Parks a subscriber.
+pub(super) fn park(kept: Box<Kept>, fd: OwnedFd, held: Held) {
     parked::park(fd, Box::new(Parked { packed: Packed::of(kept), held }));
-    Ok(())
 }
 
 impl Resident for Parked {
@@ -42,7 +41,7 @@ impl Resident for Parked {
     }
 
     fn bytes(&self) -> usize {
-        size_of::<Held>() + self.packed.bytes()
+        self.held.bytes() + self.packed.bytes()
     }
 
     fn watch(&self) -> Watch {
