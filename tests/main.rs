@@ -64,6 +64,7 @@ mod operation;
 mod otel;
 mod package;
 mod parity;
+mod parked;
 mod passed_on;
 mod patterns;
 mod plan;

@@ -302,6 +302,20 @@ function showShield(all) {
   show("shield", ...blocks);
 }
 
+function showMemory(all) {
+  const { connections, each, fits } = all.memory ?? {};
+  const list = Object.entries(connections?.parked ?? {}).filter(([, k]) => k.count > 0);
+  const columns = [
+    ["kind", ([name]) => name.replace("_", "-")],
+    ["connections", ([, k]) => count(k.count), true],
+    ["server's memory each", ([, k]) => bytes(k.user_bytes / k.count), true],
+    ["kernel's memory each", () => bytes(each.kernel_bytes), true],
+    ["together", ([, k]) => bytes(k.user_bytes + k.count * each.kernel_bytes), true],
+  ];
+  const more = () => element("p", { class: "soft" }, `${count(fits.parked_more)} more fit, then ${fits.parked_ends_by.replaceAll("_", " ")} ends`);
+  show("memory", ...(list.length ? [table(columns, list), more()] : []));
+}
+
 function showCertificates(all) {
   const hosts = (c) => c.hosts.join(", ") || "no host";
   const list = (all.certificates?.certificates ?? []).filter((c) => isWanted(c.name) || c.hosts.some(isWanted));
@@ -344,6 +358,7 @@ async function refresh(isTurn = true) {
   showCaches(all);
   showLimits(all);
   showShield(all);
+  showMemory(all);
   showCertificates(all);
   if (isTurn || !before) before = all;
 }

@@ -26,7 +26,7 @@ async function change(method, endpoint, body) {
 const ENDPOINTS = {
   totals: "ironweir/totals", latency: "ironweir/latency", threads: "ironweir/threads", listeners: "ironweir/listeners",
   guards: "ironweir/guards", bans: "ironweir/bans", shed: "ironweir/shed",
-  why: "ironweir/why", certificates: "ironweir/certificates", l4: "ironweir/l4", connections: "connections", ssl: "ssl",
+  why: "ironweir/why", memory: "ironweir/memory", certificates: "ironweir/certificates", l4: "ironweir/l4", connections: "connections", ssl: "ssl",
   requestLimits: "http/limit_reqs", connectionLimits: "http/limit_conns", streamLimits: "stream/limit_conns",
   streams: "stream/server_zones", servers: "http/server_zones", locations: "http/location_zones", caches: "http/caches",
   http: "http/upstreams", stream: "stream/upstreams",

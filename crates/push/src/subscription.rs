@@ -51,7 +51,7 @@ pub enum Next {
 /// A subscriber. It is counted as one until it is dropped.
 #[derive(Debug)]
 pub struct Subscription {
-    places: Box<[Place]>,
+    places: Places,
     mailbox: Arc<Mailbox>,
     /// The channel of the message that was taken last.
     active: u32,
@@ -65,14 +65,44 @@ pub(crate) struct Place {
     seen: u64,
 }
 
+/// One channel is usual, and needs no allocation.
+#[derive(Debug)]
+enum Places {
+    One(Place),
+    Many(Box<[Place]>),
+}
+
+impl Places {
+    fn all(&self) -> &[Place] {
+        match self {
+            Places::One(place) => std::slice::from_ref(place),
+            Places::Many(places) => places,
+        }
+    }
+
+    fn all_mut(&mut self) -> &mut [Place] {
+        match self {
+            Places::One(place) => std::slice::from_mut(place),
+            Places::Many(places) => places,
+        }
+    }
+}
+
 impl Subscription {
-    pub(crate) fn new(mailbox: Arc<Mailbox>, places: Vec<Place>) -> Subscription {
-        Subscription { places: places.into(), mailbox, active: u32::MAX }
+    pub(crate) fn new(mailbox: Arc<Mailbox>, mut places: Vec<Place>) -> Subscription {
+        let places = match places.pop() {
+            Some(only) if places.is_empty() => Places::One(only),
+            last => {
+                places.extend(last);
+                Places::Many(places.into())
+            }
+        };
+        Subscription { places, mailbox, active: u32::MAX }
     }
 
     /// Its channels.
     pub fn channels(&self) -> impl ExactSizeIterator<Item = &Arc<Channel>> {
-        self.places.iter().map(|p| &p.channel)
+        self.places.all().iter().map(|p| &p.channel)
     }
 
     /// Goes on at the thread of another mailbox.
@@ -88,7 +118,7 @@ impl Subscription {
     /// Takes the next message: of several channels the one that was published first.
     pub fn next(&mut self, now: i64) -> Next {
         let mut first: Option<(usize, Arc<Message>)> = None;
-        for (number, place) in self.places.iter_mut().enumerate() {
+        for (number, place) in self.places.all_mut().iter_mut().enumerate() {
             let latest = place.channel.latest();
             if latest == DELETED {
                 return Next::Deleted;
@@ -109,7 +139,7 @@ impl Subscription {
             }
         }
         let Some((number, message)) = first else { return Next::Nothing };
-        let place = &mut self.places[number];
+        let place = &mut self.places.all_mut()[number];
         (place.after, place.seen) = (message.id, message.order);
         self.active = number as u32;
         Next::Message(message)
@@ -117,13 +147,13 @@ impl Subscription {
 
     /// The second of its place: that of the last message that it has had.
     pub fn time(&self) -> i64 {
-        self.places.iter().map(|p| p.after.time).max().unwrap_or(0)
+        self.places.all().iter().map(|p| p.after.time).max().unwrap_or(0)
     }
 
     /// Appends the tags of its place: `Etag`, and what follows the colon of an id.
     pub fn write_tags(&self, out: &mut Vec<u8>) {
         let time = self.time();
-        let tags = self.places.iter().map(|p| if p.after.time == time { p.after.tag } else { -1 });
+        let tags = self.places.all().iter().map(|p| if p.after.time == time { p.after.tag } else { -1 });
         write_tags(tags, usize::try_from(self.active).ok(), out);
     }
 
@@ -137,7 +167,7 @@ impl Subscription {
 
 impl Drop for Subscription {
     fn drop(&mut self) {
-        for place in &self.places {
+        for place in self.places.all() {
             place.channel.detach(&self.mailbox);
         }
     }
@@ -146,5 +176,14 @@ impl Drop for Subscription {
 impl Place {
     pub(crate) fn new(channel: Arc<Channel>, after: Id) -> Place {
         Place { channel, after, seen: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// There are millions of them.
+    #[test]
+    fn a_subscription_is_small() {
+        assert!(size_of::<super::Subscription>() <= 48, "{}", size_of::<super::Subscription>());
     }
 }

@@ -39,6 +39,8 @@ pub struct ProcessSettings {
     pub worker_shutdown_timeout: Option<Duration>,
     /// `worker_connections`: connections a thread may have open.
     pub worker_connections: usize,
+    /// `worker_parked_connections`: connections that wait and have no descriptor, a thread. None: as many as memory is there for.
+    pub worker_parked_connections: Option<usize>,
     /// Some address of `proxy_bind` is `transparent`: the worker keeps the right to use foreign addresses.
     pub transparent: bool,
     /// `worker_cpu_affinity auto`: threads beyond the list start over.
@@ -63,6 +65,7 @@ impl Default for ProcessSettings {
             env: Vec::new(),
             worker_shutdown_timeout: None,
             worker_connections: 512,
+            worker_parked_connections: None,
             transparent: false,
             cpu_affinity_auto: false,
             quic_bpf: true,

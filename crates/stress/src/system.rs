@@ -44,6 +44,13 @@ impl Epoll {
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
+    /// Reports nothing of `fd` any more: it stays open elsewhere.
+    pub(crate) fn remove(&self, fd: RawFd) -> io::Result<()> {
+        // SAFETY: no pointers: what is removed needs no event.
+        let result = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
     /// Waits for events, at most `nanoseconds`; `event(i)` reads them.
     pub(crate) fn wait(&mut self, nanoseconds: u64) -> usize {
         let (events, room) = (self.events.as_mut_ptr(), EVENTS as i32);

@@ -20,6 +20,8 @@ pub(crate) struct Look {
     listeners: Vec<Value>,
     /// `/ironweir/why`: what is in the way, and whether that is a fault.
     pub(crate) why: Option<(String, bool)>,
+    /// `/ironweir/memory`: what is parked, and how many more fit. None where nothing is.
+    pub(crate) held: Option<String>,
     /// Peers of all groups, in order.
     pub(crate) peers: Vec<Peer>,
     /// What the lists that were wanted said.
@@ -65,6 +67,23 @@ fn text(value: &Value, name: &str) -> String {
 fn why(value: &Value) -> Option<(String, bool)> {
     let sentence = text(value, "sentence");
     (!sentence.is_empty()).then(|| (sentence, value["finding"].is_object()))
+}
+
+/// What is parked, by kind, what each takes, and how many more fit.
+fn held(value: &Value) -> Option<String> {
+    let kinds = value.pointer("/connections/parked")?.as_object()?;
+    let counts = kinds.iter().filter_map(|(name, kind)| Some((name, kind["count"].as_u64().filter(|n| *n > 0)?)));
+    let counts: Vec<String> = counts.map(|(name, n)| format!("{n} {}", plain(name).replace('_', "-"))).collect();
+    let of = |pointer: &str| number(value, pointer);
+    let (user, kernel) = (of("/each/user_bytes_parked"), of("/each/kernel_bytes"));
+    let ends = text(&value["fits"], "parked_ends_by");
+    (!counts.is_empty()).then(|| {
+        format!(
+            "parked: {}; {user} B each, and {kernel} B of the kernel's; {} more fit, then {ends} ends",
+            counts.join(", "),
+            of("/fits/parked_more")
+        )
+    })
 }
 
 fn list(value: Option<Value>, name: &str) -> Vec<Value> {
@@ -167,6 +186,7 @@ impl Look {
             threads: list(client.ask("ironweir/threads")?, "threads"),
             listeners: list(client.ask("ironweir/listeners")?, "listeners"),
             why: client.ask("ironweir/why")?.and_then(|v| why(&v)),
+            held: client.ask("ironweir/memory")?.and_then(|v| held(&v)),
             peers,
             lists,
         })
@@ -185,6 +205,7 @@ impl Look {
             threads: Vec::new(),
             listeners: Vec::new(),
             why: None,
+            held: None,
             peers: peers.iter().map(|(group, peer)| Peer::read("http", group, peer)).collect(),
             lists: Vec::new(),
         }

@@ -156,6 +156,9 @@ pub(crate) fn text(before: &Look, now: &Look) -> String {
     if let Some((sentence, _)) = &now.why {
         let _ = writeln!(out, "{sentence}");
     }
+    if let Some(held) = &now.held {
+        let _ = writeln!(out, "{held}");
+    }
     let _ = writeln!(out, "\nthreads");
     thread_lines(now, before).iter().for_each(|l| out += &format!("{l}\n"));
     let _ = writeln!(out, "\nlisteners");
@@ -273,7 +276,7 @@ impl Page {
         let small = frame.area().height < 30;
         let tall = |lines: &Vec<String>| lines.len().clamp(1, if small { 3 } else { 8 }) as u16 + 2;
         let rows = [
-            Constraint::Length(6),
+            Constraint::Length(6 + u16::from(self.now.held.is_some())),
             Constraint::Length(if small { 0 } else { 6 }),
             Constraint::Length(tall(&threads)),
             Constraint::Length(tall(&listeners)),
@@ -310,7 +313,9 @@ impl Page {
         let generation = about["generation"].as_u64().unwrap_or_default();
         let title = format!(" {build} at {} · configuration {generation} ", self.url);
         let block = Block::bordered().title(title);
-        frame.render_widget(Paragraph::new(vec![first, Line::from(second), Line::from(third), why]).block(block), area);
+        let mut lines = vec![first, Line::from(second), Line::from(third), why];
+        lines.extend(self.now.held.as_deref().map(Line::from));
+        frame.render_widget(Paragraph::new(lines).block(block), area);
     }
 
     /// Where in the list the chosen row is.

@@ -4,7 +4,7 @@
 use super::error::Failure;
 use super::fields::Wanted;
 use super::schema::{Schema, TEXTS};
-use super::{Call, Outcome, Verb, general, guards, http, kernel, keyvals, openapi, own, upstreams};
+use super::{Call, Outcome, Verb, general, guards, http, kernel, keyvals, memory, openapi, own, upstreams};
 use crate::config::Plane;
 use crate::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
@@ -229,6 +229,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
         None,
     ),
     one("/ironweir/threads", "worker threads: work, wait, delay of the loop", &own::THREADS, own::threads, None),
+    one("/ironweir/memory", "the bill of connections, and how many more fit", &memory::MEMORY, memory::memory, None),
     one("/ironweir/time", "what requests waited for", &own::TIME, own::time, None),
     one("/ironweir/why", "what is in the way, and how much more could be carried", &own::WHY, own::why, None),
     one("/ironweir/l4", "packets that the kernel balances", &kernel::L4, kernel::l4, None),

@@ -1,6 +1,7 @@
 //! Reads a configuration whole: files, tree, levels, snapshot. What `-t`, the start and a reload have in common.
 
 use super::{Build, Plane};
+use crate::connection::parked;
 use crate::log::error::Level;
 use crate::modules;
 use crate::settings::{ErrorLogSpec, ErrorLogTarget, ProcessSettings};
@@ -93,7 +94,18 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     }
     let snapshot = snapshot.filter(|_| !is_fatal(&problems));
     problems.extend(snapshot.as_ref().and_then(|s| too_many_connections(&s.process)));
+    problems.extend(snapshot.as_ref().and_then(few_can_be_held));
     Reading { tree, problems, notes, snapshot }
+}
+
+/// Where clients subscribe and nothing can be parked, descriptors are the limit.
+fn few_can_be_held(snapshot: &Snapshot) -> Option<Problem> {
+    let wants = snapshot.process.worker_parked_connections != Some(0);
+    if !wants || !snapshot.locations.iter().any(|l| l.conf.nchan.has_subscribers()) {
+        return None;
+    }
+    let why = rings::Rings::open(1).err()?;
+    Some(Problem::warn(None, parked::held_without_rings(&why, snapshot.process.rlimit_nofile)))
 }
 
 /// nginx's `ngx_event_module_init`: what connections may be open is more than the process may have open. Here all threads share one limit.

@@ -92,6 +92,16 @@ impl Incoming {
         }
     }
 
+    /// Whether TCP_NODELAY is set.
+    pub fn is_nodelay(&self) -> bool {
+        self.nodelay
+    }
+
+    /// It is set already, or not.
+    pub fn note_nodelay(&mut self, is_set: bool) {
+        self.nodelay = is_set;
+    }
+
     /// Gives an empty input buffer back while somebody else is waited for.
     pub fn lend_input(&mut self) {
         if self.input.capacity() > 0 && self.unread().is_empty() {

@@ -11,6 +11,7 @@ pub mod incoming;
 pub mod mqtt;
 mod order;
 pub mod output;
+pub mod parked;
 pub mod pool;
 pub mod proxy_header;
 pub mod reuse;
@@ -244,7 +245,13 @@ impl Client {
 /// Begins to serve an accepted socket. `now`: before the next one is accepted, while what the kernel has just touched for this one
 /// is in the caches. A request that came with it (`deferred`) is answered then (measured: perf/notes/2026-11-22-loop.md).
 pub fn start(fd: OwnedFd, remote: Address, listener: usize, now: bool) {
-    if modules::guard::state::is_banned(&remote) || !has_room() {
+    if modules::guard::state::is_banned(&remote) {
+        return;
+    }
+    if parked::is_crowded() {
+        reuse::park_oldest();
+    }
+    if !has_room() {
         return;
     }
     crate::status::spent::accepted(|| crate::master::last_packet_ms(fd.as_fd()));
@@ -269,6 +276,17 @@ pub fn adopt(parcel: Parcel) {
     look_closely(&client);
     let seat = Seat::take_over(&client);
     runtime::spawn(guarded(seat, move || http1::resume(Http1::new(Incoming::new(socket)), client, wait)));
+}
+
+/// Goes on with a request whose connection was parked: it has a task, and a seat, again.
+pub fn go_on(back: phases::Back, client: Rc<Client>) {
+    adopt_again(client.clone(), move || http1::go_on_with(back, client));
+}
+
+/// A connection that was parked has a task, which does this, and a seat again.
+fn adopt_again<F: Future<Output = ()> + 'static>(client: Rc<Client>, begin: impl FnOnce() -> F + 'static) {
+    let seat = Seat::take_over(&client);
+    runtime::spawn(guarded(seat, begin));
 }
 
 /// Begins a session of datagrams; false: there is no room for one.

@@ -25,6 +25,8 @@ use std::sync::atomic::Ordering::Relaxed;
 const LEAST_RATE: u64 = 1024;
 /// Progress is judged over at least this time, ms: a train is through most tunnels then.
 const PATIENCE_MS: u64 = 5000;
+/// Who has said nothing for so long is likely to say nothing for a while longer, ms: parking it costs some microseconds.
+const IDLE_MS: u64 = 1000;
 /// So many clients are judged for one new connection: each takes a question to the kernel.
 const JUDGED: usize = 64;
 /// Nobody.
@@ -47,6 +49,8 @@ pub enum State {
 pub struct Standing {
     state: Cell<State>,
     place: Cell<u32>,
+    /// It is to be parked, if it is between two requests.
+    is_to_park: Cell<bool>,
     /// Of a QUIC connection: bytes both ways, which stand for its progress.
     bytes: Cell<u64>,
     /// A request sees its client with another address (`realip`): whose connection it is.
@@ -56,7 +60,8 @@ pub struct Standing {
 impl Standing {
     /// Without a seat.
     pub const fn new() -> Standing {
-        Standing { state: Cell::new(State::Busy), place: Cell::new(NONE), bytes: Cell::new(0), origin: None }
+        let (state, place, is_to_park) = (Cell::new(State::Busy), Cell::new(NONE), Cell::new(false));
+        Standing { state, place, is_to_park, bytes: Cell::new(0), origin: None }
     }
 
     /// Of a client that stands for another.
@@ -286,6 +291,12 @@ impl Client {
         self.standing().state.get() == State::Taken
     }
 
+    /// Whether others want its descriptor; asked once.
+    #[inline]
+    pub fn is_to_park(&self) -> bool {
+        self.standing.is_to_park.take()
+    }
+
     /// So many bytes have passed on a QUIC connection.
     pub fn has_moved(&self, bytes: u64) {
         self.standing.bytes.set(bytes);
@@ -334,7 +345,9 @@ pub fn is_full() -> bool {
     open() >= crate::worker::shot().process.worker_connections
 }
 
-fn open() -> usize {
+/// Connections of this thread that have seats.
+#[inline]
+pub fn open() -> usize {
     OPEN.with_borrow(|o| o.as_ref().map_or(0, |n| n.load(Relaxed)))
 }
 
@@ -362,6 +375,27 @@ pub fn take_one() -> Option<State> {
     OPEN.with_borrow(|o| o.as_ref().map(|n| n.store(n.load(Relaxed) - 1, Relaxed)));
     runtime::wake_first(task);
     Some(state)
+}
+
+/// Has connections be parked that have been idle for a while: the thread has many. Two for each that comes, so that they become fewer.
+pub fn park_oldest() {
+    for _ in 0..2 {
+        let task = ROOM.with_borrow_mut(|room| {
+            let place = room.idle.first;
+            let p = room.places.get(place as usize)?;
+            if clock::monotonic_ms().saturating_sub(p.since_ms) < IDLE_MS {
+                return None;
+            }
+            let client = p.client.clone()?;
+            room.leave(place, State::Idle);
+            // Who is something else than between two requests enters the list again at its next look.
+            client.standing.state.set(State::Busy);
+            client.standing.is_to_park.set(true);
+            Some(room.places[place as usize].task)
+        });
+        let Some(task) = task else { return };
+        runtime::wake(task);
+    }
 }
 
 impl Room {

@@ -112,6 +112,31 @@ impl Socket {
         Rc::try_unwrap(fd).ok()
     }
 
+    /// The same, or the socket as it is.
+    pub fn try_into_fd(mut self) -> Result<OwnedFd, Socket> {
+        let (fd, registration) = match std::mem::replace(&mut self.state, State::Gone) {
+            State::Plain(fd) => (fd, None),
+            State::Registered(fd, registration) => (fd, Some(registration)),
+            other => {
+                self.state = other;
+                return Err(self);
+            }
+        };
+        match Rc::try_unwrap(fd) {
+            Ok(fd) => {
+                registration.into_iter().for_each(|r| r.remove(&fd));
+                Ok(fd)
+            }
+            Err(fd) => {
+                self.state = match registration {
+                    Some(registration) => State::Registered(fd, registration),
+                    None => State::Plain(fd),
+                };
+                Err(self)
+            }
+        }
+    }
+
     /// The descriptor, and the keys of TLS, without anything of this thread. None: bytes are held that would be lost.
     pub fn into_parts(mut self) -> Option<(OwnedFd, Option<Moving>)> {
         if let State::Tls(tls) = &mut self.state {

@@ -192,6 +192,13 @@ pub struct Context {
     delay_ms: u64,
 }
 
+impl Context {
+    /// Whether nobody has asked.
+    pub fn is_blank(&self) -> bool {
+        self.status.is_none() && self.delay_ms == 0
+    }
+}
+
 fn limit_req_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let key = Complex::compile(scope.build, &node.args[0])?;
     let (mut zone, mut rate) = (None, 1000);

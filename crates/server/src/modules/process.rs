@@ -72,6 +72,14 @@ pub const DIRECTIVES: &[Directive] = &[
     process("pcre_jit", ignored::any),
     process("ssl_engine", ignored::any),
     process("worker_connections", worker_connections),
+    process("worker_parked_connections", |s, n| match n.args[0].text.eq_ignore_ascii_case(b"off") {
+        true => {
+            once(s, n)?;
+            s.build.process.worker_parked_connections = Some(0);
+            Ok(())
+        }
+        false => number(s, n, |p, count| p.worker_parked_connections = Some(count as usize)),
+    }),
     process("quic_bpf", |s, n| flag(s, n, |p, v| p.quic_bpf = v)),
     process("use", ignored::event_method),
     process("accept_mutex", ignored::any),

@@ -168,7 +168,7 @@ pub fn stream_handler(r: &mut Request) {
 }
 
 /// The client as a request sees it whose address was replaced.
-fn replaced(client: &Rc<Client>, remote: Address) -> Rc<Client> {
+pub fn replaced(client: &Rc<Client>, remote: Address) -> Rc<Client> {
     Rc::new(Client {
         number: client.number,
         remote: remote.into(),

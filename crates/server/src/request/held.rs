@@ -2,6 +2,11 @@
 //! what its log line needs. From: a content handler that calls [`hold`]. To: `connection::http1`, whose task runs the work, and then goes
 //! on with the request that the work gives back. Only for HTTP/1: a request of a stream is its own task already.
 
+mod memo;
+mod pack;
+
+pub use pack::{Packed, Reader, Unpacked, Writer};
+
 use super::arena::Span;
 use super::headers::{HeaderLine, HeaderOut, KnownHeader};
 use super::phases::{Verdict, Work};
@@ -264,6 +269,11 @@ impl Parts {
     /// Its client.
     pub fn client(&self) -> &Rc<Client> {
         &self.client
+    }
+
+    /// Whether it counts as under way.
+    pub fn is_counted(&self) -> bool {
+        self.underway.counts()
     }
 
     /// The bytes that have come behind the request.

@@ -67,7 +67,15 @@ pub enum From {
 pub type Waiting<'r> = Pin<Box<dyn Future<Output = Verdict> + 'r>>;
 
 /// What a connection's task does while a handler has taken the connection (`request/held.rs`).
-pub type Work = Pin<Box<dyn Future<Output = Back>>>;
+pub type Work = Pin<Box<dyn Future<Output = Released>>>;
+
+/// How that ends.
+pub enum Released {
+    /// The request is there again.
+    Back(Back),
+    /// The connection is parked (`connection/parked.rs`): it needs no task until it is a connection with one again.
+    Parked,
+}
 
 /// What goes on with a request that is there again: answers, says that the answer is over, or takes the connection once more.
 pub type GoOn = Box<dyn for<'r> FnOnce(&'r mut Request) -> Waiting<'r>>;

@@ -86,6 +86,16 @@ impl Underway {
     pub fn counts(&self) -> bool {
         self.0.is_some()
     }
+
+    /// It goes on to count, until [`Underway::counted`] is dropped: what is packed keeps no more than its server.
+    pub fn stays(mut self) {
+        self.0 = None;
+    }
+
+    /// A request of a client that counts already.
+    pub fn counted(shot: Rc<Shot>, server: ServerId) -> Underway {
+        Underway(Some(Place { shot, server, is_request: true }))
+    }
 }
 
 impl Drop for Underway {

@@ -7,7 +7,7 @@ use crate::connection::{Session, doing, pool as buffers};
 use crate::log_error;
 use crate::request::Request;
 use crate::request::held::{Kept, hold};
-use crate::request::phases::{Back, GoOn, Verdict};
+use crate::request::phases::{Back, GoOn, Released, Verdict};
 use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
@@ -110,7 +110,7 @@ pub async fn run(r: &mut Request, conf: &UpstreamSettings, mut answer: Answer) -
 }
 
 /// Moves bytes until one side ends.
-async fn carry(mut tunnel: Box<Tunnel>) -> Back {
+async fn carry(mut tunnel: Box<Tunnel>) -> Released {
     let result = poll_fn(|cx| tunnel.poll(cx)).await;
     let Tunnel { mut kept, socket, answer, down, up, .. } = *tunnel;
     kept.sent += down.total;
@@ -129,7 +129,7 @@ async fn carry(mut tunnel: Box<Tunnel>) -> Back {
             Verdict::Answered
         })
     });
-    Back { request: kept.back(socket), go_on }
+    Released::Back(Back { request: kept.back(socket), go_on })
 }
 
 impl Tunnel {

@@ -142,7 +142,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                     SHOT.with_borrow(|shot| shot.iter().for_each(|s| s.leave()));
                     // Connections between two requests close.
                     runtime::wake_all();
-                    while open.load(Ordering::Relaxed) > 0 {
+                    while open.load(Ordering::Relaxed) > 0 || connection::parked::count() > 0 {
                         match orders.try_recv() {
                             Ok(Order::Stop) => break,
                             Ok(Order::Cut) => {
@@ -158,6 +158,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                 Order::Stop | Order::Cut => break,
             }
         }
+        connection::parked::clear();
     });
     if let Err(e) = ended {
         let text = crate::log::os_error(&e);
@@ -222,6 +223,7 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
         }
     }
     super::find_places(&shot);
+    connection::parked::set_crowd(&shot);
     shot.begin();
     if let Some(before) = SHOT.replace(Some(shot.clone())) {
         before.leave();

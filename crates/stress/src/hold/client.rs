@@ -1,13 +1,14 @@
 //! One thread that opens connections at a steady rate and keeps them. A connection is one small struct in a list.
 
-use super::HoldPlan;
 use super::talk::{Ears, Heard, Protocol, Talk};
+use super::{Beyond, HoldPlan};
 use crate::client::answer::HeadReader;
 use crate::client::dial::Dialer;
 use crate::client::now_ns;
 use crate::client::tls::Session;
 use crate::sample::{Failure, Latencies, Tally};
 use crate::system::{self, Epoll, HUNG_UP, READABLE, WRITABLE, sharpen_timers};
+use rings::{READABLE as BYTES, Rings, Side, Spot};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
 use std::collections::VecDeque;
@@ -20,6 +21,10 @@ use wire::{mqtt, websocket};
 const BUFFER: usize = 64 * 1024;
 /// Between two looks at the time.
 const TICK_NS: u64 = 20_000_000;
+/// So many are parked at once.
+const PARKED_AT_ONCE: usize = 64;
+/// The name of the rings' bell among events.
+const BELL: u64 = u64::MAX;
 
 /// Where a connection is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,10 +38,20 @@ enum Stage {
     Held,
 }
 
+/// Where a connection's socket is.
+#[derive(Debug, Default)]
+enum Line {
+    #[default]
+    Closed,
+    Open(OwnedFd),
+    /// Beyond the limit of descriptors. Whether something is waited for.
+    Parked(Spot, bool),
+}
+
 /// One connection; times are nanoseconds of the monotonic clock.
 #[derive(Default)]
 struct Held {
-    socket: Option<OwnedFd>,
+    line: Line,
     tls: Option<Box<Session>>,
     talk: Talk,
     stage: Stage,
@@ -81,6 +96,12 @@ pub(super) struct Holder<'p> {
     shared: &'p Shared,
     thread: usize,
     epoll: Epoll,
+    rings: Option<Rings>,
+    /// Connections that are to be parked.
+    parking: Vec<u32>,
+    /// Descriptors that may be open before one more connection has to wait for those that are, and how many are.
+    room: usize,
+    open: usize,
     dialer: Dialer<'p>,
     heads: HeadReader,
     list: Vec<Held>,
@@ -95,10 +116,19 @@ pub(super) struct Holder<'p> {
 }
 
 impl<'p> Holder<'p> {
-    /// `has_own_descriptors`: the thread gets a descriptor table of its own, and the process's limit for itself.
+    /// With a table of descriptors of its own, or rings, if the plan says so.
     pub(super) fn new(plan: &'p HoldPlan, shared: &'p Shared, thread: usize) -> io::Result<Holder<'p>> {
-        if plan.has_own_descriptors {
-            system::own_descriptors()?;
+        let epoll = Epoll::new()?;
+        let (mut rings, mut room) = (None, usize::MAX);
+        match plan.beyond {
+            Beyond::Nothing => {}
+            Beyond::OwnTables => system::own_descriptors()?,
+            Beyond::Parked => {
+                let opened = Rings::open(plan.share(thread)).map_err(|e| io::Error::other(e.to_string()))?;
+                epoll.add(opened.bell().as_raw_fd(), BELL)?;
+                rings = Some(opened);
+                room = (plan.descriptors / plan.base.threads).max(1);
+            }
         }
         let empty = Latencies::default;
         let out = Outcome { tally: Tally::new(1), ready: empty(), beat: empty(), opened: 0, lost: 0, messages: 0 };
@@ -106,7 +136,11 @@ impl<'p> Holder<'p> {
             plan,
             shared,
             thread,
-            epoll: Epoll::new()?,
+            epoll,
+            rings,
+            parking: Vec::new(),
+            room,
+            open: 0,
             dialer: Dialer::new(&plan.base, thread)?.in_windows(thread),
             heads: HeadReader::new(None),
             list: Vec::with_capacity(plan.share(thread)),
@@ -127,18 +161,80 @@ impl<'p> Holder<'p> {
         let wanted = self.plan.share(self.thread);
         while !self.shared.stop.load(Ordering::Relaxed) {
             self.now = now_ns();
-            while self.list.len() < wanted && self.due_ns(self.list.len()) <= self.now {
+            // Where descriptors are few the next one waits until others are held and parked.
+            while self.list.len() < wanted && self.open < self.room && self.due_ns(self.list.len()) <= self.now {
                 self.open();
             }
             self.send_beats();
-            let next = if self.list.len() < wanted { self.due_ns(self.list.len()) } else { u64::MAX };
+            let next =
+                if self.list.len() < wanted && self.open < self.room { self.due_ns(self.list.len()) } else { u64::MAX };
             let wait = next.saturating_sub(self.now).min(TICK_NS);
             for index in 0..self.epoll.wait(wait) {
-                let (id, flags) = self.epoll.event(index);
-                self.event(id as u32, flags);
+                match self.epoll.event(index) {
+                    (BELL, _) => {}
+                    (id, flags) => self.event(id as u32, flags),
+                }
             }
+            self.park();
+            self.hear_parked();
         }
         self.out
+    }
+
+    /// Parks those that are held since the last time.
+    fn park(&mut self) {
+        let Some(rings) = &mut self.rings else { return };
+        for ids in self.parking.chunks(PARKED_AT_ONCE) {
+            let mut sockets = Vec::with_capacity(ids.len());
+            let mut parked = Vec::with_capacity(ids.len());
+            for &id in ids {
+                let held = &mut self.list[id as usize];
+                if let Line::Open(socket) = std::mem::take(&mut held.line) {
+                    let _ = self.epoll.remove(socket.as_raw_fd());
+                    sockets.push(socket);
+                    parked.push(id);
+                }
+            }
+            for (id, result) in parked.into_iter().zip(rings.park(sockets)) {
+                let line = match result {
+                    Ok(spot) => {
+                        rings.watch(spot, id, Side::Reading, BYTES);
+                        self.open -= 1;
+                        Line::Parked(spot, true)
+                    }
+                    // It stays where it was; what it has said meanwhile is told again.
+                    Err((socket, _)) => {
+                        let _ = self.epoll.add(socket.as_raw_fd(), u64::from(id));
+                        Line::Open(socket)
+                    }
+                };
+                self.list[id as usize].line = line;
+            }
+        }
+        self.parking.clear();
+        rings.flush();
+    }
+
+    /// Reads what those that are parked have said.
+    fn hear_parked(&mut self) {
+        if self.rings.as_mut().is_none_or(|rings| !rings.gather()) {
+            return;
+        }
+        self.now = now_ns();
+        while let Some(news) = self.rings.as_mut().and_then(Rings::next_news) {
+            let id = news.token;
+            if let Line::Parked(_, is_watched) = &mut self.list[id as usize].line {
+                *is_watched = false;
+                self.read(id);
+            }
+            if let (Line::Parked(spot, is_watched), Some(rings)) = (&mut self.list[id as usize].line, &mut self.rings) {
+                *is_watched = true;
+                rings.watch(*spot, id, Side::Reading, BYTES);
+            }
+        }
+        if let Some(rings) = &mut self.rings {
+            rings.flush();
+        }
     }
 
     /// When this thread's n-th connection is opened.
@@ -158,7 +254,8 @@ impl<'p> Holder<'p> {
         let opened = self.dialer.dial().and_then(|s| self.epoll.add(s.as_raw_fd(), u64::from(id)).map(|()| s));
         match opened {
             Ok(socket) => {
-                held.socket = Some(socket);
+                held.line = Line::Open(socket);
+                self.open += 1;
                 held.stage = Stage::Connecting;
             }
             Err(error) => self.out.tally.fail(Failure::of_connect(&error)),
@@ -185,7 +282,7 @@ impl<'p> Holder<'p> {
 
     fn connected(&mut self, id: u32) {
         let held = &mut self.list[id as usize];
-        let Some(socket) = &held.socket else { return };
+        let Line::Open(socket) = &held.line else { return };
         let outcome = match sockopt::socket_error(socket) {
             Ok(Ok(())) => self.dialer.introduce(socket),
             Ok(Err(error)) | Err(error) => Err(error.into()),
@@ -235,6 +332,9 @@ impl<'p> Holder<'p> {
         self.out.ready.record(self.now - held.began);
         self.out.opened += 1;
         self.shared.held.fetch_add(1, Ordering::Relaxed);
+        if self.rings.is_some() {
+            self.parking.push(id);
+        }
         self.await_beat(id);
     }
 
@@ -273,23 +373,30 @@ impl<'p> Holder<'p> {
     /// Held connections say little: what a socket's buffer does not take at once is a failure.
     fn send(&mut self, id: u32, bytes: &[u8]) {
         let held = &mut self.list[id as usize];
-        let Some(socket) = &held.socket else { return };
         if let Some(session) = &mut held.tls {
             return match session.write(bytes) {
                 Ok(()) => self.flush(id),
                 Err(_) => self.end(id, Failure::Tls),
             };
         }
-        match send(socket, bytes, SendFlags::NOSIGNAL) {
+        let mut result = Ok(0);
+        match (&held.line, &mut self.rings) {
+            (Line::Open(socket), _) => result = send(socket, bytes, SendFlags::NOSIGNAL).map_err(io::Error::from),
+            (Line::Parked(spot, _), Some(rings)) => rings.send(&[(*spot, bytes)], |_, sent| result = sent),
+            _ => return,
+        }
+        match result {
             Ok(sent) if sent == bytes.len() => self.out.tally.sample.bytes_written += sent as u64,
-            Err(Errno::PIPE | Errno::CONNRESET) => self.end(id, Failure::Reset),
+            Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::PIPE | Errno::CONNRESET)) => {
+                self.end(id, Failure::Reset);
+            }
             _ => self.end(id, Failure::Write),
         }
     }
 
     fn flush(&mut self, id: u32) {
         let held = &mut self.list[id as usize];
-        if let (Some(session), Some(socket)) = (&mut held.tls, &held.socket) {
+        if let (Some(session), Line::Open(socket)) = (&mut held.tls, &held.line) {
             match session.flush(socket) {
                 Ok(sent) => self.out.tally.sample.bytes_written += sent as u64,
                 Err(error) => self.end(id, Failure::of_read(&error)),
@@ -299,14 +406,25 @@ impl<'p> Holder<'p> {
 
     fn read(&mut self, id: u32) {
         let mut buffer = std::mem::take(&mut self.buffer);
-        while let Some(socket) = &self.list[id as usize].socket {
-            match recv(socket, &mut buffer[..], RecvFlags::empty()) {
-                Ok((0, _)) => self.end(id, Failure::Closed),
-                Ok((count, _)) => {
+        loop {
+            let read = match (&self.list[id as usize].line, &mut self.rings) {
+                (Line::Open(socket), _) => recv(socket, &mut buffer[..], RecvFlags::empty()).map(|(count, _)| count),
+                (Line::Parked(spot, _), Some(rings)) => {
+                    rings.receive(*spot, &mut buffer).map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+                }
+                _ => break,
+            };
+            match read {
+                Ok(0) => self.end(id, Failure::Closed),
+                Ok(count) => {
                     self.out.tally.sample.bytes_read += count as u64;
                     match self.list[id as usize].tls {
                         None => self.hear(id, &buffer[..count]),
                         Some(_) => self.hear_tls(id, &buffer[..count]),
+                    }
+                    // The wait that follows tells of what has come since.
+                    if count < buffer.len() && matches!(self.list[id as usize].line, Line::Parked(..)) {
+                        break;
                     }
                 }
                 Err(Errno::AGAIN) => break,
@@ -382,6 +500,13 @@ impl<'p> Holder<'p> {
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
         }
         self.out.tally.fail(failure);
+        if let (Line::Parked(spot, is_watched), Some(rings)) = (&held.line, &mut self.rings) {
+            if *is_watched {
+                rings.unwatch(*spot, id, Side::Reading);
+            }
+            rings.close(*spot);
+        }
+        self.open -= usize::from(matches!(held.line, Line::Open(_)));
         *held = Held::default();
     }
 }

@@ -13,6 +13,7 @@ use crate::sample::{Failure, Latencies, Sample};
 use crate::verdict::{Limit, Verdict};
 use client::{Holder, Outcome, Shared};
 use machine::own;
+use rings::Rings;
 use serde::{Deserialize, Serialize};
 use std::sync::Barrier;
 use std::sync::atomic::Ordering;
@@ -51,8 +52,21 @@ pub struct HoldPlan {
     /// What is sent first, but for MQTT, where each client has a name.
     opening: Vec<u8>,
     client_prefix: String,
-    /// More connections than one descriptor table holds: each thread has its own.
-    has_own_descriptors: bool,
+    /// There are more connections than descriptors: how that is.
+    beyond: Beyond,
+    /// Descriptors for connections.
+    descriptors: usize,
+}
+
+/// What is done about connections for which there are no descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beyond {
+    /// There are none.
+    Nothing,
+    /// Those that are held are parked: their files stand in io_uring's tables.
+    Parked,
+    /// Each thread has a table of descriptors of its own.
+    OwnTables,
 }
 
 impl HoldPlan {
@@ -67,9 +81,14 @@ impl HoldPlan {
         }
         let needed = count as u64 + OTHER_DESCRIPTORS;
         let limit = own::raise_descriptor_limit(needed);
-        let has_own_descriptors = needed > limit;
+        let beyond = match needed > limit {
+            false => Beyond::Nothing,
+            // TLS has state of its own; what is parked is plain.
+            true if !is_secure(options) && Rings::open(1).is_ok() => Beyond::Parked,
+            true => Beyond::OwnTables,
+        };
         let mut threads = options.threads.unwrap_or(cpus()).min(count);
-        if has_own_descriptors {
+        if beyond == Beyond::OwnTables {
             let room = limit.saturating_sub(OTHER_DESCRIPTORS).max(1);
             threads = threads.max((count as u64).div_ceil(room) as usize);
         }
@@ -83,7 +102,7 @@ impl HoldPlan {
             ..options.clone()
         };
         let mut base = Plan::new(&base_options)?;
-        if has_own_descriptors {
+        if beyond == Beyond::OwnTables {
             base.notes.push(format!(
                 "{count} connections are more than this process's limit of {limit} descriptors: {threads} threads with a table \
                  of their own each; ulimit -n {needed} (LimitNOFILE= in a unit) does without"
@@ -99,13 +118,19 @@ impl HoldPlan {
             protocol,
             keep: options.duration.unwrap_or(DEFAULT_KEEP),
             client_prefix: format!("ironweir-{}-{}", std::process::id(), part.index),
-            has_own_descriptors,
+            beyond,
+            descriptors: usize::try_from(limit.saturating_sub(OTHER_DESCRIPTORS)).unwrap_or(usize::MAX),
         })
     }
 
     fn share(&self, thread: usize) -> usize {
         self.base.share(thread)
     }
+}
+
+fn is_secure(o: &Options) -> bool {
+    let secure = ["https://", "wss://", "mqtts://"];
+    o.url.iter().any(|url| secure.iter().any(|scheme| url.to_ascii_lowercase().starts_with(scheme)))
 }
 
 fn protocol(o: &Options, scheme: Scheme) -> Result<Protocol, String> {

@@ -6,6 +6,7 @@ mod desk;
 mod first;
 mod framing;
 mod head;
+mod parked;
 
 pub use framing::{may_chunk, queue, write_head};
 
@@ -15,7 +16,7 @@ use super::socket::Socket;
 use super::{Client, Session, pool};
 use crate::connection::mqtt::Handshake;
 use crate::modules::core::Lingering;
-use crate::request::phases::GoOn;
+use crate::request::phases::{Back, GoOn, Released};
 use crate::request::{Request, end, phases};
 use crate::status::requests;
 use crate::worker::counters;
@@ -138,19 +139,37 @@ impl Http1 {
     }
 }
 
-/// Serves requests on a connection until it is gone. Gives the connection back where HTTP/2 begins on it.
+/// Serves requests on a connection until it is gone or parked. Gives the connection back where HTTP/2 begins on it.
 pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
-    let mut http = first::first_bytes(http, client).await?;
+    let http = first::first_bytes(http, client).await?;
+    serve_from(next(http, client), client).await
+}
+
+/// The connection's next request, of which bytes have come.
+fn next(http: Box<Http1>, client: &Rc<Client>) -> New {
+    let mut r = pool::take_request(crate::worker::shot_for(client), client.clone(), Session::None);
+    r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
+    r.session = Session::Http1(http);
+    New::Request(r)
+}
+
+/// Goes on with a request whose connection was parked.
+pub async fn go_on_with(back: Back, client: Rc<Client>) {
+    // HTTP/2 begins with the first bytes of a connection, which are long past.
+    let _ = serve_from(New::Back(back), &client).await;
+}
+
+async fn serve_from(mut new: New, client: &Rc<Client>) -> Option<Box<Http1>> {
     loop {
-        let mut r = pool::take_request(crate::worker::shot_for(client), client.clone(), Session::None);
-        r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
-        r.session = Session::Http1(http);
-        let mut new = New::Request(r);
+        let mut http;
         let then = loop {
             let Done { request, then, session } = desk::work(new).await;
             pool::give_request(request);
             if let Then::Held(work) = then {
-                new = New::Back(work.await);
+                new = match work.await {
+                    Released::Back(back) => New::Back(back),
+                    Released::Parked => return None,
+                };
                 continue;
             }
             http = session?;
@@ -169,31 +188,59 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
             runtime::yield_now().await;
         }
         if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
+            new = next(http, client);
             continue;
         }
         if !http.output.is_empty() && http.flush().await.is_err() {
             return None;
         }
         if !http.unread().is_empty() {
+            new = next(http, client);
             continue;
         }
         http.rest();
         http.incoming.timer.set(wait);
-        if !next_request(&mut http, client).await {
-            hand_over(&mut http, client);
-            return None;
+        http = match wait_for_next(http, client).await {
+            Some(http) => http,
+            None => return None,
+        };
+        new = next(http, client);
+    }
+}
+
+/// Waits until an idle connection brings something. None: it is closed, another's, or parked.
+async fn wait_for_next(mut http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
+    loop {
+        match next_request(&mut http, client).await {
+            Awaited::Request => return Some(http),
+            Awaited::End => {
+                hand_over(&mut http, client);
+                return None;
+            }
+            Awaited::Crowd => {
+                let wait = http.incoming.timer.left();
+                http = parked::try_park(http, client, wait).err()?;
+            }
         }
     }
 }
 
+/// What an idle connection has waited for.
+enum Awaited {
+    /// It brings something.
+    Request,
+    /// It is to be closed.
+    End,
+    /// It is silent, and there are many like it: it is better parked.
+    Crowd,
+}
+
 /// Goes on with an idle connection that another thread has handed over.
-pub async fn resume(mut http: Box<Http1>, client: Rc<Client>, wait: Duration) {
+pub async fn resume(http: Box<Http1>, client: Rc<Client>, wait: Duration) {
     http.incoming.timer.set(wait);
-    if next_request(&mut http, &client).await {
+    if let Some(http) = wait_for_next(http, &client).await {
         // HTTP/2 begins with the first bytes of a connection, which are long past.
         let _ = serve(http, &client).await;
-    } else {
-        hand_over(&mut http, &client);
     }
 }
 
@@ -209,24 +256,26 @@ fn hand_over(http: &mut Http1, client: &Client) {
     }
 }
 
-/// Waits until an idle connection brings something. False: it is to be closed.
-async fn next_request(http: &mut Http1, client: &Client) -> bool {
+async fn next_request(http: &mut Http1, client: &Client) -> Awaited {
     counters::waiting(1);
     let woken = poll_fn(|cx| {
         if client.is_taken() {
-            return Poll::Ready(false);
+            return Poll::Ready(Awaited::End);
         }
         if let Poll::Ready(r) = http.incoming.socket.poll_readable(cx) {
-            return Poll::Ready(r.is_ok());
+            return Poll::Ready(if r.is_ok() { Awaited::Request } else { Awaited::End });
+        }
+        if client.is_to_park() {
+            return Poll::Ready(Awaited::Crowd);
         }
         client.rests();
         if crate::worker::draining() {
             if http.may_drain() {
-                return Poll::Ready(false);
+                return Poll::Ready(Awaited::End);
             }
             http.end_when_drained();
         }
-        http.incoming.timer.poll_expired(cx).map(|()| false)
+        http.incoming.timer.poll_expired(cx).map(|()| Awaited::End)
     })
     .await;
     counters::waiting(-1);

@@ -2,6 +2,7 @@
 
 use super::hub::{self, Listening};
 use super::{Conf, Settings};
+use crate::connection::parked::{Form, Words};
 use push::{Message, Next};
 use runtime::clock;
 use std::sync::Arc;
@@ -57,6 +58,32 @@ pub(super) enum Piece {
     Bytes(Box<[u8]>),
 }
 
+/// In which of its forms many write a message.
+const FRAME: u8 = 0;
+const EVENT: u8 = 1;
+const EVENT_CHUNK: u8 = 2;
+
+impl Form for Message {
+    fn bytes(&self, form: u8) -> &[u8] {
+        match form {
+            EVENT => self.eventsource(),
+            EVENT_CHUNK => self.eventsource_chunk(),
+            _ => self.frame(),
+        }
+    }
+}
+
+impl From<Piece> for Words {
+    fn from(piece: Piece) -> Words {
+        match piece {
+            Piece::Frame(message) => Words::Shared(message, FRAME),
+            Piece::Event(message) => Words::Shared(message, EVENT),
+            Piece::EventChunk(message) => Words::Shared(message, EVENT_CHUNK),
+            Piece::Bytes(bytes) => Words::Own(bytes),
+        }
+    }
+}
+
 impl Piece {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
@@ -95,13 +122,29 @@ pub(super) struct Feed {
     /// Pieces are chunks of HTTP/1 already.
     chunked: bool,
     /// Of multipart/mixed.
-    pub(super) boundary: Box<[u8]>,
-    /// 0: none.
-    ping_every_ms: u64,
-    ping_at_ms: u64,
-    /// 0: for ever.
-    timeout_ms: u64,
-    late_at_ms: u64,
+    pub(super) boundary: Option<Box<Boundary>>,
+    // Times are small: there may be millions of feeds.
+    /// Seconds; 0: none.
+    ping_every: u32,
+    /// Tenths of seconds.
+    ping_at: u32,
+    /// Seconds; 0: for ever.
+    timeout: u32,
+    /// Tenths of seconds.
+    late_at: u32,
+}
+
+/// Letters between parts.
+pub(super) type Boundary = [u8; 32];
+
+/// The time in tenths of seconds, of which there are 13 years.
+fn now() -> u32 {
+    (clock::monotonic_ms() / 100) as u32
+}
+
+/// So many seconds from now, and not a tenth earlier.
+fn after(seconds: u32) -> u32 {
+    now().saturating_add(seconds.saturating_mul(10)).saturating_add(1)
 }
 
 impl Feed {
@@ -111,17 +154,17 @@ impl Feed {
             _ if kind.is_websocket() => *conf.websocket_ping,
             _ => Duration::ZERO,
         };
-        let (every, timeout) = (every.as_millis() as u64, conf.subscriber_timeout.as_millis() as u64);
-        let now = clock::monotonic_ms();
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        let (every, timeout) = (seconds(every), seconds(*conf.subscriber_timeout));
         Feed {
             listening,
             kind,
             chunked: false,
-            boundary: Box::default(),
-            ping_every_ms: every,
-            ping_at_ms: now + every,
-            timeout_ms: timeout,
-            late_at_ms: now + timeout,
+            boundary: None,
+            ping_every: every,
+            ping_at: after(every),
+            timeout,
+            late_at: after(timeout),
         }
     }
 
@@ -143,12 +186,12 @@ impl Feed {
         self.listening.listen();
         match self.listening.subscription.next(hub::now()) {
             Next::Message(message) => {
-                self.late_at_ms = clock::monotonic_ms() + self.timeout_ms;
+                self.late_at = after(self.timeout);
                 Ok(Some(message))
             }
             Next::Deleted => Err(Over::Deleted),
             Next::Lost => Err(Over::Lost),
-            Next::Nothing if self.timeout_ms > 0 && clock::monotonic_ms() >= self.late_at_ms => Err(Over::Late),
+            Next::Nothing if self.timeout > 0 && now() >= self.late_at => Err(Over::Late),
             Next::Nothing if crate::worker::draining() => Err(Over::Leaving),
             Next::Nothing => Ok(None),
         }
@@ -161,8 +204,8 @@ impl Feed {
                 // An empty chunk would be the last.
                 Ok(Some(message)) if self.kind == Kind::Chunked && message.data().is_empty() => {}
                 Ok(Some(message)) => return Turn::Piece(self.piece(message, conf)),
-                Ok(None) if self.ping_every_ms > 0 && clock::monotonic_ms() >= self.ping_at_ms => {
-                    self.ping_at_ms = clock::monotonic_ms() + self.ping_every_ms;
+                Ok(None) if self.ping_every > 0 && now() >= self.ping_at => {
+                    self.ping_at = after(self.ping_every);
                     return Turn::Piece(self.ping(conf));
                 }
                 Ok(None) => return Turn::Nothing,
@@ -171,12 +214,21 @@ impl Feed {
         }
     }
 
+    /// When there is something to do although no message has come (monotonic ms).
+    pub(super) fn rest_until(&self) -> Option<u64> {
+        let ping = (self.ping_every > 0).then_some(self.ping_at);
+        let late = (self.timeout > 0).then_some(self.late_at);
+        ping.into_iter().chain(late).min().map(|tenths| u64::from(tenths) * 100)
+    }
+
     /// How long there is nothing to do, if no message comes.
     pub(super) fn rest(&self) -> Option<Duration> {
-        let ping = (self.ping_every_ms > 0).then_some(self.ping_at_ms);
-        let late = (self.timeout_ms > 0).then_some(self.late_at_ms);
-        let at = ping.into_iter().chain(late).min()?;
+        let at = self.rest_until()?;
         Some(Duration::from_millis(at.saturating_sub(clock::monotonic_ms()).max(1)))
+    }
+
+    fn boundary(&self) -> &[u8] {
+        self.boundary.as_ref().map_or(&[], |letters| &letters[..])
     }
 
     fn piece(&self, message: Arc<Message>, conf: &Conf) -> Piece {
@@ -208,7 +260,7 @@ impl Feed {
             Kind::Multipart => {
                 let mut tags = Vec::new();
                 subscription.write_tags(&mut tags);
-                push::multipart_part(&message, &tags, &self.boundary, &mut out);
+                push::multipart_part(&message, &tags, self.boundary(), &mut out);
             }
             Kind::Raw => {
                 out.extend_from_slice(message.data());
@@ -245,7 +297,7 @@ impl Feed {
     pub(super) fn first_words(&self) -> Option<Piece> {
         let words = match self.kind {
             Kind::EventSource => b": hi\n\n".to_vec(),
-            Kind::Multipart => [b"--", &*self.boundary].concat(),
+            Kind::Multipart => [b"--", self.boundary()].concat(),
             _ => return None,
         };
         Some(self.framed(words))

@@ -33,6 +33,11 @@ impl Inbox {
         self.bytes.extend_from_slice(bytes);
     }
 
+    /// Whether nothing of a message or frame has come.
+    pub(super) fn is_empty(&self) -> bool {
+        self.bytes.is_empty() && self.message.is_empty() && self.opcode.is_none()
+    }
+
     /// The next that is whole.
     pub(super) fn next(&mut self, max: u64) -> Option<Came> {
         let max = if max == 0 { MAX_MESSAGE } else { max };

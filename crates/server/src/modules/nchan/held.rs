@@ -1,59 +1,31 @@
-//! Subscribers whose connection is held without a request (docs/push.md): what waits for a message is this. From: `subscribe`,
-//! `publish`. Around: `request::held`.
+//! Subscribers whose connection is held without a request (docs/push.md): what waits for a message is this, parked where that can be
+//! (`parked.rs`), or with a task. From: `subscribe`, `publish`. Around: `request::held`.
 
 use super::feed::{Feed, Over, Piece, Turn};
 use super::frames::{Came, Inbox};
 use super::hooks::{self, Forwarded};
 use super::publish::Publisher;
-use super::{Conf, Heartbeat, answer, redis, subscribe};
+use super::{Conf, answer, parked, redis, subscribe};
 use crate::connection::pool;
 use crate::connection::socket::Socket;
 use crate::log_error;
+use crate::modules::LocationConf;
 use crate::request::Request;
 use crate::request::held::{Kept, hold};
-use crate::request::phases::{Back, GoOn, Verdict};
+use crate::request::phases::{Back, GoOn, Released, Verdict};
+use push::Message;
 use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use wire::websocket as frame;
 
 /// A long-poll that waits.
 pub(super) fn poll(r: &mut Request, feed: Feed) -> Verdict {
-    hold(r, |kept, socket| Box::pin(wait(Box::new(Poller { kept, socket, feed, timer: Timer::new() }))))
-}
-
-/// All of a long-poll that waits: behind one pointer, since a future may hold what it is given twice.
-struct Poller {
-    kept: Box<Kept>,
-    socket: Socket,
-    feed: Feed,
-    timer: Timer,
-}
-
-async fn wait(mut poller: Box<Poller>) -> Back {
-    let got = poll_fn(|cx| {
-        let Poller { socket, feed, timer, .. } = &mut *poller;
-        if socket.poll_closed(cx).is_ready() {
-            return Poll::Ready(None);
-        }
-        subscribe::poll_message(feed, timer, cx).map(Some)
-    });
-    let got = got.await;
-    let Poller { kept, socket, feed, .. } = *poller;
-    let go_on: GoOn = Box::new(move |r| {
-        Box::pin(async move {
-            let shot = r.shot.clone();
-            let conf = &*shot.location(r.location).conf.nchan;
-            match got {
-                Some(got) => subscribe::answer_poll(r, conf, &feed, got),
-                None => subscribe::gone(r, conf),
-            }
-        })
-    });
-    Back { request: kept.back(socket), go_on }
+    begin(r, Held::new(Some(feed)))
 }
 
 /// A stream of messages.
@@ -63,16 +35,17 @@ pub(super) fn stream(r: &mut Request, mut feed: Feed) -> Verdict {
         feed.in_chunks();
     }
     nodelay(r);
-    let out = feed.first_words();
-    begin(r, Held { out, ..Held::new(Some(feed)) })
+    let first = feed.first_words();
+    let mut held = Held::new(Some(feed));
+    first.into_iter().for_each(|piece| held.say(piece));
+    begin(r, held)
 }
 
 /// A WebSocket: of a subscriber, a publisher, or both.
 pub(super) fn websocket(r: &mut Request, feed: Option<Feed>, publisher: Option<Publisher>) -> Verdict {
     nodelay(r);
-    let heartbeat = (*r.conf().nchan.heartbeat).clone();
-    let frames = Frames { inbox: Inbox::default(), publisher, heartbeat, max: *r.conf().core.client_max_body_size };
-    begin(r, Held { frames: Some(Box::new(frames)), ..Held::new(feed) })
+    let frames = publisher.map(|publisher| Frames { publisher: Some(publisher), ..Frames::default() });
+    begin(r, Held { frames: frames.map(Box::new), ..Held::new(feed) })
 }
 
 pub(super) fn nodelay(r: &mut Request) {
@@ -84,41 +57,48 @@ pub(super) fn nodelay(r: &mut Request) {
 }
 
 fn begin(r: &mut Request, mut held: Held) -> Verdict {
-    held.send_timeout = *r.conf().core.send_timeout;
     hold(r, |mut kept, socket| {
-        if let Some(frames) = &mut held.frames {
-            frames.inbox.push(&kept.take_early());
+        if held.hears() {
+            held.hear(&kept.take_early());
         }
-        Box::pin(run(Box::new(Whole { kept, socket, timer: Timer::new(), held })))
+        match parked::descriptor(&kept, socket) {
+            Ok(fd) => {
+                parked::park(kept, fd, held);
+                Box::pin(async { Released::Parked })
+            }
+            Err(socket) => Box::pin(run(Whole::new(kept, socket, held))),
+        }
     })
 }
 
-/// A connection that is held.
-struct Held {
+/// What a subscriber is, whether it is parked or has a task. Small: there may be millions.
+pub(super) struct Held {
     /// What comes to it; none of who only publishes.
     feed: Option<Feed>,
-    /// What it sends, if it is a WebSocket.
+    /// What it sends, if that is of interest: it publishes, or has begun to say something.
     frames: Option<Box<Frames>>,
-    /// What is being written, and how far.
+    /// What comes before anything else.
+    first: Option<Box<First>>,
+}
+
+#[derive(Default)]
+struct First {
+    /// Is said.
     out: Option<Piece>,
-    at: usize,
-    /// When the client last took something of that, ms.
-    took_ms: u64,
-    send_timeout: Duration,
-    /// Everything is over when `out` is written.
+    /// Then everything is over.
     over: Option<End>,
 }
 
+#[derive(Default)]
 struct Frames {
     inbox: Inbox,
     publisher: Option<Publisher>,
-    /// `nchan_websocket_client_heartbeat`
-    heartbeat: Option<Heartbeat>,
-    max: u64,
 }
 
 /// Why the request is wanted again.
-enum End {
+pub(super) enum End {
+    /// A long-poll has its message, or will have none.
+    Got(Result<Arc<Message>, Over>),
     /// Nothing more comes.
     Over(Over),
     /// The client has said goodbye, or broken a rule, and was told so.
@@ -129,63 +109,230 @@ enum End {
     Stalled,
     /// It has sent a message that others are asked about first.
     Message(Vec<u8>, bool),
+    /// It could not be parked, and waits on.
+    Unparked,
 }
 
-/// The same for all others.
+/// What is next.
+pub(super) enum Step {
+    Say(Piece),
+    /// Until a message comes, or this time (monotonic ms).
+    Rest(Option<u64>),
+    End,
+}
+
+/// One with a task.
 struct Whole {
     kept: Box<Kept>,
     socket: Socket,
     timer: Timer,
     held: Held,
+    /// What is being written, and how far.
+    out: Option<Piece>,
+    at: usize,
+    /// When the client last took something of that, ms.
+    took_ms: u64,
 }
 
-async fn run(mut whole: Box<Whole>) -> Back {
-    let end = poll_fn(|cx| {
-        let Whole { kept, socket, timer, held } = &mut *whole;
-        held.poll(kept, socket, timer, cx)
-    });
-    let end = end.await;
+async fn run(mut whole: Box<Whole>) -> Released {
+    poll_fn(|cx| whole.poll(cx)).await;
     let Whole { kept, socket, held, .. } = *whole;
-    let go_on: GoOn = Box::new(move |r| Box::pin(ended(r, held, end)));
-    Back { request: kept.back(socket), go_on }
+    Released::Back(Back { request: kept.back(socket), go_on: held.go_on() })
 }
 
 impl Held {
     fn new(feed: Option<Feed>) -> Held {
-        Held { feed, frames: None, out: None, at: 0, took_ms: 0, send_timeout: Duration::ZERO, over: None }
+        Held { feed, frames: None, first: None }
     }
 
-    fn poll(&mut self, kept: &mut Kept, socket: &mut Socket, timer: &Timer, cx: &mut Context<'_>) -> Poll<End> {
-        let shot = kept.shot().clone();
-        let conf = &*shot.location(kept.location()).conf.nchan;
+    /// Who it listens by.
+    pub(super) fn feed_mut(&mut self) -> Option<&mut Feed> {
+        self.feed.as_mut()
+    }
+
+    /// Its feed.
+    pub(super) fn feed(&self) -> Option<&Feed> {
+        self.feed.as_ref()
+    }
+
+    /// What it takes as long as nothing is under way, bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let publisher = self.frames.as_ref().and_then(|frames| frames.publisher.as_ref());
+        let names =
+            publisher.map(|p| size_of::<Frames>() + p.names.iter().map(|n| size_of_val(n) + n.len()).sum::<usize>());
+        size_of::<Held>() + names.unwrap_or(0)
+    }
+
+    /// Whether it is a WebSocket: what the client says is of interest, not only its end.
+    pub(super) fn hears(&self) -> bool {
+        self.feed.as_ref().is_none_or(|feed| feed.kind().is_websocket())
+    }
+
+    /// The client has said this.
+    pub(super) fn hear(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.frames.get_or_insert_default().inbox.push(bytes);
+        }
+    }
+
+    fn say(&mut self, piece: Piece) {
+        self.first.get_or_insert_default().out = Some(piece);
+    }
+
+    /// It is over, once what is to be said is.
+    pub(super) fn end(&mut self, end: End) {
+        self.first.get_or_insert_default().over = Some(end);
+    }
+
+    /// It is over at once.
+    pub(super) fn end_now(&mut self, end: End) {
+        self.first = Some(Box::new(First { out: None, over: Some(end) }));
+    }
+
+    fn close(&mut self, code: u16, reason: &str) {
+        let mut out = Vec::new();
+        frame::write_close(code, reason.as_bytes(), &mut out);
+        self.say(Piece::Bytes(out.into()));
+    }
+
+    /// What it is about to say or be, whoever else says what.
+    fn first(&mut self, conf: &LocationConf) -> Option<Step> {
         loop {
-            if let Poll::Ready(end) = ready!(self.poll_write(kept, socket, timer, cx)) {
-                return Poll::Ready(end);
+            if let Some(first) = &mut self.first {
+                if let Some(piece) = first.out.take() {
+                    return Some(Step::Say(piece));
+                }
+                if first.over.is_some() {
+                    return Some(Step::End);
+                }
+                self.first = None;
             }
-            if let Some(over) = self.over.take() {
-                return Poll::Ready(over);
+            self.take_frame(conf);
+            self.first.as_ref()?;
+        }
+    }
+
+    /// What is next. [`Step::End`] is so from then on.
+    pub(super) fn next(&mut self, conf: &LocationConf) -> Step {
+        loop {
+            if let Some(step) = self.first(conf) {
+                return step;
             }
-            if let Poll::Ready(end) = self.poll_client(kept, socket, cx) {
-                return Poll::Ready(end);
-            }
-            if self.out.is_some() {
+            let Some(feed) = &mut self.feed else {
+                if !crate::worker::draining() {
+                    return Step::Rest(None);
+                }
+                self.close(1001, "going away");
+                self.end(End::Over(Over::Leaving));
+                continue;
+            };
+            if feed.kind() == super::feed::Kind::LongPoll {
+                match feed.message().transpose() {
+                    None => return Step::Rest(feed.rest_until()),
+                    Some(got) => self.end(End::Got(got)),
+                }
                 continue;
             }
-            match self.feed.as_mut().map_or(Turn::Nothing, |feed| feed.turn(conf)) {
-                Turn::Piece(piece) => self.say(piece),
+            match feed.turn(&conf.nchan) {
+                Turn::Piece(piece) => return Step::Say(piece),
+                Turn::Nothing => return Step::Rest(feed.rest_until()),
                 Turn::Over(over) => {
-                    let words = self.feed.as_ref().and_then(|feed| feed.last_words(over));
+                    let words = feed.last_words(over);
                     words.into_iter().for_each(|piece| self.say(piece));
-                    self.over = Some(End::Over(over));
+                    self.end(End::Over(over));
                 }
-                Turn::Nothing if self.feed.is_none() && crate::worker::draining() => {
-                    self.close(1001, "going away");
-                    self.over = Some(End::Over(Over::Leaving));
+            }
+        }
+    }
+
+    /// Deals with the frames that are there, until one wants an answer.
+    fn take_frame(&mut self, conf: &LocationConf) {
+        while self.first.is_none()
+            && let Some(frames) = &mut self.frames
+        {
+            let Some(came) = frames.inbox.next(*conf.core.client_max_body_size) else {
+                if frames.publisher.is_none() && frames.inbox.is_empty() {
+                    self.frames = None;
                 }
-                Turn::Nothing => {
-                    let Some(rest) = self.feed.as_ref().and_then(Feed::rest) else { return Poll::Pending };
-                    timer.set(rest);
-                    ready!(timer.poll_expired(cx));
+                return;
+            };
+            let mut out = Vec::new();
+            let mut end = None;
+            match came {
+                Came::Ping(payload) => frame::write_frame(frame::PONG, &payload, &mut out),
+                Came::Close(payload) => {
+                    frame::write_frame(frame::CLOSE, &payload, &mut out);
+                    end = Some(End::Closed);
+                }
+                Came::Broken(code, reason) => {
+                    frame::write_close(code, reason.as_bytes(), &mut out);
+                    end = Some(End::Closed);
+                }
+                Came::Message(data, _) if conf.nchan.heartbeat.as_ref().is_some_and(|(beat, _)| **beat == *data) => {
+                    let answer = conf.nchan.heartbeat.as_ref().map_or(&b""[..], |(_, answer)| answer);
+                    frame::write_frame(frame::TEXT, answer, &mut out);
+                }
+                Came::Message(data, binary) => match &frames.publisher {
+                    None => {
+                        frame::write_close(1008, b"Publishing not allowed.", &mut out);
+                        end = Some(End::Closed);
+                    }
+                    Some(publisher) if publisher.asks => return self.end(End::Message(data, binary)),
+                    Some(publisher) => match publisher.publish(&data, binary) {
+                        Ok(None) => continue,
+                        Ok(Some(text)) => frame::write_frame(frame::TEXT, text.as_bytes(), &mut out),
+                        Err(why) => {
+                            frame::write_close(1008, answer::reason(why).as_bytes(), &mut out);
+                            end = Some(End::Closed);
+                        }
+                    },
+                },
+            }
+            self.say(Piece::Bytes(out.into()));
+            end.into_iter().for_each(|end| self.end(end));
+        }
+    }
+
+    /// What goes on with its request.
+    pub(super) fn go_on(mut self) -> GoOn {
+        let end = self.first.take().and_then(|first| first.over).unwrap_or(End::Gone(None));
+        Box::new(move |r| Box::pin(ended(r, self, end)))
+    }
+}
+
+impl Whole {
+    fn new(kept: Box<Kept>, socket: Socket, held: Held) -> Box<Whole> {
+        Box::new(Whole { kept, socket, timer: Timer::new(), held, out: None, at: 0, took_ms: 0 })
+    }
+
+    /// Ready when it is over.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let shot = self.kept.shot().clone();
+        let conf = &shot.location(self.kept.location()).conf;
+        loop {
+            if let Err(end) = ready!(self.poll_write(*conf.core.send_timeout, cx)) {
+                self.held.end_now(end);
+            }
+            match self.held.first(conf) {
+                Some(Step::Say(piece)) => {
+                    self.say(piece);
+                    continue;
+                }
+                Some(_) => return Poll::Ready(()),
+                None => {}
+            }
+            // The client has its turn before the next message.
+            if let Poll::Ready(heard) = self.poll_client(cx) {
+                heard.into_iter().for_each(|end| self.held.end_now(end));
+                continue;
+            }
+            match self.held.next(conf) {
+                Step::Say(piece) => self.say(piece),
+                Step::End => return Poll::Ready(()),
+                Step::Rest(None) => return Poll::Pending,
+                Step::Rest(Some(at_ms)) => {
+                    self.timer.set(Duration::from_millis(at_ms.saturating_sub(clock::monotonic_ms()).max(1)));
+                    ready!(self.timer.poll_expired(cx));
                 }
             }
         }
@@ -195,121 +342,56 @@ impl Held {
         (self.out, self.at, self.took_ms) = (Some(piece), 0, clock::monotonic_ms());
     }
 
-    fn close(&mut self, code: u16, reason: &str) {
-        let mut out = Vec::new();
-        frame::write_close(code, reason.as_bytes(), &mut out);
-        self.say(Piece::Bytes(out.into()));
-    }
-
-    /// Writes what is to be written. `Pending` outside: the client is waited for. Inside: `Ready` is an end.
-    fn poll_write(
-        &mut self,
-        kept: &mut Kept,
-        socket: &mut Socket,
-        timer: &Timer,
-        cx: &mut Context<'_>,
-    ) -> Poll<Poll<End>> {
+    /// Writes what is to be written. Pending: the client is waited for.
+    fn poll_write(&mut self, send_timeout: Duration, cx: &mut Context<'_>) -> Poll<Result<(), End>> {
         while let Some(piece) = &self.out {
             let rest = &piece.bytes()[self.at..];
-            match socket.poll_write_with(cx, |s| s.try_write(rest, false)) {
+            match self.socket.poll_write_with(cx, |s| s.try_write(rest, false)) {
                 Poll::Ready(Ok(n)) => {
                     self.at += n;
-                    kept.sent += n as u64;
+                    self.kept.sent += n as u64;
                     self.took_ms = clock::monotonic_ms();
                     if self.at == piece.bytes().len() {
                         self.out = None;
                     }
                 }
-                Poll::Ready(Err(e)) => return Poll::Ready(Poll::Ready(End::Gone(Some(e)))),
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(self.give_up(End::Gone(Some(e))))),
                 Poll::Pending => {
                     let waited = Duration::from_millis(clock::monotonic_ms().saturating_sub(self.took_ms));
-                    if waited >= self.send_timeout {
-                        return Poll::Ready(Poll::Ready(End::Stalled));
+                    if waited >= send_timeout || self.kept.client().is_taken() {
+                        return Poll::Ready(Err(self.give_up(End::Stalled)));
                     }
-                    if kept.client().is_taken() {
-                        return Poll::Ready(Poll::Ready(End::Stalled));
-                    }
-                    timer.set(self.send_timeout - waited);
-                    ready!(timer.poll_expired(cx));
+                    self.timer.set(send_timeout - waited);
+                    ready!(self.timer.poll_expired(cx));
                 }
             }
         }
-        Poll::Ready(Poll::Pending)
+        Poll::Ready(Ok(()))
     }
 
-    /// Looks at what the client says. Ready: an end, or a message that somebody is asked about.
-    fn poll_client(&mut self, kept: &mut Kept, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<End> {
-        if self.frames.is_none() {
-            return socket.poll_closed(cx).map(|()| End::Gone(None));
-        }
-        loop {
-            if let Some(end) = self.take_frames() {
-                return Poll::Ready(end);
-            }
-            // The answer to what it has said comes before anything else that it says.
-            if self.out.is_some() {
-                return Poll::Pending;
-            }
-            match ready!(self.read(kept, socket, cx)) {
-                Ok(0) => return Poll::Ready(End::Gone(None)),
-                Ok(_) => {}
-                Err(e) => return Poll::Ready(End::Gone(Some(e))),
-            }
-        }
+    fn give_up(&mut self, end: End) -> End {
+        self.out = None;
+        end
     }
 
-    fn read(&mut self, kept: &mut Kept, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        ready!(socket.poll_readable(cx))?;
+    /// Looks at what the client says. Ready: it has said something, or this is the end.
+    fn poll_client(&mut self, cx: &mut Context<'_>) -> Poll<Option<End>> {
+        if !self.held.hears() {
+            return self.socket.poll_closed(cx).map(|()| Some(End::Gone(None)));
+        }
+        if let Err(e) = ready!(self.socket.poll_readable(cx)) {
+            return Poll::Ready(Some(End::Gone(Some(e))));
+        }
         let mut buffer = pool::take_buffer();
-        let read = socket.poll_read(cx, &mut buffer);
-        if let Some(frames) = &mut self.frames {
-            frames.inbox.push(&buffer);
-        }
-        kept.request_length += buffer.len() as u64;
+        let read = self.socket.poll_read(cx, &mut buffer);
+        self.held.hear(&buffer);
+        self.kept.request_length += buffer.len() as u64;
         pool::give_buffer(buffer);
-        read
-    }
-
-    /// Deals with the frames that are there, until one wants an answer.
-    fn take_frames(&mut self) -> Option<End> {
-        let frames = self.frames.as_mut()?;
-        while self.out.is_none() {
-            let came = frames.inbox.next(frames.max)?;
-            let mut out = Vec::new();
-            match came {
-                Came::Ping(payload) => frame::write_frame(frame::PONG, &payload, &mut out),
-                Came::Close(payload) => {
-                    frame::write_frame(frame::CLOSE, &payload, &mut out);
-                    self.over = Some(End::Closed);
-                }
-                Came::Broken(code, reason) => {
-                    frame::write_close(code, reason.as_bytes(), &mut out);
-                    self.over = Some(End::Closed);
-                }
-                Came::Message(data, _) if frames.heartbeat.as_ref().is_some_and(|(beat, _)| **beat == *data) => {
-                    let answer = frames.heartbeat.as_ref().map_or(&b""[..], |(_, answer)| answer);
-                    frame::write_frame(frame::TEXT, answer, &mut out);
-                }
-                Came::Message(data, binary) => match &frames.publisher {
-                    None => {
-                        frame::write_close(1008, b"Publishing not allowed.", &mut out);
-                        self.over = Some(End::Closed);
-                    }
-                    Some(publisher) if publisher.asks => return Some(End::Message(data, binary)),
-                    Some(publisher) => match publisher.publish(&data, binary) {
-                        Ok(None) => continue,
-                        Ok(Some(text)) => frame::write_frame(frame::TEXT, text.as_bytes(), &mut out),
-                        Err(why) => {
-                            frame::write_close(1008, answer::reason(why).as_bytes(), &mut out);
-                            self.over = Some(End::Closed);
-                        }
-                    },
-                },
-            }
-            self.out = Some(Piece::Bytes(out.into()));
-            (self.at, self.took_ms) = (0, clock::monotonic_ms());
-        }
-        None
+        read.map(|read| match read {
+            Ok(0) => Some(End::Gone(None)),
+            Ok(_) => None,
+            Err(e) => Some(End::Gone(Some(e))),
+        })
     }
 }
 
@@ -318,6 +400,7 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
     let shot = r.shot.clone();
     let conf = &*shot.location(r.location).conf.nchan;
     let end = match end {
+        End::Unparked => return begin(r, held),
         End::Message(data, binary) => match forward(r, conf, &held, &data, binary).await {
             Ok(said) => {
                 if let Some(text) = said {
@@ -329,12 +412,18 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
             }
             Err(reason) => {
                 held.close(1008, reason);
-                held.over = Some(End::Closed);
+                held.end(End::Closed);
                 return begin(r, held);
             }
         },
         end => end,
     };
+    if let Some(feed) = held.feed.as_ref().filter(|feed| feed.kind() == super::feed::Kind::LongPoll) {
+        return match end {
+            End::Got(got) => subscribe::answer_poll(r, conf, feed, got),
+            _ => subscribe::gone(r, conf),
+        };
+    }
     match &end {
         End::Over(Over::Lost) => subscribe::too_slow(r, subscribe::LOST),
         End::Stalled => subscribe::too_slow(r, "it has taken nothing for send_timeout"),
@@ -344,7 +433,7 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
     let is_whole = matches!(end, End::Over(_)) && held.feed.as_ref().is_some_and(Feed::is_in_chunks);
     r.keepalive &= is_whole;
     r.aborted = matches!(end, End::Gone(_) | End::Stalled);
-    r.lingering_close = held.frames.is_some() && !r.aborted;
+    r.lingering_close = held.hears() && !r.aborted;
     r.response_done = true;
     let subscribes = held.feed.is_some();
     drop(held);
@@ -388,11 +477,11 @@ async fn forward(
 mod tests {
     use super::*;
 
-    /// What waits for a message, beside socket, subscription and what the log line needs.
+    /// What waits for a message, beside what the log line needs.
     #[test]
     fn what_waits_is_small() {
-        let (held, feed, kept) = (size_of::<Held>(), size_of::<Feed>(), size_of::<Kept>());
-        println!("held {held}, feed {feed} of it, kept {kept}");
-        assert!(held <= 240 && kept <= 1000, "{held} {kept}");
+        let (held, feed, parked) = (size_of::<Held>(), size_of::<Feed>(), size_of::<super::super::parked::Parked>());
+        println!("held {held}, feed {feed} of it, parked {parked}, kept {}", size_of::<Kept>());
+        assert!(held <= 104 && parked <= 160 && size_of::<Kept>() <= 1000, "{held} {parked}");
     }
 }

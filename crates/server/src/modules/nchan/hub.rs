@@ -1,11 +1,14 @@
 //! The channels of the process, and this thread's part in them: whom of its subscribers a message wakes. From: `subscribe`, `held`.
 
+use crate::connection::parked;
 use push::{Channel, Mailbox, Store, Subscription};
 use runtime::timer::Timer;
 use runtime::{TaskId, clock};
 use std::cell::RefCell;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::future::poll_fn;
+use std::ops::Bound;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -18,9 +21,18 @@ pub(super) static STORE: LazyLock<Store> = LazyLock::new(Store::new);
 
 struct Hub {
     mailbox: Arc<Mailbox>,
-    /// By the channel's address: it lives as long as it has subscribers. In the order of their places: those that came one after the other lie
-    /// side by side in memory, here and in the kernel, and what wakes all goes through it once.
-    tasks: HashMap<usize, BTreeSet<TaskId>>,
+    /// By the channel's address: it lives as long as it has subscribers.
+    readers: HashMap<usize, Readers>,
+    /// Channels whose parked subscribers are to be asked, and after whom to go on.
+    changed: VecDeque<(usize, Option<u32>)>,
+}
+
+/// A channel's subscribers on this thread. In the order of their places: those that came one after the other lie side by side in memory, here
+/// and in the kernel, and what wakes all goes through it once.
+#[derive(Default)]
+struct Readers {
+    tasks: BTreeSet<TaskId>,
+    parked: BTreeSet<u32>,
 }
 
 /// Subscribers that were dropped since they were too slow.
@@ -51,7 +63,7 @@ pub(super) fn now() -> i64 {
 fn begin() {
     let is_new = HUB.with_borrow_mut(|hub| {
         let is_new = hub.is_none();
-        hub.get_or_insert_with(|| Hub { mailbox: Mailbox::new(), tasks: HashMap::new() });
+        hub.get_or_insert_with(|| Hub { mailbox: Mailbox::new(), readers: HashMap::new(), changed: VecDeque::new() });
         is_new
     });
     if is_new {
@@ -79,9 +91,39 @@ async fn serve() {
 }
 
 fn wake(channel: &Arc<Channel>) {
-    HUB.with_borrow(|hub| {
-        let tasks = hub.as_ref().and_then(|h| h.tasks.get(&address(channel)));
-        tasks.into_iter().flatten().for_each(|task| runtime::wake(*task));
+    HUB.with_borrow_mut(|hub| {
+        let Some(Hub { readers, changed, .. }) = hub else { return };
+        let key = address(channel);
+        let Some(readers) = readers.get(&key) else { return };
+        readers.tasks.iter().for_each(|task| runtime::wake(*task));
+        if !readers.parked.is_empty() {
+            // Those who go through it already may have passed some.
+            if !changed.contains(&(key, None)) {
+                changed.push_back((key, None));
+            }
+            parked::stir();
+        }
+    });
+}
+
+/// Names parked subscribers of channels that have changed, until there are `most`.
+pub(super) fn name_parked(places: &mut Vec<u32>, most: usize) {
+    HUB.with_borrow_mut(|hub| {
+        let Some(Hub { readers, changed, .. }) = hub else { return };
+        while places.len() < most
+            && let Some((key, after)) = changed.front_mut()
+        {
+            let room = most - places.len();
+            let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+            let before = places.len();
+            if let Some(readers) = readers.get(key) {
+                places.extend(readers.parked.range((from, Bound::Unbounded)).take(room));
+            }
+            match places.len() - before == room {
+                true => *after = places.last().copied(),
+                false => drop(changed.pop_front()),
+            }
+        }
     });
 }
 
@@ -89,31 +131,59 @@ fn address(channel: &Arc<Channel>) -> usize {
     Arc::as_ptr(channel).addr()
 }
 
-/// A subscription of this thread whose task is woken when there is something for it.
+/// A subscription of this thread whose task is woken when there is something for it, or which is asked where it is parked.
 pub(super) struct Listening {
     /// Its place.
     pub(super) subscription: Subscription,
-    task: TaskId,
+    ear: Ear,
+}
+
+/// Who hears of messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ear {
+    Nobody,
+    Task(TaskId),
+    Parked(u32),
 }
 
 impl Listening {
     /// Nobody is woken yet: the task that looks first is.
     pub(super) fn new(subscription: Subscription) -> Listening {
-        Listening { subscription, task: TaskId::NOBODY }
+        Listening { subscription, ear: Ear::Nobody }
     }
 
     /// From now on the running task is woken. It is another one than before when a stream's request gets a task of its own.
     pub(super) fn listen(&mut self) {
-        let task = runtime::current();
-        if task == self.task {
-            return;
+        let ear = Ear::Task(runtime::current());
+        if ear != self.ear && !matches!(self.ear, Ear::Parked(_)) {
+            self.hear_by(ear);
         }
+    }
+
+    /// It is parked, and has this place.
+    pub(super) fn settle(&mut self, place: u32) {
+        parked::listen_to(name_parked);
+        self.hear_by(Ear::Parked(place));
+    }
+
+    /// It is parked no longer.
+    pub(super) fn unsettle(&mut self) {
         self.leave();
-        self.task = task;
+        self.ear = Ear::Nobody;
+    }
+
+    fn hear_by(&mut self, ear: Ear) {
+        self.leave();
+        self.ear = ear;
         HUB.with_borrow_mut(|hub| {
             let Some(hub) = hub else { return };
             for channel in self.subscription.channels() {
-                hub.tasks.entry(address(channel)).or_default().insert(task);
+                let readers = hub.readers.entry(address(channel)).or_default();
+                match ear {
+                    Ear::Task(task) => drop(readers.tasks.insert(task)),
+                    Ear::Parked(place) => drop(readers.parked.insert(place)),
+                    Ear::Nobody => {}
+                }
             }
         });
     }
@@ -130,7 +200,7 @@ impl Listening {
     }
 
     fn leave(&mut self) {
-        if self.task == TaskId::NOBODY {
+        if self.ear == Ear::Nobody {
             return;
         }
         // The thread's storage may be gone already when a thread ends.
@@ -138,11 +208,14 @@ impl Listening {
             let mut hub = hub.borrow_mut();
             let Some(hub) = hub.as_mut() else { return };
             for channel in self.subscription.channels() {
-                if let Some(tasks) = hub.tasks.get_mut(&address(channel)) {
-                    tasks.remove(&self.task);
-                    if tasks.is_empty() {
-                        hub.tasks.remove(&address(channel));
-                    }
+                let Entry::Occupied(mut readers) = hub.readers.entry(address(channel)) else { continue };
+                match self.ear {
+                    Ear::Task(task) => drop(readers.get_mut().tasks.remove(&task)),
+                    Ear::Parked(place) => drop(readers.get_mut().parked.remove(&place)),
+                    Ear::Nobody => {}
+                }
+                if readers.get().tasks.is_empty() && readers.get().parked.is_empty() {
+                    readers.remove();
                 }
             }
         });

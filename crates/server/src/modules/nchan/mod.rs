@@ -11,6 +11,7 @@ mod hooks;
 mod hub;
 pub mod mqtt;
 mod names;
+mod parked;
 mod publish;
 pub mod redis;
 mod subscribe;
@@ -285,6 +286,11 @@ pub struct Conf {
 type RedisUrl = (redis::conf::Given, Option<Arc<rustls::ClientConfig>>);
 
 impl Conf {
+    /// Whether clients may subscribe here.
+    pub fn has_subscribers(&self) -> bool {
+        self.subscribers.any()
+    }
+
     /// Takes from the level around what this one does not set.
     pub fn merge(&mut self, parent: &Conf) {
         let own_pass = self.settings.redis_pass.is_set();

@@ -1,7 +1,7 @@
 //! Subscribers: who may be one, from which message on, and the answers that are made by the request itself: polls, and streams where the
 //! connection is not held. After: `held`.
 
-use super::feed::{Feed, Kind, Over, Piece, Turn};
+use super::feed::{Boundary, Feed, Kind, Over, Piece, Turn};
 use super::hub::{self, Listening};
 use super::publish::Publisher;
 use super::{Conf, answer, handler, held, hooks, names, redis, websocket};
@@ -19,9 +19,6 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 
-/// Letters of a boundary between parts.
-const BOUNDARY: usize = 32;
-
 /// A subscriber over HTTP.
 pub(super) async fn http(r: &mut Request, conf: &Conf, kind: Kind) -> Result<Verdict, Verdict> {
     let position = handler::position(r, conf)?;
@@ -29,7 +26,7 @@ pub(super) async fn http(r: &mut Request, conf: &Conf, kind: Kind) -> Result<Ver
     match kind {
         Kind::LongPoll | Kind::IntervalPoll => poll(r, conf, feed).await,
         _ => {
-            feed.boundary = boundary();
+            feed.boundary = Some(boundary());
             stream(r, conf, feed).await
         }
     }
@@ -244,7 +241,7 @@ async fn stream(r: &mut Request, conf: &Conf, mut feed: Feed) -> Result<Verdict,
     let kind = match feed.kind() {
         Kind::EventSource => Some(Text::from("text/event-stream; charset=utf-8")),
         Kind::Multipart => {
-            let text = [b"multipart/mixed; boundary=", &*feed.boundary].concat();
+            let text = [b"multipart/mixed; boundary=", &feed.boundary.as_ref().map_or([0; 32], |b| **b)[..]].concat();
             Some(r.text(&text))
         }
         _ => None,
@@ -324,10 +321,10 @@ pub(super) fn too_slow(r: &Request, why: &str) {
 /// Why, of one that is too far behind.
 pub(super) const LOST: &str = "messages are gone that it has not had";
 
-fn boundary() -> Box<[u8]> {
+fn boundary() -> Box<Boundary> {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
-    let mut bytes = [0; BOUNDARY];
+    let mut bytes: Boundary = [0; 32];
     // Without randomness it is still one that no message is likely to have.
     let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
-    bytes.iter().map(|b| LETTERS[usize::from(b & 63)]).collect()
+    Box::new(bytes.map(|b| LETTERS[usize::from(b & 63)]))
 }

@@ -2,6 +2,7 @@
 
 use super::hub;
 use crate::config::variables::Builtin;
+use crate::request::held::{Reader, Writer};
 use crate::request::{Request, Text};
 use crate::text;
 use std::rc::Rc;
@@ -31,6 +32,41 @@ pub(super) struct Said {
     pub(super) client: Box<[u8]>,
     pub(super) user: Box<[u8]>,
     pub(super) password: Box<[u8]>,
+}
+
+/// The kinds of subscribers and publishers, by number.
+const KINDS: [&str; 9] = [
+    "",
+    "longpoll",
+    "intervalpoll",
+    "websocket",
+    "eventsource",
+    "http-chunked",
+    "http-multipart",
+    "http-raw-stream",
+    "http",
+];
+
+impl Context {
+    /// Writes it down, as a request does that is put aside.
+    pub fn write(&self, w: &mut Writer) {
+        for kind in [self.subscriber, self.publisher] {
+            w.number(KINDS.iter().position(|k| *k == kind).unwrap_or(0) as u64);
+        }
+        w.bytes(&self.before);
+        w.bytes(&self.message);
+        w.number(self.ids.len() as u64);
+        self.ids.iter().for_each(|id| w.bytes(id));
+    }
+
+    /// What was written.
+    pub fn read(r: &mut Reader<'_>) -> Option<Context> {
+        let mut kind = || KINDS.get(r.number()? as usize).copied();
+        let (subscriber, publisher) = (kind()?, kind()?);
+        let (before, message) = (r.bytes()?.to_vec(), r.bytes()?.to_vec());
+        let ids = r.list(|r| r.bytes().map(Box::from))?;
+        Some(Context { ids, subscriber, publisher, before, message, event: "" })
+    }
 }
 
 impl Request {

@@ -1,0 +1,202 @@
+//! `/ironweir/memory`: the bill of connections. How many there are of which kind, what each takes of the server's memory and of the kernel's,
+//! and how many more would fit, by what would end first.
+
+use super::error::Failure;
+use super::schema::{Field, Schema, field, maybe, number};
+use super::table::Context;
+use crate::connection::parked;
+use crate::worker::counters;
+use serde_json::{Map, Value, json};
+
+/// What the kernel keeps for a TCP connection, by its slabs on Linux 6.18, bytes: where `/proc/slabinfo` may not be read.
+const SLABS: [(&str, u64); 5] =
+    [("TCP", 2368), ("sock_inode_cache", 832), ("filp", 192), ("dentry", 192), ("io_kiocb", 256)];
+/// Beside the slabs: what epoll or a ring's table keeps of the file.
+const OTHER_KERNEL_BYTES: u64 = 64;
+/// What an idle connection that has a task takes of the server's memory, by measurement (docs/push.md).
+const TASK_BYTES: u64 = 1228;
+/// However silent they are, so many sockets are thought to have a page of buffers.
+const MOST_A_PAGE: u64 = 64;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
+
+const KIND: Schema = Schema::Object(&[number("count"), number("user_bytes")]);
+const FIELDS: &[Field] = &[
+    field("connections", Schema::Object(&[number("open"), number("idle"), field("parked", Schema::Map(&KIND))])),
+    field(
+        "each",
+        Schema::Object(&[
+            maybe("user_bytes_parked", Schema::Number),
+            number("user_bytes_with_task"),
+            number("kernel_bytes"),
+            field("kernel", Schema::Map(&Schema::Number)),
+        ]),
+    ),
+    field("process", Schema::Object(&[number("resident_bytes"), number("descriptors"), number("descriptors_limit")])),
+    field(
+        "tcp",
+        Schema::Object(&[
+            maybe("sockets", Schema::Number),
+            maybe("orphans", Schema::Number),
+            maybe("pages", Schema::Number),
+            maybe("pages_pressure", Schema::Number),
+            maybe("pages_limit", Schema::Number),
+        ]),
+    ),
+    field("machine", Schema::Object(&[maybe("total_bytes", Schema::Number), maybe("available_bytes", Schema::Number)])),
+    field(
+        "fits",
+        Schema::Object(&[
+            number("parked_more"),
+            number("with_task_more"),
+            field("parked_ends_by", Schema::Text),
+            field("with_task_ends_by", Schema::Text),
+        ]),
+    ),
+];
+
+/// `/ironweir/memory`
+pub(super) static MEMORY: Schema = Schema::Object(FIELDS);
+
+/// See the file's head.
+pub(super) fn memory(context: &Context) -> Result<Value, Failure> {
+    let bills = parked::bill();
+    let (count, bytes) = bills.iter().fold((0, 0), |(n, b), (_, bill)| (n + bill.count, b + bill.bytes));
+    let each = (count > 0).then(|| bytes.div_ceil(count) + parked::LIST_BYTES);
+    let mut kinds = Map::new();
+    for (kind, bill) in bills {
+        kinds.insert(kind.name().to_owned(), json!({"count": bill.count, "user_bytes": bill.bytes}));
+    }
+    let kernel = kernel_bytes();
+    let kernel_each = kernel.iter().map(|(_, bytes)| bytes).sum::<u64>() + OTHER_KERNEL_BYTES;
+    let sockets = Numbers::read("/proc/net/sockstat");
+    let machine = Numbers::read("/proc/meminfo");
+    let [_, pressure, limit] = tcp_mem();
+    let process = &context.call.snapshot.process;
+    let (descriptors, descriptors_limit) = (open_descriptors(), parked::descriptors());
+    let available = machine.after("MemAvailable:").map(|kb| kb * 1024);
+    let tcp_pages = sockets.tcp("mem");
+    let tcp_room = limit.zip(tcp_pages).map(|(limit, pages)| {
+        // Who is silent has nothing there: what all have now is what others will have.
+        let each_page = sockets.tcp("inuse").unwrap_or(0) / pages.max(1);
+        limit.saturating_sub(pages).saturating_mul(each_page.clamp(1, MOST_A_PAGE))
+    });
+    let most = parked::most_of(&context.call.snapshot).saturating_mul(process.threads.max(1) as u64);
+    let user_each = each.unwrap_or(parked::TYPICAL_BYTES);
+    let parked_more = least([
+        ("memory", available.map(|bytes| bytes / (user_each + kernel_each))),
+        ("tcp_mem", tcp_room),
+        ("worker_parked_connections", Some(most.saturating_sub(count))),
+    ]);
+    let seats = (process.worker_connections as u64).saturating_mul(process.threads.max(1) as u64);
+    let with_task = u64::try_from(counters::sum().active).unwrap_or(0).saturating_sub(count);
+    let with_task_more = least([
+        ("memory", available.map(|bytes| bytes / (TASK_BYTES + kernel_each))),
+        ("tcp_mem", tcp_room),
+        ("descriptors", Some(descriptors_limit.saturating_sub(descriptors))),
+        ("worker_connections", Some(seats.saturating_sub(with_task))),
+    ]);
+    let mut slabs: Map<String, Value> = kernel.iter().map(|(name, bytes)| ((*name).to_owned(), json!(bytes))).collect();
+    slabs.insert("other".to_owned(), json!(OTHER_KERNEL_BYTES));
+    let sum = counters::sum();
+    Ok(json!({
+        "connections": {"open": sum.active, "idle": sum.waiting, "parked": kinds},
+        "each": known([
+            ("user_bytes_parked", each.map(Value::from)),
+            ("user_bytes_with_task", Some(TASK_BYTES.into())),
+            ("kernel_bytes", Some(kernel_each.into())),
+            ("kernel", Some(slabs.into())),
+        ]),
+        "process": {
+            "resident_bytes": resident_bytes(), "descriptors": descriptors, "descriptors_limit": descriptors_limit,
+        },
+        "tcp": known([
+            ("sockets", sockets.tcp("inuse").map(Value::from)),
+            ("orphans", sockets.tcp("orphan").map(Value::from)),
+            ("pages", tcp_pages.map(Value::from)),
+            ("pages_pressure", pressure.map(Value::from)),
+            ("pages_limit", limit.map(Value::from)),
+        ]),
+        "machine": known([
+            ("total_bytes", machine.after("MemTotal:").map(|kb| (kb * 1024).into())),
+            ("available_bytes", available.map(Value::from)),
+        ]),
+        "fits": {
+            "parked_more": parked_more.1, "parked_ends_by": parked_more.0,
+            "with_task_more": with_task_more.1, "with_task_ends_by": with_task_more.0,
+        },
+    }))
+}
+
+/// Those that are known.
+fn known<const N: usize>(fields: [(&str, Option<Value>); N]) -> Value {
+    let known = fields.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    Value::Object(known.collect())
+}
+
+/// What ends first, and when.
+fn least<const N: usize>(ends: [(&'static str, Option<u64>); N]) -> (&'static str, u64) {
+    let known = ends.into_iter().filter_map(|(name, room)| Some((name, room?)));
+    known.min_by_key(|(_, room)| *room).unwrap_or(("unknown", 0))
+}
+
+/// What the kernel's slabs take for a connection, as far as it tells.
+fn kernel_bytes() -> [(&'static str, u64); SLABS.len()] {
+    let text = std::fs::read_to_string("/proc/slabinfo").unwrap_or_default();
+    SLABS.map(|(name, typical)| {
+        let line = text.lines().find(|line| line.split_whitespace().next() == Some(name));
+        let size = line.and_then(|line| line.split_whitespace().nth(3)?.parse().ok());
+        (name, size.unwrap_or(typical))
+    })
+}
+
+fn tcp_mem() -> [Option<u64>; 3] {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_mem").unwrap_or_default();
+    let mut numbers = text.split_whitespace().map(|n| n.parse().ok());
+    [(); 3].map(|()| numbers.next().flatten())
+}
+
+fn open_descriptors() -> u64 {
+    std::fs::read_dir("/proc/self/fd").map_or(0, |all| all.count() as u64)
+}
+
+fn resident_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    text.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok()).map_or(0, |pages| pages * PAGE)
+}
+
+/// A file of names and numbers.
+struct Numbers(String);
+
+impl Numbers {
+    fn read(path: &str) -> Numbers {
+        Numbers(std::fs::read_to_string(path).unwrap_or_default())
+    }
+
+    fn after(&self, name: &str) -> Option<u64> {
+        let mut lines = self.0.lines().filter_map(|line| line.strip_prefix(name));
+        lines.next()?.split_whitespace().next()?.parse().ok()
+    }
+
+    /// A number of the line about TCP in `sockstat`.
+    fn tcp(&self, name: &str) -> Option<u64> {
+        let line = self.0.lines().find_map(|line| line.strip_prefix("TCP:"))?;
+        let mut words = line.split_whitespace();
+        words.find(|word| *word == name)?;
+        words.next()?.parse().ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_tells_is_read() {
+        let sockets = Numbers("sockets: used 28\nTCP: inuse 7 orphan 1 tw 0 alloc 9 mem 54\n".into());
+        assert_eq!([sockets.tcp("inuse"), sockets.tcp("mem"), sockets.tcp("x")], [Some(7), Some(54), None]);
+        let machine = Numbers("MemTotal:       24600000 kB\nMemAvailable:   20000 kB\n".into());
+        assert_eq!(machine.after("MemAvailable:"), Some(20000));
+        assert_eq!(least([("a", None), ("b", Some(3)), ("c", Some(2))]), ("c", 2));
+    }
+}

@@ -1,0 +1,275 @@
+//! Connections that wait and say nothing: no task, no request, no buffers, and no descriptor. What is left of each is a [`Resident`] in a
+//! table of the thread and a file in one of io_uring's tables (`rings`), so that there may be more of them than the process may have
+//! descriptors (docs/push.md). From: whoever has a connection that waits ([`park`]). To: `connection::go_on`, when it is wanted again.
+//!
+//! ```text
+//!   park ──> arrivals ──> table, ring ──> the bell, a deadline, or a source rings ──> next() ──> Say: written from the ring, all at once
+//!                                                                                           ├──> Rest: waits on
+//!                                                                                           └──> Leave: a descriptor and a task again
+//! ```
+//! One task of the thread does all of it, a portion at a time, so that requests have their turns. Where there are no rings nothing can
+//! be parked: connections stay with their tasks.
+
+mod bill;
+mod lot;
+mod table;
+
+pub use bill::{Bill, Kind, LIST_BYTES, TYPICAL_BYTES, bill, descriptors, held_without_rings, most_of};
+
+use super::reuse;
+use crate::log::error::Level;
+use crate::snapshot::Snapshot;
+use crate::worker::counters;
+use lot::Lot;
+use runtime::timer::Timer;
+use runtime::{TaskId, clock};
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::task::Poll;
+use std::time::Duration;
+
+/// A look at deadlines, and at who waits for a descriptor: so late they may be.
+const TICK_MS: u64 = 256;
+/// Connections whose descriptors wait to be parked together.
+const ARRIVALS: usize = 64;
+/// Half of the connections that a thread may have with tasks.
+const CROWDED: u64 = 2;
+/// After a refusal nothing is parked for so long, ms.
+const REFUSED_MS: u64 = 1000;
+
+/// Bytes that many residents may write alike.
+pub trait Form {
+    /// The bytes, in the form of this number.
+    fn bytes(&self, form: u8) -> &[u8];
+}
+
+/// What a resident says.
+pub enum Words {
+    /// What is one for all that say it.
+    Shared(Arc<dyn Form>, u8),
+    /// Its own.
+    Own(Box<[u8]>),
+}
+
+impl Words {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Words::Shared(from, form) => from.bytes(*form),
+            Words::Own(bytes) => bytes,
+        }
+    }
+}
+
+/// What a resident wants to hear.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watch {
+    /// What the client says, and its end.
+    Words,
+    /// Only its end.
+    End,
+    /// That it says something, or its end: neither is read.
+    Stir,
+}
+
+/// What a resident does next.
+pub enum Next {
+    /// Says something; it is asked again when that is written.
+    Say(Words),
+    /// Nothing, until something happens, or this time has come (monotonic ms).
+    Rest(Option<u64>),
+    /// It wants to be a connection with a task again. It is asked again if that has to wait.
+    Leave,
+    /// It is over: nobody needs to hear of that.
+    Close,
+}
+
+/// What is left of a connection that is parked.
+pub trait Resident {
+    /// Which kind it is.
+    fn kind(&self) -> Kind;
+    /// What it takes, bytes; always the same.
+    fn bytes(&self) -> usize;
+    /// What it wants to hear.
+    fn watch(&self) -> Watch;
+    /// Where it stands in the thread's table from now on.
+    fn settled(&mut self, place: u32);
+    /// The client has said this.
+    fn hear(&mut self, bytes: &[u8]);
+    /// The client is gone, or its connection has failed.
+    fn gone(&mut self, why: Option<io::Error>);
+    /// The client has not taken anything for [`Resident::patience`].
+    fn stalled(&mut self);
+    /// It could not be parked, and is to go on as it was.
+    fn refused(&mut self);
+    /// How long a client may take nothing of what is being written.
+    fn patience(&self) -> Duration;
+    /// So many bytes of what it says are written.
+    fn wrote(&mut self, count: usize);
+    /// What it does next.
+    fn next(&mut self) -> Next;
+    /// Goes on with a descriptor, as a connection with a task.
+    fn leave(self: Box<Self>, fd: OwnedFd);
+}
+
+/// Names residents for which there is something, at most so many more: who is asked has no other list of them.
+pub type Source = fn(places: &mut Vec<u32>, most: usize);
+
+thread_local! {
+    static LOT: RefCell<Option<Lot>> = const { RefCell::new(None) };
+    static CROWD: Cell<usize> = const { Cell::new(usize::MAX) };
+    static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
+    static TASK: Cell<TaskId> = const { Cell::new(TaskId::NOBODY) };
+    /// Until then nothing is parked, monotonic ms.
+    static SHUT_UNTIL_MS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The log says once in a process why nothing can be parked.
+static SAID: AtomicBool = AtomicBool::new(false);
+
+/// Whether this thread's connections have so many of the seats and descriptors that those idle for long are better parked.
+#[inline]
+pub fn is_crowded() -> bool {
+    reuse::open() >= CROWD.get()
+}
+
+/// How many connections with tasks are a crowd: their share of `worker_connections`, and of the descriptors.
+pub fn set_crowd(snapshot: &Snapshot) {
+    let process = &snapshot.process;
+    let share = bill::descriptors() / process.threads.max(1) as u64 / CROWDED;
+    let seats = process.worker_connections as u64 / CROWDED;
+    CROWD.set(usize::try_from(share.min(seats)).unwrap_or(usize::MAX).max(1));
+}
+
+/// Whether connections of this thread can be parked.
+pub fn is_open() -> bool {
+    if SHUT_UNTIL_MS.get() > clock::monotonic_ms() || crate::worker::draining() {
+        return false;
+    }
+    if LOT.with_borrow(Option::is_some) {
+        return true;
+    }
+    match Lot::open(most()) {
+        Ok(lot) => {
+            LOT.set(Some(lot));
+            TASK.set(runtime::spawn(serve()));
+            true
+        }
+        Err(why) => {
+            SHUT_UNTIL_MS.set(u64::MAX);
+            if most() > 0 && !SAID.swap(true, Relaxed) {
+                crate::log::process_line(Level::Warn, format_args!("{}", bill::held_without_rings(&why, None)));
+            }
+            false
+        }
+    }
+}
+
+fn most() -> usize {
+    usize::try_from(most_of(&crate::worker::shot())).unwrap_or(usize::MAX)
+}
+
+/// Parks a connection. [`is_open`] has been asked.
+pub fn park(fd: OwnedFd, resident: Box<dyn Resident>) {
+    counters::adopted();
+    let is_full = LOT.with_borrow_mut(|lot| {
+        let Some(lot) = lot else { return false };
+        lot.arrivals.push((fd, resident));
+        lot.arrivals.len() >= ARRIVALS
+    });
+    if is_full {
+        // Descriptors are few: those that wait are let go before more are taken.
+        let leavers = LOT.with_borrow_mut(|lot| lot.as_mut().map(Lot::take_in));
+        leavers.into_iter().flatten().for_each(release);
+    }
+    stir();
+}
+
+/// Residents of a source have something to do.
+pub fn stir() {
+    runtime::wake(TASK.get());
+}
+
+/// From now on this is asked, each time somebody stirs, who has something to do.
+pub fn listen_to(source: Source) {
+    SOURCES.with_borrow_mut(|sources| {
+        if !sources.iter().any(|s| std::ptr::fn_addr_eq(*s, source)) {
+            sources.push(source);
+        }
+    });
+}
+
+/// How many this thread has.
+pub fn count() -> usize {
+    LOT.with_borrow(|lot| lot.as_ref().map_or(0, Lot::count))
+}
+
+/// Closes all: the thread ends.
+pub fn clear() {
+    SHUT_UNTIL_MS.set(u64::MAX);
+    drop(LOT.take());
+}
+
+/// A connection that has left: it is another's business now.
+struct Leaver {
+    fd: OwnedFd,
+    resident: Box<dyn Resident>,
+}
+
+fn release(leaver: Leaver) {
+    counters::closed();
+    leaver.resident.leave(leaver.fd);
+}
+
+/// Works on what happens to residents, a portion at a time.
+async fn serve() {
+    let timer = Timer::new();
+    loop {
+        poll_fn(|cx| {
+            // A panic costs what was being done, not all that are parked.
+            let portion = || LOT.with_borrow_mut(|lot| lot.as_mut().map(Lot::portion));
+            let Ok(done) = catch_unwind(AssertUnwindSafe(portion)) else {
+                crate::log::process_line(
+                    Level::Alert,
+                    format_args!("what parked connections were to do was given up after a panic"),
+                );
+                return Poll::Ready(());
+            };
+            // The thread ends.
+            let Some((leavers, more)) = done else { return Poll::Pending };
+            leavers.into_iter().for_each(release);
+            if more {
+                return Poll::Ready(());
+            }
+            let is_ticking = LOT.with_borrow_mut(|lot| match lot {
+                Some(lot) => lot.listen().then_some(lot.is_ticking()),
+                None => Some(false),
+            });
+            match is_ticking {
+                // Something has happened meanwhile.
+                None => Poll::Ready(()),
+                Some(false) => Poll::Pending,
+                Some(true) => {
+                    timer.set(Duration::from_millis(TICK_MS));
+                    timer.poll_expired(cx)
+                }
+            }
+        })
+        .await;
+        runtime::yield_now().await;
+    }
+}
+
+/// Whether a connection may leave, and take a seat and a descriptor: somebody idle may have to go for it.
+fn has_seat() -> bool {
+    !reuse::is_full() || reuse::take_one().is_some()
+}
+
+/// Nothing is parked for a while.
+fn shut() {
+    SHUT_UNTIL_MS.set(clock::monotonic_ms() + REFUSED_MS);
+}

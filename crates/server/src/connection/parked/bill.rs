@@ -1,0 +1,99 @@
+//! What is parked, by kind, and what it takes.
+
+use crate::snapshot::Snapshot;
+use crate::status::tally::Tally;
+use rings::Refused;
+
+/// What the kernel and we take for one at least: there may be no more of them than would fill the machine's memory.
+const LEAST_BYTES: u64 = 3072;
+/// What the lists and tables that a parked connection stands in take for it.
+pub const LIST_BYTES: u64 = 52;
+/// What is kept of a parked subscriber usually.
+pub const TYPICAL_BYTES: u64 = 300;
+
+/// Kinds of connections that are parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A request that waits for a message.
+    LongPoll,
+    /// An answer that goes on: EventSource, multipart, chunked, raw.
+    Stream,
+    /// A WebSocket.
+    WebSocket,
+    /// A connection between two requests.
+    Kept,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Kind; 4] = [Kind::LongPoll, Kind::Stream, Kind::WebSocket, Kind::Kept];
+
+    /// As it is shown.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::LongPoll => "long_poll",
+            Kind::Stream => "stream",
+            Kind::WebSocket => "websocket",
+            Kind::Kept => "kept",
+        }
+    }
+}
+
+/// For each kind: how many, and their bytes.
+static PARKED: Tally<{ 2 * Kind::ALL.len() }> = Tally::new();
+
+/// One more (1) or less (-1).
+pub(super) fn count(kind: Kind, by: i64, bytes: usize) {
+    let (mine, at) = (PARKED.mine(), 2 * kind as usize);
+    mine.add(at, by as u64);
+    mine.add(at + 1, (by * bytes as i64) as u64);
+}
+
+/// What is parked of a kind, in all threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bill {
+    /// Connections.
+    pub count: u64,
+    /// Bytes that are kept of them, all together; lists that they stand in not counted.
+    pub bytes: u64,
+}
+
+/// What is parked.
+pub fn bill() -> [(Kind, Bill); Kind::ALL.len()] {
+    let sums = PARKED.sums();
+    Kind::ALL.map(|kind| (kind, Bill { count: sums[2 * kind as usize], bytes: sums[2 * kind as usize + 1] }))
+}
+
+/// How many descriptors the process may have.
+pub fn descriptors() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+/// How many connections a thread may have parked.
+pub fn most_of(snapshot: &Snapshot) -> u64 {
+    let process = &snapshot.process;
+    let by_memory = || memory_bytes() / LEAST_BYTES / process.threads.max(1) as u64;
+    process.worker_parked_connections.map_or_else(by_memory, |count| count as u64)
+}
+
+/// Why nothing can be parked here, how many connections can be held then, and what to raise for more.
+pub fn held_without_rings(why: &Refused, nofile: Option<u64>) -> String {
+    let limits = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let most = nofile.or(limits.current).unwrap_or(u64::MAX);
+    let hard = limits.maximum.map_or("none".to_owned(), |hard| hard.to_string());
+    let kernel = |name: &str| std::fs::read_to_string(format!("/proc/sys/fs/{name}")).unwrap_or_default();
+    format!(
+        "connections that wait take a descriptor each, since io_uring is not to be had here ({why}): {most} at most. For more raise \
+         worker_rlimit_nofile (hard limit: {hard}), fs.nr_open ({}) and fs.file-max ({}); a hard limit above fs.nr_open locks root out of login",
+        kernel("nr_open").trim(),
+        kernel("file-max").trim()
+    )
+}
+
+/// The machine's memory; where it cannot be read, little of it.
+fn memory_bytes() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kb = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
+    kb.map_or(1 << 30, |kb| kb * 1024)
+}

@@ -1,0 +1,357 @@
+//! A thread's parked connections: the rings their files stand in, the table of what is left of them, and who of them is to be asked.
+
+use super::bill;
+use super::table::{Place, Table};
+use super::{Leaver, Next, Resident, SOURCES, Watch, Words, has_seat, shut};
+use crate::worker::counters;
+use rings::{CLOSED, News, READABLE, Refused, Rings, Side, Spot, WRITABLE};
+use runtime::clock;
+use runtime::io::{Interest, Registration};
+use std::collections::{HashMap, VecDeque};
+use std::io;
+use std::os::fd::OwnedFd;
+
+/// Residents that are asked, and written to, in one portion: half a millisecond's work where the other side is on this machine.
+const PORTION: usize = 64;
+/// How often those who have said something are asked for more in one portion.
+const ROUNDS: usize = 4;
+/// What a client may say at once.
+const BUFFER: usize = 16 * 1024;
+
+/// What a client does not take.
+struct Slow {
+    words: Words,
+    at: usize,
+    took_ms: u64,
+}
+
+/// How far those that are parked have been told that the thread is to end.
+enum Goodbye {
+    Not,
+    /// All before this place.
+    To(u32),
+    Said,
+}
+
+pub(super) struct Lot {
+    rings: Rings,
+    registration: Registration,
+    table: Table,
+    /// Those that are to be parked.
+    pub(super) arrivals: Vec<(OwnedFd, Box<dyn Resident>)>,
+    /// Those that are to be asked.
+    looks: VecDeque<u32>,
+    /// Those that want to leave, and wait for a descriptor or a seat.
+    leaving: VecDeque<u32>,
+    slow: HashMap<u32, Slow>,
+    buffer: Box<[u8]>,
+    goodbye: Goodbye,
+    batch: Vec<(u32, Spot, Words)>,
+    places: Vec<u32>,
+}
+
+impl Lot {
+    pub(super) fn open(most: usize) -> Result<Lot, Refused> {
+        let rings = Rings::open(most)?;
+        let registration = Registration::new(rings.bell(), Interest::Read);
+        let registration = registration.map_err(|e| Refused::Error("epoll_ctl()", e))?;
+        Ok(Lot {
+            rings,
+            registration,
+            table: Table::new(clock::monotonic_ms()),
+            arrivals: Vec::new(),
+            looks: VecDeque::new(),
+            leaving: VecDeque::new(),
+            slow: HashMap::new(),
+            buffer: vec![0; BUFFER].into(),
+            goodbye: Goodbye::Not,
+            batch: Vec::new(),
+            places: Vec::new(),
+        })
+    }
+
+    /// Those that are parked, and those about to be.
+    pub(super) fn count(&self) -> usize {
+        self.table.count() + self.arrivals.len()
+    }
+
+    /// Whether the thread is to look again although nothing has happened.
+    pub(super) fn is_ticking(&self) -> bool {
+        self.table.is_ticking() || !self.leaving.is_empty()
+    }
+
+    /// The running task is woken when something happens. False: it has.
+    pub(super) fn listen(&mut self) -> bool {
+        self.registration.poll_readable().is_pending()
+    }
+
+    /// Parks those that have arrived. Those that could not be go on as they were.
+    pub(super) fn take_in(&mut self) -> Vec<Leaver> {
+        if self.arrivals.is_empty() {
+            return Vec::new();
+        }
+        let (files, residents): (Vec<_>, Vec<_>) = std::mem::take(&mut self.arrivals).into_iter().unzip();
+        let mut refused = Vec::new();
+        for (parked, mut resident) in self.rings.park(files).into_iter().zip(residents) {
+            match parked {
+                Ok(spot) => {
+                    bill::count(resident.kind(), 1, resident.bytes());
+                    let number = self.table.insert(resident, spot);
+                    if let Some(place) = self.table.get(number) {
+                        place.resident.settled(number);
+                        listen(&mut self.rings, number, place);
+                    }
+                    // What has happened since it was a request is found at its first look.
+                    self.looks.push_back(number);
+                }
+                Err((fd, _)) => {
+                    shut();
+                    resident.refused();
+                    refused.push(Leaver { fd, resident });
+                }
+            }
+        }
+        self.rings.flush();
+        refused
+    }
+
+    /// Does a portion of what is to be done. Those that leave, and whether there is more to do.
+    pub(super) fn portion(&mut self) -> (Vec<Leaver>, bool) {
+        let mut leavers = self.take_in();
+        if self.registration.is_readable() {
+            self.registration.clear_readable();
+            self.rings.gather();
+        }
+        let Lot { table, looks, .. } = self;
+        table.passed(clock::monotonic_ms(), |number| looks.push_back(number));
+        self.say_goodbye();
+        for _ in 0..PORTION {
+            let Some(news) = self.rings.next_news() else { break };
+            self.hear(news);
+        }
+        let asked = self.ask();
+        let left = self.let_go(&mut leavers);
+        self.rings.flush();
+        let is_saying_goodbye = matches!(self.goodbye, Goodbye::To(_));
+        let more = asked || left || is_saying_goodbye || !self.looks.is_empty() || self.rings.has_news();
+        (leavers, more)
+    }
+
+    /// The thread is to end: everybody is asked what that means to it, once.
+    fn say_goodbye(&mut self) {
+        let from = match self.goodbye {
+            Goodbye::Not if crate::worker::draining() => 0,
+            Goodbye::To(from) => from,
+            Goodbye::Not | Goodbye::Said => return,
+        };
+        let all = self.table.places();
+        let to = all.min(from + PORTION as u32);
+        self.looks.extend(from..to);
+        self.goodbye = if to < all { Goodbye::To(to) } else { Goodbye::Said };
+    }
+
+    fn hear(&mut self, news: News) {
+        let number = news.token;
+        let Some(place) = self.table.get(number) else { return };
+        if news.side == Side::Writing {
+            place.writes = false;
+            return self.looks.push_back(number);
+        }
+        place.reads = false;
+        if place.resident.watch() != Watch::Words {
+            place.resident.gone(None);
+            self.slow.remove(&number);
+        } else if self.slow.contains_key(&number) {
+            // It is heard when it has heard us out.
+            return;
+        } else {
+            match self.rings.receive(place.spot, &mut self.buffer) {
+                Ok(0) => place.resident.gone(None),
+                Err(e) if e.kind() != io::ErrorKind::WouldBlock => place.resident.gone(Some(e)),
+                result => {
+                    let count = result.unwrap_or(0);
+                    place.resident.hear(&self.buffer[..count]);
+                    listen(&mut self.rings, number, place);
+                }
+            }
+        }
+        self.looks.push_back(number);
+    }
+
+    /// Asks a portion of those that are to be asked. True: perhaps there are more.
+    fn ask(&mut self) -> bool {
+        let mut places = std::mem::take(&mut self.places);
+        places.clear();
+        let count = self.looks.len().min(PORTION);
+        places.extend(self.looks.drain(..count));
+        SOURCES.with_borrow(|sources| {
+            for source in sources {
+                if places.len() < PORTION {
+                    source(&mut places, PORTION);
+                }
+            }
+        });
+        let more = places.len() >= PORTION;
+        for _ in 0..ROUNDS {
+            // Who is asked twice would say two things at once. In the order of memory, here and in the kernel.
+            places.sort_unstable();
+            places.dedup();
+            places.drain(..).for_each(|number| self.ask_one(number));
+            if self.batch.is_empty() {
+                break;
+            }
+            self.say(&mut places);
+        }
+        self.looks.extend(places.drain(..));
+        self.places = places;
+        more
+    }
+
+    fn ask_one(&mut self, number: u32) {
+        if !self.slow.is_empty() && self.slow.contains_key(&number) && !self.goes_on(number) {
+            return;
+        }
+        let Some(place) = self.table.get(number) else { return };
+        let spot = place.spot;
+        match place.resident.next() {
+            Next::Say(words) => self.batch.push((number, spot, words)),
+            Next::Rest(Some(at_ms)) => self.table.ask_at(number, at_ms),
+            Next::Rest(None) => {}
+            Next::Close => {
+                let spot = place.spot;
+                quiet(&mut self.rings, number, place);
+                self.rings.close(spot);
+                self.slow.remove(&number);
+                if let Some(resident) = self.table.remove(number) {
+                    bill::count(resident.kind(), -1, resident.bytes());
+                    counters::closed();
+                }
+            }
+            Next::Leave => {
+                if !std::mem::replace(&mut place.leaves, true) {
+                    self.leaving.push_back(number);
+                }
+            }
+        }
+    }
+
+    /// Writes what is gathered. Those whose words are all written are asked again.
+    fn say(&mut self, again: &mut Vec<u32>) {
+        let batch = std::mem::take(&mut self.batch);
+        let pieces: Vec<(Spot, &[u8])> = batch.iter().map(|(_, spot, words)| (*spot, words.bytes())).collect();
+        let mut results = Vec::with_capacity(pieces.len());
+        self.rings.send(&pieces, |_, sent| results.push(sent));
+        drop(pieces);
+        let took_ms = clock::monotonic_ms();
+        for ((number, _, words), sent) in batch.into_iter().zip(results) {
+            let slow = Slow { words, at: 0, took_ms };
+            if self.wrote(number, slow, sent) {
+                again.push(number);
+            }
+        }
+    }
+
+    /// A client that did not take all takes more, or has had its time. True: it is to be asked what is next.
+    fn goes_on(&mut self, number: u32) -> bool {
+        let Some(place) = self.table.get(number) else { return false };
+        let Some(slow) = self.slow.remove(&number) else { return true };
+        if !place.writes {
+            let mut sent = Ok(0);
+            self.rings.send(&[(place.spot, &slow.words.bytes()[slow.at..])], |_, result| sent = result);
+            return self.wrote(number, slow, sent);
+        }
+        let until_ms = slow.took_ms + place.resident.patience().as_millis() as u64;
+        if clock::monotonic_ms() < until_ms {
+            self.slow.insert(number, slow);
+            self.table.ask_at(number, until_ms);
+            return false;
+        }
+        place.resident.stalled();
+        true
+    }
+
+    /// Notes what became of words. True: they are all written, or it is over; the resident is to be asked what is next.
+    fn wrote(&mut self, number: u32, mut slow: Slow, sent: io::Result<usize>) -> bool {
+        let Some(place) = self.table.get(number) else { return false };
+        match sent {
+            Ok(count) => {
+                place.resident.wrote(count);
+                slow.at += count;
+                slow.took_ms = clock::monotonic_ms();
+            }
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {}
+            Err(e) => {
+                place.resident.gone(Some(e));
+                return true;
+            }
+        }
+        if slow.at >= slow.words.bytes().len() {
+            // What came meanwhile was not heard.
+            listen(&mut self.rings, number, place);
+            return true;
+        }
+        if !std::mem::replace(&mut place.writes, true) {
+            self.rings.watch(place.spot, number, Side::Writing, WRITABLE);
+        }
+        let until_ms = slow.took_ms + place.resident.patience().as_millis() as u64;
+        self.slow.insert(number, slow);
+        self.table.ask_at(number, until_ms);
+        false
+    }
+
+    /// Gives those who leave their descriptors. True: there may be more.
+    fn let_go(&mut self, leavers: &mut Vec<Leaver>) -> bool {
+        for _ in 0..PORTION {
+            let Some(number) = self.leaving.front().copied() else { return false };
+            let Some(place) = self.table.get(number).filter(|place| place.leaves) else {
+                self.leaving.pop_front();
+                continue;
+            };
+            if !has_seat() {
+                return false;
+            }
+            let spot = place.spot;
+            quiet(&mut self.rings, number, place);
+            let Ok(fd) = self.rings.bring_back(spot) else { return false };
+            self.leaving.pop_front();
+            self.slow.remove(&number);
+            if let Some(resident) = self.table.remove(number) {
+                bill::count(resident.kind(), -1, resident.bytes());
+                leavers.push(Leaver { fd, resident });
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Lot {
+    fn drop(&mut self) {
+        for number in 0..self.table.places() {
+            if let Some(resident) = self.table.remove(number) {
+                bill::count(resident.kind(), -1, resident.bytes());
+                counters::closed();
+            }
+        }
+    }
+}
+
+/// Waits for nothing any more.
+fn quiet(rings: &mut Rings, number: u32, place: &mut Place) {
+    for (side, is_on) in [(Side::Reading, &mut place.reads), (Side::Writing, &mut place.writes)] {
+        if std::mem::take(is_on) {
+            rings.unwatch(place.spot, number, side);
+        }
+    }
+}
+
+/// Waits for what a client says, unless that is waited for already.
+fn listen(rings: &mut Rings, number: u32, place: &mut Place) {
+    if std::mem::replace(&mut place.reads, true) {
+        return;
+    }
+    let events = match place.resident.watch() {
+        Watch::Words | Watch::Stir => READABLE,
+        Watch::End => CLOSED,
+    };
+    rings.watch(place.spot, number, Side::Reading, events);
+}

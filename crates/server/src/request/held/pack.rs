@@ -1,0 +1,491 @@
+//! What is kept of a request, in few bytes, for a connection that is parked (docs/push.md): its texts and their places are written one
+//! after the other and compressed with what requests before it were like (`memo.rs`). From and to: [`Kept`].
+
+use super::memo;
+use super::{Contexts, Flags, Kept, Parts};
+use crate::connection::socket::Socket;
+use crate::connection::{Address, Client, doing};
+use crate::modules::{limit_conn, nchan, realip};
+use crate::request::arena::Span;
+use crate::request::headers::{HeaderLine, KnownHeader};
+use crate::request::{Method, Version};
+use crate::snapshot::{LocationId, ServerId, Shot};
+use crate::status::requests::Underway;
+use crate::upstream::Attempts;
+use std::cell::RefCell;
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::rc::Rc;
+use wire::proxy_protocol::Header;
+
+/// A request that is put aside for long. Given up by a shutdown that takes too long, it has its log line.
+pub struct Packed {
+    /// None: it has been unpacked.
+    shot: Option<Rc<Shot>>,
+    bytes: Box<[u8]>,
+    /// What few requests have, and what cannot be written down.
+    rest: Option<Box<Rest>>,
+    /// Bytes of the answer that were written.
+    pub sent: u64,
+    /// Bytes that have come.
+    pub received: u64,
+    location: LocationId,
+    server: ServerId,
+}
+
+struct Rest {
+    contexts: Contexts,
+    attempts: Option<Box<Attempts>>,
+    proxy_protocol: Option<Rc<Header>>,
+}
+
+/// What [`Packed::unpack`] gives: the request, its connection, and whose that is.
+pub struct Unpacked {
+    /// What was kept.
+    pub kept: Box<Kept>,
+    /// Its connection.
+    pub socket: Socket,
+    /// The connection's client, which may be another than the request's (`realip`).
+    pub client: Rc<Client>,
+}
+
+/// What a request's log lines say it is doing, by number.
+const DOINGS: [&str; 7] = [
+    doing::NOTHING,
+    doing::WAITING,
+    doing::KEPT,
+    doing::READING_LINE,
+    doing::READING_HEADERS,
+    doing::SENDING_RESPONSE,
+    doing::SENDING_TO_CLIENT,
+];
+const WHOLE: &str = "what was packed here is whole";
+
+impl Packed {
+    /// Packs what is kept of a request that counts as under way.
+    pub fn of(mut kept: Box<Kept>) -> Packed {
+        let parts = kept.0.take().expect(super::HERE);
+        let mut w = Writer::default();
+        parts.write(&mut w);
+        let Parts { shot, client, mut contexts, attempts, underway, server, location, sent, request_length, .. } =
+            parts;
+        contexts.realip = None;
+        contexts.nchan = None;
+        let proxy_protocol = client.proxy_protocol.get().cloned();
+        let rest = Rest { contexts, attempts, proxy_protocol };
+        let rest = (!rest.is_blank()).then(|| Box::new(rest));
+        underway.stays();
+        let bytes = memo::compress(&w.bytes);
+        Packed { shot: Some(shot), bytes, rest, sent, received: request_length, location, server }
+    }
+
+    /// The snapshot it began with.
+    pub fn shot(&self) -> &Rc<Shot> {
+        self.shot.as_ref().expect("it is unpacked once, when it goes")
+    }
+
+    /// The level whose values hold for it.
+    pub fn location(&self) -> LocationId {
+        self.location
+    }
+
+    /// What it takes, bytes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Packed>() + self.bytes.len() + self.rest.as_ref().map_or(0, |_| size_of::<Rest>())
+    }
+
+    /// The request's parts again, on its connection.
+    pub fn unpack(mut self, socket: Socket) -> Unpacked {
+        self.take(socket).expect(WHOLE)
+    }
+
+    fn take(&mut self, socket: Socket) -> Option<Unpacked> {
+        let shot = self.shot.take()?;
+        let bytes = memo::decompress(&self.bytes)?;
+        let rest = self.rest.take().map(|rest| *rest);
+        let Rest { contexts, attempts, proxy_protocol } = rest.unwrap_or_default();
+        let mut r = Reader { bytes: &bytes, end: 0 };
+        let (client, of_request, realip) = read_client(&mut r, &socket, proxy_protocol)?;
+        let underway = Underway::counted(shot.clone(), self.server);
+        let mut parts = read_parts(&mut r, shot, of_request, underway)?;
+        (parts.server, parts.location) = (self.server, self.location);
+        (parts.sent, parts.request_length) = (self.sent, self.received);
+        let nchan = r.flag()?.then(|| nchan::Context::read(&mut r)).flatten().map(Rc::new);
+        parts.contexts = Contexts { realip, nchan, ..contexts };
+        parts.attempts = attempts;
+        Some(Unpacked { kept: Box::new(Kept(Some(parts))), socket, client })
+    }
+}
+
+impl Drop for Packed {
+    fn drop(&mut self) {
+        let Some(shot) = self.shot.clone() else { return };
+        match crate::worker::cutting() {
+            // What is kept has its log line when it is dropped now.
+            true => drop(self.take(Socket::none())),
+            false => drop(Underway::counted(shot, self.server)),
+        }
+    }
+}
+
+impl Rest {
+    fn is_blank(&self) -> bool {
+        let Contexts { realip, limit_conn, limit_req, otel, nchan, lua, modsecurity } = &self.contexts;
+        let none = realip.is_none() && limit_conn.is_none() && limit_req.is_blank() && otel.is_none();
+        let none = none && nchan.is_none() && lua.is_none() && modsecurity.is_none();
+        none && self.attempts.is_none() && self.proxy_protocol.is_none()
+    }
+}
+
+impl Default for Rest {
+    fn default() -> Rest {
+        let contexts = Contexts {
+            realip: None,
+            limit_conn: None::<Box<limit_conn::Context>>,
+            limit_req: Default::default(),
+            otel: None,
+            nchan: None,
+            lua: None,
+            modsecurity: None,
+        };
+        Rest { contexts, attempts: None, proxy_protocol: None }
+    }
+}
+
+impl Parts {
+    fn write(&self, w: &mut Writer) {
+        // What differs between requests stands first, what is alike behind it.
+        let client = &self.client;
+        w.number(client.number);
+        w.number(client.started_ms);
+        w.number(self.started_ms.wrapping_sub(client.started_ms));
+        w.number(client.requests.get());
+        w.number(client.listener as u64);
+        w.flag(client.debug.get());
+        w.address(&client.remote.borrow());
+        w.optional(client.local.borrow().as_ref(), Writer::address);
+        w.optional(self.contexts.realip.as_deref(), Writer::address);
+        w.number(self.header_size);
+        w.bytes(&self.early);
+        w.number(u64::from(self.status));
+        w.number(u64::from(self.version.0));
+        w.number(u64::from(self.request_port.map_or(0, |port| u32::from(port) + 1)));
+        let doing = DOINGS.iter().position(|d| *d == self.doing).unwrap_or(0);
+        w.number(doing as u64);
+        self.flags.write(w);
+        w.bytes(&self.bytes);
+        let spans = [self.method_name, self.line, self.target, self.uri, self.args, self.scheme, self.host, self.id];
+        spans.into_iter().for_each(|span| w.span(span));
+        [self.content_type, self.charset, self.protocol].into_iter().for_each(|span| w.span(span));
+        w.number(self.headers.len() as u64);
+        for line in &self.headers {
+            w.span(Some(line.name));
+            w.span(Some(line.value));
+        }
+        w.number(self.values.len() as u64);
+        for (number, value) in &self.values {
+            w.number(u64::from(*number));
+            w.span(*value);
+        }
+        w.number(self.captures.len() as u64);
+        self.captures.iter().for_each(|span| w.span(*span));
+        w.number(self.answer.len() as u64);
+        for (name, value, _) in &self.answer {
+            w.span(Some(*name));
+            w.span(Some(*value));
+        }
+        w.flag(self.contexts.nchan.is_some());
+        if let Some(context) = &self.contexts.nchan {
+            context.write(w);
+        }
+    }
+}
+
+fn read_client(
+    r: &mut Reader<'_>,
+    socket: &Socket,
+    proxy_protocol: Option<Rc<Header>>,
+) -> Option<(Rc<Client>, RequestClient, Option<Rc<Address>>)> {
+    let (number, connected_ms) = (r.number()?, r.number()?);
+    let started_ms = connected_ms.wrapping_add(r.number()?);
+    let (requests, listener, debug) = (r.number()?, r.number()? as usize, r.flag()?);
+    let (remote, local, realip) = (r.address()?, r.optional(Reader::address)?, r.optional(Reader::address)?);
+    let own = realip.clone().unwrap_or_else(|| remote.clone());
+    let client = Rc::into_inner(Client::new(number, own, listener, socket.handle()))?;
+    let client = Rc::new(Client { started_ms: connected_ms, local: RefCell::new(local), ..client });
+    client.requests.set(requests);
+    client.debug.set(debug);
+    if let Some(header) = proxy_protocol {
+        let _ = client.proxy_protocol.set(header);
+    }
+    let seen = match realip {
+        None => client.clone(),
+        Some(_) => realip::replaced(&client, remote),
+    };
+    Some((client, RequestClient { seen, started_ms }, realip.map(Rc::new)))
+}
+
+/// The client as the request sees it, and when that began.
+struct RequestClient {
+    seen: Rc<Client>,
+    started_ms: u64,
+}
+
+fn read_parts(r: &mut Reader<'_>, shot: Rc<Shot>, client: RequestClient, underway: Underway) -> Option<Parts> {
+    let RequestClient { seen: client, started_ms } = client;
+    let header_size = r.number()?;
+    let early = r.bytes()?.to_vec();
+    let (status, version) = (r.number()? as u16, Version(r.number()? as u16));
+    let request_port = r.number()?.checked_sub(1).map(|port| port as u16);
+    let doing = DOINGS.get(r.number()? as usize).copied()?;
+    let flags = Flags::read(r)?;
+    let bytes: Box<[u8]> = r.bytes()?.into();
+    let [method_name, line, target, uri, args, scheme, host, id] = r.spans()?;
+    let [content_type, charset, protocol] = r.spans()?;
+    let known = |name: Span| KnownHeader::find(bytes.get(name.start as usize..name.end as usize).unwrap_or_default());
+    let headers = r.list(|r| {
+        let (name, value) = (r.span()??, r.span()??);
+        Some(HeaderLine { name, value, known: known(name) })
+    })?;
+    let values = r.list(|r| Some((r.number()? as u32, r.span()?)))?;
+    let captures = r.list(Reader::span)?;
+    let answer = r.list(|r| {
+        let (name, value) = (r.span()??, r.span()??);
+        Some((name, value, known(name)))
+    })?;
+    let method = method_name.map_or(Method::Other, |m| Method::of(&bytes[m.start as usize..m.end as usize]));
+    Some(Parts {
+        shot,
+        client,
+        doing,
+        headers,
+        values,
+        captures,
+        answer,
+        server: ServerId(0),
+        location: LocationId(0),
+        // A fixed text of the program, where it was not the client's.
+        method,
+        version,
+        method_name,
+        line,
+        target,
+        uri,
+        args,
+        scheme,
+        host,
+        id,
+        content_type,
+        charset,
+        protocol,
+        request_port,
+        status,
+        flags,
+        started_ms,
+        request_length: 0,
+        contexts: Rest::default().contexts,
+        attempts: None,
+        underway,
+        early,
+        sent: 0,
+        header_size,
+        bytes,
+    })
+}
+
+impl Flags {
+    fn write(&self, w: &mut Writer) {
+        let Flags { plain_uri, valid_target, valid_location, internal, header_sent, keepalive, pipelined, logged } =
+            *self;
+        let all = [plain_uri, valid_target, valid_location, internal, header_sent, keepalive, pipelined, logged];
+        w.number(all.iter().fold(0, |bits, flag| bits << 1 | u64::from(*flag)));
+    }
+
+    fn read(r: &mut Reader<'_>) -> Option<Flags> {
+        let bits = r.number()?;
+        let at = |place: u32| bits >> (7 - place) & 1 == 1;
+        Some(Flags {
+            plain_uri: at(0),
+            valid_target: at(1),
+            valid_location: at(2),
+            internal: at(3),
+            header_sent: at(4),
+            keepalive: at(5),
+            pipelined: at(6),
+            logged: at(7),
+        })
+    }
+}
+
+/// Writes numbers in as few bytes as they take, and places by how far they are from the one before.
+#[derive(Default)]
+pub struct Writer {
+    bytes: Vec<u8>,
+    end: u32,
+}
+
+impl Writer {
+    /// A number: seven bits a byte, the lowest first.
+    pub fn number(&mut self, mut number: u64) {
+        while number >= 0x80 {
+            self.bytes.push(number as u8 | 0x80);
+            number >>= 7;
+        }
+        self.bytes.push(number as u8);
+    }
+
+    /// Yes or no.
+    pub fn flag(&mut self, flag: bool) {
+        self.bytes.push(u8::from(flag));
+    }
+
+    /// Bytes with their length.
+    pub fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    fn optional<T: ?Sized>(&mut self, value: Option<&T>, write: impl FnOnce(&mut Writer, &T)) {
+        self.flag(value.is_some());
+        if let Some(value) = value {
+            write(self, value);
+        }
+    }
+
+    fn span(&mut self, span: Option<Span>) {
+        let Some(span) = span else { return self.number(0) };
+        let distance = i64::from(span.start) - i64::from(self.end);
+        self.number((distance << 1 ^ distance >> 63) as u64 + 1);
+        self.number(u64::from(span.end - span.start));
+        self.end = span.end;
+    }
+
+    fn address(&mut self, address: &Address) {
+        match address {
+            Address::Inet(SocketAddr::V4(a)) => {
+                self.number(4);
+                self.bytes.extend_from_slice(&a.ip().octets());
+                self.bytes.extend_from_slice(&a.port().to_be_bytes());
+            }
+            Address::Inet(SocketAddr::V6(a)) => {
+                self.number(6);
+                self.bytes.extend_from_slice(&a.ip().octets());
+                self.bytes.extend_from_slice(&a.port().to_be_bytes());
+            }
+            Address::Unix(path) => {
+                self.number(0);
+                self.bytes(path.as_os_str().as_bytes());
+            }
+        }
+    }
+}
+
+/// Reads what a [`Writer`] wrote; none where it did not.
+pub struct Reader<'b> {
+    bytes: &'b [u8],
+    end: u32,
+}
+
+impl<'b> Reader<'b> {
+    /// See [`Writer::number`].
+    pub fn number(&mut self) -> Option<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.bytes.split_first()?;
+            self.bytes = rest;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Some(number);
+            }
+        }
+        None
+    }
+
+    /// See [`Writer::flag`].
+    pub fn flag(&mut self) -> Option<bool> {
+        self.take(1).map(|byte| byte[0] != 0)
+    }
+
+    /// See [`Writer::bytes`].
+    pub fn bytes(&mut self) -> Option<&'b [u8]> {
+        let len = usize::try_from(self.number()?).ok()?;
+        self.take(len)
+    }
+
+    /// As many as were written, each by `read`.
+    pub fn list<T, L: FromIterator<T>>(&mut self, mut read: impl FnMut(&mut Reader<'b>) -> Option<T>) -> Option<L> {
+        let count = self.number()?;
+        (0..count).map(|_| read(self)).collect()
+    }
+
+    fn take(&mut self, count: usize) -> Option<&'b [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(count)?;
+        self.bytes = rest;
+        Some(taken)
+    }
+
+    fn optional<T>(&mut self, read: impl FnOnce(&mut Reader<'b>) -> Option<T>) -> Option<Option<T>> {
+        if self.flag()? { Some(Some(read(self)?)) } else { Some(None) }
+    }
+
+    fn span(&mut self) -> Option<Option<Span>> {
+        let Some(zigzag) = self.number()?.checked_sub(1) else { return Some(None) };
+        let distance = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
+        let start = u32::try_from(i64::from(self.end) + distance).ok()?;
+        let end = start + u32::try_from(self.number()?).ok()?;
+        self.end = end;
+        Some(Some(Span { start, end }))
+    }
+
+    fn spans<const N: usize>(&mut self) -> Option<[Option<Span>; N]> {
+        let mut all = [None; N];
+        for span in &mut all {
+            *span = self.span()?;
+        }
+        Some(all)
+    }
+
+    fn address(&mut self) -> Option<Address> {
+        fn port(bytes: &[u8]) -> Option<u16> {
+            Some(u16::from_be_bytes(bytes.try_into().ok()?))
+        }
+        let ip: IpAddr = match self.number()? {
+            4 => <[u8; 4]>::try_from(self.take(4)?).ok()?.into(),
+            6 => <[u8; 16]>::try_from(self.take(16)?).ok()?.into(),
+            _ => return Some(Address::Unix(std::ffi::OsString::from_vec(self.bytes()?.to_vec()).into())),
+        };
+        Some(Address::Inet(SocketAddr::new(ip, port(self.take(2)?)?)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let span = |start, end| Some(Span { start, end });
+        let spans = [span(5, 9), None, span(0, 70_000), span(69_999, 69_999)];
+        let addresses = ["1.2.3.4:80", "[2001:db8::1]:65535"].map(|a| Address::Inet(a.parse().unwrap()));
+        let mut w = Writer::default();
+        [0, 127, 128, u64::MAX].into_iter().for_each(|n| w.number(n));
+        w.bytes(b"text");
+        spans.into_iter().for_each(|s| w.span(s));
+        addresses.iter().for_each(|a| w.address(a));
+        w.address(&Address::Unix("/a/b".into()));
+        w.optional(None, Writer::address);
+        let mut r = Reader { bytes: &w.bytes, end: 0 };
+        assert_eq!([(); 4].map(|()| r.number().unwrap()), [0, 127, 128, u64::MAX]);
+        assert_eq!(r.bytes(), Some(&b"text"[..]));
+        assert_eq!(r.spans::<4>(), Some(spans));
+        assert_eq!([(); 2].map(|()| r.address().unwrap()), addresses);
+        assert_eq!(r.address(), Some(Address::Unix("/a/b".into())));
+        assert_eq!(r.optional(Reader::address), Some(None));
+        assert_eq!(r.number(), None);
+    }
+
+    #[test]
+    fn what_is_packed_is_small() {
+        assert!(size_of::<Packed>() <= 56, "{}", size_of::<Packed>());
+    }
+}

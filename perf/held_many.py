@@ -1,0 +1,236 @@
+#!/usr/bin/env python3
+"""As many subscribers in one process as are asked for, both ends on this machine, with few descriptors.
+
+The clients are one `ironweir stress --hold`; both sides park what waits (docs/push.md), so that neither needs more descriptors than the process may
+have. Phases: a ramp; some time with heartbeats; a message to one, to a channel of 1,000, to all. Printed: the bill of `/api/9/ironweir/memory`,
+what the machine's memory went to, and how long messages took. Bounded: it ends early when less memory is left than `--keep-gb`, and says so.
+Settings of the kernel that it changes are put back. See perf/notes.
+"""
+import argparse
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+import held
+
+# What is changed while it runs: local ports for each address, and the queues of a fast ramp.
+SYSCTLS = {"net/ipv4/ip_local_port_range": "1024 65535", "net/core/somaxconn": "65535", "net/ipv4/tcp_max_syn_backlog": "65535"}
+PORTS = 64_000
+SLABS = ("TCP", "sock_inode_cache", "filp", "dentry", "io_kiocb")
+CONFIGURATION = """
+daemon off; worker_processes 1; pid {dir}/pid; error_log {dir}/error.log notice;
+events {{ worker_connections 8000; }}
+http {{ access_log off; nchan_shared_memory_size 512m; server {{ listen 127.0.0.1:{port} backlog=65535;
+  location /pub {{ nchan_publisher; nchan_channel_id $arg_id; nchan_message_buffer_length 1; }}
+  location /sub {{ nchan_subscriber; nchan_channel_id all; nchan_subscriber_first_message newest; }}
+  location /some {{ nchan_subscriber; nchan_channel_id $arg_id; nchan_subscriber_first_message newest; }}
+  location /api {{ api; }} }} }}
+"""
+
+
+def main():
+    """Runs all phases and prints one line of JSON for each."""
+    options = parse()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    before = {name: pathlib.Path(f"/proc/sys/{name}").read_text().strip() for name in SYSCTLS}
+    try:
+        for name, value in SYSCTLS.items():
+            pathlib.Path(f"/proc/sys/{name}").write_text(value)
+        run(options)
+    finally:
+        for name, value in before.items():
+            pathlib.Path(f"/proc/sys/{name}").write_text(value)
+
+
+def parse():
+    """Options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ironweir", default=str(held.TARGET / "release/ironweir"))
+    parser.add_argument("--count", type=int, default=100_000)
+    parser.add_argument("--kind", choices=["websocket", "sse", "longpoll"], default="websocket")
+    parser.add_argument("--ramp", type=int, default=5_000, help="new connections a second")
+    parser.add_argument("--heartbeat", default="", help="between two pings of a client, such as 60s")
+    parser.add_argument("--keep", type=int, default=30, help="seconds that all are held before messages are published")
+    parser.add_argument("--messages", type=int, default=3, help="to all")
+    parser.add_argument("--size", type=int, default=200)
+    parser.add_argument("--keep-gb", type=float, default=6.0, help="memory of the machine that is left alone")
+    parser.add_argument("--server-cpu", type=int, default=0)
+    parser.add_argument("--load-cpu", type=int, default=1)
+    return parser.parse_args()
+
+
+def run(options):
+    """Starts both sides and goes through the phases."""
+    directory, port = pathlib.Path(tempfile.mkdtemp(prefix="held-")), held.free_port()
+    directory.chmod(0o755)
+    (directory / "nginx.conf").write_text(CONFIGURATION.format(dir=directory, port=port))
+    server = subprocess.Popen(["taskset", "-c", str(options.server_cpu), options.ironweir, "-p", str(directory), "-c", str(directory / "nginx.conf")])
+    holder = None
+    try:
+        held.wait_for(lambda: held.can_connect(port))
+        os.sched_setaffinity(0, {options.load_cpu})
+        first = [watch(port, "/sub") for _ in range(5)]
+        machine = memory()
+        user_kb = held.memory_kb(server.pid)
+        sources = max(1, -(-options.count // PORTS))
+        bits = 32 - (sources - 1).bit_length() if sources > 1 else 32
+        scheme = "ws" if options.kind == "websocket" else "http"
+        command = ["taskset", "-c", str(options.load_cpu), options.ironweir, "stress", "--hold", str(options.count), "--hold-protocol", options.kind,
+                   "--ramp", f"{options.ramp}/s", "-d", "900s", "-t1", "--source", f"127.1.0.0/{bits}", f"{scheme}://127.0.0.1:{port}/sub"]
+        if options.heartbeat:
+            command[-1:-1] = ["--heartbeat", options.heartbeat]
+        began = time.monotonic()
+        said = open(directory / "stress.txt", "w")
+        holder = subprocess.Popen(command, stdout=said, stderr=subprocess.PIPE, text=True)
+        lines = Lines(holder)
+        why = ramp(port, options, holder, lines)
+        reached = count(port)
+        say("ramp", seconds=round(time.monotonic() - began, 1), subscribers=reached, ended_by=why, held=lines.last)
+        end = time.monotonic() + options.keep
+        while time.monotonic() < end and available_gb() > options.keep_gb:
+            time.sleep(1)
+        say("held", seconds=options.keep, subscribers=count(port), held=lines.last, **bill(port, server.pid, user_kb, machine, holder.pid))
+        last = [watch(port, "/sub") for _ in range(5)]
+        publish(port, server.pid, options, first + last, lines)
+        there = count(port)
+        holder.terminate()
+        holder.wait()
+        said.close()
+        say("end", subscribers=there, generator=(directory / "stress.txt").read_text().splitlines()[2:])
+    finally:
+        for process in (holder, server):
+            if process:
+                process.terminate()
+        server.wait()
+        shutil.rmtree(directory)
+
+
+def ramp(port, options, holder, lines):
+    """Waits until all are there; why it ended."""
+    limit = time.monotonic() + options.count / options.ramp * 4 + 60
+    while (there := count(port)) < options.count:
+        if available_gb() < options.keep_gb:
+            return f"memory: {available_gb():.1f} GB are left"
+        if holder.poll() is not None or time.monotonic() > limit:
+            return f"the generator: {lines.last}"
+        time.sleep(0.5)
+    return f"the goal: {there}"
+
+
+def publish(port, pid, options, watched, lines):
+    """A message to one, to 1,000, and to all."""
+    one = [watch(port, "/some?id=one")]
+    thousand = [watch(port, "/some?id=thousand") for _ in range(1000)]
+    data = b"x" * options.size
+    for name, clients in (("one", one), ("thousand", thousand)):
+        at = time.monotonic()
+        post(port, name, data)
+        for client in clients:
+            held.read_frame(client, options.size)
+        say(f"to {name}", ms=round((time.monotonic() - at) * 1000, 2))
+    for number in range(options.messages):
+        heard, subscribers, cpu = lines.messages, count(port), sum(held.cpu_seconds(pid))
+        at = time.monotonic()
+        post(port, "all", data)
+        taken = time.monotonic() - at
+        times = []
+        for client in watched:
+            client.settimeout(300)
+            held.read_frame(client, options.size)
+            times.append(round(time.monotonic() - at, 3))
+        held.wait_for(lambda: lines.messages - heard >= subscribers - len(watched), 300)
+        all_heard = time.monotonic() - at
+        held.settled(pid)
+        cpu = sum(held.cpu_seconds(pid)) - cpu
+        say("to all", number=number, subscribers=subscribers, post_s=round(taken, 3), first_s=times[0], last_s=max(times),
+            holder_heard_all_s=round(all_heard, 1), us_cpu_each=round(cpu * 1e6 / subscribers, 3))
+
+
+def watch(port, target):
+    """A subscriber whose handshake is done."""
+    held_upgrade = held.UPGRADE.replace("/sub", target)
+    client = held.socket.create_connection(("127.0.0.1", port))
+    client.settimeout(60)
+    client.sendall(held_upgrade.encode())
+    head = b""
+    while not head.endswith(b"\r\n\r\n"):
+        head += client.recv(1)
+    return client
+
+
+def post(port, channel, data):
+    """Publishes a message."""
+    urllib.request.urlopen(f"http://127.0.0.1:{port}/pub?id={channel}", data).read()
+
+
+def count(port):
+    """Subscribers of the channel of all."""
+    try:
+        request = urllib.request.Request(f"http://127.0.0.1:{port}/pub?id=all", headers={"Accept": "text/json"})
+        return json.load(urllib.request.urlopen(request, timeout=30))["subscribers"]
+    except OSError:
+        return 0
+
+
+def bill(port, pid, user_kb, machine, holder_pid):
+    """What it took, by the server's own word and by the machine's."""
+    own = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/api/9/ironweir/memory"))
+    now, there = memory(), count(port)
+    taken = {name: now[name] - machine[name] for name in now}
+    each = {f"{name}_bytes_each": round(value / max(there, 1)) for name, value in taken.items()}
+    user = (held.memory_kb(pid) - user_kb) * 1024
+    return {"server_user_bytes_each": round(user / max(there, 1)), "client_user_bytes_each": round(held.memory_kb(holder_pid) * 1024 / max(there, 1)),
+            "both_ends": each, "own_bill": own}
+
+
+def memory():
+    """The machine's memory, bytes: what is used, what the kernel keeps in slabs, and some of those."""
+    lines = dict(line.split(":", 1) for line in pathlib.Path("/proc/meminfo").read_text().splitlines())
+    kb = {name: int(lines[name].split()[0]) for name in ("MemTotal", "MemAvailable", "SUnreclaim", "Slab")}
+    slabs = {}
+    for line in pathlib.Path("/proc/slabinfo").read_text().splitlines():
+        words = line.split()
+        if words[0] in SLABS:
+            slabs[words[0]] = int(words[2]) * int(words[3])
+    return {"used": (kb["MemTotal"] - kb["MemAvailable"]) * 1024, "slab_unreclaimable": kb["SUnreclaim"] * 1024, **slabs}
+
+
+def available_gb():
+    """What the machine has left."""
+    lines = pathlib.Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable")) / 1e6
+
+
+def say(phase, **facts):
+    """One line."""
+    print(json.dumps({"phase": phase, **facts}), flush=True)
+
+
+class Lines:
+    """What the generator says each second."""
+
+    def __init__(self, process):
+        self.last, self.messages = "", 0
+        threading.Thread(target=self.read, args=(process.stderr,), daemon=True).start()
+
+    def read(self, stream):
+        """Keeps the last line, and how many messages it tells of."""
+        for line in stream:
+            self.last = " ".join(line.split())
+            words = self.last.split()
+            if "messages" in words[:-1]:
+                self.messages = int(words[words.index("messages") + 1])
+
+
+if __name__ == "__main__":
+    main()
