@@ -107,7 +107,7 @@ impl Subscription {
 
     /// Goes on at the thread of another mailbox.
     pub fn move_to(&mut self, mailbox: &Arc<Mailbox>) {
-        for place in &mut self.places {
+        for place in self.places.all_mut() {
             place.channel.change_reader(&self.mailbox, mailbox);
             // The new thread has not looked yet.
             place.seen = 0;

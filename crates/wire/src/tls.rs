@@ -197,7 +197,7 @@ impl ClientHello {
 }
 
 /// The numbers of extensions, in their order. `list`: as [`parse`] found them.
-pub fn extensions(list: &[u8]) -> impl Iterator<Item = u16> + '_ {
+pub fn extension_numbers(list: &[u8]) -> impl Iterator<Item = u16> + '_ {
     let mut rest = list;
     std::iter::from_fn(move || {
         let head = rest.get(..4)?;

@@ -99,6 +99,7 @@ fn method(group: &group::Group) -> String {
         group::Method::Hash { consistent: true, .. } => "hash consistent".to_owned(),
         group::Method::LeastTime(_) => "least_time".to_owned(),
         group::Method::Random { .. } => "random".to_owned(),
+        group::Method::Maglev => "maglev".to_owned(),
     }
 }
 

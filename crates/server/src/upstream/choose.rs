@@ -250,7 +250,8 @@ impl Chosen {
         peer.state.counts.chosen();
         let chosen_us = clock::monotonic_us();
         let (head_us, is_under_way) = (Cell::new(None), Cell::new(false));
-        Chosen { peer, tier: 0, index: BESIDE, timing: None, queue: None, chosen_us, head_us, is_under_way }
+        let permit = RefCell::default();
+        Chosen { peer, tier: 0, index: BESIDE, timing: None, queue: None, chosen_us, head_us, is_under_way, permit }
     }
 
     /// It no longer counts among the requests under way.

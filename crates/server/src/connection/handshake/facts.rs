@@ -91,7 +91,7 @@ pub fn facts(
 fn ja4(message: &[u8], hello: &ClientHello, quic: bool) -> String {
     let alpn = hello.alpn.of(message);
     let first = alpn.first().and_then(|len| alpn.get(1..1 + usize::from(*len))).unwrap_or_default();
-    let extensions: Vec<u16> = wire::tls::extensions(hello.extensions.of(message)).collect();
+    let extensions: Vec<u16> = wire::tls::extension_numbers(hello.extensions.of(message)).collect();
     fingerprint::ja4(fingerprint::Hello {
         quic,
         version: hello.best_version(message),

@@ -190,8 +190,7 @@ impl Listening {
 
     /// Nobody of this thread is woken any more: it is going on at another.
     pub(super) fn go(&mut self) {
-        self.leave();
-        self.task = TaskId::NOBODY;
+        self.unsettle();
     }
 
     /// It has come from another thread.

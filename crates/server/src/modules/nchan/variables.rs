@@ -65,7 +65,7 @@ impl Context {
         let (subscriber, publisher) = (kind()?, kind()?);
         let (before, message) = (r.bytes()?.to_vec(), r.bytes()?.to_vec());
         let ids = r.list(|r| r.bytes().map(Box::from))?;
-        Some(Context { ids, subscriber, publisher, before, message, event: "" })
+        Some(Context { ids, subscriber, publisher, before, message, event: "", mqtt: None })
     }
 }
 

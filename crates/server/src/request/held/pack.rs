@@ -130,9 +130,9 @@ impl Drop for Packed {
 
 impl Rest {
     fn is_blank(&self) -> bool {
-        let Contexts { realip, limit_conn, limit_req, otel, nchan, lua, modsecurity } = &self.contexts;
+        let Contexts { realip, limit_conn, limit_req, otel, nchan, lua, modsecurity, js } = &self.contexts;
         let none = realip.is_none() && limit_conn.is_none() && limit_req.is_blank() && otel.is_none();
-        let none = none && nchan.is_none() && lua.is_none() && modsecurity.is_none();
+        let none = none && nchan.is_none() && lua.is_none() && modsecurity.is_none() && js.is_none();
         none && self.attempts.is_none() && self.proxy_protocol.is_none()
     }
 }
@@ -147,6 +147,7 @@ impl Default for Rest {
             nchan: None,
             lua: None,
             modsecurity: None,
+            js: None,
         };
         Rest { contexts, attempts: None, proxy_protocol: None }
     }

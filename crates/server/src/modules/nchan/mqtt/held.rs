@@ -12,7 +12,7 @@ use crate::connection::socket::Socket;
 use crate::log_error;
 use crate::request::Request;
 use crate::request::held::{Kept, hold};
-use crate::request::phases::{Back, GoOn, Verdict};
+use crate::request::phases::{Back, GoOn, Released, Verdict};
 use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
@@ -93,7 +93,7 @@ fn go_on(r: &mut Request, mut held: Held) -> Verdict {
     })
 }
 
-async fn run(mut whole: Box<Whole>) -> Back {
+async fn run(mut whole: Box<Whole>) -> Released {
     let end = poll_fn(|cx| {
         let Whole { kept, socket, timer, held } = &mut *whole;
         held.poll(kept, socket, timer, cx)
@@ -101,7 +101,7 @@ async fn run(mut whole: Box<Whole>) -> Back {
     let end = end.await;
     let Whole { kept, socket, held, .. } = *whole;
     let go_on: GoOn = Box::new(move |r| Box::pin(ended(r, held, end)));
-    Back { request: kept.back(socket), go_on }
+    Released::Back(Back { request: kept.back(socket), go_on })
 }
 
 impl Held {
