@@ -321,7 +321,7 @@ mod tests {
             assert_eq!(hello.session_id.of(&whole), [0xaa, 0xbb]);
             assert_eq!(pairs(hello.ciphers.of(&whole)).collect::<Vec<_>>(), [0x1301, 0xc02f]);
             assert_eq!(hello.best_version(&whole), 0x0304);
-            assert_eq!(extensions(hello.extensions.of(&whole)).collect::<Vec<_>>(), [0, 16, 43]);
+            assert_eq!(extension_numbers(hello.extensions.of(&whole)).collect::<Vec<_>>(), [0, 16, 43]);
         }
     }
 
