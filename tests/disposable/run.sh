@@ -20,7 +20,7 @@ if [ -z "${INSIDE:-}" ]; then
     # Longer than anything here takes: what hangs ends.
     (
         if mkdir "$group" 2>/dev/null; then echo "$BASHPID" >"$group/cgroup.procs" || true; fi
-        exec timeout -k 5 "${PATIENCE:-120}" unshare --net --mount --pid --ipc --uts --cgroup --fork --kill-child --mount-proc \
+        exec timeout -k 5 "${PATIENCE:-240}" unshare --net --mount --pid --ipc --uts --cgroup --fork --kill-child --mount-proc \
             --propagation private "$0" "$@"
     ) || status=$?
     for _ in $(seq 20); do
