@@ -257,7 +257,7 @@ ironweir() {
             esac
             arguments+=("$argument")
         done
-        case " $* " in *" --find-max "*) arguments=(--step 300ms "${arguments[@]}") ;; esac
+        case " $* " in *" --find-max "*) arguments=(--step 200ms "${arguments[@]}") ;; esac
         # 5: the machine was busy, which the tool says.
         command ironweir stress "${arguments[@]}" || status=$?
         [ "$status" = 5 ] || return "$status"

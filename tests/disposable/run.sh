@@ -10,10 +10,24 @@ folder=$1 binary=$2 script=$3 given=${4:-}
 repository=$(cd "$(dirname "$0")/../.." && pwd)
 if [ -z "${INSIDE:-}" ]; then
     [ "$(id -u)" = 0 ] && [ -x /lib/systemd/systemd ] && command -v ip >/dev/null || exit 77
-    # Longer than anything here takes: what hangs ends.
+    unshare --net --mount --pid --cgroup --fork true 2>/dev/null || exit 77
     export INSIDE=yes
-    exec timeout -k 5 "${PATIENCE:-120}" unshare --net --mount --pid --ipc --uts --cgroup --fork --kill-child --mount-proc --propagation private \
-        "$0" "$@"
+    # A control group of its own, since systemd makes groups below the one it finds itself in.
+    groups=/sys/fs/cgroup
+    [ -e $groups/cgroup.procs ] || groups=$groups/unified
+    group=$groups$(sed -n 's/^0:://p' /proc/self/cgroup)/disposable.$$
+    status=0
+    # Longer than anything here takes: what hangs ends.
+    (
+        if mkdir "$group" 2>/dev/null; then echo "$BASHPID" >"$group/cgroup.procs" || true; fi
+        exec timeout -k 5 "${PATIENCE:-240}" unshare --net --mount --pid --ipc --uts --cgroup --fork --kill-child --mount-proc \
+            --propagation private "$0" "$@"
+    ) || status=$?
+    for _ in $(seq 20); do
+        [ -d "$group" ] || break
+        find "$group" -depth -type d -exec rmdir {} + 2>/dev/null || sleep 0.05
+    done
+    exit "$status"
 fi
 
 mount -t tmpfs none "$folder"
