@@ -228,9 +228,11 @@ fn unescape(text: Bytes) -> Bytes {
 }
 
 type Variables = Vec<(String, String)>;
+/// Arguments, variables, two numbers.
+type Process = List<(Vec<String>, Vec<Vec<String>>, u32, i32)>;
 
 /// `process`: arguments, environment, the numbers of this process and its parent.
-fn process() -> List<(Vec<String>, Vec<Vec<String>>, u32, i32)> {
+fn process() -> Process {
     let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     let env: Variables = std::env::vars_os().map(|(n, v)| (lossy(n), lossy(v))).collect();
     let parent = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get());

@@ -21,6 +21,8 @@ const BUILT_IN: &[&str] = &[
     "ngx_otel_module",
     "ngx_nchan_module",
     "ngx_http_lua_module",
+    "ngx_http_js_module",
+    "ngx_stream_js_module",
     "ngx_http_headers_more_filter_module",
     "ngx_http_set_misc_module",
     "ngx_http_geoip2_module",

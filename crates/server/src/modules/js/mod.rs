@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod current;
+mod exchange;
 pub mod fetch;
 pub mod machine;
 pub mod periodic;
@@ -254,7 +255,7 @@ fn js_engine(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     }
 }
 
-fn variable<'n>(node: &'n Node) -> Result<&'n [u8], Problem> {
+fn variable(node: &Node) -> Result<&[u8], Problem> {
     crate::modules::map::variable_name(node, &node.args[0])
 }
 
