@@ -426,6 +426,9 @@ fn program(build: &mut Build<'_>, key: Imported) -> Option<Arc<Program>> {
     if let Some((_, made)) = build.main.js.programs.iter().find(|(known, _)| *known == key) {
         return made.clone();
     }
+    if let Err(text) = ::js::prepare(machine::PARTS) {
+        build.http_problem(format!("js: {text}"));
+    }
     let base = build.conf_prefix.clone();
     build.main.js.conf_file = build.sources.first().cloned().unwrap_or_else(|| base.join("nginx.conf"));
     build.main.js.conf_prefix.clone_from(&base);
