@@ -46,9 +46,11 @@ const MODULES: &[Part] = &[
 ];
 
 /// What parts were compiled to, by their names: once in a process.
-static COMPILED: LazyLock<Mutex<HashMap<&'static str, Arc<[u8]>>>> = LazyLock::new(Mutex::default);
+static COMPILED: LazyLock<Mutex<Compiled>> = LazyLock::new(Mutex::default);
 
-fn known() -> MutexGuard<'static, HashMap<&'static str, Arc<[u8]>>> {
+type Compiled = HashMap<&'static str, Arc<[u8]>>;
+
+fn known() -> MutexGuard<'static, Compiled> {
     COMPILED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
