@@ -18,6 +18,14 @@ pub use value::{Buffer, Bytes, Fault, Item};
 /// `import.meta.raw`.
 pub type Part = (&'static str, &'static str);
 
+/// Makes ready what contexts with these parts need, so that the first of them need not.
+///
+/// # Errors
+/// A part is not well formed.
+pub fn prepare(parts: Parts) -> Result<(), String> {
+    library::prepare(parts)
+}
+
 /// The server's parts.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {

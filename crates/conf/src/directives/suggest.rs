@@ -15,8 +15,8 @@ const LONGEST: usize = 64;
 const INSTEAD: &[(&str, &str, &str)] = &[
     ("ngx_http_lua_module", "the Lua module (OpenResty)", ""),
     ("ngx_stream_lua_module", "the Lua module for stream (OpenResty)", "map, ssl_preread and a backend of your own"),
-    ("ngx_http_js_module", "njs", "map, auth_request, sub_filter and a backend of your own"),
-    ("ngx_stream_js_module", "njs for stream", "map and ssl_preread"),
+    ("ngx_http_js_module", "njs", ""),
+    ("ngx_stream_js_module", "njs for stream", ""),
     (
         "ngx_http_modsecurity_module",
         "ModSecurity",

@@ -149,6 +149,8 @@ fn options(flag: &str, mode: i64) -> OpenOptions {
     let mut options = OpenOptions::new();
     let has = |letter: char| flag.contains(letter);
     options.mode(u32::try_from(mode).unwrap_or(0o666));
+    // A pipe without a writer must not hold the thread.
+    options.custom_flags(rustix::fs::OFlags::NONBLOCK.bits() as i32);
     match flag.chars().find(|c| matches!(c, 'r' | 'w' | 'a')) {
         Some('w') => options.write(true).truncate(true).create(true).read(has('+')),
         Some('a') => options.append(true).create(true).read(has('+')),

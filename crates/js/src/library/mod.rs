@@ -14,9 +14,8 @@ use rquickjs::convert::List;
 use rquickjs::module::WriteOptions;
 use rquickjs::prelude::Func;
 use rquickjs::{Context, Ctx, Error, Module, Object, Result, Value};
-use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// What every context begins with.
 pub(crate) const CORE: &[Part] = &[("njs:core", include_str!("../prelude/core.js"))];
@@ -46,17 +45,18 @@ const MODULES: &[Part] = &[
     ("buffer", "const m = import.meta.value; export default m; export const { Buffer, constants, kMaxLength } = m;"),
 ];
 
-thread_local! {
-    /// What parts were compiled to, by their names.
-    static COMPILED: RefCell<HashMap<&'static str, Arc<[u8]>>> = RefCell::default();
+/// What parts were compiled to, by their names: once in a process.
+static COMPILED: LazyLock<Mutex<Compiled>> = LazyLock::new(Mutex::default);
+
+type Compiled = HashMap<&'static str, Arc<[u8]>>;
+
+fn known() -> MutexGuard<'static, Compiled> {
+    COMPILED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a part was compiled to on this thread.
+/// What a part was compiled to.
 fn compiled(part: &Part) -> Result<Arc<[u8]>> {
-    if let Some(code) = COMPILED.with_borrow(|known| known.get(part.0).cloned()) {
-        return Ok(code);
-    }
-    Err(Error::new_loading(part.0))
+    known().get(part.0).cloned().ok_or_else(|| Error::new_loading(part.0))
 }
 
 /// Compiles what is not compiled yet. No program may be running: a context of its own does it.
@@ -70,7 +70,7 @@ fn compile_all(parts: &[Part]) -> std::result::Result<(), String> {
             let module = Module::declare(ctx.clone(), part.0, part.1);
             module.and_then(|m| m.write(WriteOptions::default())).map_err(|e| plain_text(&ctx, &e))
         })?;
-        COMPILED.with_borrow_mut(|known| known.insert(part.0, code.into()));
+        known().insert(part.0, code.into());
     }
     Ok(())
 }
@@ -85,7 +85,7 @@ pub(crate) fn prepare(parts: Parts) -> std::result::Result<(), String> {
 
 /// `raw.part`: runs a part that is needed now.
 fn part<'js>(ctx: Ctx<'js>, name: String) -> Result<()> {
-    let code = COMPILED.with_borrow(|known| known.get(name.as_str()).cloned());
+    let code = known().get(name.as_str()).cloned();
     let code = code.ok_or_else(|| Error::new_loading(&name))?;
     run_part(&ctx, &engine::raw_of(&ctx)?, &code)
 }
@@ -228,9 +228,11 @@ fn unescape(text: Bytes) -> Bytes {
 }
 
 type Variables = Vec<(String, String)>;
+/// Arguments, variables, two numbers.
+type Process = List<(Vec<String>, Vec<Vec<String>>, u32, i32)>;
 
 /// `process`: arguments, environment, the numbers of this process and its parent.
-fn process() -> List<(Vec<String>, Vec<Vec<String>>, u32, i32)> {
+fn process() -> Process {
     let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     let env: Variables = std::env::vars_os().map(|(n, v)| (lossy(n), lossy(v))).collect();
     let parent = rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get());

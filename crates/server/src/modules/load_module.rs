@@ -22,6 +22,8 @@ const BUILT_IN: &[&str] = &[
     "ngx_nchan_module",
     "ngx_http_lua_module",
     "ngx_http_modsecurity_module",
+    "ngx_http_js_module",
+    "ngx_stream_js_module",
     "ngx_http_headers_more_filter_module",
     "ngx_http_set_misc_module",
     "ngx_http_geoip2_module",

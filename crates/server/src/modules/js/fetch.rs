@@ -2,83 +2,48 @@
 //! `js_fetch_*`.
 
 use super::current::with;
-use crate::connection::Address;
-use crate::connection::socket::Socket;
-use crate::connection::tls::Tls;
+use super::exchange::exchange;
 use crate::log_error;
 use crate::request::Request;
 use crate::resolve::ResolverConfig;
 use crate::tls::client::Context;
-use crate::upstream::connect;
-use crate::upstream::settings::UpstreamSettings;
 use ::js::rquickjs::prelude::Func;
 use ::js::rquickjs::{Ctx, Object, Result};
-use ::js::{Bytes, Fault, Item, Operation, engine};
-use runtime::timer::Timer;
-use rustix::net::SocketType;
-use std::cell::RefCell;
-use std::collections::HashMap;
-use std::future::poll_fn;
-use std::io;
-use std::net::{IpAddr, SocketAddr};
+use ::js::{Bytes, Fault, Operation, engine};
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
-use wire::http1::chunked::{Decoder, Event, Trailers};
-use wire::http1::known::KnownHeader as K;
-use wire::http1::response::{ResponseHead, ResponseParser};
-use wire::http1::{Parsed, Version};
-
-/// Idle connections of one thread, over all servers.
-const MAX_IDLE: usize = 1024;
-/// Addresses of a name that are tried.
-const MAX_ADDRESSES: usize = 4;
 
 /// What a program asks for, and what holds where it runs.
-struct Call {
+pub(super) struct Call {
     /// The configuration and its level: each keeps its own connections.
-    level: String,
-    method: Vec<u8>,
-    host: String,
-    port: u16,
-    target: Vec<u8>,
-    secure: bool,
-    headers: Vec<(Vec<u8>, Vec<u8>)>,
-    body: Option<Vec<u8>>,
-    verify: bool,
+    pub(super) level: String,
+    pub(super) method: Vec<u8>,
+    pub(super) host: String,
+    pub(super) port: u16,
+    pub(super) target: Vec<u8>,
+    pub(super) secure: bool,
+    pub(super) headers: Vec<(Vec<u8>, Vec<u8>)>,
+    pub(super) body: Option<Vec<u8>>,
+    pub(super) verify: bool,
     /// Bytes that one read asks for; an answer's head may have as many.
-    buffer: usize,
+    pub(super) buffer: usize,
     /// Bytes of an answer's body.
-    most: usize,
-    timeout: Duration,
-    resolver: Option<Arc<ResolverConfig>>,
-    resolver_timeout: Duration,
-    tls: Option<Arc<Context>>,
-    keep: Keep,
+    pub(super) most: usize,
+    pub(super) timeout: Duration,
+    pub(super) resolver: Option<Arc<ResolverConfig>>,
+    pub(super) resolver_timeout: Duration,
+    pub(super) tls: Option<Arc<Context>>,
+    pub(super) keep: Keep,
 }
 
 /// How connections are kept.
 #[derive(Clone, Copy)]
-struct Keep {
-    most: usize,
-    requests: u64,
-    time: Duration,
-    timeout: Duration,
-}
-
-struct Link {
-    socket: Socket,
-    requests: u64,
-    began_ms: u64,
-}
-
-struct Idle {
-    link: Link,
-    until_ms: u64,
-}
-
-thread_local! {
-    static IDLE: RefCell<HashMap<String, Vec<Idle>>> = RefCell::default();
+pub(super) struct Keep {
+    pub(super) most: usize,
+    pub(super) requests: u64,
+    pub(super) time: Duration,
+    pub(super) timeout: Duration,
 }
 
 /// Puts the function in.
@@ -110,7 +75,7 @@ fn begin(
 }
 
 /// A line about the request that the program runs for.
-fn note(text: &str) {
+pub(super) fn note(text: &str) {
     let _ = super::current::request(|r| {
         log_error!(r, Error, "{text}");
         Ok(())
@@ -187,343 +152,6 @@ fn prepare(
         return Err(Fault::internal("no resolver defined"));
     }
     Ok(call)
-}
-
-type Failed = String;
-
-/// Gives up when nothing happens for so long.
-async fn within<T>(time: Duration, what: &str, work: impl Future<Output = T>) -> std::result::Result<T, Failed> {
-    let timer = Timer::new();
-    timer.set(time);
-    timer.guard(work).await.ok_or_else(|| format!("{what} timed out"))
-}
-
-async fn exchange(call: Call) -> std::result::Result<Item, Failed> {
-    let key = format!("{}:{}:{}:{}", call.level, call.secure, call.host, call.port);
-    let mut kept = if call.verify || !call.secure { take(&key, call.keep) } else { None };
-    loop {
-        let was_kept = kept.is_some();
-        let mut link = match kept.take() {
-            Some(link) => link,
-            None => Link { socket: open(&call).await?, requests: 0, began_ms: runtime::clock::monotonic_ms() },
-        };
-        let begun = match write(&mut link.socket, &call).await {
-            Ok(()) => read_head(&mut link.socket, &call).await,
-            Err(text) => Err(text),
-        };
-        let (head, buffer) = match begun {
-            Ok(begun) => begun,
-            // The server has closed a connection that waited: once more on a new one.
-            Err(_) if was_kept => continue,
-            Err(text) => return Err(text),
-        };
-        let (item, reusable) = read_answer(&mut link.socket, &call, head, buffer).await?;
-        link.requests += 1;
-        // Nobody who was not verified is spoken to again.
-        if reusable && (call.verify || !call.secure) {
-            give(key, link, call.keep);
-        }
-        return Ok(item);
-    }
-}
-
-/// A connection that waits.
-fn take(key: &str, keep: Keep) -> Option<Link> {
-    if keep.most == 0 {
-        return None;
-    }
-    let now = runtime::clock::monotonic_ms();
-    IDLE.with_borrow_mut(|all| {
-        let own = all.get_mut(key)?;
-        while let Some(mut idle) = own.pop() {
-            let mut room = Vec::with_capacity(1);
-            let quiet = matches!(idle.link.socket.try_read(&mut room), Err(e) if e.kind() == io::ErrorKind::WouldBlock);
-            let young = now - idle.link.began_ms < keep.time.as_millis() as u64;
-            if idle.until_ms > now && quiet && young {
-                return Some(idle.link);
-            }
-        }
-        all.remove(key);
-        None
-    })
-}
-
-fn give(key: String, link: Link, keep: Keep) {
-    if keep.most == 0 || link.requests >= keep.requests {
-        return;
-    }
-    let until_ms = runtime::clock::monotonic_ms() + keep.timeout.as_millis() as u64;
-    IDLE.with_borrow_mut(|all| {
-        if all.values().map(Vec::len).sum::<usize>() >= MAX_IDLE {
-            let now = runtime::clock::monotonic_ms();
-            all.retain(|_, own| {
-                own.retain(|idle| idle.until_ms > now);
-                !own.is_empty()
-            });
-            return;
-        }
-        let own = all.entry(key).or_default();
-        if own.len() >= keep.most {
-            own.remove(0);
-        }
-        own.push(Idle { link, until_ms });
-    });
-}
-
-async fn addresses(call: &Call) -> std::result::Result<Vec<Address>, Failed> {
-    if let Ok(ip) = call.host.trim_matches(['[', ']']).parse::<IpAddr>() {
-        return Ok(vec![Address::Inet(SocketAddr::new(ip, call.port))]);
-    }
-    let resolver = call.resolver.as_ref().ok_or("no resolver defined")?;
-    let found = crate::upstream::names::resolve(resolver, &call.host, call.resolver_timeout).await;
-    let found = found.map_err(|text| format!("\"{}\" could not be resolved ({text})", call.host))?;
-    Ok(found.into_iter().take(MAX_ADDRESSES).map(|ip| Address::Inet(SocketAddr::new(ip, call.port))).collect())
-}
-
-async fn open(call: &Call) -> std::result::Result<Socket, Failed> {
-    for address in addresses(call).await? {
-        let Ok(connecting) = connect::begin_as(SocketType::STREAM, &address, None, &UpstreamSettings::default()) else {
-            continue;
-        };
-        let connected = within(call.timeout, "connect", connect::finish(connecting)).await;
-        if let Ok(Ok(socket)) = connected {
-            if !call.secure {
-                return Ok(socket);
-            }
-            return handshake(socket, call).await.map_err(|text| {
-                note(&format!("js http SSL {text}"));
-                "connect failed".to_owned()
-            });
-        }
-    }
-    Err("connect failed".to_owned())
-}
-
-async fn handshake(socket: Socket, call: &Call) -> std::result::Result<Socket, Failed> {
-    let context = call.tls.as_ref().ok_or("failed to create ssl connection")?;
-    let secure = context.for_checks(call.host.trim_matches(['[', ']']).as_bytes(), &[]);
-    let tls = Tls::client(socket, secure.config(), secure.server_name(), 0);
-    let mut tls = tls.map_err(|e| format!("failed to create ssl connection ({e})"))?;
-    let shaken = within(call.timeout, "SSL handshake", poll_fn(|cx| tls.poll_handshake(cx))).await?;
-    shaken.map_err(|e| format!("SSL handshake failed ({e})"))?;
-    if call.verify {
-        if !context.verifies() {
-            return Err("certificate verify error: unable to get local issuer certificate \
-                        (js_fetch_trusted_certificate names whom to trust)"
-                .to_owned());
-        }
-        let chain = tls.state().peer_certificates().unwrap_or_default();
-        secure.verify(chain, runtime::clock::wall_seconds()).map_err(|d| format!("certificate verify error: {d}"))?;
-    }
-    Ok(Socket::encrypted(tls))
-}
-
-/// The bytes of a request.
-fn written(call: &Call) -> Vec<u8> {
-    let mut out = Vec::with_capacity(256 + call.body.as_ref().map_or(0, Vec::len));
-    let has = |name: &str| call.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
-    out.extend_from_slice(&call.method);
-    out.push(b' ');
-    out.extend_from_slice(&call.target);
-    out.extend_from_slice(b" HTTP/1.1\r\n");
-    if !has("Host") {
-        let usual = if call.secure { 443 } else { 80 };
-        let port = if call.port == usual { String::new() } else { format!(":{}", call.port) };
-        out.extend_from_slice(format!("Host: {}{port}\r\n", call.host).as_bytes());
-    }
-    if !has("User-Agent") {
-        out.extend_from_slice(b"User-Agent: nginx-js\r\n");
-    }
-    for (name, value) in &call.headers {
-        let framing = [&b"Content-Length"[..], b"Connection", b"Transfer-Encoding"];
-        if !framing.iter().any(|f| f.eq_ignore_ascii_case(name)) {
-            out.extend_from_slice(&[name, &b": "[..], value, b"\r\n"].concat());
-        }
-    }
-    let connection: &[u8] = if call.keep.most > 0 { b"keep-alive" } else { b"close" };
-    out.extend_from_slice(&[&b"Connection: "[..], connection, b"\r\n"].concat());
-    match &call.body {
-        Some(body) => {
-            out.extend_from_slice(format!("Content-Length: {}\r\n\r\n", body.len()).as_bytes());
-            out.extend_from_slice(body);
-        }
-        None if matches!(call.method.as_slice(), b"POST" | b"PUT") => {
-            out.extend_from_slice(b"Content-Length: 0\r\n\r\n")
-        }
-        None => out.extend_from_slice(b"\r\n"),
-    }
-    out
-}
-
-async fn write(socket: &mut Socket, call: &Call) -> std::result::Result<(), Failed> {
-    let bytes = written(call);
-    let timer = Timer::new();
-    timer.set(call.timeout);
-    let mut at = 0;
-    poll_fn(|cx| {
-        while at < bytes.len() {
-            match socket.poll_write_with(cx, |s| s.try_write(&bytes[at..], false)) {
-                Poll::Ready(Ok(n)) => {
-                    at += n;
-                    timer.set(call.timeout);
-                }
-                Poll::Ready(Err(_)) => return Poll::Ready(Err("write failed".to_owned())),
-                Poll::Pending => return timer.poll_expired(cx).map(|()| Err("write timed out".to_owned())),
-            }
-        }
-        Poll::Ready(Ok(()))
-    })
-    .await
-}
-
-/// Reads more; 0 is the end.
-async fn read(socket: &mut Socket, call: &Call, buffer: &mut Vec<u8>) -> std::result::Result<usize, Failed> {
-    buffer.reserve(call.buffer);
-    let got = within(call.timeout, "read", poll_fn(|cx| socket.poll_read(cx, buffer))).await?;
-    got.map_err(|_| "read failed".to_owned())
-}
-
-/// Reads until an answer's head is whole: the head, and what came with it, from its body on.
-async fn read_head(socket: &mut Socket, call: &Call) -> std::result::Result<(Head, Vec<u8>), Failed> {
-    let mut buffer = Vec::new();
-    loop {
-        let (mut parser, mut head) = (ResponseParser::default(), ResponseHead::default());
-        loop {
-            if read(socket, call, &mut buffer).await? == 0 {
-                return Err("prematurely closed connection".to_owned());
-            }
-            match parser.parse(&buffer, &mut head) {
-                Ok(Parsed::Complete { .. }) if head.version < Version::HTTP10 => {
-                    return Err("invalid http status line".to_owned());
-                }
-                Ok(Parsed::Complete { len }) => {
-                    let found = Head::of(&head, &buffer)?;
-                    buffer.drain(..len);
-                    if (100..200).contains(&found.status) && found.status != 101 {
-                        break;
-                    }
-                    return Ok((found, buffer));
-                }
-                Ok(_) if buffer.len() > call.buffer.max(call.most) => return Err("very large header".to_owned()),
-                Ok(_) => {}
-                Err(_) => return Err("invalid http header".to_owned()),
-            }
-        }
-        if !buffer.is_empty() {
-            // What follows an interim answer may be whole already: it is looked at with the next bytes.
-            continue;
-        }
-    }
-}
-
-/// An answer's head, on its own.
-struct Head {
-    status: u16,
-    reason: Vec<u8>,
-    headers: Vec<(Vec<u8>, Vec<u8>)>,
-    length: Option<usize>,
-    chunked: bool,
-    keeps: bool,
-}
-
-impl Head {
-    fn of(head: &ResponseHead, buffer: &[u8]) -> std::result::Result<Head, Failed> {
-        let line = head.status_line.of(buffer);
-        let reason = line.get(4..).unwrap_or_default().to_vec();
-        let headers: Vec<_> =
-            head.headers.iter().map(|l| (l.name.of(buffer).to_vec(), l.value.of(buffer).to_vec())).collect();
-        if headers
-            .iter()
-            .any(|(name, _)| !name.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b)))
-        {
-            return Err("invalid http header".to_owned());
-        }
-        let value = |known: K| head.header(known).map(|l| l.value.of(buffer));
-        let length = match value(K::ContentLength) {
-            None => None,
-            Some(text) => {
-                let number = std::str::from_utf8(text).ok().and_then(|t| t.trim().parse::<usize>().ok());
-                Some(number.ok_or("invalid http content length")?)
-            }
-        };
-        let chunked = value(K::TransferEncoding).is_some_and(|t| t.eq_ignore_ascii_case(b"chunked"));
-        let said = |word: &[u8]| {
-            let lines = head.headers.iter().filter(|l| l.known == K::Connection);
-            lines.into_iter().any(|l| l.value.of(buffer).trim_ascii().eq_ignore_ascii_case(word))
-        };
-        let keeps = match head.version {
-            Version::HTTP11 => !said(b"close"),
-            _ => said(b"keep-alive") && !said(b"close"),
-        };
-        Ok(Head { status: head.status, reason, headers, length, chunked, keeps })
-    }
-}
-
-/// Reads an answer's body: what the program gets, and whether the connection can be used again.
-async fn read_answer(
-    socket: &mut Socket,
-    call: &Call,
-    head: Head,
-    mut buffer: Vec<u8>,
-) -> std::result::Result<(Item, bool), Failed> {
-    let bodiless = call.method.eq_ignore_ascii_case(b"HEAD") || matches!(head.status, 204 | 304);
-    let too_large = || "http response body is too large".to_owned();
-    let mut reusable = head.keeps;
-    let body = if bodiless {
-        Vec::new()
-    } else if head.chunked {
-        read_chunks(socket, call, buffer).await?
-    } else if let Some(length) = head.length {
-        if length > call.most {
-            return Err(too_large());
-        }
-        while buffer.len() < length {
-            if read(socket, call, &mut buffer).await? == 0 {
-                return Err("prematurely closed connection".to_owned());
-            }
-        }
-        if buffer.len() > length {
-            return Err("http trailing data".to_owned());
-        }
-        buffer
-    } else {
-        reusable = false;
-        loop {
-            if buffer.len() > call.most {
-                return Err(too_large());
-            }
-            if read(socket, call, &mut buffer).await? == 0 {
-                break buffer;
-            }
-        }
-    };
-    let pairs = head.headers.into_iter().map(|(n, v)| Item::List(vec![Item::Text(n), Item::Text(v)])).collect();
-    let status = Item::Number(f64::from(head.status));
-    Ok((Item::List(vec![status, Item::Text(head.reason), Item::List(pairs), Item::Buffer(body)]), reusable))
-}
-
-async fn read_chunks(socket: &mut Socket, call: &Call, mut buffer: Vec<u8>) -> std::result::Result<Vec<u8>, Failed> {
-    let mut decoder = Decoder::new(Trailers::Drop);
-    let mut body = Vec::new();
-    loop {
-        let mut at = 0;
-        loop {
-            match decoder.decode(&buffer, &mut at).map_err(|_| "invalid http chunked response".to_owned())? {
-                Event::Data(span) => {
-                    body.extend_from_slice(span.of(&buffer));
-                    if body.len() > call.most {
-                        return Err("very large http chunked response".to_owned());
-                    }
-                }
-                Event::End | Event::Trailers => return Ok(body),
-                Event::More => break,
-            }
-        }
-        buffer.clear();
-        if read(socket, call, &mut buffer).await? == 0 {
-            return Err("prematurely closed connection".to_owned());
-        }
-    }
 }
 
 #[cfg(test)]

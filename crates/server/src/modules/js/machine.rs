@@ -13,7 +13,7 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 /// What `r`, `s` and `ngx` are on the side of JavaScript.
-const PARTS: Parts = Parts {
+pub(super) const PARTS: Parts = Parts {
     now: &[("njs:request", include_str!("prelude/request.js")), ("njs:ngx", include_str!("prelude/ngx.js"))],
     later: &[
         ("njs:form", include_str!("prelude/form.js")),

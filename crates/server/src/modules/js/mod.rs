@@ -3,6 +3,7 @@
 
 pub mod api;
 pub mod current;
+mod exchange;
 pub mod fetch;
 pub mod machine;
 pub mod periodic;
@@ -254,7 +255,7 @@ fn js_engine(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     }
 }
 
-fn variable<'n>(node: &'n Node) -> Result<&'n [u8], Problem> {
+fn variable(node: &Node) -> Result<&[u8], Problem> {
     crate::modules::map::variable_name(node, &node.args[0])
 }
 
@@ -424,6 +425,9 @@ fn complain(build: &mut Build<'_>, conf: &Settings) {
 fn program(build: &mut Build<'_>, key: Imported) -> Option<Arc<Program>> {
     if let Some((_, made)) = build.main.js.programs.iter().find(|(known, _)| *known == key) {
         return made.clone();
+    }
+    if let Err(text) = ::js::prepare(machine::PARTS) {
+        build.http_problem(format!("js: {text}"));
     }
     let base = build.conf_prefix.clone();
     build.main.js.conf_file = build.sources.first().cloned().unwrap_or_else(|| base.join("nginx.conf"));
