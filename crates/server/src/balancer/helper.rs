@@ -13,7 +13,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Between two reports.
-const REPORT: Duration = Duration::from_millis(250);
+const REPORT: Duration = Duration::from_millis(500);
 
 struct Helper {
     link: Link,
