@@ -22,5 +22,9 @@ fuzz_target!(|data: &[u8]| {
             assert!(span.of(&message).len() <= message.len());
         }
         let _ = (hello.best_version(&message), tls::pairs(hello.ciphers.of(&message)).count());
+        // Programs in Lua look at all extensions, known or not.
+        let all = tls::extensions(&message).expect("they were walked through before");
+        assert!(all.iter().all(|(_, body)| body.of(&message).len() <= message.len()));
+        assert_eq!(tls::random(&message).map(<[u8]>::len), Some(32));
     }
 });

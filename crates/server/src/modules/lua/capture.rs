@@ -12,7 +12,7 @@ use crate::request::phases::{self, From, Verdict};
 use crate::request::subrequest::{self, Mode, Options, SubSession};
 use crate::request::{Method, Request, Text, end, include};
 use ::lua::Fault;
-use ::lua::machine::add_to_table;
+use ::lua::machine::{add_to_table, bytes_of};
 use mlua::{Lua, MultiValue, Table, Value};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -155,9 +155,16 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
         None => {}
     }
     if let Ok(Value::Table(vars)) = call.raw_get::<Value>("vars") {
-        for pair in vars.pairs::<mlua::LuaString, mlua::LuaString>() {
+        for pair in vars.pairs::<Value, Value>() {
             let (name, value) = pair.map_err(|e| Fault(format!("bad vars: {e}")))?;
-            variables::assign(&mut child, &name.as_bytes(), Some(value.as_bytes().to_vec()))?;
+            let name = bytes_of(&name, 1, "vars")
+                .map_err(|_| Fault("attempt to use a non-string key in the \"vars\" option table".to_owned()))?;
+            let bad = |_| Fault(format!("attempt to use bad variable value type {}", value.type_name()));
+            let text = bytes_of(&value, 2, "vars").map_err(bad)?;
+            variables::assign(&mut child, &name, Some(text)).map_err(|_| {
+                let name = String::from_utf8_lossy(&name);
+                Fault(format!("variable \"{name}\" cannot be assigned a value (maybe you forgot to define it first?)"))
+            })?;
         }
     }
     if let Ok(Value::Table(ctx)) = call.raw_get::<Value>("ctx") {

@@ -15,6 +15,7 @@ thread_local! {
     static PHASE: Cell<Phase> = const { Cell::new(Phase::Init) };
     static OWNER: Cell<u64> = const { Cell::new(0) };
     static ALONE: RefCell<HashMap<u64, Alone>> = RefCell::default();
+    static ROOT: Cell<Root> = const { Cell::new((0, 0)) };
     static LAST_OWNER: Cell<u64> = const { Cell::new(0) };
     static MACHINE: RefCell<Option<Rc<Machine>>> = const { RefCell::new(None) };
 }
@@ -177,19 +178,28 @@ pub fn need(phases: Phases) -> Result<(), Fault> {
 }
 
 /// Puts back what was there before, whatever happens.
-struct Restore(Phase, Option<Rc<Machine>>, u64);
+struct Restore(Phase, Option<Rc<Machine>>, u64, Root);
 
 impl Drop for Restore {
     fn drop(&mut self) {
         PHASE.set(self.0);
         let _ = MACHINE.replace(self.1.take());
         OWNER.set(self.2);
+        ROOT.set(self.3);
     }
 }
 
 /// The request, or timer, that runs: what belongs to one is not for others. A number that is given once.
 pub fn owner() -> u64 {
     OWNER.get()
+}
+
+/// The client's request that it belongs to: the connection's number and which of its requests; of what has none, 0 and its own number.
+pub type Root = (u64, u64);
+
+/// The client's request of what runs.
+pub fn root() -> Root {
+    ROOT.get()
 }
 
 /// A number for one more of them.
@@ -252,8 +262,10 @@ pub fn enter_as<T>(
     owner: u64,
     run: impl FnOnce() -> T,
 ) -> T {
+    let root = r.as_deref().map_or((0, owner), |r| (r.client.number, r.client.requests.get()));
     let owner = r.as_deref_mut().map_or(owner, owner_of);
-    let _restore = Restore(PHASE.replace(phase), MACHINE.replace(Some(machine.clone())), OWNER.replace(owner));
+    let before = (PHASE.replace(phase), MACHINE.replace(Some(machine.clone())));
+    let _restore = Restore(before.0, before.1, OWNER.replace(owner), ROOT.replace(root));
     match r {
         Some(r) => REQUEST.set(r, run),
         None => run(),

@@ -160,6 +160,8 @@ fn has_answered(r: &Request) -> bool {
 fn exec(r: &mut Request) -> Verdict {
     let Some((uri, args)) = r.ctx.lua.as_mut().and_then(|c| c.exec.take()) else { return Verdict::Status(500) };
     if let Some(name) = uri.strip_prefix(b"@") {
+        // A named location has no arguments of its own.
+        let name = &name[..memchr::memchr(b'?', name).unwrap_or(name.len())];
         return finish::named_location(r, name);
     }
     let (uri, own) = match memchr::memchr(b'?', &uri) {

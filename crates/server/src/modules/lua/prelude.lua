@@ -20,7 +20,8 @@ local function raise(text)
     while true do
         local info = getinfo(level, "S")
         if not info or not own[info.source] and info.what ~= "C" then
-            return error(text, info and level or 0)
+            -- No tail call: the levels would be others.
+            error(text, info and level or 0)
         end
         level = level + 1
     end
@@ -716,6 +717,9 @@ local function capture(list)
             method = methods[method]
         end
         local body = options.body
+        if options.vars ~= nil and type(options.vars) ~= "table" then
+            error("Bad vars option value", 3)
+        end
         calls[number] = {
             uri = uri, args = args and tostring(args), method = method or "GET", body = body and tostring(body),
             vars = options.vars, share_all_vars = options.share_all_vars or nil, copy_all_vars = options.copy_all_vars or nil,

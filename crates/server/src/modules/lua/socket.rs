@@ -53,6 +53,8 @@ pub struct Connection {
     pub ended: bool,
     /// Whose it is: nobody else may use it.
     owner: u64,
+    /// The client's request that that is a part of.
+    root: current::Root,
     /// Whom it is connected to, for the log: `localhost:80(127.0.0.1)`.
     peer: String,
     /// `bind`
@@ -248,6 +250,7 @@ fn make() -> Result<u32, Fault> {
         busy: [false; 3],
         ended: false,
         owner: current::owner(),
+        root: current::root(),
         peer: String::new(),
         local: None,
         certificate: None,
@@ -335,9 +338,16 @@ fn take_over(r: &mut Request) -> Result<Option<&'static str>, Fault> {
 fn shared(number: u32) -> Result<Shared, Fault> {
     let found = ALL.with_borrow(|all| all.get(&number).cloned());
     let found = found.ok_or_else(|| Fault("bad socket object".to_owned()))?;
-    let owner = found.try_borrow().map(|c| c.owner);
-    if owner.is_ok_and(|owner| owner != current::owner()) {
-        return Err(Fault("bad request".to_owned()));
+    if let Ok(mut c) = found.try_borrow_mut()
+        && c.owner != current::owner()
+    {
+        if c.root == current::root() || c.busy.contains(&true) {
+            return Err(Fault("bad request".to_owned()));
+        }
+        // The request that it was for is over, and with it the connection.
+        c.close();
+        c.buffer.clear();
+        (c.owner, c.root) = (current::owner(), current::root());
     }
     Ok(found)
 }
@@ -527,6 +537,7 @@ async fn connect(
     let (conf, timeout, datagrams, local) = {
         let mut c = shared.borrow_mut();
         if c.socket.is_some() {
+            log(Level::Debug, format_args!("lua tcp socket reconnect without shutting down"));
             log(Level::Debug, format_args!("lua reuse socket upstream ctx"));
         }
         c.close();

@@ -192,13 +192,9 @@ async fn run(asked: &mut Asked<'_>, phase: Phase) -> Result<Option<Box<Handshake
         _ => 500,
     };
     let failed = code < 0 || code >= 400;
-    log_error!(
-        r,
-        Debug,
-        "{}: handler return value: {code}, cert cb exit code: {}",
-        phase.context().trim_end_matches('*'),
-        i32::from(!failed)
-    );
+    let (name, exit) = (phase.context().trim_end_matches('*'), i32::from(!failed));
+    log_error!(r, Debug, "{name}: handler return value: {code}, cert cb exit code: {exit}");
+    log_error!(r, Debug, "{name}: cert cb exit code: {exit}");
     let handshake = r.ctx.lua.as_mut().and_then(|c| c.handshake.take());
     if failed {
         let text = "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)".to_owned();

@@ -128,7 +128,7 @@ fn check_read(r: &Request) -> Result<(), Fault> {
     if r.body.is_discarded() {
         return Err(Fault("request body already discarded asynchronously".to_owned()));
     }
-    if r.body.stored.is_none() && r.is_main() {
+    if r.body.stored.is_none() && !r.body.streamed && r.is_main() {
         return Err(Fault("request body not read yet".to_owned()));
     }
     Ok(())

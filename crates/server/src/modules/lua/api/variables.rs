@@ -22,7 +22,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         _ => Err(Fault("bad variable name".to_owned())),
     })?;
     add_function(lua, raw, "set_var", |_, (name, value): (Value, Value)| {
-        let name = bytes_of(&name, 1, "set")?;
+        let name = bytes_of(&name, 1, "set").map_err(|_| Fault("bad variable name".to_owned()))?;
         let value = match &value {
             Value::Nil => None,
             value => Some(bytes_of(value, 2, "set").map_err(|_| {
