@@ -55,6 +55,11 @@ impl MinRate {
 }
 
 impl Pace {
+    /// A transfer all of whose bytes count, those too that came before anybody waited.
+    pub fn of_all() -> Pace {
+        Pace { begun: true, ..Pace::default() }
+    }
+
     /// The client is waited for from now on. `bytes`: what has passed so far.
     pub fn wait(&mut self, bytes: impl FnOnce() -> u64, now_ms: u64) {
         if !self.begun {
@@ -132,6 +137,9 @@ mod tests {
             assert_eq!(pace.judge(RULE, 1008, 1001 + second * 1000), Judged::Slow);
         }
         assert_eq!(pace.judge(RULE, 1008, 6001), Judged::TooSlow);
+        let mut early = Pace::of_all();
+        early.wait(|| 3000, 1);
+        assert_eq!(early.judge(RULE, 3000, 5001), Judged::Fine, "what came at once counts");
         let short = MinRate { bytes_per_s: 1, grace_ms: 0 };
         assert_eq!(Pace::default().left_ms(short, 9), 1, "no grace is no busy loop");
     }

@@ -63,12 +63,14 @@ pub static BAN: Schema = Schema::Object(&[field("reason", Schema::Text), number(
 pub fn bans(context: &Context) -> Vec<Item> {
     let now = clock::wall_ms();
     let sets = context.call.snapshot.main.guard.kernel_sets();
+    let states: Vec<_> = context.call.snapshot.main.guard.guards().map(|guard| guard.state.clone()).collect();
     let item = |(subject, ban): (u128, bans::Ban)| {
         let address = bans::address(subject);
         let left = ban.until_ms.saturating_sub(now) / 1000;
-        let sets = sets.clone();
+        let (sets, states) = (sets.clone(), states.clone());
         Item::new(address.to_string(), json!({"reason": ban.reason, "seconds_left": left}), move || {
             BANS.lift(subject);
+            states.iter().for_each(|state| state.forgive(subject));
             sets.iter().for_each(|set| state::tell(set, address, 0));
         })
     };

@@ -89,6 +89,12 @@ impl Watch {
         rule.is_set().then(|| Box::new(Watch { rule, places, pace: Pace::default(), timer: Timer::new(), place: None }))
     }
 
+    /// All bytes count that [`Watch::poll`] is told of, not only those that come from now on.
+    pub fn of_all(mut self: Box<Watch>) -> Box<Watch> {
+        self.pace = Pace::of_all();
+        self
+    }
+
     /// The running task waits for the client, whose transfer has come to `bytes`. Ready: it is too slow.
     pub fn poll(&mut self, client: &Client, cx: &mut Context<'_>, mut bytes: impl FnMut() -> u64) -> Poll<()> {
         loop {

@@ -285,7 +285,9 @@ fn poll_too_slow(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
     if !rule.is_set() {
         return Poll::Pending;
     }
-    let Some(mut watch) = r.body.watch.take().or_else(|| Watch::new(rule, places)) else { return Poll::Pending };
+    let of_stream = r.session.stream().is_some();
+    let begin = || Watch::new(rule, places).map(|watch| if of_stream { watch } else { watch.of_all() });
+    let Some(mut watch) = r.body.watch.take().or_else(begin) else { return Poll::Pending };
     let received = r.body.received;
     let (client, stream) = (&r.client, r.session.stream());
     let bytes = || match stream {

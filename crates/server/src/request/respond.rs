@@ -336,6 +336,10 @@ impl Request {
         }
         if let Some(slow) = error.get_ref().and_then(|e| e.downcast_ref::<TooSlow>()) {
             crate::log_error!(self, Info, "{slow}");
+            // What the kernel still has for it is not to stay there as long as it likes.
+            if let Session::Http1(http) = &self.session {
+                http1::reset_on_close(&http.incoming.socket);
+            }
         } else if error.kind() == io::ErrorKind::UnexpectedEof {
             crate::log_error!(self, Alert, "{error}");
         } else if matches!(error.kind(), io::ErrorKind::FileTooLarge | io::ErrorKind::InvalidData) {

@@ -170,7 +170,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
 /// `client_header_min_rate` of the address's server.
 fn watch_of(r: &Request) -> Option<Box<Watch>> {
     let slow = &r.conf().slow;
-    Watch::new(*slow.client_header_min_rate, slow.places())
+    Watch::new(*slow.client_header_min_rate, slow.places()).map(Watch::of_all)
 }
 
 /// Waits for more of a head that has begun. None: it comes too slowly.

@@ -138,6 +138,12 @@ impl State {
         })
     }
 
+    /// An address is not banned anew for what it did before, for a minute.
+    pub fn forgive(&self, subject: u128) {
+        let until = clock::monotonic_us() + 60_000_000;
+        self.answered.mark(std::hash::BuildHasher::hash_one(&self.hasher, subject), until);
+    }
+
     /// Sets what was counted to zero.
     pub fn reset(&self) {
         self.counts.reset(&[]);

@@ -1,8 +1,8 @@
 //! What a connection waits for when nothing is to be done, how long, and what then. An idle one gives back what it holds.
 
 use super::{Driver, End, default_server};
-use crate::connection::pool;
 use crate::connection::slow::{TOO_SLOW, Watch};
+use crate::connection::{http1, pool};
 use crate::log::error::Level;
 use crate::modules::core::Lingering;
 use crate::worker::counters;
@@ -175,6 +175,9 @@ impl Driver {
         match wait {
             Wait::Streams => return Some(Poll::Pending),
             Wait::Write => {
+                if why == TOO_SLOW {
+                    http1::reset_on_close(&self.link.socket);
+                }
                 self.log(Level::Info, why);
                 return Some(Poll::Ready(End::Gone));
             }
