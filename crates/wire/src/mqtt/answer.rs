@@ -203,7 +203,7 @@ mod tests {
     fn what_a_broker_says() {
         let hello = Welcome { session_present: true, maximum_packet: 1024, receive_maximum: 16, ..Welcome::default() };
         assert_eq!(written(|out| welcome(Version::V3, &hello, out)), r" \x02\x01\x00");
-        let five = r" \x0f\x01\x00\x0c$\x01*\x00!\x00\x10'\x00\x00\x04\x00";
+        let five = r" \x0f\x01\x00\x0c$\x01*\x00!\x00\x10\'\x00\x00\x04\x00";
         assert_eq!(written(|out| welcome(Version::V5, &hello, out)), five);
         assert_eq!(written(|out| refusal(Version::V3, code::BAD_USER, out)), r" \x02\x00\x04");
         assert_eq!(written(|out| refusal(Version::V5, reason_of(403), out)), r" \x03\x00\x87\x00");

@@ -261,7 +261,7 @@ impl<'b> Link<'b> {
     fn follow(&mut self, name: &[u8]) {
         let given = &self.backend.redis.given;
         let remote = remote(name);
-        let key = wire_up::key(given, &remote);
+        let key = wire_up::key(&given.namespace, &remote);
         let last = {
             let mut followed = self.backend.followed();
             let Some(known) = followed.get_mut(name) else { return };
@@ -272,7 +272,7 @@ impl<'b> Link<'b> {
         self.tell(&[b"SUBSCRIBE", &key]);
         let slash = remote.iter().position(|b| *b == b'/').unwrap_or(remote.len());
         let (retained, id) =
-            (wire_up::retained_key(given, &remote[..slash]), remote.get(slash + 1..).unwrap_or_default());
+            (wire_up::retained_key(&given.namespace, &remote[..slash]), remote.get(slash + 1..).unwrap_or_default());
         self.ask(&[b"HGET", &retained, id], Expect::Retained(name.into()));
         self.page(name, &key, last);
     }
@@ -287,7 +287,8 @@ impl<'b> Link<'b> {
     fn follow_group(&mut self, group: &[u8]) {
         let given = &self.backend.redis.given;
         let remote = remote(group);
-        let (pattern, retained) = (wire_up::pattern(given, &remote), wire_up::retained_key(given, &remote));
+        let (pattern, retained) =
+            (wire_up::pattern(&given.namespace, &remote), wire_up::retained_key(&given.namespace, &remote));
         self.tell(&[b"PSUBSCRIBE", &pattern]);
         self.ask(&[b"HGETALL", &retained], Expect::AllRetained(group.into()));
     }
@@ -304,7 +305,7 @@ impl<'b> Link<'b> {
             Order::Follow(name) => self.follow(&name),
             Order::FollowGroup(group) => self.follow_group(&group),
             Order::Delete(name, reply) => {
-                let key = wire_up::key(&self.backend.redis.given, &remote(&name));
+                let key = wire_up::key(&self.backend.redis.given.namespace, &remote(&name));
                 let script = std::mem::take(&mut self.delete);
                 self.ask(&[b"EVALSHA", script.as_bytes(), b"1", &key], Expect::Delete(name, reply));
                 self.delete = script;
@@ -314,7 +315,7 @@ impl<'b> Link<'b> {
 
     fn send(&mut self, publish: Publish) {
         let given = &self.backend.redis.given;
-        let key = wire_up::key(given, &publish.name);
+        let key = wire_up::key(&given.namespace, &publish.name);
         let Publish { keep, .. } = publish;
         let stored = if given.mode == Mode::NoStore { 0 } else { keep.length };
         let stays = if keep.seconds == 0 && stored > 0 { 0 } else { keep.seconds.min(i64::from(i32::MAX)) + REMEMBER };
@@ -323,7 +324,7 @@ impl<'b> Link<'b> {
         let id = publish.id.map_or_else(String::new, wire_up::id_text);
         if let Some((topic, is_there)) = &publish.retained {
             let slash = publish.name.iter().position(|b| *b == b'/').unwrap_or(publish.name.len());
-            let hash = wire_up::retained_key(given, &publish.name[..slash]);
+            let hash = wire_up::retained_key(&given.namespace, &publish.name[..slash]);
             match is_there {
                 true => self.ask(&[b"HSET", &hash, topic, &publish.packed], Expect::Ignored),
                 false => self.ask(&[b"HDEL", &hash, topic], Expect::Ignored),
@@ -420,7 +421,7 @@ impl<'b> Link<'b> {
         });
         left.iter().for_each(|name| self.follow(name));
         for name in forgotten {
-            let key = wire_up::key(&self.backend.redis.given, &remote(&name));
+            let key = wire_up::key(&self.backend.redis.given.namespace, &remote(&name));
             self.tell(&[b"UNSUBSCRIBE", &key]);
         }
         let unheard: Vec<Box<[u8]>> = {
@@ -428,7 +429,7 @@ impl<'b> Link<'b> {
             groups.extract_if(|group| !hub::STORE.group(group).has_filters()).collect()
         };
         for group in unheard {
-            let pattern = wire_up::pattern(&self.backend.redis.given, &remote(&group));
+            let pattern = wire_up::pattern(&self.backend.redis.given.namespace, &remote(&group));
             self.tell(&[b"PUNSUBSCRIBE", &pattern]);
         }
         if retire(self.backend) { Err(UNUSED.to_owned()) } else { Ok(()) }
@@ -532,7 +533,7 @@ impl<'b> Link<'b> {
             }
         }
         if entries.len() >= PAGE && last.is_some() {
-            let key = wire_up::key(&self.backend.redis.given, &remote(name));
+            let key = wire_up::key(&self.backend.redis.given.namespace, &remote(name));
             return self.page(name, &key, last);
         }
         if let Some(known) = self.backend.followed().get_mut(name) {
@@ -550,7 +551,7 @@ impl<'b> Link<'b> {
             | [Value::Text(b"pmessage"), _, Value::Text(key), Value::Text(payload)] => (*key, *payload),
             _ => return,
         };
-        let Some(name) = wire_up::name_of(&self.backend.redis.given, key) else { return };
+        let Some(name) = wire_up::name_of(&self.backend.redis.given.namespace, key) else { return };
         let name = self.backend.local(name);
         if payload == DELETED {
             return self.deleted(&name);
@@ -578,7 +579,7 @@ impl<'b> Link<'b> {
         let was_followed = self.backend.followed().remove(name).is_some();
         hub::STORE.delete(name, now());
         if was_followed {
-            let key = wire_up::key(&self.backend.redis.given, &remote(name));
+            let key = wire_up::key(&self.backend.redis.given.namespace, &remote(name));
             self.tell(&[b"UNSUBSCRIBE", &key]);
         }
     }

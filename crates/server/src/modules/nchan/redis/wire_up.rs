@@ -1,6 +1,5 @@
 //! What is said to a Redis and what it says, as bytes: keys, scripts, entries of a channel. Nothing here waits.
 
-use super::conf::Given;
 use push::Id;
 use wire::resp::Value;
 
@@ -53,24 +52,24 @@ return redis.call('PUBLISH', KEYS[1], 'deleted')
 ";
 
 /// The key of a channel's stream, and the name under which its messages are told.
-pub(super) fn key(given: &Given, name: &[u8]) -> Vec<u8> {
-    [&*given.namespace, b"ironweir:{", name, b"}"].concat()
+pub(super) fn key(namespace: &[u8], name: &[u8]) -> Vec<u8> {
+    [namespace, b"ironweir:{", name, b"}"].concat()
 }
 
 /// The channel of a key.
-pub(super) fn name_of<'k>(given: &Given, key: &'k [u8]) -> Option<&'k [u8]> {
-    key.strip_prefix(&*given.namespace)?.strip_prefix(b"ironweir:{")?.strip_suffix(b"}")
+pub(super) fn name_of<'k>(namespace: &[u8], key: &'k [u8]) -> Option<&'k [u8]> {
+    key.strip_prefix(namespace)?.strip_prefix(b"ironweir:{")?.strip_suffix(b"}")
 }
 
 /// The key of what a group retains.
-pub(super) fn retained_key(given: &Given, group: &[u8]) -> Vec<u8> {
-    [&*given.namespace, b"ironweir:retained:{", group, b"}"].concat()
+pub(super) fn retained_key(namespace: &[u8], group: &[u8]) -> Vec<u8> {
+    [namespace, b"ironweir:retained:{", group, b"}"].concat()
 }
 
 /// What all keys of a group's channels look like.
-pub(super) fn pattern(given: &Given, group: &[u8]) -> Vec<u8> {
+pub(super) fn pattern(namespace: &[u8], group: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    for byte in [&*given.namespace, b"ironweir:{", group, b"/"].concat() {
+    for byte in [namespace, b"ironweir:{", group, b"/"].concat() {
         if matches!(byte, b'*' | b'?' | b'[' | b']' | b'\\' | b'^') {
             out.push(b'\\');
         }
@@ -120,10 +119,10 @@ mod tests {
         for bad in [&b"deleted"[..], b"5 10\nx", b"5-x 10\nx", b"5-1\nx", b"5-99999999999 1\n"] {
             assert_eq!(told(bad), None, "{}", bad.escape_ascii());
         }
-        let given = Given { namespace: b"n*:".as_slice().into(), ..Given::default() };
-        let key = key(&given, b"g/a}");
-        assert_eq!(name_of(&given, &key), Some(&b"g/a}"[..]));
-        assert_eq!(pattern(&given, b"[g]"), br"n\*:ironweir:{\[g\]/*}");
+        let given = b"n*:";
+        let key = key(given, b"g/a}");
+        assert_eq!(name_of(given, &key), Some(&b"g/a}"[..]));
+        assert_eq!(pattern(given, b"[g]"), br"n\*:ironweir:{\[g\]/*}");
         let fields = Value::List(vec![Value::Text(b"m"), Value::Text(b"x"), Value::Text(b"l"), Value::Text(b"3")]);
         let value = Value::List(vec![Value::Text(b"7-0"), fields]);
         assert_eq!(entry(&value), Some((Id { time: 7, tag: 0 }, 3, &b"x"[..])));
