@@ -237,8 +237,9 @@ fn where_io_uring_is_forbidden_it_is_said_how_many_can_be_held() {
     let check = |location: &str| {
         let folder = Site::exactly("").file("nginx.conf", text(location)).into_folder();
         let mut command = std::process::Command::new("python3");
-        command.args(["-c", WITHOUT_IO_URING, env!("CARGO_BIN_EXE_ironweir"), "-t", "-c"]);
-        let output = command.arg(folder.path().join("nginx.conf")).output().expect("python3 runs");
+        command.args(["-c", WITHOUT_IO_URING, env!("CARGO_BIN_EXE_ironweir"), "-t", "-p"]);
+        let output =
+            command.arg(folder.path()).arg("-c").arg(folder.path().join("nginx.conf")).output().expect("python3 runs");
         assert!(output.status.success(), "{output:?}");
         String::from_utf8_lossy(&output.stderr).into_owned()
     };

@@ -19,6 +19,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub const MOST_FILES: u32 = 1 << 15;
 /// A thread has at most so many rings.
 pub const MOST_RINGS: usize = 1 << 10;
+/// With less than this part of a ring left, the next one is opened.
+const AHEAD: usize = 8;
 /// A ring has at least so many places, however few descriptors there may be: the kernel refuses it if that is too many.
 const LEAST_FILES: u32 = 64;
 
@@ -155,6 +157,11 @@ impl Rings {
             });
             self.parked += done[before..].iter().filter(|r| r.is_ok()).count();
         }
+        // The next ring takes a descriptor, of which there may be none left when it is needed.
+        let room = self.rings.len() * self.files_each as usize - self.parked;
+        if room < self.files_each as usize / AHEAD && self.rings.len() * (self.files_each as usize) < self.most {
+            let _ = self.open_next();
+        }
         done
     }
 
@@ -167,6 +174,12 @@ impl Rings {
             self.roomy = number;
             return Ok(number);
         }
+        self.open_next()?;
+        self.roomy = self.rings.len() - 1;
+        Ok(self.roomy)
+    }
+
+    fn open_next(&mut self) -> io::Result<()> {
         if self.rings.len() >= MOST_RINGS {
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
@@ -175,8 +188,7 @@ impl Rings {
             Refused::Kernel(_) => io::ErrorKind::Unsupported.into(),
         })?;
         self.rings.push(ring);
-        self.roomy = self.rings.len() - 1;
-        Ok(self.roomy)
+        Ok(())
     }
 
     /// Waits for one of `events` on a file; the news have `token`. One wait for each side at a time. The kernel hears of it with

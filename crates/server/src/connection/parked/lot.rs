@@ -161,8 +161,8 @@ impl Lot {
         if place.resident.watch() != Watch::Words {
             place.resident.gone(None);
             self.slow.remove(&number);
-        } else if self.slow.contains_key(&number) {
-            // It is heard when it has heard us out.
+        } else if place.leaves || self.slow.contains_key(&number) {
+            // It is heard when it has heard us out, or by its task.
             return;
         } else {
             match self.rings.receive(place.spot, &mut self.buffer) {
@@ -218,7 +218,6 @@ impl Lot {
             Next::Rest(Some(at_ms)) => self.table.ask_at(number, at_ms),
             Next::Rest(None) => {}
             Next::Close => {
-                let spot = place.spot;
                 quiet(&mut self.rings, number, place);
                 self.rings.close(spot);
                 self.slow.remove(&number);
