@@ -12,9 +12,9 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 const PORT: u16 = 8080;
-/// The pipe holds this little, of which so much is taken so often: it has room again after four times, and a write waits for that.
+/// The pipe holds one line, which is taken so often: each write waits for that.
 const PIPE: usize = 4_096;
-const TAKEN: usize = 1_024;
+const LINE: usize = 4_000;
 const READS: Duration = Duration::from_millis(30);
 /// Clients that ask without a pause.
 const CLIENTS: usize = 8;
@@ -67,7 +67,7 @@ pub(super) fn run(bench: &mut Bench) -> Outcome {
             }
         });
     }
-    bench.say(&format!("  a server whose access_log takes {TAKEN} bytes each {READS:?}, and {CLIENTS} clients"));
+    bench.say(&format!("  a server whose access_log takes a line each {READS:?}, and {CLIENTS} clients"));
     let found = |bench: &Bench| -> Result<Option<String>, Stop> {
         let said = why(&program)?;
         bench.say(&format!("  why: {}", said["sentence"].as_str().unwrap_or_default()));
@@ -104,7 +104,7 @@ fn slow_disk(path: &Path, over: Arc<AtomicBool>) -> Outcome {
     let mut pipe = options.read(true).write(true).custom_flags(flags).open(path).map_err(failed("the pipe"))?;
     rustix::pipe::fcntl_setpipe_size(&pipe, PIPE).map_err(|e| Stop::LeftOut(format!("a short pipe: {e}")))?;
     std::thread::spawn(move || {
-        let mut buffer = vec![0; TAKEN];
+        let mut buffer = vec![0; PIPE];
         while !over.load(Relaxed) {
             std::thread::sleep(READS);
             let _ = pipe.read(&mut buffer);
@@ -115,9 +115,10 @@ fn slow_disk(path: &Path, over: Arc<AtomicBool>) -> Outcome {
 
 fn configure(folder: &Path, log: &str) -> Outcome {
     let text = format!(
-        "daemon off; user root; pid {0}/nginx.pid; error_log {0}/error.log; events {{}} http {{ access_log {0}/{log}; server {{ \
+        "daemon off; user root; pid {0}/nginx.pid; error_log {0}/error.log; events {{}} http {{ log_format wide '$request {1}'; access_log {0}/{log} wide; server {{ \
          listen 127.0.0.1:{PORT}; location / {{ return 200 ok; }} location /api {{ api; access_log off; }} }} }}\n",
-        folder.display()
+        folder.display(),
+        "x".repeat(LINE)
     );
     std::fs::write(folder.join("nginx.conf"), text).map_err(failed("the configuration"))
 }
@@ -133,7 +134,7 @@ fn ask() -> std::io::Result<()> {
 fn why(program: &Path) -> Result<Value, Stop> {
     let url = format!("http://127.0.0.1:{PORT}/api");
     let out = Command::new(program)
-        .args(["why", "--json", "--interval", "2s", "--api", &url])
+        .args(["why", "--json", "--interval", "4s", "--api", &url])
         .output()
         .map_err(failed("why"))?;
     serde_json::from_slice(&out.stdout)
