@@ -6,7 +6,6 @@ mod idle;
 mod paws;
 mod php;
 mod ports;
-mod slow_log;
 mod unix;
 
 use crate::command::{finish, print};
@@ -54,7 +53,6 @@ pub const LABS: &[Lab] = &[
         what: "two clients behind one NAT address, one of them with a clock that is behind",
         run: paws::run,
     },
-    Lab { name: "slow-log", what: "an access log on a disk that takes its time", run: slow_log::run },
     Lab { name: "unix-or-tcp", what: "a unix socket against TCP to one php-fpm (needs php-fpm)", run: unix::run },
     Lab { name: "php-fpm", what: "php-fpm with a backlog of 8 and one child (needs php-fpm)", run: php::run },
 ];

@@ -80,7 +80,7 @@ impl Main {
 
     /// The zones with their states.
     pub fn kept(&self) -> impl Iterator<Item = super::Kept> {
-        self.zones.keyed().map(|(name, key, own)| super::Kept::new(name, key, &own))
+        self.zones.keyed().map(|(name, key, own)| super::Kept::new(name, key, own))
     }
 
     /// Pages of each zone, in use and free.

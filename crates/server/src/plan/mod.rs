@@ -8,7 +8,7 @@
 //! access log ─> requests ─> find_way under both ──────────────────────────────────────┘
 //! ```
 
-mod line;
+pub mod line;
 mod requests;
 mod state;
 mod text;

@@ -47,7 +47,7 @@ impl Plan {
         }
         self.groups(&mut out);
         for c in &self.certificates {
-            let day = |s: Option<i64>| s.map(|s| crate::tls::expiry::shown(s));
+            let day = |s: Option<i64>| s.map(crate::tls::expiry::shown);
             let until = match (day(c.until.0), day(c.until.1)) {
                 (Some(a), Some(b)) => format!("ends {a} -> {b}"),
                 (a, b) => format!("ends {}", a.or(b).unwrap_or_default()),
