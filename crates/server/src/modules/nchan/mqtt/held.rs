@@ -17,6 +17,7 @@ use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -229,8 +230,13 @@ impl Held {
     /// Deals with what the client says. Ready: an end.
     fn poll_client(&mut self, kept: &mut Kept, socket: &mut Socket, cx: &mut Context<'_>) -> Poll<End> {
         loop {
+            let is_new = self.link.has_news();
             if let Some(end) = self.take_packets() {
                 return Poll::Ready(end);
+            }
+            if is_new && self.link.unsent().is_empty() {
+                // Nothing goes back that an ACK could go with. A client that waits for it before it says more (Nagle) would wait 40 ms.
+                let _ = rustix::net::sockopt::set_tcp_quickack(socket.as_fd(), true);
             }
             // The answers to what it has said come before anything else that it says.
             if self.over.is_some() || !self.link.unsent().is_empty() {

@@ -38,6 +38,11 @@ impl Link {
         Link { frames: Some(Box::default()), ..Link::plain() }
     }
 
+    /// Whether something has come, as it is, that was not dealt with. What comes in frames comes of programs that do not wait for ACKs.
+    pub(super) fn has_news(&self) -> bool {
+        self.bytes.len() > self.at && self.frames.is_none()
+    }
+
     /// Takes what was read.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         match &mut self.frames {
