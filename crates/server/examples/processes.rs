@@ -47,6 +47,10 @@ impl Service for File {
         Ok(plan)
     }
 
+    fn balancer(&self) -> fn(server::master::balancer::Link) -> i32 {
+        |_| 0
+    }
+
     fn worker(&self) -> Worker {
         Box::new(work)
     }
@@ -127,7 +131,7 @@ fn work(start: WorkerStart) -> i32 {
                 return 0;
             }
             Some(Order::Terminate) => return 0,
-            Some(Order::MasterGone | Order::Try(_) | Order::EndTrial) | None => {}
+            Some(Order::MasterGone | Order::Try(_) | Order::EndTrial | Order::Balanced(_)) | None => {}
         }
     }
 }
