@@ -1,10 +1,10 @@
-//! Plugs the data plane into the master: how a configuration becomes a plan, and what a worker process does.
+//! Plugs the data subsystem into the master: how a configuration becomes a plan, and what a worker process does.
 
 use crate::config::read::{Reading, Which, read};
 use crate::log::error::{self, ErrorLog, Level};
 use crate::log::process_line;
 use crate::master::{self, Link, Options, Order, Plan, Service, Worker, WorkerStart};
-use crate::settings::DirectorySpec;
+use crate::process_settings::DirectorySpec;
 use crate::snapshot::Snapshot;
 use crate::worker::process::Workers;
 use conf::{Bundle, Disk, Files, Recorder};
@@ -57,10 +57,10 @@ fn send_signal(which: &Which, signal: &str) -> ExitCode {
 fn complain(problems: &[conf::Problem], sources: &[conf::Source]) {
     for p in problems {
         let level = match p.level {
-            conf::Level::Emerg => Level::Emerg,
-            conf::Level::Crit => Level::Crit,
-            conf::Level::Warn => Level::Warn,
-            conf::Level::Notice => continue,
+            conf::Severity::Emerg => Level::Emerg,
+            conf::Severity::Crit => Level::Crit,
+            conf::Severity::Warn => Level::Warn,
+            conf::Severity::Notice => continue,
         };
         process_line(level, format_args!("{}", p.render_line(sources)));
     }

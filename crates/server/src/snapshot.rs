@@ -10,8 +10,8 @@ use crate::log::lines::Lines;
 use crate::modules::core::ServerSettings;
 use crate::modules::{LocationConf, MainConf};
 use crate::modules::{http_block, upstream_block};
+use crate::process_settings::{ErrorLogSpec, ErrorLogTarget, ListenSpec, ProcessSettings};
 use crate::request::route::{LocationTree, Port};
-use crate::settings::{ErrorLogSpec, ErrorLogTarget, ListenSpec, ProcessSettings};
 use conf::Problem;
 use std::cell::RefCell;
 use std::ops::Deref;
@@ -96,7 +96,7 @@ pub struct Snapshot {
     /// Files that the worker replaces: `state` of zones and groups.
     pub state_files: Vec<std::path::PathBuf>,
     /// `error_log` of the main level.
-    pub error_logs: Vec<crate::settings::ErrorLogSpec>,
+    pub error_logs: Vec<crate::process_settings::ErrorLogSpec>,
     /// Server blocks.
     pub servers: Vec<Server>,
     /// Levels of the `http` tree by index.
@@ -126,9 +126,9 @@ impl Snapshot {
             stream.error_logs.clone_from(&build.error_logs);
             // Names of zones are the whole configuration's.
             stream.main.zones.clone_from(&build.main.zones);
-            Snapshot::plane(*stream, generation)
+            Snapshot::subsystem(*stream, generation)
         });
-        let (whole, mut problems) = Snapshot::plane(build, generation);
+        let (whole, mut problems) = Snapshot::subsystem(build, generation);
         let Some((stream, more)) = stream else { return (whole, problems) };
         problems.extend(more);
         let (Some(mut whole), Some(mut stream)) = (whole, stream) else { return (None, problems) };
@@ -142,8 +142,8 @@ impl Snapshot {
         (Some(whole), problems)
     }
 
-    /// The snapshot of one plane.
-    fn plane(mut build: Build<'_>, generation: u64) -> (Option<Snapshot>, Vec<Problem>) {
+    /// The snapshot of one subsystem.
+    fn subsystem(mut build: Build<'_>, generation: u64) -> (Option<Snapshot>, Vec<Problem>) {
         upstream_block::finish(&mut build);
         crate::modules::otel::finish(&mut build);
         let tables = http_block::finish(&mut build);
@@ -250,7 +250,7 @@ impl Drop for Snapshot {
 }
 
 /// A snapshot as one thread holds it: counted without atomics, with the thread's own scratch space.
-pub struct Shot {
+pub struct ThreadSnapshot {
     snapshot: Arc<Snapshot>,
     /// Scratch space of the expressions.
     pub scratch: RefCell<Scratch>,
@@ -263,32 +263,36 @@ pub struct Shot {
     /// LuaJIT, once there is a program to run.
     pub lua: crate::modules::lua::machine::Made,
     /// The view of `stream {}`.
-    pub stream: Option<Rc<Shot>>,
+    pub stream: Option<Rc<ThreadSnapshot>>,
     /// What `stream {}` is a part of: it is in use as long as a session of its is.
     whole: Option<Arc<Snapshot>>,
 }
 
-impl Drop for Shot {
+impl Drop for ThreadSnapshot {
     /// The last request under this configuration is done.
     fn drop(&mut self) {
         self.lines.flush(&self.snapshot);
     }
 }
 
-impl Shot {
+impl ThreadSnapshot {
     /// A thread's view of a snapshot.
-    pub fn new(snapshot: Arc<Snapshot>) -> Shot {
-        let stream = snapshot.stream.clone().map(|s| Rc::new(Shot::part(s, None, Some(snapshot.clone()))));
-        Shot::part(snapshot, stream, None)
+    pub fn new(snapshot: Arc<Snapshot>) -> ThreadSnapshot {
+        let stream = snapshot.stream.clone().map(|s| Rc::new(ThreadSnapshot::part(s, None, Some(snapshot.clone()))));
+        ThreadSnapshot::part(snapshot, stream, None)
     }
 
-    fn part(snapshot: Arc<Snapshot>, stream: Option<Rc<Shot>>, whole: Option<Arc<Snapshot>>) -> Shot {
+    fn part(
+        snapshot: Arc<Snapshot>,
+        stream: Option<Rc<ThreadSnapshot>>,
+        whole: Option<Arc<Snapshot>>,
+    ) -> ThreadSnapshot {
         let (scratch, lines, files, judges, lua) = Default::default();
-        Shot { snapshot, scratch, lines, files, judges, lua, stream, whole }
+        ThreadSnapshot { snapshot, scratch, lines, files, judges, lua, stream, whole }
     }
 
     /// A thread begins to serve under it.
-    pub fn begin(self: &Rc<Shot>) {
+    pub fn begin(self: &Rc<ThreadSnapshot>) {
         crate::modules::lua::start(self);
     }
 
@@ -308,7 +312,7 @@ impl Shot {
     }
 }
 
-impl Deref for Shot {
+impl Deref for ThreadSnapshot {
     type Target = Snapshot;
     fn deref(&self) -> &Snapshot {
         &self.snapshot

@@ -18,7 +18,7 @@ use super::purge::Style;
 use super::settings::{CacheSettings, Which};
 use super::{Cache, CacheRef, Status, key};
 use crate::config::complex::Complex;
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Content, Verdict};
@@ -152,7 +152,7 @@ pub fn invalidate(r: &mut Request, change: &Change) {
 }
 
 fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verdict> {
-    let shot = r.shot.clone();
+    let snapshot = r.snapshot.clone();
     let number = match &*conf.cache {
         Which::Off => return Ok(None),
         Which::Zone(zone) => *zone.1.get().expect("zones are found when levels are merged"),
@@ -162,7 +162,7 @@ fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verd
             if matches!(name, b"" | b"off") {
                 return Ok(None);
             }
-            match shot.main.cache.caches.iter().position(|c| *c.zone.name == *name) {
+            match snapshot.main.cache.caches.iter().position(|c| *c.zone.name == *name) {
                 Some(n) => n,
                 None => {
                     log_error!(r, Error, "cache \"{}\" not found", String::from_utf8_lossy(name));
@@ -172,7 +172,7 @@ fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verd
         }
     };
     r.attempts.cache_number = Some(number);
-    Ok(Some(CacheRef::new(shot, number)))
+    Ok(Some(CacheRef::new(snapshot, number)))
 }
 
 /// The usual case, with one short look into the index: the entry is there and fresh. Nothing is held.
@@ -477,7 +477,7 @@ impl Caching {
 
     /// `*_cache_background_update`: the same request once more, for the cache alone.
     fn update_behind(self: Box<Self>, r: &mut Request) {
-        let mut child = subrequest::duplicate(r, Session::Sub(SubSession::new(Mode::Discard)));
+        let mut child = subrequest::duplicate(r, Downstream::Sub(SubSession::new(Mode::Discard)));
         child.copy_shared(r);
         child.attempts.cache = Some(Status::Expired);
         child.ctx.cache = Some(self);

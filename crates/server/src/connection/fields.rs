@@ -2,14 +2,14 @@
 //! lines, cookies (`ngx_http_v2_state_process_header` and what follows it). What is wrong is a status; the meaning of the
 //! headers is `request::head`'s.
 
-use super::{Client, Session, doing, pool};
+use super::{Client, Downstream, action, pool};
 use crate::log_error;
 use crate::modules::core::ServerSettings;
 use crate::request::arena::Span;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::status::write_decimal;
 use crate::request::{Method, Request, Text, Version, head};
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use runtime::clock;
 use std::rc::Rc;
 use wire::http1::target;
@@ -59,28 +59,28 @@ struct Found {
 
 /// Makes a request. The error is the status to answer with.
 pub fn open(
-    way: Session,
+    way: Downstream,
     client: &Rc<Client>,
-    shot: Rc<Shot>,
+    snapshot: Rc<ThreadSnapshot>,
     arrived: &Arrived<'_>,
 ) -> (Box<Request>, Result<(), u16>) {
-    let mut r = pool::take_request(shot, client.clone(), way);
+    let mut r = pool::take_request(snapshot, client.clone(), way);
     r.started_ms = clock::wall_ms();
     r.request_length = arrived.len as u64;
     r.version = arrived.version;
     r.headers_in.head.version = arrived.version;
     let server = head::default_server(&r);
     r.server = server;
-    r.location = r.shot.server(server).root;
+    r.location = r.snapshot.server(server).root;
     r.client.requests.set(r.client.requests.get() + 1);
-    r.doing = doing::READING_HEADERS;
+    r.action = action::READING_HEADERS;
     let result = read(&mut r, arrived);
     (r, result)
 }
 
 fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
-    let shot = r.shot.clone();
-    let conf = &shot.server(r.server).conf.core;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.server(r.server).conf.core;
     let block = arrived.block.map_err(|refused| {
         log_error!(r, Info, "{}", refused.text);
         refused.status
@@ -109,7 +109,7 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
         let known = K::find(r.arena.span(name));
         if known == K::Other
             && r.arena.span(name) == b"priority"
-            && let (Some(stream), Some(priority)) = (r.session.stream(), wire::priority::parse(r.arena.span(value)))
+            && let (Some(stream), Some(priority)) = (r.downstream.stream(), wire::priority::parse(r.arena.span(value)))
         {
             stream.prioritize(priority);
         }
@@ -128,7 +128,7 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
     }
     join_cookies(r, &found.cookies);
     head::accept_stream(r, found.authority, arrived.end)?;
-    if let Some(stream) = r.session.stream() {
+    if let Some(stream) = r.downstream.stream() {
         stream.expect(r.headers_in.content_length);
     }
     Ok(())

@@ -29,7 +29,7 @@ use handshake::{Accepted, Facts};
 use http1::Http1;
 use incoming::Incoming;
 use proxy_header::Header;
-use reuse::{Seat, Standing, has_room};
+use reuse::{ReuseEntry, Seat, has_room};
 use socket::Socket;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, poll_fn};
@@ -42,7 +42,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
 
 /// What lines of the error log say after `while`.
-pub mod doing {
+pub mod action {
     /// Nothing that has a name.
     pub const NOTHING: &str = "";
     /// A new connection is silent.
@@ -109,7 +109,7 @@ pub struct Client {
     /// The connection is one of QUIC.
     pub quic: bool,
     /// Whether it could make room for another.
-    pub standing: Standing,
+    pub reuse_entry: ReuseEntry,
 }
 
 impl Address {
@@ -167,7 +167,7 @@ impl std::fmt::Display for Host<'_> {
 
 /// Where a request's answer goes.
 #[derive(Default)]
-pub enum Session {
+pub enum Downstream {
     /// Nowhere: the request is between two owners.
     #[default]
     None,
@@ -206,7 +206,7 @@ impl Client {
             debug: Cell::new(false),
             socket,
             quic: false,
-            standing: Standing::new(),
+            reuse_entry: ReuseEntry::new(),
         })
     }
 }
@@ -226,7 +226,7 @@ impl Client {
             debug: self.debug.clone(),
             socket: self.socket.clone(),
             quic: self.quic,
-            standing: Standing::new(),
+            reuse_entry: ReuseEntry::new(),
         });
         self.give_seat_to(&other);
         other
@@ -291,8 +291,8 @@ pub fn start_quic(link: Rc<quic::Link>, connection: quinn_proto::Connection, cli
 
 /// `debug_connection`
 fn look_closely(client: &Client) {
-    let shot = crate::worker::shot();
-    let debugged = &shot.main.debug_connections;
+    let snapshot = crate::worker::snapshot();
+    let debugged = &snapshot.main.debug_connections;
     if !debugged.is_empty() {
         let address = Plain::of(&client.remote.borrow());
         client.debug.set(debugged.iter().any(|network| network.contains(address)));
@@ -349,22 +349,22 @@ pub async fn serve_http(mut http: Box<Http1>, client: Rc<Client>) {
 /// Reads the PROXY header, and makes the connection secure, as far as the address wants that. False: it is over. Whoever speaks plain HTTP
 /// where TLS is spoken gets an answer that says so.
 async fn open(incoming: &mut Incoming, client: &Rc<Client>, proxied: bool, encrypted: bool) -> bool {
-    let shot = crate::worker::shot();
-    if proxied && proxy_header::read(incoming, Arrival::at_http(&shot, client)).await != Header::Read {
+    let snapshot = crate::worker::snapshot();
+    if proxied && proxy_header::read(incoming, Arrival::at_http(&snapshot, client)).await != Header::Read {
         return false;
     }
     if !encrypted {
         return true;
     }
     // The header may have taken a while: the configuration that holds now is asked.
-    let shot = crate::worker::shot();
-    handshake::accept(incoming, Arrival::at_http(&shot, client), None).await != Accepted::Over
+    let snapshot = crate::worker::snapshot();
+    handshake::accept(incoming, Arrival::at_http(&snapshot, client), None).await != Accepted::Over
 }
 
 /// Whether a PROXY header, and whether TLS comes before the first request.
 fn comes_first(client: &Client) -> (bool, bool) {
-    let shot = crate::worker::shot();
-    let port = &shot.ports[crate::worker::port_of(&shot, client.listener)];
+    let snapshot = crate::worker::snapshot();
+    let port = &snapshot.ports[crate::worker::port_of(&snapshot, client.listener)];
     (port.proxy_protocol, port.encrypted() && port.site(client).ssl)
 }
 

@@ -2,7 +2,7 @@
 //! service thread (`crate::api`), sends the reply. What may be called by whom is said by `allow`, `auth_basic` and the like.
 
 use crate::api::{self, Call, Reply, Verb};
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request, Text, body};
@@ -10,7 +10,7 @@ use crate::snapshot::LocationId;
 use crate::status::latency::{Histogram, REQUESTS_MS};
 use crate::status::{history, requests};
 use crate::worker::counters;
-use crate::{log_error, settings};
+use crate::{log_error, merged_values};
 use conf::{Node, Problem, Span};
 use runtime::clock;
 
@@ -20,7 +20,7 @@ const MAX_SHOWN: usize = 512;
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("api", directive)];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// `write=on`
@@ -38,13 +38,13 @@ pub struct Main {
 }
 
 /// Locations of a server whose clients all show certificates are nobody's who has none.
-pub fn guarded_by_certificates(build: &mut Build<'_>, level: &Level) {
+pub fn guarded_by_certificates(build: &mut Build<'_>, level: &ConfigLevel) {
     build.main.api.writers.retain(|(id, _)| *id != level.id);
     level.children.iter().for_each(|child| guarded_by_certificates(build, child));
 }
 
 /// Warns of a location that lets everybody change the server who reaches it.
-pub fn finish_level(build: &mut Build<'_>, level: &Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &ConfigLevel) {
     let Some((_, place)) = build.main.api.writers.iter().find(|(id, _)| *id == level.id) else { return };
     let conf = &level.conf;
     let asks = super::auth_basic::asks(&conf.auth_basic) || super::auth_request::asks(&conf.auth_request);
@@ -64,7 +64,7 @@ fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         Some(w) if *w == "write=off" => false,
         Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
     };
-    crate::config::set::value(&mut scope.level.conf.api.write, node, write)?;
+    crate::config::setters::value(&mut scope.level.conf.api.write, node, write)?;
     if write {
         scope.build.main.api.writers.push((scope.level.id, node.name.span));
     }
@@ -181,7 +181,7 @@ async fn read(r: &mut Request) -> Result<Call, Verdict> {
     let address = crate::worker::local_address(&r.client).host().to_string();
     let request_id =
         super::variables::request_id(r).map_or_else(String::new, |t| String::from_utf8_lossy(r.get(t)).into_owned());
-    let snapshot = r.shot.whole().clone();
+    let snapshot = r.snapshot.whole().clone();
     Ok(Call { verb, path, query, body: stored.memory.clone(), write, snapshot, address, request_id })
 }
 

@@ -1,31 +1,31 @@
 //! Lists of directories as HTML, JSON, JSONP or XML (nginx's `ngx_http_autoindex_module`). Programs read them, so every
 //! byte is nginx's.
 
-use crate::config::{Directive, http, set};
+use crate::config::{Directive, http, setters};
 use crate::files::Kind;
 use crate::files::directory::{self, Detail, Entry};
 use crate::log_error;
+use crate::merged_values;
 use crate::modules::root;
 use crate::request::filter::Chunk;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text};
-use crate::settings;
 use std::io::Write;
 use wire::date::Civil;
 use wire::http1::escape::{Escape, escape_html, escape_json, escape_uri};
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("autoindex", |s, n| set::flag(&mut s.level.conf.autoindex.autoindex, n)),
-    http("autoindex_exact_size", |s, n| set::flag(&mut s.level.conf.autoindex.autoindex_exact_size, n)),
-    http("autoindex_localtime", |s, n| set::flag(&mut s.level.conf.autoindex.autoindex_localtime, n)),
+    http("autoindex", |s, n| setters::flag(&mut s.level.conf.autoindex.autoindex, n)),
+    http("autoindex_exact_size", |s, n| setters::flag(&mut s.level.conf.autoindex.autoindex_exact_size, n)),
+    http("autoindex_localtime", |s, n| setters::flag(&mut s.level.conf.autoindex.autoindex_localtime, n)),
     http("autoindex_format", |s, n| {
         let words = [("html", Format::Html), ("json", Format::Json), ("jsonp", Format::Jsonp), ("xml", Format::Xml)];
-        set::one_of(&mut s.level.conf.autoindex.autoindex_format, n, &words)
+        setters::one_of(&mut s.level.conf.autoindex.autoindex_format, n, &words)
     }),
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Whether there are lists at all.

@@ -45,9 +45,9 @@ pub fn takes(scope: &mut Scope<'_, '_>, node: &Node) -> Result<bool, Problem> {
 
 fn handler(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move {
-        let shot = r.shot.clone();
+        let snapshot = r.snapshot.clone();
         let Some(purges) = r.conf().cache_purge.purges.clone() else { return Verdict::Decline };
-        let cache = shot.main.cache.caches.iter().find(|cache| *cache.zone.name == *purges.0).cloned();
+        let cache = snapshot.main.cache.caches.iter().find(|cache| *cache.zone.name == *purges.0).cloned();
         let Some(cache) = cache else {
             log_error!(r, Error, "cache \"{}\" not found", String::from_utf8_lossy(&purges.0));
             return Verdict::Status(500);

@@ -2,15 +2,15 @@
 //! `charset_tables`.
 
 use super::charset_tables::{Decoder, Map, Recoding};
-use crate::config::set;
+use crate::config::setters;
 use crate::config::types::TypeSet;
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::log_error;
+use crate::merged_values;
 use crate::request::filter::{BodyFilter, Chunk, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
-use crate::settings;
 use crate::snapshot::VariableId;
 use conf::{Node, Problem, Word};
 use std::io;
@@ -20,13 +20,13 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     http("charset", |s, n| {
         let choice = if n.args[0] == "off" { Choice::Off } else { choice(s.build, &n.args[0]) };
-        set::value(&mut s.level.conf.charset.charset, n, choice)
+        setters::value(&mut s.level.conf.charset.charset, n, choice)
     }),
     http("source_charset", |s, n| {
         let choice = choice(s.build, &n.args[0]);
-        set::value(&mut s.level.conf.charset.source_charset, n, choice)
+        setters::value(&mut s.level.conf.charset.source_charset, n, choice)
     }),
-    http("override_charset", |s, n| set::flag(&mut s.level.conf.charset.override_charset, n)),
+    http("override_charset", |s, n| setters::flag(&mut s.level.conf.charset.override_charset, n)),
     http("charset_types", |s, n| TypeSet::set(&mut s.level.conf.charset.charset_types, s.build, n, DEFAULT_TYPES[0])),
     http("charset_map", map),
 ];
@@ -34,7 +34,7 @@ pub const DIRECTIVES: &[Directive] = &[
 const DEFAULT_TYPES: &[&str] =
     &["text/html", "text/xml", "text/plain", "text/vnd.wap.wml", "application/javascript", "application/rss+xml"];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// What the answer is to be in.
@@ -134,7 +134,7 @@ fn map(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 /// Charsets that differ need a map.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     let conf = &level.conf.charset;
     let (Choice::Known(to), Choice::Known(from)) = (*conf.charset, *conf.source_charset) else { return };
     let main = &mut build.main.charset;
@@ -156,7 +156,7 @@ struct Charset {
 
 impl Charset {
     fn named(r: &Request, name: Text) -> Charset {
-        Charset { name, known: r.shot.main.charset.find(r.get(name)) }
+        Charset { name, known: r.snapshot.main.charset.find(r.get(name)) }
     }
 
     /// `None`: nginx fails for a variable without a value.
@@ -164,8 +164,8 @@ impl Charset {
         match choice {
             Choice::Off => Some(None),
             Choice::Known(index) => {
-                let shot = r.shot.clone();
-                let name = r.text(&shot.main.charset.names[index]);
+                let snapshot = r.snapshot.clone();
+                let name = r.text(&snapshot.main.charset.names[index]);
                 Some(Some(Charset { name, known: Some(index) }))
             }
             Choice::Variable(id) => {
@@ -236,12 +236,12 @@ fn recode(r: &mut Request, from: &Charset, to: &Charset) {
     if r.get(from.name).eq_ignore_ascii_case(r.get(to.name)) {
         return set_charset(r, to.name);
     }
-    let shot = r.shot.clone();
+    let snapshot = r.snapshot.clone();
     if let (Some(from), Some(to_index)) = (from.known, to.known) {
         if r.headers_out.find(K::ContentEncoding).is_some_and(|v| !r.get(v).is_empty()) {
             return;
         }
-        if let Some(recoding) = shot.main.charset.recoding(from, to_index) {
+        if let Some(recoding) = snapshot.main.charset.recoding(from, to_index) {
             set_charset(r, to.name);
             return add_filter(r, recoding);
         }

@@ -3,20 +3,22 @@
 
 use super::gzip_rules;
 use super::ignored;
-use crate::config::{Directive, http, set};
+use crate::config::{Directive, http, setters};
+use crate::merged_values;
 use crate::request::Request;
 use crate::request::filter::{BodyFilter, Chunk, PIECE, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
-use crate::settings;
 use flate2::{Decompress, FlushDecompress, Status};
 use std::io;
 
 /// What the module understands.
-pub const DIRECTIVES: &[Directive] =
-    &[http("gunzip", |s, n| set::flag(&mut s.level.conf.gunzip.gunzip, n)), http("gunzip_buffers", ignored::buffers)];
+pub const DIRECTIVES: &[Directive] = &[
+    http("gunzip", |s, n| setters::flag(&mut s.level.conf.gunzip.gunzip, n)),
+    http("gunzip_buffers", ignored::buffers),
+];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The directive.

@@ -2,7 +2,7 @@
 
 use super::gzip_rules;
 use super::ignored;
-use crate::config::set::{self, invalid};
+use crate::config::setters::{self, invalid};
 use crate::config::types::TypeSet;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, http};
@@ -10,7 +10,7 @@ use crate::request::filter::{BodyFilter, Chunk, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
-use crate::{settings, text};
+use crate::{merged_values, text};
 use conf::{Node, Problem, value};
 use flate2::{Compress, Compression, FlushCompress, Status};
 use std::cell::RefCell;
@@ -18,13 +18,13 @@ use std::io;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
-    http("gzip", |s, n| set::flag(&mut s.level.conf.gzip.gzip, n)),
+    http("gzip", |s, n| setters::flag(&mut s.level.conf.gzip.gzip, n)),
     http("gzip_comp_level", comp_level),
-    http("gzip_min_length", |s, n| set::size(&mut s.level.conf.gzip.gzip_min_length, n)),
+    http("gzip_min_length", |s, n| setters::size(&mut s.level.conf.gzip.gzip_min_length, n)),
     http("gzip_types", |s, n| TypeSet::set(&mut s.level.conf.gzip.gzip_types, s.build, n, "text/html")),
     http("gzip_window", |s, n| {
         let bits = window_bits(n)?;
-        set::value(&mut s.level.conf.gzip.gzip_window, n, bits)
+        setters::value(&mut s.level.conf.gzip.gzip_window, n, bits)
     }),
     http("gzip_hash", hash),
     http("gzip_buffers", ignored::buffers),
@@ -41,7 +41,7 @@ const ROOM: usize = 16 * 1024;
 /// Compressors, about 350 kB each with their buffers, that a thread keeps for later answers.
 const KEPT: usize = 16;
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Whether answers are compressed at all.
@@ -66,7 +66,7 @@ pub struct Totals {
 
 fn comp_level(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let level = &mut scope.level.conf.gzip.gzip_comp_level;
-    set::number(level, node)?;
+    setters::number(level, node)?;
     if !(1..=9).contains(&**level) {
         return Err(node.problem("value must be between 1 and 9".to_owned()));
     }

@@ -2,26 +2,26 @@
 //! `ngx_http_gzip_ok`). Asked by `gzip`, `gzip_static` and `gunzip`.
 
 use crate::config::pattern::Pattern;
-use crate::config::{Directive, Scope, http, set};
+use crate::config::{Directive, Scope, http, setters};
+use crate::merged_values;
 use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text, Version};
-use crate::settings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("gzip_vary", |s, n| set::flag(&mut s.level.conf.gzip_rules.gzip_vary, n)),
+    http("gzip_vary", |s, n| setters::flag(&mut s.level.conf.gzip_rules.gzip_vary, n)),
     http("gzip_http_version", |s, n| {
         let words = [("1.0", Version::HTTP10), ("1.1", Version::HTTP11)];
-        set::one_of(&mut s.level.conf.gzip_rules.gzip_http_version, n, &words)
+        setters::one_of(&mut s.level.conf.gzip_rules.gzip_http_version, n, &words)
     }),
     http("gzip_proxied", gzip_proxied),
     http("gzip_disable", gzip_disable),
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Caches are told that the answer depends on `Accept-Encoding`.
@@ -94,7 +94,7 @@ fn gzip_proxied(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             scope.build.problems.push(node.warning(format!("duplicate value \"{}\"", word.as_str())));
         }
     }
-    set::value(&mut scope.level.conf.gzip_rules.gzip_proxied, node, proxied)
+    setters::value(&mut scope.level.conf.gzip_rules.gzip_proxied, node, proxied)
 }
 
 fn gzip_disable(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -120,8 +120,8 @@ pub fn is_ok(r: &mut Request) -> bool {
 }
 
 fn find_out(r: &mut Request) -> bool {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.gzip_rules;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.gzip_rules;
     let accepted = || r.headers_in.find(K::AcceptEncoding).is_some_and(|v| accepts_gzip(r.get(v)));
     r.is_main()
         && accepted()

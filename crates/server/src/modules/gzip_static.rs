@@ -1,19 +1,19 @@
 //! Sends `file.gz` for `file` to clients that take it (nginx's `ngx_http_gzip_static_module`).
 
-use crate::config::{Directive, http, set};
+use crate::config::{Directive, http, setters};
 use crate::files::{self, Kind};
 use crate::log::error::Level;
+use crate::merged_values;
 use crate::modules::{gzip_rules, root, static_files};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
-use crate::settings;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] =
-    &[http("gzip_static", |s, n| set::one_of(&mut s.level.conf.gzip_static.gzip_static, n, &Mode::WORDS))];
+    &[http("gzip_static", |s, n| setters::one_of(&mut s.level.conf.gzip_static.gzip_static, n, &Mode::WORDS))];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The directive.

@@ -1,7 +1,7 @@
 //! `add_header`, `add_trailer`, `expires` (nginx's `ngx_http_headers_filter_module`).
 
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate, invalid};
+use crate::config::setters::{self, duplicate, invalid};
 use crate::config::setting::Setting;
 use crate::config::{Directive, Scope, http};
 use crate::request::filter::{BodyFilter, Chunk, Rest};
@@ -17,8 +17,8 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     http("add_header", |s, n| add(s, n, |c| &mut c.headers)),
     http("add_trailer", |s, n| add(s, n, |c| &mut c.trailers)),
-    http("add_header_inherit", |s, n| set::one_of(&mut s.level.conf.headers.headers.inherit, n, INHERIT)),
-    http("add_trailer_inherit", |s, n| set::one_of(&mut s.level.conf.headers.trailers.inherit, n, INHERIT)),
+    http("add_header_inherit", |s, n| setters::one_of(&mut s.level.conf.headers.headers.inherit, n, INHERIT)),
+    http("add_trailer_inherit", |s, n| setters::one_of(&mut s.level.conf.headers.trailers.inherit, n, INHERIT)),
     http("expires", expires),
 ];
 
@@ -183,8 +183,8 @@ pub fn filter(r: &mut Request) -> Filtered {
     if r.conf().headers.is_empty() || !r.is_main() {
         return Filtered::Next;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.headers;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.headers;
     let safe = is_safe(r.headers_out.status);
     if safe && conf.expires.kind != Kind::Off {
         set_expires(r, &conf.expires);
@@ -275,9 +275,9 @@ struct Trailers;
 impl BodyFilter for Trailers {
     fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool, mut rest: Rest<'_>) -> std::io::Result<()> {
         if last {
-            let shot = r.shot.clone();
+            let snapshot = r.snapshot.clone();
             let safe = is_safe(r.headers_out.status);
-            let lines = &shot.location(r.location).conf.headers.trailers.all;
+            let lines = &snapshot.location(r.location).conf.headers.trailers.all;
             for line in lines.iter().filter(|l| safe || l.always) {
                 let value = line.value.eval(r);
                 if crate::request::respond::ends_line(r.get(value)) {

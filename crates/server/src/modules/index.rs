@@ -59,8 +59,8 @@ pub fn handler(r: &mut Request) -> Verdict {
 }
 
 fn try_names(r: &mut Request, path: &mut Vec<u8>) -> Verdict {
-    let shot = r.shot.clone();
-    let names = &shot.location(r.location).conf.index.names;
+    let snapshot = r.snapshot.clone();
+    let names = &snapshot.location(r.location).conf.index.names;
     let mut search = Search { directory: None, tested: false };
     if names.is_empty() {
         return search.try_name(r, b"index.html", path).unwrap_or(Verdict::Decline);

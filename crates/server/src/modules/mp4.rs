@@ -2,12 +2,12 @@
 //! The tables are cut in `wire::mp4`; here the file is looked through.
 
 use super::{ignored, root, static_files};
-use crate::config::set;
+use crate::config::setters;
 use crate::config::{Directive, http};
 use crate::files::{self, Data, Found, Kind};
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request};
-use crate::{inherited, log_error, settings};
+use crate::{inherited, log_error, merged_values};
 use std::os::fd::OwnedFd;
 use wire::http1::target::argument;
 use wire::mp4::{self, Around, Cut, Wanted};
@@ -20,8 +20,8 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     // A `moov` is read at once, whatever its size; heads of boxes one by one.
     http("mp4_buffer_size", ignored::size),
-    http("mp4_max_buffer_size", |s, n| set::size(&mut s.level.conf.mp4.mp4_max_buffer_size, n)),
-    http("mp4_start_key_frame", |s, n| set::flag(&mut s.level.conf.mp4.mp4_start_key_frame, n)),
+    http("mp4_max_buffer_size", |s, n| setters::size(&mut s.level.conf.mp4.mp4_max_buffer_size, n)),
+    http("mp4_start_key_frame", |s, n| setters::flag(&mut s.level.conf.mp4.mp4_start_key_frame, n)),
 ];
 
 /// A longer `ftyp` box is refused (nginx's limit).
@@ -29,7 +29,7 @@ const MAX_FTYP: u64 = 1024;
 /// So many boxes of a file are looked at.
 const MAX_BOXES: usize = 4096;
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// A longer `moov` box is refused.

@@ -3,14 +3,14 @@
 
 use crate::config::complex::Complex;
 use crate::config::variables::Builtin;
-use crate::config::{Build, Directive, Scope, http, set};
+use crate::config::{Build, Directive, Scope, http, setters};
+use crate::merged_values;
 use crate::otel::identifier::random;
 use crate::otel::message::{KIND_SERVER, KeyValue, STATUS_ERROR, Span, Status};
 use crate::otel::{Exporter, Settings};
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text, Version};
-use crate::settings;
 use conf::{Node, Problem, value};
 use runtime::clock;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ pub const DIRECTIVES: &[Directive] = &[
     http("otel_exporter", exporter),
     http("otel_service_name", |s, n| {
         let name = &mut s.build.main.otel.service_name;
-        if name.replace(n.args[0].text.clone()).is_some() { Err(set::duplicate(n)) } else { Ok(()) }
+        if name.replace(n.args[0].text.clone()).is_some() { Err(setters::duplicate(n)) } else { Ok(()) }
     }),
     http("otel_resource_attr", |s, n| {
         let attribute = KeyValue::text(&n.args[0].as_str(), &n.args[1].text);
         s.build.main.otel.resource.push(attribute);
         Ok(())
     }),
-    http("otel_trace", |s, n| set::complex(s.build, &mut s.level.conf.otel.otel_trace, n)),
+    http("otel_trace", |s, n| setters::complex(s.build, &mut s.level.conf.otel.otel_trace, n)),
     http("otel_trace_context", |s, n| {
         let words = [
             ("extract", Propagation { extract: true, inject: false }),
@@ -38,9 +38,9 @@ pub const DIRECTIVES: &[Directive] = &[
             ("propagate", Propagation { extract: true, inject: true }),
             ("ignore", Propagation::default()),
         ];
-        set::one_of(&mut s.level.conf.otel.otel_trace_context, n, &words)
+        setters::one_of(&mut s.level.conf.otel.otel_trace_context, n, &words)
     }),
-    http("otel_span_name", |s, n| set::complex(s.build, &mut s.level.conf.otel.otel_span_name, n)),
+    http("otel_span_name", |s, n| setters::complex(s.build, &mut s.level.conf.otel.otel_span_name, n)),
     http("otel_span_attr", |s, n| {
         let value = Complex::compile(s.build, &n.args[1])?;
         Arc::make_mut(s.level.conf.otel.otel_span_attr.entry()).push((n.args[0].as_str().into(), value));
@@ -72,7 +72,7 @@ const fn variable(name: &'static str, evaluate: fn(&mut Request) -> Option<Text>
     Builtin { name, evaluate, volatile: true, assign: None }
 }
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Whether requests are traced: `on`, `off`, or what a variable says.
@@ -133,7 +133,7 @@ fn hex(r: &mut Request, id: &[u8]) -> Option<Text> {
 
 fn exporter(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if scope.build.main.otel.settings.is_some() {
-        return Err(set::duplicate(node));
+        return Err(setters::duplicate(node));
     }
     let mut settings = Settings {
         endpoint: String::new(),
@@ -225,8 +225,8 @@ fn decide(r: &mut Request) -> bool {
     if let Some(traced) = r.ctx.otel.as_ref().and_then(|c| c.traced) {
         return traced;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.otel;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.otel;
     let word = conf.otel_trace.eval(r);
     let traced = matches!(r.get(word), b"on" | b"1");
     context_of(r);
@@ -265,7 +265,7 @@ fn set_header(r: &mut Request, name: &[u8], value: &[u8]) {
 pub fn logger(r: &mut Request) {
     if !r.is_main()
         || r.ctx.stream.is_some()
-        || r.shot.main.otel.exporter.is_none()
+        || r.snapshot.main.otel.exporter.is_none()
         || (r.ctx.otel.is_none() && !r.conf().otel.is_of_use())
     {
         return;
@@ -274,15 +274,15 @@ pub fn logger(r: &mut Request) {
         return;
     }
     let span = span(r);
-    if let Some(exporter) = &r.shot.main.otel.exporter {
+    if let Some(exporter) = &r.snapshot.main.otel.exporter {
         exporter.push(span);
     }
 }
 
 fn span(r: &mut Request) -> Span {
     let context = context_of(r);
-    let shot = r.shot.clone();
-    let location = shot.location(r.location);
+    let snapshot = r.snapshot.clone();
+    let location = snapshot.location(r.location);
     let conf = &location.conf.otel;
     let name = if conf.otel_span_name.is_empty() {
         String::from_utf8_lossy(&location.name).into_owned()

@@ -20,7 +20,7 @@ fn run(r: &mut Request) -> Waiting<'_> {
         if let Err(status) = body::discard_arrived(r) {
             return Verdict::Status(status);
         }
-        let snapshot = r.shot.whole().clone();
+        let snapshot = r.snapshot.whole().clone();
         // Of a thousand peers it is long: nobody waits for it here.
         match crate::service::ask(move || async move { metrics::page(&snapshot) }).await {
             Some(page) => {

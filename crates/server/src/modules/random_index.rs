@@ -1,18 +1,18 @@
 //! A random file of a directory in place of its index (nginx's `ngx_http_random_index_module`).
 
-use crate::config::{Directive, http, set};
+use crate::config::{Directive, http, setters};
 use crate::files::Kind;
 use crate::files::directory::{self, Detail};
+use crate::merged_values;
 use crate::modules::root;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, finish};
-use crate::settings;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] =
-    &[http("random_index", |s, n| set::flag(&mut s.level.conf.random_index.random_index, n))];
+    &[http("random_index", |s, n| setters::flag(&mut s.level.conf.random_index.random_index, n))];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The directive.

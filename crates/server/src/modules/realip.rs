@@ -4,11 +4,11 @@
 //! The request then goes on with a `Client` of its own; the connection and its other requests keep theirs.
 
 use crate::config::cidr::{Cidr, Plain, parse_address};
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::setting::Setting;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, both, http};
-use crate::connection::reuse::Standing;
+use crate::connection::reuse::ReuseEntry;
 use crate::connection::{Address, Client};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     both("set_real_ip_from", set_real_ip_from),
     http("real_ip_header", real_ip_header),
-    http("real_ip_recursive", |s, n| set::flag(&mut s.level.conf.realip.real_ip_recursive, n)),
+    http("real_ip_recursive", |s, n| setters::flag(&mut s.level.conf.realip.real_ip_recursive, n)),
 ];
 
 /// The variables of the module.
@@ -127,8 +127,8 @@ pub fn handler(r: &mut Request) -> Verdict {
     if r.conf().realip.from.is_empty() || r.ctx.realip.is_some() {
         return Verdict::Decline;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.realip;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.realip;
     let direct = r.client.remote.borrow().clone();
     let start = Plain::of(&direct);
     let recursive = *conf.real_ip_recursive;
@@ -181,7 +181,7 @@ fn replaced(client: &Rc<Client>, remote: Address) -> Rc<Client> {
         debug: client.debug.clone(),
         socket: client.socket.clone(),
         quic: client.quic,
-        standing: Standing::beside(client),
+        reuse_entry: ReuseEntry::beside(client),
     })
 }
 

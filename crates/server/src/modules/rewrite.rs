@@ -4,14 +4,14 @@
 use super::lua::Chunk;
 use crate::config::complex::Complex;
 use crate::config::pattern::Pattern;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::{Build, Directive, Scope, http};
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Verdict};
 use crate::request::{Request, Text};
 use crate::snapshot::{LocationId, VariableId};
-use crate::{reads_as_settings, settings};
+use crate::{merged_values, reads_as_settings};
 use conf::{Contexts, Node, Problem, Word, value};
 use std::sync::Arc;
 use wire::http1::escape::{Unescape, unescape};
@@ -23,11 +23,11 @@ pub const DIRECTIVES: &[Directive] = &[
     http("set", set_),
     http("if", if_),
     http("break", |s, _| push(s, Code::Break)),
-    http("rewrite_log", |s, n| set::flag(&mut s.level.conf.rewrite.rewrite_log, n)),
-    http("uninitialized_variable_warn", |s, n| set::flag(&mut s.level.conf.rewrite.uninitialized_variable_warn, n)),
+    http("rewrite_log", |s, n| setters::flag(&mut s.level.conf.rewrite.rewrite_log, n)),
+    http("uninitialized_variable_warn", |s, n| setters::flag(&mut s.level.conf.rewrite.uninitialized_variable_warn, n)),
 ];
 
-settings! {
+merged_values! {
     /// Values that merge.
     pub struct Settings {
         /// Say at notice what was rewritten.
@@ -448,7 +448,7 @@ fn holds(r: &mut Request, condition: &Condition, quoting: &Quoting) -> bool {
 fn test_file(r: &mut Request, path: Text, test: FileTest) -> bool {
     use crate::files::{self, Kind};
     use std::os::unix::ffi::OsStrExt;
-    let path = r.shot.prefix.join(std::ffi::OsStr::from_bytes(r.get(path)));
+    let path = r.snapshot.prefix.join(std::ffi::OsStr::from_bytes(r.get(path)));
     let path = path.as_os_str().as_bytes();
     match files::test(r, path) {
         Ok(facts) => match test {

@@ -2,7 +2,7 @@
 //! those of `core`.
 
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::{Directive, Scope, http};
 use crate::request::{Request, Text};
 use conf::{Node, Problem};
@@ -15,7 +15,9 @@ pub const DIRECTIVES: &[Directive] = &[
     http("root", root),
     http("alias", alias),
     http("types", types),
-    http("default_type", |s, n| set::value(&mut s.level.conf.core.default_type, n, n.args[0].text.as_slice().into())),
+    http("default_type", |s, n| {
+        setters::value(&mut s.level.conf.core.default_type, n, n.args[0].text.as_slice().into())
+    }),
 ];
 
 /// Where files are.
@@ -108,8 +110,8 @@ pub fn set_content_type(r: &mut Request) {
     if r.headers_out.content_type.is_some() {
         return;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
     let uri = r.get(r.uri);
     let name = &uri[memchr::memrchr(b'/', uri).map_or(0, |i| i + 1)..];
     let known = memchr::memrchr(b'.', name).and_then(|dot| {
@@ -163,18 +165,18 @@ pub fn write_path(r: &mut Request, uri: Text, out: &mut Vec<u8>) {
 
 /// Appends the path of `root` or `alias` alone.
 pub fn write_root(r: &mut Request, out: &mut Vec<u8>) {
-    let shot = r.shot.clone();
-    let root = &shot.location(r.location).conf.core.root;
+    let snapshot = r.snapshot.clone();
+    let root = &snapshot.location(r.location).conf.core.root;
     let start = out.len();
     root.path.write(r, out);
     if root.path.as_fixed().is_none() && out.get(start) != Some(&b'/') {
-        let prefix = shot.prefix.as_os_str().as_bytes();
+        let prefix = snapshot.prefix.as_os_str().as_bytes();
         out.splice(start..start, prefix.iter().copied().chain([b'/']));
     }
 }
 
 /// The directory alone: `$document_root`.
 pub fn document_root(r: &mut Request) -> Text {
-    let shot = r.shot.clone();
-    shot.location(r.location).conf.core.root.path.eval(r)
+    let snapshot = r.snapshot.clone();
+    snapshot.location(r.location).conf.core.root.path.eval(r)
 }

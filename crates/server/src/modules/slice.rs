@@ -8,27 +8,27 @@
 //! ```
 
 use crate::config::variables::Builtin;
-use crate::config::{Directive, http, set};
-use crate::connection::Session;
+use crate::config::{Directive, http, setters};
+use crate::connection::Downstream;
 use crate::request::filter::{self, BodyFilter, Chunk, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Content, Verdict};
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text, flow, subrequest};
-use crate::{log_error, settings, text};
+use crate::{log_error, merged_values, text};
 use conf::value;
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
 /// The directive.
-pub const DIRECTIVES: &[Directive] = &[http("slice", |s, n| set::size(&mut s.level.conf.slice.slice, n))];
+pub const DIRECTIVES: &[Directive] = &[http("slice", |s, n| setters::size(&mut s.level.conf.slice.slice, n))];
 
 /// The variable.
 pub const VARIABLES: &[Builtin] =
     &[Builtin { name: "slice_range", evaluate: slice_range, volatile: true, assign: None }];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// `slice`: bytes of a part, 0 for off.
@@ -229,14 +229,14 @@ pub async fn drive(r: &mut Request) -> Verdict {
 async fn next(r: &mut Request, start: u64, size: u64) -> Result<(), Verdict> {
     let range = range_text(r, start, size);
     r.subrequests = r.subrequests.saturating_add(1);
-    let mut child = subrequest::duplicate(r, Session::None);
+    let mut child = subrequest::duplicate(r, Downstream::None);
     child.swap_shared(r);
     let Some(mut slice) = r.ctx.slice.take() else { return Err(Verdict::Broken) };
     let end = slice.end;
     slice.jump.set(Some(start));
     (slice.range, slice.active, slice.ended) = (range, false, false);
     child.ctx.slice = Some(slice);
-    child.session = std::mem::take(&mut r.session);
+    child.downstream = std::mem::take(&mut r.downstream);
     child.tail = std::mem::take(&mut r.body_filters);
     let verdict = match child.content_handler {
         Some(Content::Now(handler)) => handler(&mut child),
@@ -247,7 +247,7 @@ async fn next(r: &mut Request, start: u64, size: u64) -> Result<(), Verdict> {
     Box::pin(phases::conclude(&mut child, verdict)).await;
     crate::request::end(&mut child);
     child.swap_shared(r);
-    r.session = std::mem::take(&mut child.session);
+    r.downstream = std::mem::take(&mut child.downstream);
     r.body_filters = std::mem::take(&mut child.tail);
     r.ctx.slice = child.ctx.slice.take();
     if child.aborted || !child.response_done {

@@ -1,6 +1,6 @@
 //! Files (nginx's `ngx_http_static_module`). How they are found and kept is in `files`.
 
-use crate::connection::doing;
+use crate::connection::action;
 use crate::files::{self, Data, Failure, Found, Kind};
 use crate::log::error::Level;
 use crate::log_error;
@@ -65,7 +65,7 @@ pub fn begin(r: &mut Request, found: &Found, length: u64) -> Result<(), Verdict>
     set_etag(r, facts.mtime, length);
     root::set_content_type(r);
     r.allow_ranges = true;
-    r.doing = doing::SENDING_RESPONSE;
+    r.action = action::SENDING_RESPONSE;
     r.send_header()
 }
 

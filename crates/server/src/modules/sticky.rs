@@ -4,7 +4,7 @@
 
 use super::upstream_block::current;
 use crate::config::complex::Complex;
-use crate::config::set::duplicate;
+use crate::config::setters::duplicate;
 use crate::config::{Build, Directive, Scope, upstream};
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};

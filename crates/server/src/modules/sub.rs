@@ -2,14 +2,14 @@
 //! Letters of either case match. What may be the beginning of a string is held back until more of the body is there.
 
 use crate::config::complex::Complex;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::types::TypeSet;
 use crate::config::{Directive, Scope, http};
+use crate::merged_values;
 use crate::request::filter::{BodyFilter, Chunk, Held, PIECE, Rest};
 use crate::request::include::Include;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
-use crate::settings;
 use conf::{Node, Problem};
 use std::collections::VecDeque;
 use std::io;
@@ -19,14 +19,14 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     http("sub_filter", sub_filter),
     http("sub_filter_types", |s, n| TypeSet::set(&mut s.level.conf.sub.sub_filter_types, s.build, n, "text/html")),
-    http("sub_filter_once", |s, n| set::flag(&mut s.level.conf.sub.sub_filter_once, n)),
-    http("sub_filter_last_modified", |s, n| set::flag(&mut s.level.conf.sub.sub_filter_last_modified, n)),
+    http("sub_filter_once", |s, n| setters::flag(&mut s.level.conf.sub.sub_filter_once, n)),
+    http("sub_filter_last_modified", |s, n| setters::flag(&mut s.level.conf.sub.sub_filter_last_modified, n)),
 ];
 
 /// Strings of one level (nginx's limit).
 const MAX_PAIRS: usize = 255;
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// `sub_filter`, in order.

@@ -2,7 +2,7 @@
 //! (nginx's `ngx_http_try_files_module`).
 
 use crate::config::complex::Complex;
-use crate::config::set::duplicate;
+use crate::config::setters::duplicate;
 use crate::config::{Directive, Scope, http};
 use crate::files::{self, Kind};
 use crate::log::error::Level;

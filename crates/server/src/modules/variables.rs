@@ -106,8 +106,8 @@ pub const VARIABLES: &[Builtin] = &[
         let seconds = *r.conf().core.keepalive_header;
         (r.keepalive && seconds > 0).then(|| text!(r, "timeout={seconds}"))
     }),
-    volatile("sent_http_transfer_encoding", |r| match &r.session {
-        crate::connection::Session::Http1(h) if h.chunked => Some(Text::from("chunked")),
+    volatile("sent_http_transfer_encoding", |r| match &r.downstream {
+        crate::connection::Downstream::Http1(h) if h.chunked => Some(Text::from("chunked")),
         _ => None,
     }),
     Builtin {

@@ -5,7 +5,7 @@ use super::headers::KnownHeader as K;
 use super::phases::{self, From, Verdict};
 use super::route::Found;
 use super::{Request, Text};
-use crate::connection::doing;
+use crate::connection::action;
 use crate::log_error;
 use crate::modules::RequestContexts;
 use crate::modules::core::{ErrorPage, ServerTokens};
@@ -43,8 +43,8 @@ pub fn special_response(r: &mut Request, status: u16) -> Verdict {
     }
     r.headers_out.content_type = None;
     (r.headers_out.charset, r.headers_out.written) = (None, None);
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
     if !r.error_page && !conf.error_pages.is_empty() && r.uri_changes != 0 {
         r.error_page = !*conf.recursive_error_pages;
         if let Some(page) = conf.error_pages.iter().find(|p| p.status == status) {
@@ -165,9 +165,9 @@ pub fn named_location(r: &mut Request, name: &[u8]) -> Verdict {
         log_error!(r, Error, "empty URI in redirect to named location \"@{}\"", String::from_utf8_lossy(name));
         return Verdict::Status(500);
     }
-    let shot = r.shot.clone();
-    let root = shot.server(r.server).root;
-    match shot.location(root).inside.named(name) {
+    let snapshot = r.snapshot.clone();
+    let root = snapshot.server(r.server).root;
+    match snapshot.location(root).inside.named(name) {
         Found::Location(id) => {
             r.location = id;
             r.internal = true;
@@ -211,8 +211,8 @@ fn built_in(r: &mut Request, status: u16) -> Verdict {
     let Some(title) = title(status) else {
         return r.respond(status, b"");
     };
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
     let name = match *conf.server_tokens {
         ServerTokens::On | ServerTokens::Build => SERVER_VERSION,
         ServerTokens::Off => SERVER,
@@ -305,13 +305,13 @@ impl fmt::Display for LogFacts<'_> {
         if let Some(facts) = &r.ctx.stream {
             return facts.log(r, f);
         }
-        let now = r.doing;
+        let now = r.action;
         if !now.is_empty() {
             write!(f, " while {now}")?;
         }
         write!(f, ", client: {}", r.client.remote.borrow().host())?;
-        if now == doing::WAITING {
-            let listen = &r.shot.listens[crate::worker::port_of(&r.shot, r.client.listener)];
+        if now == action::WAITING {
+            let listen = &r.snapshot.listens[crate::worker::port_of(&r.snapshot, r.client.listener)];
             return write!(f, ", server: {}", listen.address);
         }
         write!(f, ", server: {}", String::from_utf8_lossy(&r.server().name))?;
@@ -325,7 +325,7 @@ impl fmt::Display for LogFacts<'_> {
         if let Some(upstream) = crate::upstream::current_url(r) {
             write!(f, ", upstream: \"{upstream}\"")?;
         }
-        if matches!(now, doing::READING_LINE | doing::READING_PIPELINED_LINE) {
+        if matches!(now, action::READING_LINE | action::READING_PIPELINED_LINE) {
             return Ok(());
         }
         if let Some(host) = r.headers_in.find(K::Host) {

@@ -5,7 +5,7 @@ use super::phases::Verdict;
 use super::{Request, filter};
 use crate::connection::incoming::Incoming;
 use crate::connection::stream::Stream;
-use crate::connection::{Session, http1};
+use crate::connection::{Downstream, http1};
 use crate::modules;
 use crate::status::spent::Part;
 use runtime::clock;
@@ -27,7 +27,7 @@ pub async fn flush(r: &mut Request) -> Result<(), Verdict> {
 
 /// The same without the answer's includes.
 pub async fn flush_now(r: &mut Request) -> Result<(), Verdict> {
-    if let Session::Sub(_) = r.session {
+    if let Downstream::Sub(_) = r.downstream {
         poll_fn(|_| super::subrequest::poll_room(r)).await;
         return Ok(());
     }
@@ -41,8 +41,8 @@ pub async fn flush_now(r: &mut Request) -> Result<(), Verdict> {
 
 /// The rate in bytes per second that holds for the answer, 0 for none, and how many bytes are free of it.
 pub fn rate(r: &mut Request) -> (u64, u64) {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
     let rate = match r.limit_rate {
         Some(rate) => rate,
         None if conf.limit_rate.is_empty() => return (0, 0),
@@ -110,9 +110,9 @@ impl Flow {
     /// Writes what the kernel and the rate take. Ready when the queue is empty. Error `TimedOut`: `send_timeout` passed
     /// without a byte taken.
     pub fn poll(&mut self, r: &mut Request, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
-        let http = match &mut r.session {
-            Session::Http1(http) => http,
-            Session::Sub(_) => return super::subrequest::poll_room(r).map(Ok),
+        let http = match &mut r.downstream {
+            Downstream::Http1(http) => http,
+            Downstream::Sub(_) => return super::subrequest::poll_room(r).map(Ok),
             other => return other.stream().map_or(Poll::Ready(Ok(())), |stream| self.poll_stream(stream, cx)),
         };
         loop {
@@ -224,8 +224,8 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
 
 /// Whether the client has closed, as far as is known; the task is woken when it does.
 pub fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
-    match &mut r.session {
-        Session::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
+    match &mut r.downstream {
+        Downstream::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
         other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),
     }
 }

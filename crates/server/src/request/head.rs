@@ -4,14 +4,14 @@
 use super::arena::{Span, Text};
 use super::headers::KnownHeader as K;
 use super::{Method, Request, Version};
-use crate::connection::doing;
+use crate::connection::action;
 use crate::log_error;
 use crate::snapshot::ServerId;
 use wire::http1::{target, values};
 
 /// The server that stands for an address before the name is known.
 pub fn default_server(r: &Request) -> ServerId {
-    r.shot.ports[crate::worker::port_of(&r.shot, r.client.listener)].site(&r.client).default
+    r.snapshot.ports[crate::worker::port_of(&r.snapshot, r.client.listener)].site(&r.client).default
 }
 
 /// Takes over what the parser found and checks it as nginx does (`ngx_http_process_request_header`).
@@ -56,7 +56,7 @@ pub fn accept_stream(r: &mut Request, authority: Option<Span>, ended: bool) -> R
         return Err(400);
     }
     check_server(r, secured)?;
-    let port = &r.shot.ports[crate::worker::port_of(&r.shot, r.client.listener)];
+    let port = &r.snapshot.ports[crate::worker::port_of(&r.snapshot, r.client.listener)];
     let (http2, http3) = (&r.conf().http2, &r.conf().http3);
     let enabled = match r.version {
         Version::HTTP30 => *http3.http3,
@@ -162,7 +162,7 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
             Err(_) => {
                 // As with nginx: the target is none, and its path is empty.
                 (r.target, r.uri) = (Text::EMPTY, r.text(b""));
-                r.doing = doing::READING_LINE;
+                r.action = action::READING_LINE;
                 log_error!(r, Info, "client sent invalid request");
                 Err(400)
             }
@@ -327,11 +327,11 @@ fn choose_server(r: &mut Request) -> Result<bool, u16> {
 fn find_server(r: &mut Request) -> Result<bool, u16> {
     // A request without host is for the server called "".
     let host = r.headers_in.host.unwrap_or(Text::EMPTY);
-    let shot = r.shot.clone();
-    let site = shot.ports[crate::worker::port_of(&shot, r.client.listener)].site(&r.client);
+    let snapshot = r.snapshot.clone();
+    let site = snapshot.ports[crate::worker::port_of(&snapshot, r.client.listener)].site(&r.client);
     let found = site.find(r, host);
     r.server = found.as_ref().ok().copied().flatten().unwrap_or(site.default);
-    r.location = shot.server(r.server).root;
+    r.location = snapshot.server(r.server).root;
     match found {
         Ok(_) => Ok(site.ssl || site.quic),
         Err(_) => {

@@ -1,4 +1,4 @@
-//! A handler takes the connection (docs/push.md): who waits for something rare gives request, desk and buffers back and keeps the socket, and of the request
+//! A handler takes the connection (docs/push.md): who waits for something rare gives request, request task and buffers back and keeps the socket, and of the request
 //! what its log line needs. From: a content handler that calls [`hold`]. To: `connection::http1`, whose task runs the work, and then goes
 //! on with the request that the work gives back. Only for HTTP/1: a request of a stream is its own task already.
 
@@ -9,9 +9,9 @@ use super::{Method, Request, Text, Value, Version};
 use crate::connection::http1::Http1;
 use crate::connection::incoming::Incoming;
 use crate::connection::socket::Socket;
-use crate::connection::{Address, Client, Session, pool};
+use crate::connection::{Address, Client, Downstream, pool};
 use crate::modules::{RequestContexts, limit_conn, limit_req, lua, modsecurity, nchan, otel};
-use crate::snapshot::{LocationId, ServerId, Shot};
+use crate::snapshot::{LocationId, ServerId, ThreadSnapshot};
 use crate::status::requests::Underway;
 use crate::upstream::Attempts;
 use std::ops::{Deref, DerefMut};
@@ -22,9 +22,9 @@ pub struct Kept(Option<Parts>);
 
 /// Texts are places in `bytes`, whatever they were places in before.
 pub struct Parts {
-    shot: Rc<Shot>,
+    snapshot: Rc<ThreadSnapshot>,
     client: Rc<Client>,
-    doing: &'static str,
+    action: &'static str,
     bytes: Box<[u8]>,
     headers: Box<[HeaderLine]>,
     /// The values of variables that were looked up.
@@ -87,19 +87,19 @@ struct Flags {
 
 /// Gives the request's connection to `work`. The answer's head, if it has been sent, is written. The verdict is the handler's.
 pub fn hold(r: &mut Request, work: impl FnOnce(Box<Kept>, Socket) -> Work) -> Verdict {
-    let Session::Http1(mut http) = std::mem::take(&mut r.session) else { return Verdict::Broken };
+    let Downstream::Http1(mut http) = std::mem::take(&mut r.downstream) else { return Verdict::Broken };
     let kept = Kept::of(r, &mut http);
     let socket = std::mem::replace(&mut http.incoming.socket, Socket::none());
     http.lend_input();
     pool::give_buffer(http.output.take_buffer());
     drop(http);
-    r.session = Session::Held(work(kept, socket));
+    r.downstream = Downstream::Held(work(kept, socket));
     Verdict::Answered
 }
 
 /// Whether the request's connection can be held: it is one of HTTP/1, and what the request sends reaches it unchanged.
 pub fn may_hold(r: &Request) -> bool {
-    matches!(r.session, Session::Http1(_)) && r.is_main() && r.body_filters.is_empty() && r.tail.is_empty()
+    matches!(r.downstream, Downstream::Http1(_)) && r.is_main() && r.body_filters.is_empty() && r.tail.is_empty()
 }
 
 /// A text's place among the bytes that are kept: one of the program's joins them. None: the empty one that stands for nothing.
@@ -167,9 +167,9 @@ impl Kept {
         let early = http.unread().to_vec();
         http.consume(early.len());
         Box::new(Kept(Some(Parts {
-            shot: r.shot.clone(),
+            snapshot: r.snapshot.clone(),
             client: r.client.clone(),
-            doing: r.doing,
+            action: r.action,
             bytes: bytes.into(),
             headers: r.headers_in.lines().into(),
             values: values.into(),
@@ -249,8 +249,8 @@ impl Drop for Kept {
 
 impl Parts {
     /// The snapshot it began with.
-    pub fn shot(&self) -> &Rc<Shot> {
-        &self.shot
+    pub fn snapshot(&self) -> &Rc<ThreadSnapshot> {
+        &self.snapshot
     }
 
     /// The level whose values hold for it.
@@ -273,7 +273,7 @@ impl Parts {
         incoming.input = self.early;
         let mut http = Http1::new(incoming);
         (http.output.queued, http.output.written, http.header_size) = (self.sent, self.sent, self.header_size);
-        let mut r = pool::take_request(self.shot, self.client, Session::Http1(http));
+        let mut r = pool::take_request(self.snapshot, self.client, Downstream::Http1(http));
         r.arena.push(&self.bytes);
         r.headers_in.head.headers.extend_from_slice(&self.headers);
         r.headers_in.head.protocol = self.protocol;
@@ -288,7 +288,7 @@ impl Parts {
         r.headers_out.status = self.status;
         r.headers_out.content_type = self.content_type.map(Text::Own);
         r.headers_out.charset = self.charset.map(Text::Own);
-        r.doing = self.doing;
+        r.action = self.action;
         r.server = self.server;
         r.location = self.location;
         r.method = self.method;

@@ -12,7 +12,7 @@ use super::filter::{BodyFilter, Chunk, PIECE, Rest};
 use super::phases::{self, From, Verdict};
 use super::subrequest::{self, Mode, Options, SubSession};
 use super::{MAX_SUBREQUESTS, Request, Text, Values, end, flow};
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::respond::Filtered;
 use runtime::TaskId;
@@ -311,7 +311,7 @@ pub(super) fn begin(r: &mut Request, include: Include) -> Child {
     r.ctx.ssi_shared.get_or_insert_default();
     let mut session = SubSession::new(if include.set.is_some() { Mode::Capture } else { Mode::Hold });
     session.aside = include.set.is_none().then(|| aside.clone());
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(session));
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), Downstream::Sub(session));
     child.copy_shared(r);
     let options = Options { mode: Mode::Capture, with_body: true, get: true };
     subrequest::prepare(&mut child, r, include.uri, include.args, &options);
@@ -380,7 +380,7 @@ pub(super) fn end_child(r: &mut Request, child: &mut Child, mut done: Box<Reques
     r.subrequests = r.subrequests.saturating_add(done.subrequests - child.subrequests);
     r.take_values(&done, &child.before, child.base);
     if let Some(name) = child.set.take()
-        && let Session::Sub(sub) = std::mem::take(&mut done.session)
+        && let Downstream::Sub(sub) = std::mem::take(&mut done.downstream)
         && done.headers_out.status < 300
         && done.output_begun
     {

@@ -20,10 +20,10 @@ pub mod route;
 pub mod status;
 pub mod subrequest;
 
-use crate::connection::{Client, Session, doing};
+use crate::connection::{Client, Downstream, action};
 use crate::log::error::{ErrorLog, Level};
 use crate::modules::{LocationConf, RequestContexts};
-use crate::snapshot::{Location, LocationId, Server, ServerId, Shot, VariableId};
+use crate::snapshot::{Location, LocationId, Server, ServerId, ThreadSnapshot, VariableId};
 use crate::status::spent::Spent;
 use crate::upstream::Attempts;
 pub use arena::Text;
@@ -71,13 +71,13 @@ pub struct Request {
     /// All bytes of the request and all texts made for it.
     pub arena: Arena,
     /// The configuration it started under; an internal redirect stays with it.
-    pub shot: Rc<Shot>,
+    pub snapshot: Rc<ThreadSnapshot>,
     /// The connection it came on.
     pub client: Rc<Client>,
     /// What is done for it now, for the error log: `reading client request line` (nginx's `log->action`).
-    pub doing: &'static str,
+    pub action: &'static str,
     /// Where its answer goes.
-    pub session: Session,
+    pub downstream: Downstream,
     /// The server chosen by name.
     pub server: ServerId,
     /// The level whose values hold now.
@@ -144,7 +144,7 @@ pub struct Request {
     pub single_range: bool,
     /// The conditions of the request were for somebody else (an upstream) to judge.
     pub disable_not_modified: bool,
-    /// Body bytes handed to the session: `$body_bytes_sent` counts what was written.
+    /// Body bytes handed to the downstream: `$body_bytes_sent` counts what was written.
     pub limit_rate: Option<u64>,
     /// `limit_rate_after` by `X-Accel-Limit-Rate` or `set`.
     pub limit_rate_after: Option<u64>,
@@ -216,14 +216,14 @@ pub struct Request {
 
 impl Request {
     /// An empty request for a connection.
-    pub fn new(shot: Rc<Shot>, client: Rc<Client>, session: Session) -> Box<Request> {
-        let values = vec![Value::Unknown; shot.variables.len()];
+    pub fn new(snapshot: Rc<ThreadSnapshot>, client: Rc<Client>, downstream: Downstream) -> Box<Request> {
+        let values = vec![Value::Unknown; snapshot.variables.len()];
         Box::new(Request {
             arena: Arena::default(),
-            shot,
+            snapshot,
             client,
-            doing: doing::WAITING,
-            session,
+            action: action::WAITING,
+            downstream,
             server: ServerId(0),
             location: LocationId(0),
             method: Method::Get,
@@ -294,13 +294,13 @@ impl Request {
     }
 
     /// Makes a used request as new, in place and keeping its buffers. Names every field, so that none is forgotten.
-    pub fn reset(&mut self, to_shot: Rc<Shot>, to_client: Rc<Client>, to_session: Session) {
+    pub fn reset(&mut self, to_snapshot: Rc<ThreadSnapshot>, to_client: Rc<Client>, to_downstream: Downstream) {
         let Request {
             arena,
-            shot,
+            snapshot,
             client,
-            doing,
-            session,
+            action,
+            downstream,
             server,
             location,
             method,
@@ -375,13 +375,13 @@ impl Request {
         attempts.clear();
         captures.clear();
         values.clear();
-        values.resize(to_shot.variables.len(), Value::Unknown);
+        values.resize(to_snapshot.variables.len(), Value::Unknown);
         let _ = (scratch, room);
         *evaluation = Default::default();
-        *shot = to_shot;
+        *snapshot = to_snapshot;
         *client = to_client;
-        *doing = doing::WAITING;
-        *session = to_session;
+        *action = action::WAITING;
+        *downstream = to_downstream;
         *server = ServerId(0);
         *location = LocationId(0);
         *method = Method::Get;
@@ -456,25 +456,25 @@ impl Request {
         Text::Own(self.arena.push(bytes))
     }
 
-    /// The level that holds now. Clone `shot` where the request is changed meanwhile.
+    /// The level that holds now. Clone `snapshot` where the request is changed meanwhile.
     pub fn location(&self) -> &Location {
-        self.shot.location(self.location)
+        self.snapshot.location(self.location)
     }
 
     /// The values that hold now.
     pub fn conf(&self) -> &LocationConf {
-        &self.shot.location(self.location).conf
+        &self.snapshot.location(self.location).conf
     }
 
     /// The server block.
     pub fn server(&self) -> &Server {
-        self.shot.server(self.server)
+        self.snapshot.server(self.server)
     }
 
     /// A variable's value by name, for rules that name variables at run time; `None` when no one uses such a variable.
     pub fn variable_named(&mut self, name: &str) -> Option<Text> {
-        let shot = self.shot.clone();
-        let id = shot.variables.iter().position(|v| &*v.name == name)?;
+        let snapshot = self.snapshot.clone();
+        let id = snapshot.variables.iter().position(|v| &*v.name == name)?;
         self.variable(VariableId(id as u32))
     }
 

@@ -5,7 +5,7 @@ use super::respond::Refused;
 use super::route::Found;
 use super::{Request, filter, finish, headers::KnownHeader as K, include, pending};
 use crate::config::complex::Complex;
-use crate::connection::doing;
+use crate::connection::action;
 use crate::log_error;
 use crate::modules;
 use std::future::Future;
@@ -140,8 +140,8 @@ fn wants_early_body(r: &mut Request) -> bool {
     if !r.body.is_present() {
         return false;
     }
-    let shot = r.shot.clone();
-    let conditions = &shot.server(r.server).conf.core.client_body_early_read;
+    let snapshot = r.snapshot.clone();
+    let conditions = &snapshot.server(r.server).conf.core.client_body_early_read;
     !conditions.is_empty() && Complex::any_is_true(r, conditions)
 }
 
@@ -211,7 +211,7 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
         run_phase!(r, Phase::PostRead);
     }
     if from != From::Rewrite {
-        r.doing = doing::NOTHING;
+        r.action = action::NOTHING;
         r.location = r.server().root;
         run_phase!(r, Phase::ServerRewrite);
         r.uri_changed = false;
@@ -263,22 +263,22 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
     r.content_handler = None;
     r.uri_changed = false;
     r.valid_location = true;
-    let shot = r.shot.clone();
-    r.location = shot.server(r.server).root;
-    let Ok(found) = shot.location(r.location).inside.find(r, &shot) else { return Some(Verdict::Status(500)) };
+    let snapshot = r.snapshot.clone();
+    r.location = snapshot.server(r.server).root;
+    let Ok(found) = snapshot.location(r.location).inside.find(r, &snapshot) else { return Some(Verdict::Status(500)) };
     if let Found::Location(id) | Found::AutoRedirect(id) = found {
         r.location = id;
     }
-    if !r.internal && shot.location(r.location).conf.core.internal {
+    if !r.internal && snapshot.location(r.location).conf.core.internal {
         return Some(Verdict::Status(404));
     }
     enter_location(r);
-    log_error!(r, Debug, "using configuration \"{}\"", String::from_utf8_lossy(&shot.location(r.location).name));
+    log_error!(r, Debug, "using configuration \"{}\"", String::from_utf8_lossy(&snapshot.location(r.location).name));
     if let Some(refused) = too_large_body(r) {
         return Some(refused);
     }
     if let Found::AutoRedirect(id) = found {
-        let location = shot.location(id);
+        let location = snapshot.location(id);
         let mut target = Vec::with_capacity(location.name.len() + 1);
         wire::http1::escape::escape_uri(&location.name, wire::http1::escape::Escape::Uri, &mut target);
         if !r.get(r.args).is_empty() {
@@ -294,13 +294,13 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
 
 /// What changes with the location (`ngx_http_update_location_config`).
 pub fn enter_location(r: &mut Request) {
-    let shot = r.shot.clone();
-    if let Some(limit) = &shot.location(r.location).conf.core.limit_except
+    let snapshot = r.snapshot.clone();
+    if let Some(limit) = &snapshot.location(r.location).conf.core.limit_except
         && !limit.methods.contains(&r.method)
     {
         r.location = limit.location;
     }
-    let conf = &shot.location(r.location).conf.core;
+    let conf = &snapshot.location(r.location).conf.core;
     if r.keepalive && r.is_main() {
         let now = runtime::clock::wall_ms();
         if conf.keepalive_timeout.is_zero()

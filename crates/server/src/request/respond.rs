@@ -7,7 +7,7 @@ use super::pending::Pending;
 use super::phases::Verdict;
 use super::{Request, Text};
 use crate::config::complex::Complex;
-use crate::connection::{Session, http1, http2, http3};
+use crate::connection::{Downstream, http1, http2, http3};
 use crate::modules;
 use crate::modules::core::ServerTokens;
 use runtime::clock;
@@ -195,17 +195,17 @@ impl Request {
             ServerTokens::On | ServerTokens::Build => SERVER_VERSION.as_bytes(),
             ServerTokens::Off => SERVER.as_bytes(),
         };
-        match self.session {
-            Session::Http1(_) => self.http1_head(token),
-            Session::Http2(_) => {
+        match self.downstream {
+            Downstream::Http1(_) => self.http1_head(token),
+            Downstream::Http2(_) => {
                 self.absolute_location();
                 http2::write_head(self, token);
             }
-            Session::Http3(_) => {
+            Downstream::Http3(_) => {
                 self.absolute_location();
                 http3::write_head(self, token);
             }
-            Session::Sub(_) | Session::Held(_) | Session::None => {}
+            Downstream::Sub(_) | Downstream::Held(_) | Downstream::None => {}
         }
     }
 
@@ -213,7 +213,7 @@ impl Request {
         if self.version < super::Version::HTTP10 {
             // HTTP/0.9 has no head.
             self.keepalive = false;
-            if let Session::Http1(http) = &mut self.session {
+            if let Downstream::Http1(http) = &mut self.downstream {
                 http.answer_start = http.output.queued;
                 http.header_size = 0;
             }
@@ -233,17 +233,17 @@ impl Request {
             }
         }
         self.absolute_location();
-        let Session::Http1(mut http) = std::mem::take(&mut self.session) else { unreachable!("asked above") };
+        let Downstream::Http1(mut http) = std::mem::take(&mut self.downstream) else { unreachable!("asked above") };
         http.chunked = chunked;
         http.rate_start_ms = clock::monotonic_ms();
         http1::write_head(self, &mut http, token);
-        self.session = Session::Http1(http);
+        self.downstream = Downstream::Http1(http);
     }
 
     /// `absolute_redirect`, `server_name_in_redirect`, `port_in_redirect`.
     fn absolute_location(&mut self) {
-        let shot = self.shot.clone();
-        let conf = &shot.location(self.location).conf.core;
+        let snapshot = self.snapshot.clone();
+        let conf = &snapshot.location(self.location).conf.core;
         let Some(location) = self.headers_out.find(K::Location) else { return };
         if !*conf.absolute_redirect || self.get(location).first() != Some(&b'/') {
             return;
@@ -356,13 +356,13 @@ impl Request {
         if !self.tail.is_empty() {
             return filter::run_tail(self, chunk);
         }
-        match &mut self.session {
+        match &mut self.downstream {
             // An include's end is not the answer's.
-            Session::Http1(_) => http1::queue(self, chunk, last && self.depth == 0),
-            Session::Http2(_) => http2::queue(self, chunk, last && self.depth == 0),
-            Session::Http3(_) => http3::queue(self, chunk, last && self.depth == 0),
-            Session::Sub(_) => super::subrequest::queue(self, chunk),
-            Session::Held(_) | Session::None => Ok(()),
+            Downstream::Http1(_) => http1::queue(self, chunk, last && self.depth == 0),
+            Downstream::Http2(_) => http2::queue(self, chunk, last && self.depth == 0),
+            Downstream::Http3(_) => http3::queue(self, chunk, last && self.depth == 0),
+            Downstream::Sub(_) => super::subrequest::queue(self, chunk),
+            Downstream::Held(_) | Downstream::None => Ok(()),
         }
     }
 
@@ -390,14 +390,14 @@ impl Request {
 
     /// Whether nobody will see the answer's body: subrequests that ask for a status.
     pub fn is_body_unwanted(&self) -> bool {
-        matches!(&self.session, Session::Sub(s) if s.mode == super::subrequest::Mode::Discard)
+        matches!(&self.downstream, Downstream::Sub(s) if s.mode == super::subrequest::Mode::Discard)
     }
 
     /// Bytes that wait for the client.
     pub fn unsent_bytes(&self) -> u64 {
-        match &self.session {
-            Session::Http1(http) => http.output.waiting(),
-            Session::Sub(sub) => sub.aside.as_ref().map_or(0, |aside| aside.waiting()),
+        match &self.downstream {
+            Downstream::Http1(http) => http.output.waiting(),
+            Downstream::Sub(sub) => sub.aside.as_ref().map_or(0, |aside| aside.waiting()),
             other => other.stream().map_or(0, |stream| stream.waiting()),
         }
     }
@@ -446,8 +446,8 @@ impl Request {
 
     /// Bytes of the answer handed to the session: `$bytes_sent`.
     pub fn bytes_sent(&self) -> u64 {
-        match &self.session {
-            Session::Http1(h) if self.header_sent && !self.head_held => {
+        match &self.downstream {
+            Downstream::Http1(h) if self.header_sent && !self.head_held => {
                 h.output.queued - h.answer_start - self.unsent(h)
             }
             other => other.stream().map_or(0, |stream| stream.sent().0),
@@ -456,9 +456,9 @@ impl Request {
 
     /// Without the head: `$body_bytes_sent`.
     pub fn body_bytes_sent(&self) -> u64 {
-        match &self.session {
-            Session::Http1(h) => self.bytes_sent().saturating_sub(h.header_size),
-            Session::Sub(s) => s.length,
+        match &self.downstream {
+            Downstream::Http1(h) => self.bytes_sent().saturating_sub(h.header_size),
+            Downstream::Sub(s) => s.length,
             other => other.stream().map_or(0, |stream| {
                 let (all, head) = stream.sent();
                 all - head

@@ -6,7 +6,7 @@ use super::include::{self, Aside};
 use super::phases::{self, From, Verdict};
 use super::{Method, Request, Text, end};
 use crate::config::complex::Complex;
-use crate::connection::Session;
+use crate::connection::Downstream;
 use std::io;
 use std::rc::Rc;
 use std::task::Poll;
@@ -65,8 +65,8 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
         return Err(Verdict::Status(500));
     }
     r.subrequests += 1;
-    let session = Session::Sub(SubSession::new(options.mode));
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
+    let session = Downstream::Sub(SubSession::new(options.mode));
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     let mut lent = Lent { parent: r, child: &mut child };
     lent.swap();
     prepare(lent.child, lent.parent, uri, args, &options);
@@ -75,7 +75,7 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
     drop(lent);
     r.subrequests = child.subrequests;
     // nginx has one word for a connection: what a subrequest did last stands in its parent's lines too.
-    r.doing = child.doing;
+    r.action = child.action;
     r.ctx.limit_req = child.ctx.limit_req;
     if child.aborted && child.headers_out.status == 0 {
         child.headers_out.status = 500;
@@ -108,8 +108,8 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
         return Err(Verdict::Status(500));
     }
     r.subrequests += 1;
-    let session = Session::Sub(SubSession::new(options.mode));
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
+    let session = Downstream::Sub(SubSession::new(options.mode));
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     child.copy_shared(r);
     prepare(&mut child, r, uri, args, &options);
     child.ctx.limit_conn = r.ctx.limit_conn.without_places();
@@ -121,8 +121,8 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
 }
 
 /// The same request once more, for the same handler: what is shared between it and its parent is the caller's business.
-pub(crate) fn duplicate(r: &mut Request, session: Session) -> Box<Request> {
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
+pub(crate) fn duplicate(r: &mut Request, session: Downstream) -> Box<Request> {
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     let options = Options { mode: Mode::Discard, with_body: true, get: false };
     prepare(&mut child, r, r.uri, r.args, &options);
     child.valid_target = r.valid_target;
@@ -139,7 +139,7 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
     child.depth = r.depth + 1;
     child.subrequests = r.subrequests;
     child.internal = true;
-    child.doing = r.doing;
+    child.action = r.action;
     child.server = r.server;
     child.location = r.location;
     child.method = if options.get { Method::Get } else { r.method };
@@ -172,7 +172,7 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
 /// A status without an error page in a subrequest: the parent looks at the status, there is no text.
 pub fn absorbs(r: &mut Request, status: u16) -> bool {
     let has_page = !r.error_page && r.conf().core.error_pages.iter().any(|p| p.status == status);
-    let Session::Sub(sub) = &mut r.session else { return false };
+    let Downstream::Sub(sub) = &mut r.downstream else { return false };
     if has_page || sub.mode != Mode::Discard {
         return false;
     }
@@ -185,7 +185,7 @@ pub fn absorbs(r: &mut Request, status: u16) -> bool {
 
 /// Takes a piece of a subrequest's body.
 pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
-    let Session::Sub(sub) = &mut r.session else { return Ok(()) };
+    let Downstream::Sub(sub) = &mut r.downstream else { return Ok(()) };
     sub.length += chunk.len();
     if let Some(aside) = &sub.aside {
         aside.hold(chunk);
@@ -193,7 +193,7 @@ pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
     }
     let most = match sub.mode {
         Mode::Discard | Mode::Hold => return Ok(()),
-        Mode::Capture => *r.shot.location(r.location).conf.core.subrequest_output_buffer_size,
+        Mode::Capture => *r.snapshot.location(r.location).conf.core.subrequest_output_buffer_size,
         Mode::Whole => MAX_WHOLE,
     };
     if sub.length > most {
@@ -220,8 +220,8 @@ pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
 
 /// A subrequest waits for nobody, unless it has said as much before its turn as is held.
 pub(crate) fn poll_room(r: &Request) -> Poll<()> {
-    match &r.session {
-        Session::Sub(SubSession { aside: Some(aside), .. }) => aside.poll_room(),
+    match &r.downstream {
+        Downstream::Sub(SubSession { aside: Some(aside), .. }) => aside.poll_room(),
         _ => Poll::Ready(()),
     }
 }
@@ -230,7 +230,7 @@ pub(crate) fn poll_room(r: &Request) -> Poll<()> {
 pub async fn post_action(r: &mut Request, target: &Complex) {
     let target = target.eval(r);
     let status = r.headers_out.status;
-    let session = std::mem::replace(&mut r.session, Session::Sub(SubSession::new(Mode::Discard)));
+    let session = std::mem::replace(&mut r.downstream, Downstream::Sub(SubSession::new(Mode::Discard)));
     let (keepalive, aborted) = (r.keepalive, r.aborted);
     r.header_sent = false;
     r.response_done = false;
@@ -247,7 +247,7 @@ pub async fn post_action(r: &mut Request, target: &Complex) {
     };
     Box::pin(phases::conclude(r, verdict)).await;
     r.depth = 0;
-    r.session = session;
+    r.downstream = session;
     r.headers_out.status = status;
     (r.keepalive, r.aborted) = (keepalive, aborted);
 }

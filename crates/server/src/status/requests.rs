@@ -7,7 +7,7 @@ use super::spent::{self, Spent};
 use super::tally::{Mine, Tally};
 use crate::modules::variables;
 use crate::request::Request;
-use crate::snapshot::{ServerId, Shot};
+use crate::snapshot::{ServerId, ThreadSnapshot};
 use runtime::clock;
 use std::rc::Rc;
 
@@ -75,7 +75,7 @@ pub fn reset(counts: &Counts) {
 pub struct Underway(Option<Place>);
 
 struct Place {
-    shot: Rc<Shot>,
+    snapshot: Rc<ThreadSnapshot>,
     server: ServerId,
     is_request: bool,
 }
@@ -93,7 +93,7 @@ impl Drop for Underway {
         if place.is_request {
             ALL.mine().sub(PROCESSING, 1);
         }
-        if let Some(zone) = &place.shot.server(place.server).conf.zone {
+        if let Some(zone) = &place.snapshot.server(place.server).conf.zone {
             zone.counts.mine().sub(PROCESSING, 1);
         }
     }
@@ -113,7 +113,7 @@ pub fn begin(r: &mut Request) {
     if let Some(zone) = &r.server().conf.zone {
         start(zone.counts.mine());
     }
-    r.underway = Underway(Some(Place { shot: r.shot.clone(), server: r.server, is_request }));
+    r.underway = Underway(Some(Place { snapshot: r.snapshot.clone(), server: r.server, is_request }));
 }
 
 /// A client's request is done.

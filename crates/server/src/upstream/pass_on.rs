@@ -1,5 +1,5 @@
 //! What becomes of an upstream's answer: which of its headers the client gets, what the peer may ask of us (`X-Accel-*`), and
-//! where the body goes. The answers of all modules with an upstream come this way.
+//! where the body goes. The answers of all modules with an upstream come this options.
 
 use super::conf::UpstreamConf;
 use super::exchange::{self, Answer};
@@ -85,8 +85,9 @@ pub async fn pass_on(r: &mut Request, conf: &UpstreamConf, job: &Job, answer: An
         done_early(r, job, answer, keep, length);
         return Verdict::Answered;
     }
-    let way = relay::Way { buffering, rate, keep, length: length.filter(|_| !chunked), trailers: *conf.pass_trailers };
-    relay::body(r, job, conf, answer, way).await
+    let options =
+        relay::Options { buffering, rate, keep, length: length.filter(|_| !chunked), trailers: *conf.pass_trailers };
+    relay::body(r, job, conf, answer, options).await
 }
 
 /// The answer's body is not wanted; its connection is kept if there is none.
@@ -115,8 +116,8 @@ pub(super) fn content_length(r: &Request) -> Option<u64> {
 
 /// `proxy_intercept_errors`: an `error_page` of the location stands in for the answer.
 fn intercept(r: &mut Request, conf: &UpstreamConf, status: u16) -> Option<Verdict> {
-    let shot = r.shot.clone();
-    let core = &shot.location(r.location).conf.core;
+    let snapshot = r.snapshot.clone();
+    let core = &snapshot.location(r.location).conf.core;
     if status == 404 && conf.intercept_not_found {
         return Some(Verdict::Status(404));
     }

@@ -1,11 +1,11 @@
 //! Idle connections to peers, per thread. Kept by demand: as many as were in use at once lately, and `keepalive N` at
 //! least, so that a burst does not thrash the pool. What the other side closed is found without asking the kernel.
 
+use super::framing::Framing;
 use super::group::{Group, Tiers};
-use super::layer::Layer;
 use super::peer::Peer;
 use crate::connection::socket::Socket;
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use crate::status::Tally;
 use hashbrown::HashMap;
 use runtime::timer::Timer;
@@ -35,7 +35,7 @@ pub struct Connection {
     /// With TLS: what it was made for. It is good for nothing else.
     identity: Option<Arc<[u8]>>,
     /// How its answer is taken apart.
-    pub layer: Layer,
+    pub framing: Framing,
 }
 
 impl Connection {
@@ -48,7 +48,7 @@ impl Connection {
             started_ms: clock::monotonic_ms(),
             idle_since_ms: 0,
             identity,
-            layer: Layer::Plain,
+            framing: Framing::Plain,
         }
     }
 }
@@ -276,11 +276,11 @@ pub fn clear() {
 }
 
 /// Closes what belongs to groups that a new snapshot does not have, or has otherwise.
-pub fn retain(shot: &Rc<Shot>) {
+pub fn retain(snapshot: &Rc<ThreadSnapshot>) {
     POOLS.with_borrow_mut(|pools| {
         for place in pools {
             let Some(pool) = place else { continue };
-            let Some(group) = shot.groups.iter().find(|g| g.number == pool.group.number) else {
+            let Some(group) = snapshot.groups.iter().find(|g| g.number == pool.group.number) else {
                 *place = None;
                 continue;
             };

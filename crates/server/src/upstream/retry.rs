@@ -1,12 +1,12 @@
 //! Asks peers of a group until one gives an answer to pass on (`proxy_next_upstream`).
 
 use super::Attempt;
-use super::choose::{self, Chosen, Walk};
+use super::choose::{self, SelectedPeer, Selection};
 use super::exchange::{self, Answer};
 use super::job::{Job, JobBody};
 use super::queue::{self, InVain};
 use super::settings::{UpstreamSettings, next};
-use crate::connection::doing;
+use crate::connection::action;
 use crate::health::passive;
 use crate::log_error;
 use crate::request::phases::Verdict;
@@ -23,15 +23,15 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
     if let Some(live) = &job.group.live {
         live.first_answer().await;
     }
-    let (mut walk, tries) = Walk::begin(&job.group);
+    let (mut selection, tries) = Selection::begin(&job.group);
     let mut left = tries;
     if *conf.next_upstream_tries > 0 {
         left = left.min(*conf.next_upstream_tries as usize);
     }
     loop {
-        r.doing = doing::CONNECTING;
+        r.action = action::CONNECTING;
         r.spent.enter(Part::Connect);
-        let chosen = choose_or_wait(r, job, &mut walk).await?;
+        let chosen = choose_or_wait(r, job, &mut selection).await?;
         if r.has_fault() {
             // Something in what would be sent, or in the key that chose, has no value.
             return Err(Verdict::Status(500));
@@ -79,7 +79,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         if is_its_fault {
             passive::failed(&chosen.peer, failure.kind, r.attempts.head.status, r.attempts.current(), conf);
         }
-        if is_its_fault && choose::failed(&job.group, &mut walk, &chosen, r.attempts.current()) && tries > 1 {
+        if is_its_fault && choose::failed(&job.group, &mut selection, &chosen, r.attempts.current()) && tries > 1 {
             log_error!(r, Warn, "upstream server temporarily disabled");
         }
         left = left.saturating_sub(1);
@@ -87,7 +87,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
             && clock::monotonic_ms() - started >= conf.next_upstream_timeout.as_millis() as u64;
         let wanted = *conf.next_upstream & failure.kind != 0;
         if left == 0 || late || !wanted || !may_repeat(r, conf, job, failure.request_sent) {
-            r.doing = doing::SENDING_TO_CLIENT;
+            r.action = action::SENDING_TO_CLIENT;
             r.spent.enter(Part::Own);
             r.attempts.failed = failure.kind;
             return Err(Verdict::Status(status));
@@ -96,18 +96,22 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
 }
 
 /// A peer; the first choice of a request may wait for one (`queue`).
-async fn choose_or_wait(r: &mut Request, job: &Job, walk: &mut Walk) -> Result<Option<Chosen>, Verdict> {
-    let Some(line) = job.group.queue.as_ref().filter(|_| walk.is_fresh()) else {
-        return Ok(choose::choose(r, &job.group, walk));
+async fn choose_or_wait(
+    r: &mut Request,
+    job: &Job,
+    selection: &mut Selection,
+) -> Result<Option<SelectedPeer>, Verdict> {
+    let Some(line) = job.group.queue.as_ref().filter(|_| selection.is_fresh()) else {
+        return Ok(choose::choose(r, &job.group, selection));
     };
     // Nobody overtakes those that wait.
     if line.queue.is_empty()
-        && let Some(chosen) = choose::choose(r, &job.group, walk)
+        && let Some(chosen) = choose::choose(r, &job.group, selection)
     {
         return Ok(Some(chosen));
     }
     r.spent.enter(Part::Queue);
-    let waited = Box::pin(queue::wait(r, &job.group, line, walk)).await;
+    let waited = Box::pin(queue::wait(r, &job.group, line, selection)).await;
     r.spent.enter(Part::Connect);
     match waited {
         Ok(chosen) => Ok(Some(chosen)),
@@ -123,7 +127,7 @@ fn no_live_upstreams(r: &mut Request, job: &Job) -> Verdict {
     let group = Some(job.group.name.clone());
     r.attempts.all.push(Attempt { group, status: 502, ..Attempt::default() });
     log_error!(r, Error, "no live upstreams");
-    r.doing = doing::SENDING_TO_CLIENT;
+    r.action = action::SENDING_TO_CLIENT;
     r.spent.enter(Part::Own);
     r.attempts.failed = next::NO_LIVE;
     Verdict::Status(502)

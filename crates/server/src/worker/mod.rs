@@ -8,13 +8,13 @@ pub mod process;
 pub mod thread;
 
 use crate::connection::{Address, Client};
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
 thread_local! {
-    static SHOT: RefCell<Option<Rc<Shot>>> = const { RefCell::new(None) };
+    static SNAPSHOT: RefCell<Option<Rc<ThreadSnapshot>>> = const { RefCell::new(None) };
     static DRAINING: Cell<bool> = const { Cell::new(false) };
     static CUTTING: Cell<bool> = const { Cell::new(false) };
     /// For each listener of this thread, the index of its address in the current snapshot's `listens`.
@@ -22,8 +22,8 @@ thread_local! {
 }
 
 /// The snapshot for the next request.
-pub fn shot() -> Rc<Shot> {
-    SHOT.with_borrow(|s| s.clone()).expect("a thread that serves has a snapshot")
+pub fn snapshot() -> Rc<ThreadSnapshot> {
+    SNAPSHOT.with_borrow(|s| s.clone()).expect("a thread that serves has a snapshot")
 }
 
 /// Whether the thread is to end once its connections are done.
@@ -49,15 +49,16 @@ pub fn local_address(client: &Client) -> Address {
 
 /// The port of the snapshot that a listener of this thread stands for. A listener whose address is gone keeps the
 /// connections it brought: they are served by the first port until they close.
-pub fn port_of(shot: &Shot, listener: usize) -> usize {
+pub fn port_of(snapshot: &ThreadSnapshot, listener: usize) -> usize {
     let index = PORTS.with_borrow(|p| p[listener]);
-    if index < shot.ports.len() { index } else { 0 }
+    if index < snapshot.ports.len() { index } else { 0 }
 }
 
 /// For a client that came to an address of `stream`: the index of the address in the current snapshot's `listens`.
 pub fn stream_listen_of(client: &Client) -> Option<usize> {
     let index = PORTS.with_borrow(|p| p[client.listener]);
-    let is_stream = SHOT.with_borrow(|s| s.as_ref().is_some_and(|s| (s.ports.len()..s.listens.len()).contains(&index)));
+    let is_stream =
+        SNAPSHOT.with_borrow(|s| s.as_ref().is_some_and(|s| (s.ports.len()..s.listens.len()).contains(&index)));
     is_stream.then_some(index)
 }
 

@@ -1,10 +1,10 @@
 //! The loop of one worker thread: listeners, connections, orders from the control thread, logs at the end of a turn.
 
 use super::handover::{self, Parcel};
-use super::{CUTTING, DRAINING, PORTS, SHOT};
+use super::{CUTTING, DRAINING, PORTS, SNAPSHOT};
 use crate::connection;
 use crate::listen::Listener;
-use crate::snapshot::{Shot, Snapshot};
+use crate::snapshot::{Snapshot, ThreadSnapshot};
 use runtime::timer;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 
 /// One listening socket for one thread.
-pub struct Ear {
+pub struct ListenSocket {
     /// The index of its address in the snapshot's `listens`.
     pub listen: usize,
     /// Known by this through reloads.
@@ -31,7 +31,7 @@ pub enum Order {
         /// The new snapshot.
         snapshot: Arc<Snapshot>,
         /// All sockets.
-        ears: Vec<Ear>,
+        sockets: Vec<ListenSocket>,
     },
     /// Write what is held back for access logs: their files are about to be reopened.
     FlushLogs(std::sync::mpsc::Sender<()>),
@@ -78,12 +78,12 @@ pub const HOOKS: runtime::Hooks = runtime::Hooks {
     },
 };
 
-struct Ears {
+struct Listeners {
     listeners: Vec<Rc<Listener>>,
 }
 
 /// Starts thread number `number`.
-pub fn start(number: usize, snapshot: Arc<Snapshot>, ears: Vec<Ear>) -> std::io::Result<Handle> {
+pub fn start(number: usize, snapshot: Arc<Snapshot>, sockets: Vec<ListenSocket>) -> std::io::Result<Handle> {
     let (orders, receiver) = mpsc::unbounded_channel();
     let open = Arc::new(AtomicUsize::new(0));
     let counted = open.clone();
@@ -93,26 +93,31 @@ pub fn start(number: usize, snapshot: Arc<Snapshot>, ears: Vec<Ear>) -> std::io:
             pin(&cpus);
         }
         let _counts = crate::status::slot::enter(number);
-        run(snapshot, ears, receiver, counted);
+        run(snapshot, sockets, receiver, counted);
     })?;
     Ok(Handle { orders, open, join })
 }
 
-fn pin(cpus: &crate::settings::CpuSet) {
+fn pin(cpus: &crate::process_settings::CpuSet) {
     if let Err(e) = crate::master::sys::pin_thread(&cpus.0) {
         let text = crate::log::os_error(&e);
         crate::log::process_line(crate::log::error::Level::Alert, format_args!("sched_setaffinity() failed ({text})"));
     }
 }
 
-fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedReceiver<Order>, open: Arc<AtomicUsize>) {
+fn run(
+    snapshot: Arc<Snapshot>,
+    sockets: Vec<ListenSocket>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    open: Arc<AtomicUsize>,
+) {
     let ended = runtime::run(HOOKS, async move {
         connection::OPEN.set(Some(open.clone()));
-        let mut mine = Ears { listeners: Vec::new() };
-        configure(&mut mine, snapshot, ears);
+        let mut mine = Listeners { listeners: Vec::new() };
+        configure(&mut mine, snapshot, sockets);
         while let Some(order) = orders.recv().await {
             match order {
-                Order::Configure { snapshot, ears } => configure(&mut mine, snapshot, ears),
+                Order::Configure { snapshot, sockets } => configure(&mut mine, snapshot, sockets),
                 Order::FlushLogs(done) => {
                     crate::log::lines::flush_thread();
                     let _ = done.send(());
@@ -124,7 +129,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                         l.close();
                     }
                     DRAINING.set(true);
-                    SHOT.with_borrow(|shot| shot.iter().for_each(|s| s.leave()));
+                    SNAPSHOT.with_borrow(|snapshot| snapshot.iter().for_each(|s| s.leave()));
                     // Connections between two requests close.
                     runtime::wake_all();
                     while open.load(Ordering::Relaxed) > 0 {
@@ -155,35 +160,35 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
     // Threads end with the process; what their storage holds must not outlive the loop.
     connection::pool::clear();
     crate::upstream::pool::clear();
-    SHOT.set(None);
+    SNAPSHOT.set(None);
 }
 
-fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
-    let shot = Rc::new(Shot::new(snapshot));
+fn configure(mine: &mut Listeners, snapshot: Arc<Snapshot>, sockets: Vec<ListenSocket>) {
+    let snapshot = Rc::new(ThreadSnapshot::new(snapshot));
     connection::pool::clear();
     // Connections that a listener brought go on under its address's new place, or under the first port if it is gone.
-    mine.listeners.retain(|l| match ears.iter().find(|e| e.id == l.id) {
-        Some(ear) => {
-            PORTS.with_borrow_mut(|p| p[l.number] = ear.listen);
+    mine.listeners.retain(|l| match sockets.iter().find(|e| e.id == l.id) {
+        Some(socket) => {
+            PORTS.with_borrow_mut(|p| p[l.number] = socket.listen);
             true
         }
         None => {
-            let moved = shot.listens.iter().position(|s| s.address == l.address && s.kind == l.kind);
+            let moved = snapshot.listens.iter().position(|s| s.address == l.address && s.kind == l.kind);
             PORTS.with_borrow_mut(|p| p[l.number] = moved.unwrap_or(usize::MAX));
             l.close();
             false
         }
     });
-    for ear in ears {
-        if mine.listeners.iter().any(|l| l.id == ear.id) {
+    for socket in sockets {
+        if mine.listeners.iter().any(|l| l.id == socket.id) {
             continue;
         }
         let number = PORTS.with_borrow_mut(|p| {
-            p.push(ear.listen);
+            p.push(socket.listen);
             p.len() - 1
         });
-        let spec = &shot.listens[ear.listen];
-        match Listener::new(number, ear, spec) {
+        let spec = &snapshot.listens[socket.listen];
+        match Listener::new(number, socket, spec) {
             Ok(l) => mine.listeners.push(l),
             Err(e) => crate::log::process_line(
                 crate::log::error::Level::Alert,
@@ -191,12 +196,12 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
             ),
         }
     }
-    shot.begin();
-    if let Some(before) = SHOT.replace(Some(shot.clone())) {
+    snapshot.begin();
+    if let Some(before) = SNAPSHOT.replace(Some(snapshot.clone())) {
         before.leave();
     }
     for l in &mine.listeners {
         l.start();
     }
-    crate::upstream::adopt(&shot);
+    crate::upstream::adopt(&snapshot);
 }

@@ -2,7 +2,7 @@
 
 use super::Http1;
 use crate::connection::output::Output;
-use crate::connection::{Session, pool};
+use crate::connection::{Downstream, pool};
 use crate::request::filter::Chunk;
 use crate::request::{Request, Version};
 use runtime::clock;
@@ -23,7 +23,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
     let before = http.output.buffer().len();
     http.answer_start = http.output.queued;
     r.keepalive &= !crate::worker::draining();
-    let conf = &r.shot.location(r.location).conf.core;
+    let conf = &r.snapshot.location(r.location).conf.core;
     http.output.nopush = *conf.tcp_nopush;
     let out = http.output.buffer();
     let h = &r.headers_out;
@@ -117,7 +117,7 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 /// Queues a piece of the body in the answer's framing.
 pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     let limited = chunk.len() >= crate::connection::output::DIRECT as u64 && crate::request::flow::rate(r).0 > 0;
-    let Session::Http1(http) = &mut r.session else { return Ok(()) };
+    let Downstream::Http1(http) = &mut r.downstream else { return Ok(()) };
     let push = |http: &mut Http1| match chunk {
         // What is offered to the kernel at once would not know the rate.
         Chunk::Bytes(bytes) if limited => {

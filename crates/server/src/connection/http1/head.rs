@@ -1,7 +1,7 @@
 //! Reads the head of a request into its arena, and says what is wrong with those that are not answered as they ask.
 
 use super::{Filled, Http1, reset_on_close};
-use crate::connection::{Client, Session, doing, http2, pool};
+use crate::connection::{Client, Downstream, action, http2, pool};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::request::headers::{HeaderLine, RequestHead};
@@ -33,11 +33,11 @@ pub(super) enum HeadRead {
 
 /// Reads the next head into the request's arena.
 pub(super) async fn read_head(r: &mut Request) -> HeadRead {
-    let shot = r.shot.clone();
+    let snapshot = r.snapshot.clone();
     let server = head::default_server(r);
-    let conf = &shot.server(server).conf.core;
+    let conf = &snapshot.server(server).conf.core;
     r.server = server;
-    r.location = shot.server(server).root;
+    r.location = snapshot.server(server).root;
     let rules = Rules {
         ignore_invalid_headers: *conf.ignore_invalid_headers,
         underscores_in_headers: *conf.underscores_in_headers,
@@ -45,10 +45,10 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
         pause_at_host: false,
     };
     let mut parser = RequestParser::default();
-    r.doing = if r.client.requests.get() > 0 { doing::KEPT } else { doing::WAITING };
+    r.action = if r.client.requests.get() > 0 { action::KEPT } else { action::WAITING };
     let mut waiting = false;
     loop {
-        let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+        let Downstream::Http1(http) = &mut r.downstream else { unreachable!("heads are read from HTTP/1 sessions") };
         let preface = begins_http2(http.unread(), &r.client);
         if preface == Some(true) {
             return HeadRead::Http2;
@@ -57,12 +57,12 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
             if r.started_ms == 0 {
                 r.started_ms = clock::wall_ms();
                 counters::request();
-                let line = if r.pipelined { doing::READING_PIPELINED_LINE } else { doing::READING_LINE };
-                r.doing = line;
+                let line = if r.pipelined { action::READING_PIPELINED_LINE } else { action::READING_LINE };
+                r.action = line;
             }
             match parser.parse(http.unread(), &rules, &mut r.headers_in.head) {
                 Ok(Parsed::Complete { len }) => {
-                    r.doing = doing::READING_HEADERS;
+                    r.action = action::READING_HEADERS;
                     if let Some(status) = oversized(&r.headers_in.head, len, conf) {
                         let (number, size) = *conf.large_client_header_buffers;
                         let room = *conf.client_header_buffer_size as usize + number * size;
@@ -72,7 +72,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
                         let line = r.headers_in.head.headers.iter().find(long).map(|h| h.name.start as usize);
                         return refuse_large(r, status, line.filter(|_| status == 494));
                     }
-                    let Session::Http1(http) = &mut r.session else { unreachable!("taken above") };
+                    let Downstream::Http1(http) = &mut r.downstream else { unreachable!("taken above") };
                     r.arena.push(&http.unread()[..len]);
                     r.request_length = len as u64;
                     http.consume(len);
@@ -81,7 +81,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
                 }
                 Ok(_) => {
                     if parser.is_line_complete() {
-                        r.doing = doing::READING_HEADERS;
+                        r.action = action::READING_HEADERS;
                     }
                     let skip = parser.empty_lines();
                     if skip > 0 {
@@ -98,7 +98,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
                     let mut text = Vec::new();
                     error.log(http.unread(), &mut text);
                     if parser.is_line_complete() {
-                        r.doing = doing::READING_HEADERS;
+                        r.action = action::READING_HEADERS;
                     }
                     keep_line(r, parser.is_line_complete());
                     if error == RequestError::InvalidMethodHttp09 {
@@ -112,13 +112,15 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
         }
         if !waiting {
             waiting = true;
-            let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+            let Downstream::Http1(http) = &mut r.downstream else {
+                unreachable!("heads are read from HTTP/1 sessions")
+            };
             // Answers to pipelined requests before this incomplete one must not wait for its rest.
             if !http.output.is_empty() && http.flush().await.is_err() {
                 return HeadRead::Nothing;
             }
         }
-        let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+        let Downstream::Http1(http) = &mut r.downstream else { unreachable!("heads are read from HTTP/1 sessions") };
         let got = match poll_fn(|cx| Poll::Ready(http.poll_fill(cx))).await {
             Poll::Ready(read) => Filled::Read(read),
             Poll::Pending => {
@@ -132,7 +134,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
                 got
             }
         };
-        let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+        let Downstream::Http1(http) = &mut r.downstream else { unreachable!("heads are read from HTTP/1 sessions") };
         let began = !http.unread().is_empty();
         match got {
             Filled::Read(Ok(n)) if n > 0 => {}
@@ -159,14 +161,14 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
     if !r.logs(Level::Info) {
         return;
     }
-    let began = matches!(&r.session, Session::Http1(http) if !http.unread().is_empty());
+    let began = matches!(&r.downstream, Downstream::Http1(http) if !http.unread().is_empty());
     if began {
         keep_line(r, parser.is_line_complete());
     }
     match error {
         // A record that makes no sense is no way to close.
         Some(e) if e.kind() == io::ErrorKind::InvalidData => log_error!(r, Info, "{}", crate::log::read_error("", &e)),
-        error if r.doing == doing::KEPT => {
+        error if r.action == action::KEPT => {
             let text = error.map_or_else(String::new, |e| format!(" ({})", crate::log::os_error(&e)));
             let client = r.client.remote.borrow();
             let line = format_args!("client {} closed keepalive connection{text}", client.host());
@@ -180,11 +182,11 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
 
 /// A connection is over before its client has said anything: the log is told, as of a request.
 pub(super) fn say_over(http: Box<Http1>, client: &Rc<Client>, filled: Filled) {
-    let mut r = pool::take_request(crate::worker::shot(), client.clone(), Session::Http1(http));
-    let shot = r.shot.clone();
+    let mut r = pool::take_request(crate::worker::snapshot(), client.clone(), Downstream::Http1(http));
+    let snapshot = r.snapshot.clone();
     r.server = head::default_server(&r);
-    r.location = shot.server(r.server).root;
-    r.doing = doing::WAITING;
+    r.location = snapshot.server(r.server).root;
+    r.action = action::WAITING;
     match filled {
         Filled::Taken => {}
         Filled::Read(end) => ended(&mut r, &RequestParser::default(), end.err()),
@@ -193,7 +195,7 @@ pub(super) fn say_over(http: Box<Http1>, client: &Rc<Client>, filled: Filled) {
             let _ = time_out(&mut r, false);
         }
     }
-    r.session = Session::None;
+    r.downstream = Downstream::None;
     pool::give_request(r);
 }
 
@@ -219,7 +221,7 @@ fn time_out(r: &mut Request, began: bool) -> HeadRead {
         end(r);
     }
     if *r.conf().core.reset_timedout_connection
-        && let Session::Http1(http) = &r.session
+        && let Downstream::Http1(http) = &r.downstream
     {
         reset_on_close(&http.incoming.socket);
     }
@@ -228,7 +230,7 @@ fn time_out(r: &mut Request, began: bool) -> HeadRead {
 
 /// Makes the bytes of a refused head part of the request, for the log.
 fn keep_line(r: &mut Request, line_complete: bool) {
-    let Session::Http1(http) = &mut r.session else { return };
+    let Downstream::Http1(http) = &mut r.downstream else { return };
     r.arena.push(http.unread());
     r.request_length = http.unread().len() as u64;
     let n = http.unread().len();
@@ -276,7 +278,7 @@ fn oversized(head: &RequestHead, len: usize, conf: &crate::modules::core::Server
 /// `line`: where the header line begins that is too long.
 fn refuse_large(r: &mut Request, status: u16, line: Option<usize>) -> HeadRead {
     let complete = status == 494;
-    let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+    let Downstream::Http1(http) = &mut r.downstream else { unreachable!("heads are read from HTTP/1 sessions") };
     let shown = line.map(|at| {
         let rest = &http.unread()[at..];
         let line = &rest[..memchr::memchr2(b'\r', b'\n', rest).unwrap_or(rest.len())];
@@ -288,7 +290,7 @@ fn refuse_large(r: &mut Request, status: u16, line: Option<usize>) -> HeadRead {
     } else if complete {
         log_error!(r, Info, "client sent too large request");
     } else {
-        r.doing = doing::READING_LINE;
+        r.action = action::READING_LINE;
         log_error!(r, Info, "client sent too long URI");
     }
     r.lingering_close = true;

@@ -1,26 +1,26 @@
-//! The HTTP/1 session: reads heads (`head`), hands requests on (`desk`), frames their answers (`framing`), decides what becomes
+//! The HTTP/1 session: reads heads (`head`), hands requests on (`request_task`), frames their answers (`framing`), decides what becomes
 //! of the connection.
 //! From: `connection`. Around: `request`. RFC 9112; nginx's `ngx_http_request.c` where the RFC leaves a choice.
 
-mod desk;
 mod first;
 mod framing;
 mod head;
+mod request_task;
 
 pub use framing::{may_chunk, queue, write_head};
 
 use super::incoming::{Filled, Incoming};
 use super::output::Output;
 use super::socket::Socket;
-use super::{Client, Session, pool};
+use super::{Client, Downstream, pool};
 use crate::modules::core::Lingering;
 use crate::request::phases::GoOn;
 use crate::request::{Request, end, phases};
 use crate::status::requests;
 use crate::worker::counters;
 use crate::worker::handover;
-use desk::{Done, New, Then};
 use head::{HeadRead, read_head};
+use request_task::{Done, New, Then};
 use runtime::clock;
 use std::future::poll_fn;
 use std::io;
@@ -138,12 +138,12 @@ impl Http1 {
 pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
     let mut http = first::first_bytes(http, client).await?;
     loop {
-        let mut r = pool::take_request(crate::worker::shot(), client.clone(), Session::None);
+        let mut r = pool::take_request(crate::worker::snapshot(), client.clone(), Downstream::None);
         r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
-        r.session = Session::Http1(http);
+        r.downstream = Downstream::Http1(http);
         let mut new = New::Request(r);
         let then = loop {
-            let Done { request, then, session } = desk::work(new).await;
+            let Done { request, then, session } = request_task::work(new).await;
             pool::give_request(request);
             if let Then::Held(work) = then {
                 new = New::Back(work.await);
@@ -234,12 +234,12 @@ async fn next_request(http: &mut Http1, client: &Client) -> bool {
 async fn one_request(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     match read_head(r).await {
         HeadRead::Nothing => {
-            let Session::Http1(mut http) = std::mem::take(&mut r.session) else { return (Then::OVER, None) };
+            let Downstream::Http1(mut http) = std::mem::take(&mut r.downstream) else { return (Then::OVER, None) };
             let _ = http.flush().await;
             return (Then::OVER, None);
         }
         HeadRead::Http2 => {
-            let Session::Http1(http) = std::mem::take(&mut r.session) else { return (Then::OVER, None) };
+            let Downstream::Http1(http) = std::mem::take(&mut r.downstream) else { return (Then::OVER, None) };
             return (Then::Http2, Some(http));
         }
         HeadRead::Refused(status) => {
@@ -268,11 +268,11 @@ async fn go_on(r: &mut Request, handler: GoOn) -> (Then, Option<Box<Http1>>) {
 
 /// After the answer: the rest of the body, the last bytes, the log line, and whether the connection lives on.
 async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
-    match std::mem::take(&mut r.session) {
-        Session::Http1(http) => r.session = Session::Http1(http),
-        Session::Held(work) => return (Then::Held(work), None),
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
+    match std::mem::take(&mut r.downstream) {
+        Downstream::Http1(http) => r.downstream = Downstream::Http1(http),
+        Downstream::Held(work) => return (Then::Held(work), None),
         // The connection was handed over.
         _ => return (Then::OVER, None),
     }
@@ -283,7 +283,7 @@ async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     // The rest of a body is on its way: a close waits for it, lest the client miss the answer.
     r.lingering_close |= !r.keepalive && r.body.is_pending() && r.error_status != 400;
     let keep = r.keepalive && !r.aborted && r.response_done;
-    let Session::Http1(http) = &mut r.session else { unreachable!("checked above") };
+    let Downstream::Http1(http) = &mut r.downstream else { unreachable!("checked above") };
     if !keep && r.response_done {
         let waiting = http.output.waiting();
         http.incoming.socket.tls_mut().into_iter().for_each(|tls| tls.end_after(waiting));
@@ -306,7 +306,7 @@ async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
             Lingering::On => r.lingering_close || has_unread(r),
             Lingering::Always => true,
         };
-    let Session::Http1(mut http) = std::mem::take(&mut r.session) else { unreachable!("checked above") };
+    let Downstream::Http1(mut http) = std::mem::take(&mut r.downstream) else { unreachable!("checked above") };
     http.chunked = false;
     if keep {
         if *conf.tcp_nodelay {
@@ -329,7 +329,7 @@ async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
 }
 
 fn has_unread(r: &Request) -> bool {
-    let Session::Http1(http) = &r.session else { return false };
+    let Downstream::Http1(http) = &r.downstream else { return false };
     !http.unread().is_empty() || http.incoming.socket.has_unread()
 }
 

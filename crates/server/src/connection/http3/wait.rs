@@ -41,13 +41,13 @@ impl Driver {
         self.count_idle(wait == Wait::Idle);
         self.stand(wait);
         if std::mem::replace(&mut self.wait, wait) != wait {
-            let shot = crate::worker::shot();
-            let server = shot.server(default_server(&shot, &self.client));
+            let snapshot = crate::worker::snapshot();
+            let server = snapshot.server(default_server(&snapshot, &self.client));
             match wait {
                 Wait::Streams | Wait::Farewell => self.patience.clear(),
-                Wait::Acknowledgements => self.patience.set(*self.settings(&shot).send_timeout),
+                Wait::Acknowledgements => self.patience.set(*self.settings(&snapshot).send_timeout),
                 Wait::Handshake | Wait::Head => self.patience.set(*server.conf.core.client_header_timeout),
-                Wait::Idle => self.patience.set(*self.settings(&shot).keepalive_timeout),
+                Wait::Idle => self.patience.set(*self.settings(&snapshot).keepalive_timeout),
             }
         }
         if self.client.is_taken() && wait != Wait::Farewell {

@@ -3,13 +3,13 @@
 
 use super::locks::{self, Held, Zone};
 use super::{Depth, bare_path_of, depth_of};
-use crate::config::{Directive, Scope, http, set};
+use crate::config::{Directive, Scope, http, setters};
 use crate::log_error;
 use crate::modules::root;
 use crate::request::phases::{Handler, Verdict};
 use crate::request::{Method, Request, Text, body};
 use crate::zone::name_and_size;
-use crate::{inherited, service, settings};
+use crate::{inherited, merged_values, service};
 use conf::{Node, Problem, value};
 use std::fs::Metadata;
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ use wire::webdav::{self, Find, Name};
 pub const DIRECTIVES: &[Directive] = &[
     http("dav_ext_methods", |s, n| {
         let Scope { build, level } = s;
-        set::bits(build, &mut level.conf.dav_ext.dav_ext_methods, n, METHODS)
+        setters::bits(build, &mut level.conf.dav_ext.dav_ext_methods, n, METHODS)
     }),
     http("dav_ext_lock", lock_directive),
     http("dav_ext_lock_zone", lock_zone),
@@ -55,7 +55,7 @@ fn bit(method: Method) -> u32 {
     }
 }
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// A bit for each method.
@@ -73,7 +73,7 @@ fn lock_directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem>
     let name = name.ok_or_else(|| node.problem(format!("invalid parameter \"{}\"", node.args[0].as_str())))?;
     let zone = scope.build.main.dav_locks.iter().find(|zone| *zone.name == *name).cloned();
     let unknown = || node.problem(format!("unknown lock zone \"{}\"", String::from_utf8_lossy(name)));
-    set::value(&mut scope.level.conf.dav_ext.zone, node, Some(zone.ok_or_else(unknown)?))
+    setters::value(&mut scope.level.conf.dav_ext.zone, node, Some(zone.ok_or_else(unknown)?))
 }
 
 /// `zone=NAME:SIZE [timeout=TIME]`

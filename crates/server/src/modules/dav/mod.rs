@@ -7,7 +7,7 @@ pub mod locks;
 mod transfer;
 mod tree;
 
-use crate::config::{Directive, Scope, http, set};
+use crate::config::{Directive, Scope, http, setters};
 use crate::log_error;
 use crate::modules::root;
 use crate::request::body::{self, Stored};
@@ -15,7 +15,7 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict};
 use crate::request::{Method, Request};
 use crate::upstream::directives::store_access_value;
-use crate::{inherited, service, settings, temp};
+use crate::{inherited, merged_values, service, temp};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,11 +26,11 @@ use tree::{Fault, Placement};
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("dav_methods", dav_methods),
-    http("create_full_put_path", |s, n| set::flag(&mut s.level.conf.dav.create_full_put_path, n)),
-    http("min_delete_depth", |s, n| set::number(&mut s.level.conf.dav.min_delete_depth, n)),
+    http("create_full_put_path", |s, n| setters::flag(&mut s.level.conf.dav.create_full_put_path, n)),
+    http("min_delete_depth", |s, n| setters::number(&mut s.level.conf.dav.min_delete_depth, n)),
     http("dav_access", |s, n| {
         let mode = store_access_value(n)?;
-        set::value(&mut s.level.conf.dav.dav_access, n, mode)
+        setters::value(&mut s.level.conf.dav.dav_access, n, mode)
     }),
 ];
 
@@ -52,7 +52,7 @@ fn bit(method: Method) -> u32 {
     }
 }
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// A bit for each method.
@@ -70,7 +70,7 @@ inherited!(Conf, |_| true);
 
 fn dav_methods(scope: &mut Scope<'_, '_>, node: &conf::Node) -> Result<(), conf::Problem> {
     let Scope { build, level } = scope;
-    set::bits(build, &mut level.conf.dav.dav_methods, node, METHODS)
+    setters::bits(build, &mut level.conf.dav.dav_methods, node, METHODS)
 }
 
 async fn answer(r: &mut Request) -> Verdict {

@@ -4,7 +4,7 @@
 use super::api::variables;
 use super::current::request;
 use super::run::{Item, Operation};
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::request::body::Stored;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, From, Verdict};
@@ -123,8 +123,8 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
         return Err(Fault("subrequests cycle".to_owned()));
     }
     r.subrequests += 1;
-    let session = Session::Sub(SubSession::new(Mode::Whole));
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
+    let session = Downstream::Sub(SubSession::new(Mode::Whole));
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     if is_set(call, "share_all_vars") || is_set(call, "copy_all_vars") {
         child.copy_shared(r);
     } else {
@@ -181,8 +181,8 @@ async fn run(mut child: Box<Request>, shares: bool) -> (Answer, Box<Request>) {
         0 => 500,
         status => status,
     };
-    let body: Vec<u8> = match &mut child.session {
-        Session::Sub(sub) => std::mem::take(&mut sub.captured),
+    let body: Vec<u8> = match &mut child.downstream {
+        Downstream::Sub(sub) => std::mem::take(&mut sub.captured),
         _ => Vec::new(),
     };
     let is_short = child.headers_out.content_length.is_some_and(|n| n > body.len() as u64) && !child.header_only;

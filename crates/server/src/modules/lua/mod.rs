@@ -13,15 +13,15 @@ pub mod socket_read;
 pub mod timer;
 
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::modules::proxy::ssl;
 use crate::modules::ssl::Protocols;
 use crate::request::phases::{Content, Handler};
 use crate::tls::client::Context as Tls;
 use crate::upstream::settings::SslSettings;
-use crate::{reads_as_settings, settings};
+use crate::{merged_values, reads_as_settings};
 use ::lua::dict::Dict;
 use conf::{Body, Node, Problem, value};
 use std::sync::Arc;
@@ -69,35 +69,35 @@ pub const DIRECTIVES: &[Directive] = &[
     http("lua_package_cpath", |s, n| path(&mut s.build.main.lua.package_cpath, n)),
     http("lua_shared_dict", lua_shared_dict),
     http("lua_code_cache", lua_code_cache),
-    http("lua_max_pending_timers", |s, n| set::number(&mut s.build.main.lua.max_pending_timers, n)),
-    http("lua_max_running_timers", |s, n| set::number(&mut s.build.main.lua.max_running_timers, n)),
-    http("lua_regex_cache_max_entries", |s, n| set::number(&mut s.build.main.lua.regex_cache_max_entries, n)),
-    http("lua_regex_match_limit", |s, n| set::number(&mut s.build.main.lua.regex_match_limit, n)),
+    http("lua_max_pending_timers", |s, n| setters::number(&mut s.build.main.lua.max_pending_timers, n)),
+    http("lua_max_running_timers", |s, n| setters::number(&mut s.build.main.lua.max_running_timers, n)),
+    http("lua_regex_cache_max_entries", |s, n| setters::number(&mut s.build.main.lua.regex_cache_max_entries, n)),
+    http("lua_regex_match_limit", |s, n| setters::number(&mut s.build.main.lua.regex_match_limit, n)),
     http("lua_load_resty_core", |s, n| {
         // The API is always there.
         s.build.note(n);
         Ok(())
     }),
-    http("lua_need_request_body", |s, n| set::flag(&mut s.level.conf.lua.need_request_body, n)),
+    http("lua_need_request_body", |s, n| setters::flag(&mut s.level.conf.lua.need_request_body, n)),
     http("lua_transform_underscores_in_response_headers", |s, n| {
-        set::flag(&mut s.level.conf.lua.transform_underscores, n)
+        setters::flag(&mut s.level.conf.lua.transform_underscores, n)
     }),
-    http("lua_use_default_type", |s, n| set::flag(&mut s.level.conf.lua.use_default_type, n)),
-    http("lua_http10_buffering", |s, n| set::flag(&mut s.level.conf.lua.http10_buffering, n)),
-    http("lua_check_client_abort", |s, n| set::flag(&mut s.level.conf.lua.check_client_abort, n)),
-    http("lua_socket_log_errors", |s, n| set::flag(&mut s.level.conf.lua.socket_log_errors, n)),
-    http("lua_socket_connect_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_connect_timeout, n)),
-    http("lua_socket_send_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_send_timeout, n)),
-    http("lua_socket_read_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_read_timeout, n)),
-    http("lua_socket_keepalive_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_keepalive_timeout, n)),
-    http("lua_socket_pool_size", |s, n| set::number(&mut s.level.conf.lua.socket_pool_size, n)),
+    http("lua_use_default_type", |s, n| setters::flag(&mut s.level.conf.lua.use_default_type, n)),
+    http("lua_http10_buffering", |s, n| setters::flag(&mut s.level.conf.lua.http10_buffering, n)),
+    http("lua_check_client_abort", |s, n| setters::flag(&mut s.level.conf.lua.check_client_abort, n)),
+    http("lua_socket_log_errors", |s, n| setters::flag(&mut s.level.conf.lua.socket_log_errors, n)),
+    http("lua_socket_connect_timeout", |s, n| setters::time(&mut s.level.conf.lua.socket_connect_timeout, n)),
+    http("lua_socket_send_timeout", |s, n| setters::time(&mut s.level.conf.lua.socket_send_timeout, n)),
+    http("lua_socket_read_timeout", |s, n| setters::time(&mut s.level.conf.lua.socket_read_timeout, n)),
+    http("lua_socket_keepalive_timeout", |s, n| setters::time(&mut s.level.conf.lua.socket_keepalive_timeout, n)),
+    http("lua_socket_pool_size", |s, n| setters::number(&mut s.level.conf.lua.socket_pool_size, n)),
     http("lua_ssl_protocols", |s, n| {
         let warnings = Protocols::add(&mut s.level.conf.lua.ssl.protocols, n)?;
         s.build.problems.extend(warnings);
         Ok(())
     }),
     http("lua_ssl_ciphers", |s, n| word(&mut s.level.conf.lua.ssl.ciphers, n)),
-    http("lua_ssl_verify_depth", |s, n| set::number(&mut s.level.conf.lua.ssl.verify_depth, n)),
+    http("lua_ssl_verify_depth", |s, n| setters::number(&mut s.level.conf.lua.ssl.verify_depth, n)),
     http("lua_ssl_trusted_certificate", |s, n| word(&mut s.level.conf.lua.ssl.trusted_certificate, n)),
     http("lua_ssl_crl", |s, n| word(&mut s.level.conf.lua.ssl.crl, n)),
     http("lua_ssl_certificate", |s, n| word(&mut s.level.conf.lua.ssl.certificate, n)),
@@ -107,7 +107,7 @@ pub const DIRECTIVES: &[Directive] = &[
         Arc::make_mut(s.level.conf.lua.ssl.conf_commands.entry()).push(command);
         Ok(())
     }),
-    http("lua_socket_buffer_size", |s, n| set::size(&mut s.level.conf.lua.socket_buffer_size, n)),
+    http("lua_socket_buffer_size", |s, n| setters::size(&mut s.level.conf.lua.socket_buffer_size, n)),
 ];
 
 /// Their places in the phases.
@@ -140,7 +140,7 @@ impl Conf {
 reads_as_settings!(Conf);
 crate::inherited!(Conf, |conf| conf.tls.is_none());
 
-settings! {
+merged_values! {
     /// Those that merge.
     pub struct Settings {
         /// `server_rewrite_by_lua*`
@@ -293,7 +293,7 @@ fn program(
     of: fn(&mut Conf) -> &mut Setting<Option<Arc<Chunk>>>,
 ) -> Result<(), Problem> {
     let chunk = chunk(scope, node, 0)?;
-    set::value(of(&mut scope.level.conf.lua), node, Some(chunk))
+    setters::value(of(&mut scope.level.conf.lua), node, Some(chunk))
 }
 
 fn content_by_lua(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -334,11 +334,11 @@ fn path(setting: &mut Option<Box<[u8]>>, node: &Node) -> Result<(), Problem> {
 }
 
 fn word(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
-    set::value(setting, node, node.args[0].text.as_slice().into())
+    setters::value(setting, node, node.args[0].text.as_slice().into())
 }
 
 /// Makes what handshakes of a level need, if programs run at all. Who verifies is said by each handshake.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     if !build.main.lua.is_used() {
         return;
     }
@@ -369,7 +369,7 @@ fn lua_shared_dict(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem
 }
 
 fn lua_code_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    set::flag(&mut scope.level.conf.lua.code_cache, node)?;
+    setters::flag(&mut scope.level.conf.lua.code_cache, node)?;
     if !*scope.level.conf.lua.code_cache {
         scope.build.problems.push(node.warning("lua_code_cache is off; this will hurt performance".to_owned()));
     }

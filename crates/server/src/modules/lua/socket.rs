@@ -157,11 +157,11 @@ fn with_conf<T>(show: impl FnOnce(&LocationConf) -> T) -> Result<T, Fault> {
     if let Ok(Some(shown)) = of_request {
         return Ok(shown);
     }
-    let shot = machine()?.shot.upgrade();
-    let shot = shot.ok_or_else(|| Fault("the configuration is gone".to_owned()))?;
-    let root = shot.servers.first().map(|s| s.root).unwrap_or_default();
+    let snapshot = machine()?.snapshot.upgrade();
+    let snapshot = snapshot.ok_or_else(|| Fault("the configuration is gone".to_owned()))?;
+    let root = snapshot.servers.first().map(|s| s.root).unwrap_or_default();
     let show = show.ok_or_else(|| Fault("the configuration is gone".to_owned()))?;
-    Ok(show(&shot.location(root).conf))
+    Ok(show(&snapshot.location(root).conf))
 }
 
 fn make() -> Result<u32, Fault> {

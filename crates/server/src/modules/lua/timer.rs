@@ -98,7 +98,7 @@ async fn live(
 ) {
     let mut pending = Some(pending);
     // What it runs under stays as long as it does.
-    let shot = machine.shot.upgrade();
+    let snapshot = machine.snapshot.upgrade();
     loop {
         let premature = {
             let _pending = pending.take().unwrap_or_else(|| Pending::new(&machine));
@@ -136,5 +136,5 @@ async fn live(
             break;
         }
     }
-    drop(shot);
+    drop(snapshot);
 }

@@ -20,7 +20,7 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::respond::{Filtered, HeaderFilter, Refused};
 use crate::request::{Method, Request, Text, body};
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use crate::status::rules;
 use runtime::clock;
 use std::cell::Cell;
@@ -67,9 +67,9 @@ fn now() -> Now {
 }
 
 /// A transaction for a request: one that has been used before, if there is one.
-fn take(shot: &Shot, set: &Arc<RuleSet>) -> Watch {
+fn take(snapshot: &ThreadSnapshot, set: &Arc<RuleSet>) -> Watch {
     let (now, store, rules) = (now(), Some(STORE.clone() as Arc<dyn Store>), set.rules.clone());
-    let mut used = shot.judges.borrow_mut();
+    let mut used = snapshot.judges.borrow_mut();
     // The last one is the likeliest to be in the processor's caches.
     let at = used.iter().rposition(|t| Arc::ptr_eq(t.rules(), &rules));
     let transaction = match at.map(|at| used.swap_remove(at)) {
@@ -87,14 +87,14 @@ pub fn begin(r: &mut Request) -> Verdict {
     if !r.is_main() || r.error_page || r.ctx.modsecurity.is_some() {
         return Verdict::Decline;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.modsecurity;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.modsecurity;
     let Some(set) = conf.running() else { return Verdict::Decline };
     let id = match &*conf.settings.modsecurity_transaction_id {
         Some(id) => id.eval(r),
         None => variables::request_id(r).unwrap_or(Text::EMPTY),
     };
-    let mut watch = take(&shot, set);
+    let mut watch = take(&snapshot, set);
     let t = &mut watch.transaction;
     t.unique_id(r.get(id));
     t.connection(&ends(r));
@@ -360,15 +360,15 @@ pub fn logger(r: &mut Request) {
     let t = &watch.transaction;
     let seen = rules::Seen { refused: t.intervention().is_some(), given_up: t.fault().is_some() };
     rules::count(seen, t.matches().iter().filter(|m| m.log).map(|m| m.id));
-    let shot = r.shot.clone();
+    let snapshot = r.snapshot.clone();
     if let Some(file) = watch.set.audit.filter(|_| watch.transaction.is_audited()) {
-        let mut bytes = shot.lines.take(file);
+        let mut bytes = snapshot.lines.take(file);
         let start = bytes.len();
         bytes.extend_from_slice(watch.transaction.audit_line(crate::request::respond::SERVER_VERSION).as_bytes());
         bytes.push(b'\n');
-        lines::add(&shot, file, bytes, start);
+        lines::add(&snapshot, file, bytes, start);
     }
-    let mut used = shot.judges.borrow_mut();
+    let mut used = snapshot.judges.borrow_mut();
     if used.len() < KEEP {
         used.push(watch.transaction);
     }

@@ -42,8 +42,8 @@ fn handler(r: &mut Request) -> Verdict {
 }
 
 fn answer_group(r: &mut Request) -> Result<Verdict, Verdict> {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.nchan;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.nchan;
     if !answer::admit_origin(r, conf) {
         return Err(answer::empty(r, 403));
     }

@@ -2,7 +2,7 @@
 
 use super::feed::Kind;
 use super::{Conf, answer, groups, names, publish, subscribe};
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Verdict, Waiting};
 use crate::request::{Method, Request, Version};
@@ -17,8 +17,8 @@ pub(super) fn run(r: &mut Request) -> Waiting<'_> {
 }
 
 async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.nchan;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.nchan;
     r.disable_not_modified = true;
     if !answer::admit_origin(r, conf) {
         return Ok(answer::empty(r, 403));
@@ -61,7 +61,7 @@ fn kind(r: &Request, conf: &Conf) -> Option<Kind> {
     let may = conf.subscribers;
     if may.eventsource && accepts(r, b"text/event-stream") {
         Some(Kind::EventSource)
-    } else if may.chunked && matches!(r.session, Session::Http1(_)) && wants_chunks(r) {
+    } else if may.chunked && matches!(r.downstream, Downstream::Http1(_)) && wants_chunks(r) {
         Some(Kind::Chunked)
     } else if may.multipart && accepts(r, b"multipart/mixed") {
         Some(Kind::Multipart)
@@ -97,7 +97,7 @@ fn is_websocket(r: &Request) -> bool {
     let names =
         |value: &[u8], token: &[u8]| value.split(|b| *b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token));
     let has = |known, token: &[u8]| r.headers_in.find(known).is_some_and(|v| names(r.get(v), token));
-    let may = r.method == Method::Get && r.version >= Version::HTTP11 && matches!(r.session, Session::Http1(_));
+    let may = r.method == Method::Get && r.version >= Version::HTTP11 && matches!(r.downstream, Downstream::Http1(_));
     may && has(K::Upgrade, b"websocket") && has(K::Connection, b"upgrade")
 }
 

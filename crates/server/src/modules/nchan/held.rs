@@ -45,8 +45,8 @@ async fn wait(mut poller: Box<Poller>) -> Back {
     let Poller { kept, socket, feed, .. } = *poller;
     let go_on: GoOn = Box::new(move |r| {
         Box::pin(async move {
-            let shot = r.shot.clone();
-            let conf = &*shot.location(r.location).conf.nchan;
+            let snapshot = r.snapshot.clone();
+            let conf = &*snapshot.location(r.location).conf.nchan;
             match got {
                 Some(got) => subscribe::answer_poll(r, conf, &feed, got),
                 None => subscribe::gone(r, conf),
@@ -58,7 +58,7 @@ async fn wait(mut poller: Box<Poller>) -> Back {
 
 /// A stream of messages.
 pub(super) fn stream(r: &mut Request, mut feed: Feed) -> Verdict {
-    let is_chunked = matches!(&r.session, crate::connection::Session::Http1(http) if http.chunked);
+    let is_chunked = matches!(&r.downstream, crate::connection::Downstream::Http1(http) if http.chunked);
     if is_chunked {
         feed.in_chunks();
     }
@@ -77,7 +77,7 @@ pub(super) fn websocket(r: &mut Request, feed: Option<Feed>, publisher: Option<P
 
 fn nodelay(r: &mut Request) {
     if *r.conf().core.tcp_nodelay
-        && let crate::connection::Session::Http1(http) = &mut r.session
+        && let crate::connection::Downstream::Http1(http) = &mut r.downstream
     {
         http.incoming.set_nodelay();
     }
@@ -156,8 +156,8 @@ impl Held {
     }
 
     fn poll(&mut self, kept: &mut Kept, socket: &mut Socket, timer: &Timer, cx: &mut Context<'_>) -> Poll<End> {
-        let shot = kept.shot().clone();
-        let conf = &*shot.location(kept.location()).conf.nchan;
+        let snapshot = kept.snapshot().clone();
+        let conf = &*snapshot.location(kept.location()).conf.nchan;
         loop {
             if let Poll::Ready(end) = ready!(self.poll_write(kept, socket, timer, cx)) {
                 return Poll::Ready(end);
@@ -315,8 +315,8 @@ impl Held {
 
 /// The request is there again: it is over, or has brought a message.
 async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.nchan;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.nchan;
     let end = match end {
         End::Message(data, binary) => match forward(r, conf, &held, &data, binary).await {
             Ok(said) => {

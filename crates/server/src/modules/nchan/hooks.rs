@@ -3,7 +3,7 @@
 
 use super::{Conf, hub, names};
 use crate::config::complex::Complex;
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::body::Stored;
 use crate::request::finish::split_args;
@@ -114,8 +114,8 @@ fn target(r: &mut Request, uri: &Complex) -> (Text, Text) {
 }
 
 fn body_of(child: &mut Request) -> Vec<u8> {
-    match std::mem::take(&mut child.session) {
-        Session::Sub(sub) => sub.captured,
+    match std::mem::take(&mut child.downstream) {
+        Downstream::Sub(sub) => sub.captured,
         _ => Vec::new(),
     }
 }

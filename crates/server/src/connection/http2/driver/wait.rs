@@ -57,9 +57,9 @@ impl Driver {
         }
         self.count_idle(idle);
         if std::mem::replace(&mut self.wait, wait) != wait {
-            let shot = crate::worker::shot();
-            let core = self.settings(&shot);
-            let header = *shot.server(default_server(&shot, &self.client).0).conf.core.client_header_timeout;
+            let snapshot = crate::worker::snapshot();
+            let core = self.settings(&snapshot);
+            let header = *snapshot.server(default_server(&snapshot, &self.client).0).conf.core.client_header_timeout;
             match wait {
                 Wait::Streams => self.timer.clear(),
                 Wait::First | Wait::Head => self.timer.set(header),
@@ -170,13 +170,13 @@ impl Driver {
 
     /// Reads what the client still sends, so that it sees our last frames before a reset.
     pub(super) async fn linger(&mut self) {
-        let shot = crate::worker::shot();
-        let core = self.settings(&shot);
+        let snapshot = crate::worker::snapshot();
+        let core = self.settings(&snapshot);
         if *core.lingering_close == Lingering::Off {
             return;
         }
         let (time, each) = (*core.lingering_time, *core.lingering_timeout);
-        drop(shot);
+        drop(snapshot);
         self.link.socket.shutdown();
         let end = clock::monotonic_ms() + time.as_millis() as u64;
         let mut buffer = Vec::with_capacity(LINGER_BUFFER);

@@ -9,7 +9,7 @@ pub mod request_body;
 pub mod times;
 pub mod variables;
 
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use mlua::{Lua, Table};
 use std::rc::Rc;
 
@@ -17,14 +17,14 @@ use std::rc::Rc;
 ///
 /// # Errors
 /// Out of memory.
-pub fn add(lua: &Lua, raw: &Table, shot: &Rc<Shot>) -> mlua::Result<()> {
+pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Result<()> {
     answer::add(lua, raw)?;
     request::add(lua, raw)?;
     request_body::add(lua, raw)?;
     variables::add(lua, raw)?;
     times::add(lua, raw)?;
-    log::add(lua, raw, shot)?;
+    log::add(lua, raw, snapshot)?;
     later::add(lua, raw)?;
     super::socket::add(lua, raw)?;
-    dict::add(lua, raw, &shot.main.lua.dicts)
+    dict::add(lua, raw, &snapshot.main.lua.dicts)
 }

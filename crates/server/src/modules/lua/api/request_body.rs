@@ -84,7 +84,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
 /// Gives the request a file for its body; `clean`: which is removed with the request.
 fn set_body_file(r: &mut Request, path: &[u8], clean: bool) -> Result<(), Fault> {
     use std::os::unix::ffi::OsStrExt;
-    let path = r.shot.prefix.join(std::ffi::OsStr::from_bytes(path));
+    let path = r.snapshot.prefix.join(std::ffi::OsStr::from_bytes(path));
     let opened = std::fs::File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
     let (len, file) = opened.map_err(|e| {
         let text = crate::log::os_error(&e);

@@ -1,7 +1,7 @@
 //! `ngx.var`: nginx's variables. Those that the configuration uses have a number; others are looked up by their names.
 
 use super::super::current::{machine, request};
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::config::variables::{Builtin, Prefix};
 use crate::modules;
 use crate::request::{Request, Text};
@@ -42,7 +42,7 @@ fn shown(lua: &Lua, r: &mut Request, name: &[u8]) -> Result<Value, Fault> {
 
 fn builtins() -> &'static HashMap<&'static str, &'static Builtin> {
     static TABLE: OnceLock<HashMap<&'static str, &'static Builtin>> = OnceLock::new();
-    TABLE.get_or_init(|| modules::variables(Plane::Http).map(|b| (b.name, b)).collect())
+    TABLE.get_or_init(|| modules::variables(Subsystem::Http).map(|b| (b.name, b)).collect())
 }
 
 /// A variable's value by its name.
@@ -60,7 +60,7 @@ pub fn value(r: &mut Request, name: &[u8]) -> Result<Option<Text>, Fault> {
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return Ok(text.parse().ok().and_then(|n: usize| r.capture(n)));
     }
-    let prefix: Option<&Prefix> = modules::prefixes(Plane::Http).find(|p| text.starts_with(p.name));
+    let prefix: Option<&Prefix> = modules::prefixes(Subsystem::Http).find(|p| text.starts_with(p.name));
     Ok(prefix.and_then(|p| (p.evaluate)(r, &text[p.name.len()..])))
 }
 
