@@ -75,9 +75,9 @@ pub fn look(
     }
     let changes = purging.is_none()
         && *conf.rfc9111
-        && !conf.keeps(r.method)
-        && !matches!(r.method, Method::Options | Method::Trace);
-    if purging.is_none() && !conf.keeps(r.method) && !changes {
+        && !conf.keeps(r.head.method)
+        && !matches!(r.head.method, Method::Options | Method::Trace);
+    if purging.is_none() && !conf.keeps(r.head.method) && !changes {
         return Look::Now(Outcome::Ask);
     }
     let cache = match which(r, conf) {
@@ -207,7 +207,7 @@ fn open_file(r: &mut Request, cache: &CacheRef, key: Text, name: &Digest) -> Res
 pub(super) fn variant(r: &Request, main: &Digest, vary: &[u8]) -> Digest {
     key::variant(main, vary, |name| {
         let name = name.to_vec();
-        let lines = r.headers_in.lines().iter();
+        let lines = r.head.headers.lines().iter();
         lines.filter(move |l| r.arena.span(l.name).eq_ignore_ascii_case(&name)).map(|l| r.arena.span(l.value))
     })
 }
@@ -292,7 +292,7 @@ async fn find_or_wait(
             }
             Waited::ClientGone => {
                 log_error!(r, Info, "client prematurely closed connection");
-                r.aborted = true;
+                r.flow.aborted = true;
                 return Outcome::End(Verdict::Status(499));
             }
         }
@@ -301,7 +301,7 @@ async fn find_or_wait(
 
 /// `*_cache_max_range_offset`: a part so far into the answer is not worth fetching all of it.
 fn is_beyond(r: &Request, conf: &CacheSettings) -> bool {
-    let (Some(limit), Some(range)) = (*conf.max_range_offset, r.headers_in.find(K::Range)) else { return false };
+    let (Some(limit), Some(range)) = (*conf.max_range_offset, r.head.headers.find(K::Range)) else { return false };
     if limit == 0 {
         return true;
     }
@@ -484,7 +484,7 @@ impl Caching {
         let (done, update) = oneshot::channel();
         r.ctx.cache_update = Some(update);
         runtime::spawn(async move {
-            let verdict = match child.content_handler {
+            let verdict = match child.flow.content_handler {
                 Some(Content::Later(handler)) => handler(&mut child).await,
                 Some(Content::Proxy) => crate::modules::proxy::run(&mut child).await,
                 Some(Content::Now(_)) | None => Verdict::Answered,

@@ -67,8 +67,8 @@ pub fn open(
     let mut r = pool::take_request(snapshot, client.clone(), way);
     r.started_ms = clock::wall_ms();
     r.request_length = arrived.len as u64;
-    r.version = arrived.version;
-    r.headers_in.head.version = arrived.version;
+    r.head.version = arrived.version;
+    r.head.headers.head.version = arrived.version;
     let server = head::default_server(&r);
     r.server = server;
     r.location = r.snapshot.server(server).root;
@@ -117,11 +117,11 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
             found.cookies.push(value);
             continue;
         }
-        if r.headers_in.head.headers.len() >= *conf.max_headers as usize {
+        if r.head.headers.head.headers.len() >= *conf.max_headers as usize {
             log_error!(r, Info, "client sent too many header lines");
             return Err(494);
         }
-        r.headers_in.head.headers.push(HeaderLine { name, value, known });
+        r.head.headers.head.headers.push(HeaderLine { name, value, known });
     }
     if !found.regular {
         request_line(r, &found)?;
@@ -129,7 +129,7 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
     join_cookies(r, &found.cookies);
     head::accept_stream(r, found.authority, arrived.end)?;
     if let Some(stream) = r.downstream.stream() {
-        stream.expect(r.headers_in.content_length);
+        stream.expect(r.head.headers.content_length);
     }
     Ok(())
 }
@@ -235,7 +235,7 @@ fn request_line(r: &mut Request, found: &Found) -> Result<(), u16> {
     r.arena.append(Text::Own(method));
     r.arena.buffer().push(b' ');
     r.arena.append(Text::Own(path));
-    let end = line_end(r.version);
+    let end = line_end(r.head.version);
     r.arena.buffer().extend_from_slice(end);
     let line = r.arena.since(start);
     let Ok(parts) = target::split(r.arena.span(path)) else {
@@ -243,7 +243,7 @@ fn request_line(r: &mut Request, found: &Found) -> Result<(), u16> {
         return Err(400);
     };
     let within = |s: Span| Span { start: s.start + path.start, end: s.end + path.start };
-    let head = &mut r.headers_in.head;
+    let head = &mut r.head.headers.head;
     head.method = method;
     head.line = line;
     head.target = path;
@@ -252,7 +252,7 @@ fn request_line(r: &mut Request, found: &Found) -> Result<(), u16> {
     (head.complex, head.quoted, head.plus) = (parts.complex, parts.quoted, parts.plus);
     head.protocol = (!end.is_empty()).then(|| Span { start: line.end - end.len() as u32 + 1, end: line.end });
     let method = Method::of(r.arena.span(method));
-    r.headers_in.head.method_id = method;
+    r.head.headers.head.method_id = method;
     Ok(())
 }
 
@@ -273,12 +273,12 @@ fn join_cookies(r: &mut Request, cookies: &[Span]) {
         }
     };
     let name = r.arena.push(b"cookie");
-    r.headers_in.head.headers.push(HeaderLine { name, value, known: K::Cookie });
+    r.head.headers.head.headers.push(HeaderLine { name, value, known: K::Cookie });
 }
 
 /// The fields of an answer's head behind its status, in their order.
 pub fn head_fields(r: &Request, server_token: &[u8], mut field: impl FnMut(&[u8], &[u8])) {
-    let h = &r.headers_out;
+    let h = &r.answer.headers;
     if !h.has(K::Server) {
         field(b"server", server_token);
     }

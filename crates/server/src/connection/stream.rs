@@ -102,8 +102,8 @@ pub async fn answer(mut r: Box<Request>, accepted: Result<(), u16>) {
             phases::answer_status(&mut r, status).await;
         }
     }
-    if !r.aborted && flow::flush_rest(&mut r).await.is_err() {
-        r.aborted = true;
+    if !r.flow.aborted && flow::flush_rest(&mut r).await.is_err() {
+        r.flow.aborted = true;
     }
     end::conclude(&mut r).await;
     r.downstream = Downstream::None;

@@ -365,11 +365,11 @@ pub fn proof_hook(asked: &mut Asked<'_>) -> hooks::Verdict {
 
 /// The post-read handler: the text for a token, whichever server is asked.
 pub fn handler(r: &mut Request) -> Verdict {
-    if !challenge::any() || !matches!(r.method, Method::Get | Method::Head) {
+    if !challenge::any() || !matches!(r.head.method, Method::Get | Method::Head) {
         return Verdict::Decline;
     }
-    let path = r.get(r.uri);
+    let path = r.get(r.head.uri);
     let Some(text) = path.strip_prefix(WELL_KNOWN).and_then(challenge::text) else { return Verdict::Decline };
-    r.headers_out.content_type = Some(Text::from("application/octet-stream"));
+    r.answer.headers.content_type = Some(Text::from("application/octet-stream"));
     r.respond(200, text.as_bytes())
 }

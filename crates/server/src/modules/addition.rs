@@ -37,7 +37,7 @@ merged_values! {
 
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
-    if r.headers_out.status != 200 || !r.is_main() {
+    if r.answer.headers.status != 200 || !r.is_main() {
         return Filtered::Next;
     }
     let conf = &r.conf().addition;
@@ -48,8 +48,8 @@ pub fn filter(r: &mut Request) -> Filtered {
     r.clear_content_length();
     r.clear_accept_ranges();
     r.weaken_etag();
-    r.deferred.get_or_insert_default();
-    r.body_filters.push(Box::new(Addition { before: Some(before), after }));
+    r.answer.deferred.get_or_insert_default();
+    r.answer.body_filters.push(Box::new(Addition { before: Some(before), after }));
     Filtered::Next
 }
 

@@ -145,7 +145,7 @@ fn run(r: &mut Request) -> Waiting<'_> {
 }
 
 async fn read(r: &mut Request) -> Result<Call, Verdict> {
-    let verb = match r.method {
+    let verb = match r.head.method {
         Method::Get | Method::Head => Some(Verb::Get),
         Method::Post => Some(Verb::Post),
         Method::Patch => Some(Verb::Patch),
@@ -158,7 +158,7 @@ async fn read(r: &mut Request) -> Result<Call, Verdict> {
     }
     // As with nginx Plus, what is sent has to fit into the buffer for bodies.
     let room = *r.conf().core.client_body_buffer_size;
-    if r.headers_in.content_length.is_some_and(|n| n > room) {
+    if r.head.headers.content_length.is_some_and(|n| n > room) {
         return Err(Verdict::Status(413));
     }
     let stored = body::read_all(r).await?;
@@ -166,18 +166,18 @@ async fn read(r: &mut Request) -> Result<Call, Verdict> {
         return Err(Verdict::Status(413));
     }
     let text = |t: Text| String::from_utf8_lossy(r.get(t)).into_owned();
-    let target = text(r.target);
+    let target = text(r.head.target);
     // The path as it was sent: names in it may have a slash, which is decoded apart.
     let path = target.split(['?', '#']).next().unwrap_or_default().to_owned();
     let name = String::from_utf8_lossy(&r.location().name).into_owned();
     let path = match path.strip_prefix(name.trim_end_matches('/')) {
-        Some(rest) if r.valid_target => rest.to_owned(),
+        Some(rest) if r.head.valid_target => rest.to_owned(),
         _ => {
-            let uri = text(r.uri);
+            let uri = text(r.head.uri);
             uri.strip_prefix(name.trim_end_matches('/')).unwrap_or(&uri).to_owned()
         }
     };
-    let (query, write) = (text(r.args), *r.conf().api.write);
+    let (query, write) = (text(r.head.args), *r.conf().api.write);
     let address = crate::worker::local_address(&r.client).host().to_string();
     let request_id =
         super::variables::request_id(r).map_or_else(String::new, |t| String::from_utf8_lossy(r.get(t)).into_owned());
@@ -189,12 +189,12 @@ async fn read(r: &mut Request) -> Result<Call, Verdict> {
 /// Browsers send `Sec-Fetch-Site` (Fetch Metadata) only over TLS and to the machine itself; elsewhere `Origin` (RFC 6454
 /// section 7) has to tell. Programs send neither.
 fn is_from_elsewhere(r: &Request) -> bool {
-    let mut sites = r.headers_in.named(&r.arena, b"Sec-Fetch-Site").peekable();
+    let mut sites = r.head.headers.named(&r.arena, b"Sec-Fetch-Site").peekable();
     if sites.peek().is_some() {
         return sites.any(|h| !matches!(r.arena.span(h.value), b"same-origin" | b"none"));
     }
-    let host = r.headers_in.find(K::Host).map_or(&b""[..], |host| r.get(host));
-    let mut origins = r.headers_in.named(&r.arena, b"Origin");
+    let host = r.head.headers.find(K::Host).map_or(&b""[..], |host| r.get(host));
+    let mut origins = r.head.headers.named(&r.arena, b"Origin");
     origins.any(|h| !is_origin_of(r.arena.span(h.value), host))
 }
 
@@ -209,15 +209,15 @@ fn send(r: &mut Request, reply: &Reply) -> Verdict {
         let base = r.location().name.clone();
         let base = String::from_utf8_lossy(&base);
         let place = r.text(format!("{}{path}", base.trim_end_matches('/')).as_bytes());
-        r.headers_out.set(K::Location, "Location", place);
+        r.answer.headers.set(K::Location, "Location", place);
     }
     if let Some(methods) = &reply.allow {
         let methods = r.text(methods.as_bytes());
-        r.headers_out.push(Text::from("Allow"), methods);
+        r.answer.headers.push(Text::from("Allow"), methods);
     }
-    r.headers_out.push(Text::from("Cache-Control"), Text::from("no-store"));
+    r.answer.headers.push(Text::from("Cache-Control"), Text::from("no-store"));
     if reply.status != 204 {
-        r.headers_out.content_type = Some(Text::from("application/json"));
+        r.answer.headers.content_type = Some(Text::from("application/json"));
     }
     r.respond(reply.status, &reply.body)
 }

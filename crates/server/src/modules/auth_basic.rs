@@ -115,11 +115,11 @@ fn refuse(r: &mut Request, realm: Text) -> Verdict {
         r.arena.append(part);
     }
     let value = r.arena.since(mark);
-    if r.method == Method::Connect {
-        r.headers_out.push(Text::from("Proxy-Authenticate"), value.into());
+    if r.head.method == Method::Connect {
+        r.answer.headers.push(Text::from("Proxy-Authenticate"), value.into());
         return Verdict::Status(407);
     }
-    r.headers_out.add(K::WwwAuthenticate, "WWW-Authenticate", value);
+    r.answer.headers.add(K::WwwAuthenticate, "WWW-Authenticate", value);
     Verdict::Status(401)
 }
 

@@ -94,11 +94,11 @@ fn take_values(r: &mut Request, child: &mut Request, variables: &[Taken]) {
 }
 
 fn judge(r: &mut Request, child: &Request) -> Verdict {
-    match child.headers_out.status {
+    match child.answer.headers.status {
         403 => Verdict::Status(403),
         401 => {
-            let asked = child.headers_out.lines.iter().filter(|l| l.known == K::WwwAuthenticate);
-            r.headers_out.lines.extend(asked);
+            let asked = child.answer.headers.lines.iter().filter(|l| l.known == K::WwwAuthenticate);
+            r.answer.headers.lines.extend(asked);
             Verdict::Status(401)
         }
         200..300 => Verdict::Allow,

@@ -88,11 +88,11 @@ pub fn filter(r: &mut Request) -> Filtered {
     }
     let snapshot = r.snapshot.clone();
     let conf = &snapshot.location(r.location).conf.brotli;
-    let length = r.headers_out.content_length;
+    let length = r.answer.headers.content_length;
     let rules = Rules { coding: CODING, min_length: *conf.brotli_min_length, types: &conf.brotli_types };
     if encoded::begins(r, &rules) {
         let coder = Brotli::new(*conf.brotli_comp_level as i32, *conf.brotli_window, length);
-        r.body_filters.push(Box::new(Encode::new(CODING, Box::new(coder))));
+        r.answer.body_filters.push(Box::new(Encode::new(CODING, Box::new(coder))));
     }
     Filtered::Next
 }

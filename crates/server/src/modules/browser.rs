@@ -28,7 +28,7 @@ pub const VARIABLES: &[Builtin] = &[
     Builtin { name: "ancient_browser", evaluate: |r| variable(r, false), volatile: false, assign: None },
     Builtin {
         name: "msie",
-        evaluate: |r| Some(Text::from(if r.headers_in.msie { "1" } else { "" })),
+        evaluate: |r| Some(Text::from(if r.head.headers.msie { "1" } else { "" })),
         volatile: false,
         assign: None,
     },
@@ -126,7 +126,7 @@ fn version_of(text: &[u8]) -> u64 {
 fn variable(r: &mut Request, modern: bool) -> Option<Text> {
     let snapshot = r.snapshot.clone();
     let conf = &snapshot.location(r.location).conf.browser;
-    let agent = r.headers_in.find(K::UserAgent).map(|a| r.get(a));
+    let agent = r.head.headers.find(K::UserAgent).map(|a| r.get(a));
     Some(match (is_modern(conf, agent), modern) {
         (true, true) => r.text(&conf.modern_browser_value),
         (false, false) => r.text(&conf.ancient_browser_value),

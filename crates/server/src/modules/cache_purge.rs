@@ -79,7 +79,7 @@ pub async fn answer(r: &mut Request, cache: Arc<Cache>, key: Text, style: Style)
             let mut page = b"<html>\r\n<head><title>Successful purge</title></head>\r\n<body>\r\n<center><h1>Successful purge</h1>\r\n<br>Key : ".to_vec();
             wire::http1::escape::escape_html(r.get(key), &mut page);
             page.extend_from_slice(b"\r\n</center>\r\n</body>\r\n</html>\r\n");
-            r.headers_out.content_type = Some(Text::from("text/html"));
+            r.answer.headers.content_type = Some(Text::from("text/html"));
             r.respond(200, &page)
         }
     }

@@ -203,7 +203,7 @@ impl Ready {
 
 /// The client's headers as parameters; those of one name are one.
 fn headers(r: &Request, list: &List, put: &mut impl FnMut(&[&[u8]], &[&[u8]])) {
-    let lines = r.headers_in.lines();
+    let lines = r.head.headers.lines();
     let name_of = |i: usize| r.arena.span(lines[i].name);
     for i in 0..lines.len() {
         let name = name_of(i);

@@ -183,7 +183,7 @@ pub fn filter(r: &mut Request) -> Filtered {
         Some(None) => return Filtered::Next,
         None => return Filtered::Broken,
     };
-    let from = match r.headers_out.charset.filter(|c| !r.get(*c).is_empty()) {
+    let from = match r.answer.headers.charset.filter(|c| !r.get(*c).is_empty()) {
         Some(own) => Some(Charset::named(r, own)),
         None => match Charset::chosen(r, *r.conf().charset.source_charset) {
             Some(from) => from,
@@ -200,12 +200,12 @@ pub fn filter(r: &mut Request) -> Filtered {
 /// The charset that the answer is to be in, if any (`ngx_http_destination_charset`).
 fn destination(r: &mut Request) -> Option<Option<Charset>> {
     if !r.is_main() {
-        return Some(r.main_charset.map(|name| Charset::named(r, name)));
+        return Some(r.flow.main_charset.map(|name| Charset::named(r, name)));
     }
-    if r.headers_out.content_type.is_none_or(|t| r.get(t).is_empty()) {
+    if r.answer.headers.content_type.is_none_or(|t| r.get(t).is_empty()) {
         return Some(None);
     }
-    if let Some(name) = r.headers_out.override_charset.filter(|c| !r.get(*c).is_empty()) {
+    if let Some(name) = r.answer.headers.override_charset.filter(|c| !r.get(*c).is_empty()) {
         let charset = Charset::named(r, name);
         if charset.known.is_none() {
             log_error!(r, Error, "unknown charset \"{}\" to override", String::from_utf8_lossy(r.get(name)));
@@ -218,7 +218,7 @@ fn destination(r: &mut Request) -> Option<Option<Charset>> {
     if choice == Choice::Off {
         return Some(None);
     }
-    let wanted = match r.headers_out.charset {
+    let wanted = match r.answer.headers.charset {
         Some(c) if !r.get(c).is_empty() => *conf.override_charset,
         _ => conf.charset_types.fits(r),
     };
@@ -228,7 +228,7 @@ fn destination(r: &mut Request) -> Option<Option<Charset>> {
 /// Redirects have none: old browsers took it for that of the next page (`ngx_http_set_charset`).
 fn set_charset(r: &mut Request, name: Text) {
     if r.is_main() {
-        r.headers_out.charset = if matches!(r.headers_out.status, 301 | 302) { None } else { Some(name) };
+        r.answer.headers.charset = if matches!(r.answer.headers.status, 301 | 302) { None } else { Some(name) };
     }
 }
 
@@ -238,7 +238,7 @@ fn recode(r: &mut Request, from: &Charset, to: &Charset) {
     }
     let snapshot = r.snapshot.clone();
     if let (Some(from), Some(to_index)) = (from.known, to.known) {
-        if r.headers_out.find(K::ContentEncoding).is_some_and(|v| !r.get(v).is_empty()) {
+        if r.answer.headers.find(K::ContentEncoding).is_some_and(|v| !r.get(v).is_empty()) {
             return;
         }
         if let Some(recoding) = snapshot.main.charset.recoding(from, to_index) {
@@ -253,11 +253,11 @@ fn recode(r: &mut Request, from: &Charset, to: &Charset) {
 
 fn add_filter(r: &mut Request, recoding: &Arc<Recoding>) {
     if recoding.changes_length() && r.is_main() {
-        r.headers_out.content_length = None;
+        r.answer.headers.content_length = None;
     }
-    r.in_memory = true;
+    r.answer.in_memory = true;
     let decoder = Decoder::new(recoding.clone());
-    r.body_filters.push(Box::new(Recode { decoder, room: Vec::new(), file: Vec::new() }));
+    r.answer.body_filters.push(Box::new(Recode { decoder, room: Vec::new(), file: Vec::new() }));
 }
 
 /// The body filter.

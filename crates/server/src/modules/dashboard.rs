@@ -76,21 +76,21 @@ fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 fn handler(r: &mut Request) -> Verdict {
-    if !matches!(r.method, Method::Get | Method::Head) {
+    if !matches!(r.head.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
     if let Err(status) = body::discard_arrived(r) {
         return Verdict::Status(status);
     }
     let page = PAGE.document.replacen("@API@", &r.conf().dashboard.api, 1);
-    r.headers_out.content_type = Some(Text::from("text/html; charset=utf-8"));
+    r.answer.headers.content_type = Some(Text::from("text/html; charset=utf-8"));
     for (name, value) in [
         ("Content-Security-Policy", PAGE.policy.as_str()),
         ("X-Content-Type-Options", "nosniff"),
         ("Referrer-Policy", "no-referrer"),
         ("Cache-Control", "no-cache"),
     ] {
-        r.headers_out.push(Text::from(name), Text::Fixed(value.as_bytes()));
+        r.answer.headers.push(Text::from(name), Text::Fixed(value.as_bytes()));
     }
     r.respond(200, page.as_bytes())
 }

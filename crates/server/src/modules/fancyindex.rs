@@ -163,8 +163,8 @@ fn ignore(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 /// Answers GET and HEAD for a directory without an index file.
 pub fn handler(r: &mut Request) -> Verdict {
     if !*r.conf().fancyindex.fancyindex
-        || !r.get(r.uri).ends_with(b"/")
-        || !matches!(r.method, Method::Get | Method::Head)
+        || !r.get(r.head.uri).ends_with(b"/")
+        || !matches!(r.head.method, Method::Get | Method::Head)
     {
         return Verdict::Decline;
     }
@@ -186,12 +186,12 @@ fn answer(r: &mut Request, path: &[u8]) -> Result<(), Verdict> {
     let conf = &snapshot.location(r.location).conf.fancyindex;
     let mut dir = directory::open(r, path)?;
     let entries = entries(r, path, &mut dir)?;
-    let (asked, again) = asked(r.get(r.args));
+    let (asked, again) = asked(r.get(r.head.args));
     let entries = sorted(entries, conf, asked.unwrap_or(*conf.sort));
-    r.headers_out.status = 200;
-    r.headers_out.content_type = Some(Text::from("text/html"));
+    r.answer.headers.status = 200;
+    r.answer.headers.content_type = Some(Text::from("text/html"));
     if [&*conf.header, &*conf.footer].iter().any(|part| matches!(part, Some(Part::Request(_)))) {
-        r.deferred.get_or_insert_default();
+        r.answer.deferred.get_or_insert_default();
     }
     r.send_header()?;
     match &*conf.header {
@@ -201,7 +201,7 @@ fn answer(r: &mut Request, path: &[u8]) -> Result<(), Verdict> {
             r.send_body(Chunk::Bytes(&head), false)?;
         }
     }
-    let list = list(r.get(r.uri), conf, &entries, &again);
+    let list = list(r.get(r.head.uri), conf, &entries, &again);
     r.send_body(Chunk::Bytes(&list), false)?;
     match &*conf.footer {
         Some(part) => send_part(r, part)?,
@@ -301,11 +301,11 @@ fn head(r: &Request, conf: &Conf) -> Vec<u8> {
         out.extend_from_slice(b"\" type=\"text/css\">\n");
     }
     out.extend_from_slice(b"<title>Index of ");
-    escape_html(r.get(r.uri), &mut out);
+    escape_html(r.get(r.head.uri), &mut out);
     out.extend_from_slice(b"</title>\n</head>\n<body>\n");
     if *conf.show_path {
         out.extend_from_slice(b"<h1>Index of ");
-        escape_html(r.get(r.uri), &mut out);
+        escape_html(r.get(r.head.uri), &mut out);
         out.extend_from_slice(b"</h1>\n");
     }
     out

@@ -124,7 +124,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &sup
 /// `fastcgi_split_path_info`: the script's name and what follows it.
 fn split(r: &mut Request) -> (Text, Text) {
     let snapshot = r.snapshot.clone();
-    let uri = r.uri;
+    let uri = r.head.uri;
     let Some(pattern) = &*snapshot.location(r.location).conf.fastcgi.own.split else { return (uri, Text::EMPTY) };
     // The request's own captures are not to be lost.
     let before = std::mem::take(&mut r.captures);

@@ -101,20 +101,20 @@ pub fn filter(r: &mut Request) -> Filtered {
     if !gzip_rules::is_ok(r) {
         return Filtered::Next;
     }
-    r.headers_out.add(K::ContentEncoding, "Content-Encoding", "gzip");
-    r.headers_out.content_length = None;
-    r.headers_out.remove(K::AcceptRanges);
-    r.allow_ranges = false;
-    r.in_memory = true;
+    r.answer.headers.add(K::ContentEncoding, "Content-Encoding", "gzip");
+    r.answer.headers.content_length = None;
+    r.answer.headers.remove(K::AcceptRanges);
+    r.answer.allow_ranges = false;
+    r.answer.in_memory = true;
     r.weaken_etag();
-    r.body_filters.push(Box::new(Gzip { level, window, tools: None }));
+    r.answer.body_filters.push(Box::new(Gzip { level, window, tools: None }));
     Filtered::Next
 }
 
 fn is_worth_it(r: &Request) -> bool {
-    let (h, conf) = (&r.headers_out, &r.conf().gzip);
+    let (h, conf) = (&r.answer.headers, &r.conf().gzip);
     matches!(h.status, 200 | 403 | 404)
-        && !r.header_only
+        && !r.answer.header_only
         && h.find(K::ContentEncoding).is_none_or(|v| r.get(v).is_empty())
         && h.content_length.is_none_or(|n| n >= *conf.gzip_min_length)
         && conf.gzip_types.fits(r)
@@ -154,7 +154,7 @@ impl BodyFilter for Gzip {
         let tools = self.tools.get_or_insert_with(|| Tools::take(self.level, self.window));
         let mut file = std::mem::take(&mut tools.file);
         let result = chunk.pieces(last, &mut file, |piece, last| {
-            let flush = match (last, r.unbuffered) {
+            let flush = match (last, r.answer.unbuffered) {
                 (true, _) => FlushCompress::Finish,
                 (false, true) => FlushCompress::Sync,
                 (false, false) => FlushCompress::None,

@@ -122,18 +122,18 @@ pub fn is_ok(r: &mut Request) -> bool {
 fn find_out(r: &mut Request) -> bool {
     let snapshot = r.snapshot.clone();
     let conf = &snapshot.location(r.location).conf.gzip_rules;
-    let accepted = || r.headers_in.find(K::AcceptEncoding).is_some_and(|v| accepts_gzip(r.get(v)));
+    let accepted = || r.head.headers.find(K::AcceptEncoding).is_some_and(|v| accepts_gzip(r.get(v)));
     r.is_main()
         && accepted()
-        && !(r.headers_in.msie6 && *conf.gzip_disable_msie6)
-        && r.version >= *conf.gzip_http_version
-        && (r.headers_in.find(K::Via).is_none() || may_be_proxied(r, *conf.gzip_proxied))
+        && !(r.head.headers.msie6 && *conf.gzip_disable_msie6)
+        && r.head.version >= *conf.gzip_http_version
+        && (r.head.headers.find(K::Via).is_none() || may_be_proxied(r, *conf.gzip_proxied))
         && !is_disabled(r, &conf.gzip_disable)
 }
 
 /// A pattern that gives up disables too: an answer that is not compressed is right for everybody.
 fn is_disabled(r: &Request, patterns: &[Pattern]) -> bool {
-    let agent = || r.headers_in.find(K::UserAgent);
+    let agent = || r.head.headers.find(K::UserAgent);
     let fits = |agent| {
         patterns.iter().any(|p| {
             p.is_match(agent).unwrap_or_else(|e| {
@@ -150,10 +150,10 @@ fn may_be_proxied(r: &Request, proxied: Proxied) -> bool {
     if proxied.off {
         return false;
     }
-    if proxied.any || (proxied.auth && r.headers_in.find(K::Authorization).is_some()) {
+    if proxied.any || (proxied.auth && r.head.headers.find(K::Authorization).is_some()) {
         return true;
     }
-    let out = &r.headers_out;
+    let out = &r.answer.headers;
     if let Some(expires) = out.find(K::Expires) {
         let date = match out.find(K::Date) {
             Some(date) => wire::date::parse_http(r.get(date)),
@@ -218,7 +218,7 @@ fn is_positive(weight: &[u8]) -> bool {
 /// Adds `Vary: Accept-Encoding`. Last of the header filters: `gzip` and `gzip_static` have said by then whether it is due.
 pub fn vary_filter(r: &mut Request) -> Filtered {
     if r.ctx.gzip.vary && *r.conf().gzip_rules.gzip_vary {
-        r.headers_out.add(K::Vary, "Vary", Text::from("Accept-Encoding"));
+        r.answer.headers.add(K::Vary, "Vary", Text::from("Accept-Encoding"));
     }
     Filtered::Next
 }

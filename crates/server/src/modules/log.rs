@@ -274,7 +274,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
 
 /// Writes the request's lines.
 pub fn logger(r: &mut Request) {
-    if std::mem::replace(&mut r.logged, true) {
+    if std::mem::replace(&mut r.flow.logged, true) {
         return;
     }
     let snapshot = r.snapshot.clone();

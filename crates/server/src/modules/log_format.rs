@@ -134,7 +134,7 @@ fn add_text(parts: &mut Vec<Part>, text: &[u8]) {
 
 fn write_special(r: &Request, special: Special, out: &mut Vec<u8>) {
     match special {
-        Special::Pipe => out.push(if r.pipelined { b'p' } else { b'.' }),
+        Special::Pipe => out.push(if r.flow.pipelined { b'p' } else { b'.' }),
         Special::TimeLocal => out.extend_from_slice(&crate::log::local_time().common),
         Special::TimeIso8601 => out.extend_from_slice(&crate::log::local_time().iso8601),
         Special::Msec => write_seconds(clock::wall_ms(), out),

@@ -93,7 +93,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     let snapshot = r.snapshot.clone();
     let conf = &*snapshot.location(r.location).conf.memcached;
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
-    if !matches!(r.method, Method::Get | Method::Head) {
+    if !matches!(r.head.method, Method::Get | Method::Head) {
         return Err(Verdict::Status(405));
     }
     body::discard_arrived(r).map_err(Verdict::Status)?;

@@ -53,7 +53,7 @@ fn send(r: &mut Request) -> Waiting<'_> {
         for uri in conf.mirror.iter() {
             let uri = r.text(uri);
             let options = Options { mode: Mode::Discard, with_body, get: false };
-            if let Err(verdict) = subrequest::spawn(r, uri, r.args, options) {
+            if let Err(verdict) = subrequest::spawn(r, uri, r.head.args, options) {
                 return verdict;
             }
         }

@@ -48,10 +48,10 @@ enum Answer {
 }
 
 fn handler(r: &mut Request) -> Verdict {
-    if !matches!(r.method, Method::Get | Method::Head) {
+    if !matches!(r.head.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
-    if r.get(r.uri).ends_with(b"/") {
+    if r.get(r.head.uri).ends_with(b"/") {
         return Verdict::Decline;
     }
     if !root::check_alias(r) {
@@ -83,7 +83,7 @@ fn handler(r: &mut Request) -> Verdict {
 
 /// The stretch that the arguments ask for. Players send times with any number of digits.
 fn wanted(r: &Request) -> Option<Wanted> {
-    let args = r.get(r.args);
+    let args = r.get(r.head.args);
     let time = |name: &[u8]| argument(args, name).and_then(milliseconds);
     let (start, end) = (time(b"start"), time(b"end").filter(|n| *n > 0));
     let begin = start.unwrap_or(0);
@@ -175,7 +175,7 @@ fn read_file(file: &OwnedFd, at: u64, len: u64) -> Result<Vec<u8>, String> {
 
 fn respond(r: &mut Request, found: &Found, ftyp: &[u8], cut: &Cut) -> Verdict {
     let head = [ftyp, &cut.head].concat();
-    r.single_range = true;
+    r.answer.single_range = true;
     if let Err(verdict) = static_files::begin(r, found, head.len() as u64 + (cut.to - cut.from)) {
         return verdict;
     }

@@ -208,7 +208,7 @@ fn context_of(r: &mut Request) -> Context {
         return (**context).clone();
     }
     let header = |name: &[u8]| {
-        let mut lines = r.headers_in.named(&r.arena, name);
+        let mut lines = r.head.headers.named(&r.arena, name);
         lines.next().map(|h| r.arena.span(h.value).to_vec())
     };
     let extract = r.conf().otel.otel_trace_context.extract;
@@ -254,10 +254,10 @@ pub fn handler(r: &mut Request) -> Verdict {
 /// Replaces a header of the request, for handlers that pass it on; an empty value: there is none.
 fn set_header(r: &mut Request, name: &[u8], value: &[u8]) {
     let arena = &r.arena;
-    r.headers_in.head.headers.retain(|h| !arena.span(h.name).eq_ignore_ascii_case(name));
+    r.head.headers.head.headers.retain(|h| !arena.span(h.name).eq_ignore_ascii_case(name));
     if !value.is_empty() {
         let (name, value) = (r.arena.push(name), r.arena.push(value));
-        r.headers_in.head.headers.push(HeaderLine { name, value, known: K::Other });
+        r.head.headers.head.headers.push(HeaderLine { name, value, known: K::Other });
     }
 }
 
@@ -315,7 +315,7 @@ fn span(r: &mut Request) -> Span {
 fn usual_attributes(r: &mut Request, route: &[u8]) -> Vec<KeyValue> {
     let local = crate::worker::local_address(&r.client);
     let scheme: &[u8] = if super::ssl::is_encrypted(r) { b"https" } else { b"http" };
-    let flavor: &[u8] = match r.version {
+    let flavor: &[u8] = match r.head.version {
         Version::HTTP10 => b"1.0",
         Version::HTTP11 => b"1.1",
         Version::HTTP20 => b"2.0",
@@ -323,8 +323,8 @@ fn usual_attributes(r: &mut Request, route: &[u8]) -> Vec<KeyValue> {
         _ => b"0.9",
     };
     let mut all = vec![
-        KeyValue::text("http.method", r.get(r.method_name)),
-        KeyValue::text("http.target", r.get(r.target)),
+        KeyValue::text("http.method", r.get(r.head.method_name)),
+        KeyValue::text("http.target", r.get(r.head.target)),
         KeyValue::text("http.route", route),
         KeyValue::text("http.scheme", scheme),
         KeyValue::text("http.flavor", flavor),
@@ -332,13 +332,13 @@ fn usual_attributes(r: &mut Request, route: &[u8]) -> Vec<KeyValue> {
         KeyValue::number("http.status_code", u64::from(super::variables::status(r))),
         KeyValue::number("net.host.port", u64::from(local.port())),
     ];
-    if let Some(agent) = r.headers_in.find(K::UserAgent) {
+    if let Some(agent) = r.head.headers.find(K::UserAgent) {
         all.push(KeyValue::text("http.user_agent", r.get(agent)));
     }
-    if let Some(length) = r.headers_in.content_length {
+    if let Some(length) = r.head.headers.content_length {
         all.push(KeyValue::number("http.request_content_length", length));
     }
-    let host = r.headers_in.host.map_or(&*r.server().name, |h| r.get(h));
+    let host = r.head.headers.host.map_or(&*r.server().name, |h| r.get(h));
     all.push(KeyValue::text("net.host.name", host));
     let remote = r.client.remote.borrow();
     all.push(KeyValue::text("net.sock.peer.addr", remote.host().to_string().as_bytes()));

@@ -23,8 +23,8 @@ merged_values! {
 /// Sends a request for a directory on to one of its files.
 pub fn handler(r: &mut Request) -> Verdict {
     if !*r.conf().random_index.random_index
-        || !r.get(r.uri).ends_with(b"/")
-        || !matches!(r.method, Method::Get | Method::Head | Method::Post)
+        || !r.get(r.head.uri).ends_with(b"/")
+        || !matches!(r.head.method, Method::Get | Method::Head | Method::Post)
     {
         return Verdict::Decline;
     }
@@ -44,10 +44,10 @@ pub fn handler(r: &mut Request) -> Verdict {
     }
     let name = &entries[random(entries.len())].name;
     let mark = r.arena.mark();
-    r.arena.append(r.uri);
+    r.arena.append(r.head.uri);
     r.arena.buffer().extend_from_slice(name);
     let uri = r.arena.since(mark).into();
-    finish::internal_redirect(r, uri, r.args)
+    finish::internal_redirect(r, uri, r.head.args)
 }
 
 /// A number below `end`.

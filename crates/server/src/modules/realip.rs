@@ -134,9 +134,11 @@ pub fn handler(r: &mut Request) -> Verdict {
     let recursive = *conf.real_ip_recursive;
     let address = match &*conf.header {
         Source::Known(K::XForwardedFor) => walk(r, start, &conf.from, recursive),
-        Source::Known(known) => r.headers_in.find(*known).and_then(|v| step(r.get(v), start, &conf.from, recursive).0),
+        Source::Known(known) => {
+            r.head.headers.find(*known).and_then(|v| step(r.get(v), start, &conf.from, recursive).0)
+        }
         Source::Named(name) => {
-            let line = r.headers_in.named(&r.arena, name).next();
+            let line = r.head.headers.named(&r.arena, name).next();
             line.and_then(|l| step(r.arena.span(l.value), start, &conf.from, recursive).0)
         }
         Source::ProxyProtocol => r.client.proxy_protocol.get().and_then(|header| {
@@ -200,7 +202,7 @@ pub fn forwarded(r: &Request, start: Plain, proxies: &Trusted) -> Option<SocketA
 /// Goes through the lines of `X-Forwarded-For` from the last to the first (`ngx_http_get_forwarded_addr`).
 fn walk(r: &Request, start: Plain, proxies: &[Cidr], recursive: bool) -> Option<SocketAddr> {
     let mut found: Option<SocketAddr> = None;
-    for line in r.headers_in.lines().iter().rev().filter(|l| l.known == K::XForwardedFor) {
+    for line in r.head.headers.lines().iter().rev().filter(|l| l.known == K::XForwardedFor) {
         let from = found.map_or(start, |a| Plain::of_ip(a.ip()));
         let (next, whole) = step(r.arena.span(line.value), from, proxies, recursive);
         found = next.or(found);

@@ -139,7 +139,7 @@ fn invalid_referer(r: &mut Request) -> Option<Text> {
 }
 
 fn is_valid(r: &Request, valid: &Valid) -> Result<bool, GaveUp> {
-    let Some(referer) = r.headers_in.find(K::Referer) else { return Ok(valid.none) };
+    let Some(referer) = r.head.headers.find(K::Referer) else { return Ok(valid.none) };
     let referer = r.get(referer);
     let rest = ["http://", "https://"].iter().find_map(|scheme| {
         let (start, rest) = referer.split_at_checked(scheme.len())?;

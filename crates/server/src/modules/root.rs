@@ -107,12 +107,12 @@ pub(super) fn default_types() -> Arc<Types> {
 
 /// The type by the uri's extension (`ngx_http_set_content_type`).
 pub fn set_content_type(r: &mut Request) {
-    if r.headers_out.content_type.is_some() {
+    if r.answer.headers.content_type.is_some() {
         return;
     }
     let snapshot = r.snapshot.clone();
     let conf = &snapshot.location(r.location).conf.core;
-    let uri = r.get(r.uri);
+    let uri = r.get(r.head.uri);
     let name = &uri[memchr::memrchr(b'/', uri).map_or(0, |i| i + 1)..];
     let known = memchr::memrchr(b'.', name).and_then(|dot| {
         let extension = &name[dot + 1..];
@@ -123,13 +123,13 @@ pub fn set_content_type(r: &mut Request) {
         conf.types.get(&*lower)
     });
     let kind = known.map_or(&**conf.default_type, |k| &**k);
-    r.headers_out.content_type = Some(r.text(kind));
+    r.answer.headers.content_type = Some(r.text(kind));
 }
 
 /// Whether the uri can be mapped to a path: an `alias` fits only the uri its location was found by.
 pub fn check_alias(r: &Request) -> bool {
     let location = r.location();
-    if location.conf.core.root.alias.is_some() && !r.valid_location {
+    if location.conf.core.root.alias.is_some() && !r.flow.valid_location {
         crate::log_error!(
             r,
             Alert,
@@ -144,7 +144,7 @@ pub fn check_alias(r: &Request) -> bool {
 /// The path of the uri's file (`ngx_http_map_uri_to_path`).
 pub fn path_of(r: &mut Request) -> Vec<u8> {
     let mut path = Vec::with_capacity(128);
-    write_path(r, r.uri, &mut path);
+    write_path(r, r.head.uri, &mut path);
     path
 }
 
@@ -154,7 +154,7 @@ pub fn write_path(r: &mut Request, uri: Text, out: &mut Vec<u8>) {
     let root = &*r.conf().core.root;
     match root.alias {
         None => out.extend_from_slice(r.get(uri)),
-        Some(_) if root.whole && !r.add_uri_to_alias => {}
+        Some(_) if root.whole && !r.flow.add_uri_to_alias => {}
         Some(_) if root.whole => out.extend_from_slice(r.get(uri)),
         Some(n) => {
             let uri = r.get(uri);

@@ -118,7 +118,7 @@ fn seconds(text: &[u8]) -> Option<i64> {
 
 /// `/prefix/hash/path`: the hash is over path and secret.
 fn behind_hash(r: &mut Request, secret: &[u8]) -> Option<Text> {
-    let target = r.get(r.target);
+    let target = r.get(r.head.target);
     let mut slashes = memchr::memchr_iter(b'/', target).filter(|at| *at > 0);
     let (first, second) = (slashes.next()?, slashes.next()?);
     let (hash, path) = (&target[first + 1..second], &target[second + 1..]);
@@ -130,7 +130,7 @@ fn behind_hash(r: &mut Request, secret: &[u8]) -> Option<Text> {
     if !crate::password::same(&given, &made) {
         return None;
     }
-    Some(match r.target {
+    Some(match r.head.target {
         Text::Own(span) => Text::Own(Span { start: span.start + second as u32 + 1, end: span.end }),
         Text::Fixed(text) => Text::Fixed(&text[second + 1..]),
     })

@@ -128,7 +128,7 @@ pub enum Conditional {
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
     let conf = &r.conf().ssi;
-    if !*conf.ssi || r.headers_out.content_length == Some(0) || !conf.ssi_types.fits(r) || r.is_body_unwanted() {
+    if !*conf.ssi || r.answer.headers.content_length == Some(0) || !conf.ssi_types.fits(r) || r.is_body_unwanted() {
         return Filtered::Next;
     }
     let (keep_time, silent, length) =
@@ -138,9 +138,9 @@ pub fn filter(r: &mut Request) -> Filtered {
         r.clear_accept_ranges();
         r.clear_validators(keep_time);
     }
-    r.in_memory = true;
-    r.deferred.get_or_insert_default();
-    r.body_filters.push(Box::new(Ssi {
+    r.answer.in_memory = true;
+    r.answer.deferred.get_or_insert_default();
+    r.answer.body_filters.push(Box::new(Ssi {
         parser: Parser::new(length),
         state: State { silent, ..State::default() },
         waiting: false,

@@ -442,7 +442,7 @@ fn evaluate(r: &mut Request, text: &[u8], directory: bool) -> Result<Vec<u8>, Fa
         }
     }
     if directory && !out.is_empty() && out[0] != b'/' {
-        let uri = r.get(r.uri);
+        let uri = r.get(r.head.uri);
         let end = memchr::memrchr(b'/', uri).map_or(0, |i| i + 1);
         let before = uri[..end].to_vec();
         out.splice(0..0, before);

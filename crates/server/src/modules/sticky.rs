@@ -215,7 +215,7 @@ impl Cookie {
         }
         out.extend_from_slice(&self.path);
         let value = r.text(&out);
-        r.headers_out.add(K::SetCookie, "Set-Cookie", value);
+        r.answer.headers.add(K::SetCookie, "Set-Cookie", value);
     }
 
     /// `NAME [expires=] [domain=] [path=] [httponly] [secure] [samesite=]`

@@ -67,7 +67,7 @@ fn sub_filter(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 pub fn filter(r: &mut Request) -> Filtered {
     let conf = &r.conf().sub;
     if conf.pairs.is_empty()
-        || r.headers_out.content_length == Some(0)
+        || r.answer.headers.content_length == Some(0)
         || !conf.sub_filter_types.fits(r)
         || r.is_body_unwanted()
     {
@@ -82,10 +82,10 @@ pub fn filter(r: &mut Request) -> Filtered {
         r.clear_content_length();
         r.clear_validators(keep_time);
     }
-    r.in_memory = true;
+    r.answer.in_memory = true;
     let replaced = vec![None; search.strings.len()];
     let (held, stuffed, room) = (Vec::new(), VecDeque::new(), Vec::new());
-    r.body_filters.push(Box::new(Sub { search, pairs, once, replaced, held, stuffed, room }));
+    r.answer.body_filters.push(Box::new(Sub { search, pairs, once, replaced, held, stuffed, room }));
     Filtered::Next
 }
 

@@ -104,13 +104,13 @@ fn subs_filter(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 pub fn filter(r: &mut Request) -> Filtered {
     let conf = &r.conf().subs_filter;
     if conf.pairs.is_empty()
-        || r.headers_out.content_length == Some(0)
+        || r.answer.headers.content_length == Some(0)
         || !conf.subs_filter_types.fits(r)
         || r.is_body_unwanted()
     {
         return Filtered::Next;
     }
-    if r.headers_out.find(K::ContentEncoding).is_some_and(|v| !r.get(v).is_empty()) {
+    if r.answer.headers.find(K::ContentEncoding).is_some_and(|v| !r.get(v).is_empty()) {
         log_error!(r, Warn, "subs_filter: the answer is compressed and left as it is");
         return Filtered::Next;
     }
@@ -125,8 +125,8 @@ pub fn filter(r: &mut Request) -> Filtered {
         r.clear_accept_ranges();
         r.clear_validators(false);
     }
-    r.in_memory = true;
-    r.body_filters.push(Box::new(Subs {
+    r.answer.in_memory = true;
+    r.answer.body_filters.push(Box::new(Subs {
         pairs,
         rules,
         longest,

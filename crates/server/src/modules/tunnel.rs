@@ -91,7 +91,7 @@ fn run(r: &mut Request) -> Waiting<'_> {
 async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     let snapshot = r.snapshot.clone();
     let conf = &*snapshot.location(r.location).conf.tunnel;
-    if r.method != Method::Connect || !r.is_main() {
+    if r.head.method != Method::Connect || !r.is_main() {
         return Err(Verdict::Status(405));
     }
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
@@ -106,9 +106,9 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     let (head, body, protocol) = (Vec::new(), JobBody::None, Protocol::Tunnel);
     let job = Job { group, head, body, is_head: false, keepalive: false, local, protocol };
     let answer = retry::find_answer(r, &job, &conf.upstream).await?;
-    r.headers_out.status = 200;
-    r.headers_out.content_length = None;
-    r.keepalive = false;
+    r.answer.headers.status = 200;
+    r.answer.headers.content_length = None;
+    r.flow.keepalive = false;
     r.send_header()?;
     Ok(tunnel::run(r, &conf.upstream, answer).await)
 }

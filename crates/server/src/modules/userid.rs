@@ -250,7 +250,7 @@ fn read(r: &mut Request) -> Identity {
     let snapshot = r.snapshot.clone();
     let name = &snapshot.location(r.location).conf.userid.name;
     let mut found = None;
-    for line in r.headers_in.lines().iter().filter(|l| l.known == K::Cookie) {
+    for line in r.head.headers.lines().iter().filter(|l| l.known == K::Cookie) {
         if let Some(cookie) = find_in_list(r.arena.span(line.value), name, b';') {
             found = Some((cookie.to_vec(), *line));
             break;
@@ -374,10 +374,10 @@ fn send(r: &mut Request, identity: &Identity) {
         cookie.extend_from_slice(name.as_bytes());
     }
     let cookie = r.text(&cookie);
-    r.headers_out.push(Text::from("Set-Cookie"), cookie);
+    r.answer.headers.push(Text::from("Set-Cookie"), cookie);
     if !conf.p3p.is_empty() {
         let p3p = r.text(&conf.p3p);
-        r.headers_out.push(Text::from("P3P"), p3p);
+        r.answer.headers.push(Text::from("P3P"), p3p);
     }
 }
 

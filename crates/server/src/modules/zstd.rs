@@ -108,7 +108,7 @@ pub fn filter(r: &mut Request) -> Filtered {
     let rules = Rules { coding: CODING, min_length: *conf.zstd_min_length, types: &conf.zstd_types };
     if encoded::begins(r, &rules) {
         match Zstd::take(*conf.zstd_comp_level, (*conf.zstd_dict_file).clone()) {
-            Ok(coder) => r.body_filters.push(Box::new(Encode::new(CODING, Box::new(coder)))),
+            Ok(coder) => r.answer.body_filters.push(Box::new(Encode::new(CODING, Box::new(coder)))),
             Err(e) => {
                 crate::log_error!(r, Alert, "zstd: no compressor: {e}");
                 return Filtered::Refuse(500);

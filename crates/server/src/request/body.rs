@@ -185,11 +185,11 @@ impl From<BodyError> for Verdict {
 /// Sends `100 Continue` when the client waits for it (`ngx_http_test_expect`).
 pub fn confirm_expectation(r: &mut Request) {
     use super::headers::KnownHeader as K;
-    if r.expect_tested || r.version < super::Version::HTTP11 {
+    if r.flow.expect_tested || r.head.version < super::Version::HTTP11 {
         return;
     }
-    let Some(expect) = r.headers_in.find(K::Expect) else { return };
-    r.expect_tested = true;
+    let Some(expect) = r.head.headers.find(K::Expect) else { return };
+    r.flow.expect_tested = true;
     if !r.get(expect).eq_ignore_ascii_case(b"100-continue") {
         return;
     }
@@ -292,13 +292,13 @@ pub fn poll_patiently(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) 
         match http.poll_fill(cx) {
             Poll::Ready(Ok(0)) => {
                 log_error!(r, Info, "client prematurely closed connection");
-                r.aborted = true;
+                r.flow.aborted = true;
                 return Poll::Ready(Err(BodyError::Status(400)));
             }
             Poll::Ready(Ok(_)) => {}
             Poll::Ready(Err(e)) => {
                 log_error!(r, Info, "{}", crate::log::read_error("recv()", &e));
-                r.aborted = true;
+                r.flow.aborted = true;
                 return Poll::Ready(Err(BodyError::Status(400)));
             }
             Poll::Pending => return Poll::Pending,
@@ -408,7 +408,7 @@ pub async fn discard(r: &mut Request) -> bool {
     if !r.body.is_pending() {
         return true;
     }
-    if !r.expect_tested && r.headers_in.find(super::headers::KnownHeader::Expect).is_some() {
+    if !r.flow.expect_tested && r.head.headers.find(super::headers::KnownHeader::Expect).is_some() {
         // It was never told to send the body, and may not.
         return false;
     }

@@ -36,8 +36,8 @@ impl Drop for Request {
 fn cut_off(r: &mut Request) {
     if let Some(facts) = &mut r.ctx.stream {
         facts.status = 200;
-    } else if !r.header_sent && r.headers_out.status == 0 && r.downstream.stream().is_some() {
-        r.headers_out.status = 499;
+    } else if !r.answer.header_sent && r.answer.headers.status == 0 && r.downstream.stream().is_some() {
+        r.answer.headers.status = 499;
     }
     end(r);
 }

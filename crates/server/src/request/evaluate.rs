@@ -160,7 +160,7 @@ impl Request {
     pub(super) fn may_refuse(&mut self) -> bool {
         let refusals = &mut self.evaluation.refusals;
         *refusals += 1;
-        self.error_page |= *refusals > 1;
+        self.flow.error_page |= *refusals > 1;
         *refusals <= MAX_REFUSALS
     }
 }

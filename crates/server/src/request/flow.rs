@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Waits until what is queued is written, within `limit_rate` and `send_timeout`. For answers in pieces.
 pub async fn flush(r: &mut Request) -> Result<(), Verdict> {
-    if r.deferred.is_some() {
+    if r.answer.deferred.is_some() {
         Box::pin(super::include::drive(r)).await?;
     }
     if filter::is_stuffed(r) {
@@ -34,7 +34,7 @@ pub async fn flush_now(r: &mut Request) -> Result<(), Verdict> {
     let result = flush_rest(r).await;
     result.map_err(|_| {
         // Why was logged by `flush_rest`.
-        r.aborted = true;
+        r.flow.aborted = true;
         Verdict::Broken
     })
 }
@@ -43,24 +43,24 @@ pub async fn flush_now(r: &mut Request) -> Result<(), Verdict> {
 pub fn rate(r: &mut Request) -> (u64, u64) {
     let snapshot = r.snapshot.clone();
     let conf = &snapshot.location(r.location).conf.core;
-    let rate = match r.limit_rate {
+    let rate = match r.answer.limit_rate {
         Some(rate) => rate,
         None if conf.limit_rate.is_empty() => return (0, 0),
         None => {
             let rate = modules::core::size_of(r, &conf.limit_rate);
-            r.limit_rate = Some(rate);
+            r.answer.limit_rate = Some(rate);
             rate
         }
     };
     if rate == 0 {
         return (0, 0);
     }
-    let after = match r.limit_rate_after {
+    let after = match r.answer.limit_rate_after {
         Some(after) => after,
         None if conf.limit_rate_after.is_empty() => 0,
         None => {
             let after = modules::core::size_of(r, &conf.limit_rate_after);
-            r.limit_rate_after = Some(after);
+            r.answer.limit_rate_after = Some(after);
             after
         }
     };
@@ -86,7 +86,7 @@ fn wait_ms(rate: u64, over: u64, next_step_ms: u64) -> u64 {
 
 /// The queue on its way out while something else goes on: rate and timeout included. While it waits for the client, the connection may
 /// have to make room for another (`connection::reuse`).
-pub struct Flow {
+pub struct Flush {
     rate: u64,
     after: u64,
     timeout: Duration,
@@ -100,11 +100,11 @@ fn gone<V>() -> Poll<io::Result<V>> {
     Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
 }
 
-impl Flow {
+impl Flush {
     /// For a request's answer.
-    pub fn new(r: &mut Request) -> Flow {
+    pub fn new(r: &mut Request) -> Flush {
         let (rate, after) = rate(r);
-        Flow { rate, after, timeout: *r.conf().core.send_timeout, rest: None, armed: false, seen: 0 }
+        Flush { rate, after, timeout: *r.conf().core.send_timeout, rest: None, armed: false, seen: 0 }
     }
 
     /// Writes what the kernel and the rate take. Ready when the queue is empty. Error `TimedOut`: `send_timeout` passed
@@ -204,7 +204,7 @@ impl Flow {
 /// Writes the queue. Errors: `TimedOut`, `send_timeout` passed without a byte taken; `ConnectionAborted`, the client has
 /// closed while it was waited for (nginx's `ngx_http_test_reading`); `QuotaExceeded`, another connection has its seat.
 pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
-    let mut flow = Flow::new(r);
+    let mut flow = Flush::new(r);
     let before = r.spent.enter(Part::Client);
     let flushed = poll_fn(|cx| match flow.poll(r, cx) {
         Poll::Pending if is_client_gone(r, cx) => {

@@ -99,7 +99,10 @@ pub fn hold(r: &mut Request, work: impl FnOnce(Box<Kept>, Socket) -> Work) -> Ve
 
 /// Whether the request's connection can be held: it is one of HTTP/1, and what the request sends reaches it unchanged.
 pub fn may_hold(r: &Request) -> bool {
-    matches!(r.downstream, Downstream::Http1(_)) && r.is_main() && r.body_filters.is_empty() && r.tail.is_empty()
+    matches!(r.downstream, Downstream::Http1(_))
+        && r.is_main()
+        && r.answer.body_filters.is_empty()
+        && r.answer.tail.is_empty()
 }
 
 /// A text's place among the bytes that are kept: one of the program's joins them. None: the empty one that stands for nothing.
@@ -152,7 +155,7 @@ impl Kept {
             }
         }
         let nothing = Span { start: 0, end: 0 };
-        let answer = r.headers_out.lines.iter();
+        let answer = r.answer.headers.lines.iter();
         let answer: Vec<_> = answer
             .map(|l| {
                 let [name, value] = [l.name, l.value].map(|text| place(&mut bytes, text).unwrap_or(nothing));
@@ -160,9 +163,10 @@ impl Kept {
             })
             .collect();
         let [method_name, line, target, uri, args] =
-            [r.method_name, r.line, r.target, r.uri, r.args].map(|text| place(&mut bytes, text));
+            [r.head.method_name, r.head.line, r.head.target, r.head.uri, r.head.args]
+                .map(|text| place(&mut bytes, text));
         let [scheme, host, id, content_type, charset] =
-            [r.scheme, r.headers_in.host, r.id, r.headers_out.content_type, r.headers_out.charset]
+            [r.head.scheme, r.head.headers.host, r.id, r.answer.headers.content_type, r.answer.headers.charset]
                 .map(|text| text.and_then(|text| place(&mut bytes, text)));
         let early = http.unread().to_vec();
         http.consume(early.len());
@@ -171,14 +175,14 @@ impl Kept {
             client: r.client.clone(),
             action: r.action,
             bytes: bytes.into(),
-            headers: r.headers_in.lines().into(),
+            headers: r.head.headers.lines().into(),
             values: values.into(),
             captures: r.captures.as_slice().into(),
             answer: answer.into(),
             server: r.server,
             location: r.location,
-            method: r.method,
-            version: r.version,
+            method: r.head.method,
+            version: r.head.version,
             method_name,
             line,
             target,
@@ -189,18 +193,18 @@ impl Kept {
             id,
             content_type,
             charset,
-            protocol: r.headers_in.head.protocol,
-            request_port: r.request_port,
-            status: r.headers_out.status,
+            protocol: r.head.headers.head.protocol,
+            request_port: r.head.port,
+            status: r.answer.headers.status,
             flags: Flags {
-                plain_uri: r.plain_uri,
-                valid_target: r.valid_target,
-                valid_location: r.valid_location,
-                internal: r.internal,
-                header_sent: r.header_sent,
-                keepalive: r.keepalive,
-                pipelined: r.pipelined,
-                logged: r.logged,
+                plain_uri: r.head.plain_uri,
+                valid_target: r.head.valid_target,
+                valid_location: r.flow.valid_location,
+                internal: r.flow.internal,
+                header_sent: r.answer.header_sent,
+                keepalive: r.flow.keepalive,
+                pipelined: r.flow.pipelined,
+                logged: r.flow.logged,
             },
             started_ms: r.started_ms,
             request_length: r.request_length,
@@ -275,40 +279,40 @@ impl Parts {
         (http.output.queued, http.output.written, http.header_size) = (self.sent, self.sent, self.header_size);
         let mut r = pool::take_request(self.snapshot, self.client, Downstream::Http1(http));
         r.arena.push(&self.bytes);
-        r.headers_in.head.headers.extend_from_slice(&self.headers);
-        r.headers_in.head.protocol = self.protocol;
-        r.headers_in.host = self.host.map(Text::Own);
+        r.head.headers.head.headers.extend_from_slice(&self.headers);
+        r.head.headers.head.protocol = self.protocol;
+        r.head.headers.host = self.host.map(Text::Own);
         let text = |span: Option<Span>| span.map_or(Text::EMPTY, Text::Own);
         for (number, value) in self.values {
             r.values[number as usize] = Value::Known(value.map(Text::Own));
         }
         r.captures.extend_from_slice(&self.captures);
         let line = |&(name, value, known): &_| HeaderOut { name: Text::Own(name), value: Text::Own(value), known };
-        r.headers_out.lines.extend(self.answer.iter().map(line));
-        r.headers_out.status = self.status;
-        r.headers_out.content_type = self.content_type.map(Text::Own);
-        r.headers_out.charset = self.charset.map(Text::Own);
+        r.answer.headers.lines.extend(self.answer.iter().map(line));
+        r.answer.headers.status = self.status;
+        r.answer.headers.content_type = self.content_type.map(Text::Own);
+        r.answer.headers.charset = self.charset.map(Text::Own);
         r.action = self.action;
         r.server = self.server;
         r.location = self.location;
-        r.method = self.method;
-        r.version = self.version;
-        r.method_name = text(self.method_name);
-        r.line = text(self.line);
-        r.target = text(self.target);
-        r.uri = text(self.uri);
-        r.args = text(self.args);
-        r.scheme = self.scheme.map(Text::Own);
+        r.head.method = self.method;
+        r.head.version = self.version;
+        r.head.method_name = text(self.method_name);
+        r.head.line = text(self.line);
+        r.head.target = text(self.target);
+        r.head.uri = text(self.uri);
+        r.head.args = text(self.args);
+        r.head.scheme = self.scheme.map(Text::Own);
         r.id = self.id.map(Text::Own);
-        r.request_port = self.request_port;
-        r.plain_uri = self.flags.plain_uri;
-        r.valid_target = self.flags.valid_target;
-        r.valid_location = self.flags.valid_location;
-        r.internal = self.flags.internal;
-        r.header_sent = self.flags.header_sent;
-        r.keepalive = self.flags.keepalive;
-        r.pipelined = self.flags.pipelined;
-        r.logged = self.flags.logged;
+        r.head.port = self.request_port;
+        r.head.plain_uri = self.flags.plain_uri;
+        r.head.valid_target = self.flags.valid_target;
+        r.flow.valid_location = self.flags.valid_location;
+        r.flow.internal = self.flags.internal;
+        r.answer.header_sent = self.flags.header_sent;
+        r.flow.keepalive = self.flags.keepalive;
+        r.flow.pipelined = self.flags.pipelined;
+        r.flow.logged = self.flags.logged;
         r.started_ms = self.started_ms;
         r.request_length = self.request_length;
         self.contexts.give(&mut r.ctx);

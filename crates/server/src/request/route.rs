@@ -222,7 +222,7 @@ impl LocationTree {
     /// The same, and whether it is settled. It is not where a prefix matched and no pattern inside it did: then the patterns of the
     /// levels around are asked too.
     fn look(&self, r: &mut Request, snapshot: &ThreadSnapshot) -> Result<(Found, bool), GaveUp> {
-        let uri = r.get(r.uri);
+        let uri = r.get(r.head.uri);
         if let Some(id) = self.exact.get(uri) {
             return Ok((Found::Location(*id), true));
         }
@@ -242,7 +242,7 @@ impl LocationTree {
         }
         if prefix.is_none_or(|p| !p.last) {
             for (pattern, id) in &self.patterns {
-                if pattern.exec(r, r.uri)? {
+                if pattern.exec(r, r.head.uri)? {
                     return Ok((snapshot.location(*id).inside.look(r, snapshot)?.0.or(*id), true));
                 }
             }

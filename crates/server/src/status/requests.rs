@@ -119,7 +119,7 @@ pub fn begin(r: &mut Request) {
 /// A client's request is done.
 pub fn end(r: &mut Request) {
     let status = variables::status(r);
-    let (received, sent, answered) = (r.request_length, r.bytes_sent(), r.header_sent);
+    let (received, sent, answered) = (r.request_length, r.bytes_sent(), r.answer.header_sent);
     let finish = |mine: Mine<'_, WIDTH>| {
         mine.add(RECEIVED, received);
         mine.add(SENT, sent);

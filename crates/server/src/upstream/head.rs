@@ -113,7 +113,7 @@ impl Try<'_> {
     fn accept(&self, r: &mut Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), Failure> {
         let status = match &self.job.protocol {
             // RFC 9110 section 15.2.2: only who asked for another protocol is told that it is spoken from here on.
-            Protocol::Http1(_) if head.status == 101 && r.headers_in.find(K::Upgrade).is_none() => {
+            Protocol::Http1(_) if head.status == 101 && r.head.headers.find(K::Upgrade).is_none() => {
                 Err("upstream switched protocols though nobody asked it to".to_owned())
             }
             Protocol::Http1(_) | Protocol::Memcached(_) | Protocol::Tunnel => Ok(()),
@@ -221,7 +221,7 @@ impl Try<'_> {
 fn early_hints(r: &mut Request, head: &ResponseHead, bytes: &[u8]) {
     let snapshot = r.snapshot.clone();
     let allowed = &snapshot.location(r.location).conf.core.early_hints;
-    if r.version < Version::HTTP11 || !r.is_main() || allowed.is_empty() || !allowed.iter().any(|c| c.is_true(r)) {
+    if r.head.version < Version::HTTP11 || !r.is_main() || allowed.is_empty() || !allowed.iter().any(|c| c.is_true(r)) {
         return;
     }
     let passed = |known| !matches!(known, K::Connection | K::KeepAlive | K::TransferEncoding | K::ContentLength);

@@ -8,7 +8,7 @@ use super::spool::Spool;
 use crate::connection::{action, pool as buffers};
 use crate::log_error;
 use crate::request::filter::{self, Chunk};
-use crate::request::flow::{self, Flow};
+use crate::request::flow::{self, Flush};
 use crate::request::headers::KnownHeader as K;
 use crate::request::pending::Pending;
 use crate::request::phases::Verdict;
@@ -158,7 +158,7 @@ impl Relay<'_> {
                 answer.connection.keep_trailers(r);
                 return self.end(r);
             }
-            if r.deferred.is_some()
+            if r.answer.deferred.is_some()
                 && let Err(v) = Box::pin(include::drive(r)).await
             {
                 return v;
@@ -208,7 +208,7 @@ impl Relay<'_> {
                 }
                 Step::UploadTimedOut => return self.cut_short(r),
                 Step::UploadFailed => {
-                    r.aborted = true;
+                    r.flow.aborted = true;
                     return Verdict::Broken;
                 }
                 Step::ClientFailed(e) => {
@@ -222,7 +222,7 @@ impl Relay<'_> {
                         "epoll_wait() reported that client prematurely closed connection, so upstream connection is closed too{}",
                         super::client_error(r)
                     );
-                    r.aborted = true;
+                    r.flow.aborted = true;
                     return Verdict::Broken;
                 }
             }
@@ -245,7 +245,7 @@ impl Relay<'_> {
         let mut paused = paused.is_some();
         let mut armed = false;
         let hurried = !self.options.buffering && connection.is_uploading();
-        let mut outflow = Flow::new(r);
+        let mut outflow = Flush::new(r);
         let step = poll_fn(|cx| {
             let before = waiting(r);
             let client = if alone { Poll::Ready(Ok(())) } else { outflow.poll(r, cx) };
@@ -519,7 +519,7 @@ impl Relay<'_> {
             }
             // An answer to HEAD may do without its body. Nothing is kept of it: GET would get nothing.
             Framing::Length(_)
-                if connection.has_ended() && r.method == Method::Head && r.attempts.current().body_bytes == 0 =>
+                if connection.has_ended() && r.head.method == Method::Head && r.attempts.current().body_bytes == 0 =>
             {
                 self.done = true;
                 (r.ctx.store, r.ctx.cache) = (None, None);
@@ -544,7 +544,7 @@ impl Relay<'_> {
             caching.keep(r);
         }
         if self.alone {
-            r.aborted = true;
+            r.flow.aborted = true;
             return Verdict::Broken;
         }
         if self.options.trailers {
@@ -555,7 +555,7 @@ impl Relay<'_> {
 
     /// The client gets what there is and then a closed connection: the only way to say that something is missing.
     fn cut_short(&mut self, r: &mut Request) -> Verdict {
-        r.keepalive = false;
+        r.flow.keepalive = false;
         r.ctx.store = None;
         r.ctx.cache = None;
         self.leave(r, false)
@@ -569,8 +569,8 @@ impl Relay<'_> {
         }
         if r.wants_bytes() && !backlog.is_empty() {
             backlog.last = last;
-            r.response_done |= last;
-            r.pending = Some(Box::new(backlog));
+            r.answer.done |= last;
+            r.answer.pending = Some(Box::new(backlog));
             return Verdict::Answered;
         }
         let mut sent = Ok(());
@@ -590,7 +590,7 @@ impl Relay<'_> {
 fn pass_trailers(r: &mut Request) {
     for i in 0..r.attempts.trailers.len() {
         let (name, value) = r.attempts.trailers[i];
-        r.headers_out.trailers.push(crate::request::headers::HeaderOut { name, value, known: K::Other });
+        r.answer.headers.trailers.push(crate::request::headers::HeaderOut { name, value, known: K::Other });
     }
 }
 

@@ -70,7 +70,7 @@ pub async fn find_answer(r: &mut Request, job: &Job, conf: &UpstreamSettings) ->
         if let Some(status) = failure.over {
             r.spent.enter(Part::Own);
             attempt.status = status;
-            r.aborted |= status == 499;
+            r.flow.aborted |= status == 499;
             return Err(Verdict::Status(status));
         }
         attempt.status = status_of(failure.kind);
@@ -117,7 +117,7 @@ async fn choose_or_wait(
         Ok(chosen) => Ok(Some(chosen)),
         Err(InVain::NoRoom) => Ok(None),
         Err(InVain::ClientGone) => {
-            r.aborted = true;
+            r.flow.aborted = true;
             Err(Verdict::Status(499))
         }
     }
@@ -141,7 +141,7 @@ fn may_repeat(r: &Request, conf: &UpstreamSettings, job: &Job, sent: bool) -> bo
     if matches!(job.body, JobBody::Stream { .. }) {
         return false;
     }
-    let harmful = matches!(r.method, Method::Post | Method::Lock | Method::Patch);
+    let harmful = matches!(r.head.method, Method::Post | Method::Lock | Method::Patch);
     !harmful || *conf.next_upstream & next::NON_IDEMPOTENT != 0
 }
 

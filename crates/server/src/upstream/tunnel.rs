@@ -124,7 +124,7 @@ async fn carry(mut tunnel: Box<Tunnel>) -> Back {
             attempt.sent += sent;
             attempt.body_bytes += received;
             drop(answer);
-            r.response_done = true;
+            r.answer.done = true;
             ended(r, result);
             Verdict::Answered
         })

@@ -22,11 +22,11 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
     http.output.put_buffer_from_pool();
     let before = http.output.buffer().len();
     http.answer_start = http.output.queued;
-    r.keepalive &= !crate::worker::draining();
+    r.flow.keepalive &= !crate::worker::draining();
     let conf = &r.snapshot.location(r.location).conf.core;
     http.output.nopush = *conf.tcp_nopush;
     let out = http.output.buffer();
-    let h = &r.headers_out;
+    let h = &r.answer.headers;
     use crate::request::headers::KnownHeader as K;
     let plain = h.status == 200 && h.status_line.is_none_or(|l| r.arena.get(l) == b"200 OK");
     if plain && !h.has(K::Server) && !h.has(K::Date) {
@@ -66,7 +66,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
     }
     if h.status == 101 {
         out.extend_from_slice(b"Connection: upgrade\r\n");
-    } else if r.keepalive {
+    } else if r.flow.keepalive {
         out.extend_from_slice(b"Connection: keep-alive\r\n");
         let header = *conf.keepalive_header;
         if header > 0 {
@@ -140,7 +140,7 @@ pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
         let before = http.output.buffer().len();
         let out = http.output.buffer();
         out.extend_from_slice(b"0\r\n");
-        for t in &r.headers_out.trailers {
+        for t in &r.answer.headers.trailers {
             line(out, r.arena.get(t.name), r.arena.get(t.value));
         }
         out.extend_from_slice(b"\r\n");
@@ -151,5 +151,5 @@ pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
 
 /// Whether the answer of a request may be chunked at all.
 pub fn may_chunk(r: &Request) -> bool {
-    r.version >= Version::HTTP11 && *r.conf().core.chunked_transfer_encoding
+    r.head.version >= Version::HTTP11 && *r.conf().core.chunked_transfer_encoding
 }

@@ -57,19 +57,19 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
             if r.started_ms == 0 {
                 r.started_ms = clock::wall_ms();
                 counters::request();
-                let line = if r.pipelined { action::READING_PIPELINED_LINE } else { action::READING_LINE };
+                let line = if r.flow.pipelined { action::READING_PIPELINED_LINE } else { action::READING_LINE };
                 r.action = line;
             }
-            match parser.parse(http.unread(), &rules, &mut r.headers_in.head) {
+            match parser.parse(http.unread(), &rules, &mut r.head.headers.head) {
                 Ok(Parsed::Complete { len }) => {
                     r.action = action::READING_HEADERS;
-                    if let Some(status) = oversized(&r.headers_in.head, len, conf) {
+                    if let Some(status) = oversized(&r.head.headers.head, len, conf) {
                         let (number, size) = *conf.large_client_header_buffers;
                         let room = *conf.client_header_buffer_size as usize + number * size;
                         let long = |h: &&HeaderLine| {
                             (h.value.end - h.name.start) as usize >= size || h.value.end as usize >= room
                         };
-                        let line = r.headers_in.head.headers.iter().find(long).map(|h| h.name.start as usize);
+                        let line = r.head.headers.head.headers.iter().find(long).map(|h| h.name.start as usize);
                         return refuse_large(r, status, line.filter(|_| status == 494));
                     }
                     let Downstream::Http1(http) = &mut r.downstream else { unreachable!("taken above") };
@@ -103,7 +103,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
                     keep_line(r, parser.is_line_complete());
                     if error == RequestError::InvalidMethodHttp09 {
                         // Whoever speaks HTTP/0.9 cannot read a head.
-                        r.version = Version::HTTP09;
+                        r.head.version = Version::HTTP09;
                     }
                     log_error!(r, Info, "{}", String::from_utf8_lossy(&text));
                     return HeadRead::Refused(error.status());
@@ -215,8 +215,8 @@ fn begins_http2(unread: &[u8], client: &Client) -> Option<bool> {
 /// A head that stays incomplete is not answered; only the log line says 408.
 fn time_out(r: &mut Request, began: bool) -> HeadRead {
     if began {
-        r.headers_out.status = 408;
-        r.aborted = true;
+        r.answer.headers.status = 408;
+        r.flow.aborted = true;
         requests::begin(r);
         end(r);
     }
@@ -240,7 +240,7 @@ fn keep_line(r: &mut Request, line_complete: bool) {
     } else {
         let all = r.arena.since(0);
         let end = memchr::memchr2(b'\r', b'\n', r.arena.span(all)).unwrap_or(all.len());
-        r.line = arena_span(0, end).into();
+        r.head.line = arena_span(0, end).into();
     }
 }
 
@@ -293,6 +293,6 @@ fn refuse_large(r: &mut Request, status: u16, line: Option<usize>) -> HeadRead {
         r.action = action::READING_LINE;
         log_error!(r, Info, "client sent too long URI");
     }
-    r.lingering_close = true;
+    r.flow.lingering_close = true;
     HeadRead::Refused(status)
 }

@@ -139,7 +139,7 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
     let mut http = first::first_bytes(http, client).await?;
     loop {
         let mut r = pool::take_request(crate::worker::snapshot(), client.clone(), Downstream::None);
-        r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
+        r.flow.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
         r.downstream = Downstream::Http1(http);
         let mut new = New::Request(r);
         let then = loop {
@@ -244,7 +244,7 @@ async fn one_request(r: &mut Request) -> (Then, Option<Box<Http1>>) {
         }
         HeadRead::Refused(status) => {
             requests::begin(r);
-            r.keepalive = false;
+            r.flow.keepalive = false;
             phases::answer_status(r, status).await;
         }
         HeadRead::Complete => {
@@ -276,34 +276,34 @@ async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
         // The connection was handed over.
         _ => return (Then::OVER, None),
     }
-    if r.keepalive && !r.aborted && !crate::request::body::discard(r).await {
-        r.keepalive = false;
-        r.lingering_close = true;
+    if r.flow.keepalive && !r.flow.aborted && !crate::request::body::discard(r).await {
+        r.flow.keepalive = false;
+        r.flow.lingering_close = true;
     }
     // The rest of a body is on its way: a close waits for it, lest the client miss the answer.
-    r.lingering_close |= !r.keepalive && r.body.is_pending() && r.error_status != 400;
-    let keep = r.keepalive && !r.aborted && r.response_done;
+    r.flow.lingering_close |= !r.flow.keepalive && r.body.is_pending() && r.flow.error_status != 400;
+    let keep = r.flow.keepalive && !r.flow.aborted && r.answer.done;
     let Downstream::Http1(http) = &mut r.downstream else { unreachable!("checked above") };
-    if !keep && r.response_done {
+    if !keep && r.answer.done {
         let waiting = http.output.waiting();
         http.incoming.socket.tls_mut().into_iter().for_each(|tls| tls.end_after(waiting));
         // Nothing is waited for between the last byte and the close.
         http.output.last = conf.post_action.is_empty() && r.ctx.cache_update.is_none();
     }
     // A complete batch leaves in one write: only what nothing follows is written now.
-    if !r.aborted && (!keep || http.unread().is_empty()) && crate::request::flow::flush_rest(r).await.is_err() {
-        r.aborted = true;
+    if !r.flow.aborted && (!keep || http.unread().is_empty()) && crate::request::flow::flush_rest(r).await.is_err() {
+        r.flow.aborted = true;
     }
     end::conclude(r).await;
-    let keep = keep && !r.aborted;
+    let keep = keep && !r.flow.aborted;
     // Who sees the connection close finds the cache up to date, as with nginx. A kept connection need not wait for it.
     if !keep && let Some(update) = r.ctx.cache_update.take() {
         let _ = update.await;
     }
-    let linger = !r.aborted
+    let linger = !r.flow.aborted
         && match *conf.lingering_close {
             Lingering::Off => false,
-            Lingering::On => r.lingering_close || has_unread(r),
+            Lingering::On => r.flow.lingering_close || has_unread(r),
             Lingering::Always => true,
         };
     let Downstream::Http1(mut http) = std::mem::take(&mut r.downstream) else { unreachable!("checked above") };
@@ -322,7 +322,7 @@ async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     if linger && !crate::worker::draining() {
         return (Then::Linger { time: *conf.lingering_time, each: *conf.lingering_timeout }, Some(http));
     }
-    if r.aborted && *conf.reset_timedout_connection {
+    if r.flow.aborted && *conf.reset_timedout_connection {
         reset_on_close(&http.incoming.socket);
     }
     (Then::OVER, None)

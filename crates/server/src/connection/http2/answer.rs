@@ -12,12 +12,12 @@ use wire::http2::frame::HEADER;
 /// Writes the answer's head (`ngx_http_v2_header_filter`). The stream ends with it if no body can follow.
 pub fn write_head(r: &mut Request, server_token: &[u8]) {
     let Downstream::Http2(stream) = &r.downstream else { return };
-    let end = r.header_only || (r.headers_out.content_length == Some(0) && !r.headers_out.expect_trailers);
+    let end = r.answer.header_only || (r.answer.headers.content_length == Some(0) && !r.answer.headers.expect_trailers);
     let conf = &r.conf().http2;
     let chunk = (*conf.http2_chunk_size).min(wire::http2::MAX_FRAME as u64) as usize;
     let mut state = stream.session.state.borrow_mut();
     let sent = state.wire.send_head(stream.id, end, |encoder, out| {
-        encoder.status(r.headers_out.status, out);
+        encoder.status(r.answer.headers.status, out);
         head_fields(r, server_token, |name, value| encoder.field(name, value, out));
     });
     if let Some(s) = state.wire.stream(stream.id) {
@@ -62,7 +62,7 @@ pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
         s.data.last = true;
         let texts =
             |t: &crate::request::headers::HeaderOut| (r.arena.get(t.name).to_vec(), r.arena.get(t.value).to_vec());
-        s.data.trailers = r.headers_out.trailers.iter().map(texts).collect();
+        s.data.trailers = r.answer.headers.trailers.iter().map(texts).collect();
     }
     let direct = !limited && s.data.output.is_empty() && state.ready.is_empty();
     let done = if direct { send_now(state, stream.id, chunk)? } else { 0 };

@@ -350,8 +350,8 @@ async fn from_request(r: &mut Request, uri: &[u8], cache: Duration) -> Result<Rc
     let Downstream::Sub(answer) = std::mem::take(&mut child.downstream) else {
         return Err("there is no answer".to_owned());
     };
-    if child.headers_out.status != 200 || child.aborted {
-        return Err(format!("the answer has status {}", child.headers_out.status));
+    if child.answer.headers.status != 200 || child.flow.aborted {
+        return Err(format!("the answer has status {}", child.answer.headers.status));
     }
     let keys = Rc::new(Keys::parse(&answer.captured)?);
     keep(id, &keys, (0, 0, 0, 0));

@@ -271,10 +271,10 @@ fn refuse(r: &mut Request, realm: Text, error: &'static str) -> Verdict {
         value.push(b'"');
     }
     let value = r.text(&value);
-    if r.method == Method::Connect {
-        r.headers_out.push(Text::from("Proxy-Authenticate"), value);
+    if r.head.method == Method::Connect {
+        r.answer.headers.push(Text::from("Proxy-Authenticate"), value);
         return Verdict::Status(407);
     }
-    r.headers_out.set(K::WwwAuthenticate, "WWW-Authenticate", value);
+    r.answer.headers.set(K::WwwAuthenticate, "WWW-Authenticate", value);
     Verdict::Status(401)
 }

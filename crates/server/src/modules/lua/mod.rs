@@ -113,7 +113,7 @@ pub const DIRECTIVES: &[Directive] = &[
 /// Their places in the phases.
 pub const SERVER_REWRITE: Handler = Handler::Later(|r| r.conf().lua.server_rewrite.is_some(), phases::server_rewrite);
 /// After the level's own rewrites, unless they changed the location.
-pub const REWRITE: Handler = Handler::Later(|r| !r.uri_changed, phases::rewrite);
+pub const REWRITE: Handler = Handler::Later(|r| !r.flow.uri_changed, phases::rewrite);
 /// After the modules that judge without a program.
 pub const ACCESS: Handler = Handler::Later(|_| true, phases::access);
 /// Before the content.

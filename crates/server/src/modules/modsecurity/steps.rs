@@ -84,7 +84,7 @@ fn take(snapshot: &ThreadSnapshot, set: &Arc<RuleSet>) -> Watch {
 
 /// The first step, before the rewrites of a location: phase 1.
 pub fn begin(r: &mut Request) -> Verdict {
-    if !r.is_main() || r.error_page || r.ctx.modsecurity.is_some() {
+    if !r.is_main() || r.flow.error_page || r.ctx.modsecurity.is_some() {
         return Verdict::Decline;
     }
     let snapshot = r.snapshot.clone();
@@ -98,8 +98,8 @@ pub fn begin(r: &mut Request) -> Verdict {
     let t = &mut watch.transaction;
     t.unique_id(r.get(id));
     t.connection(&ends(r));
-    let refused = t.uri(r.get(r.method_name), r.get(r.target), protocol(r)).or_else(|| {
-        let lines = r.headers_in.lines().iter();
+    let refused = t.uri(r.get(r.head.method_name), r.get(r.head.target), protocol(r)).or_else(|| {
+        let lines = r.head.headers.lines().iter();
         t.request_headers(lines.map(|l| (r.get(l.name), r.get(l.value))))
     });
     settle(r, watch, refused)
@@ -116,7 +116,7 @@ fn ends(r: &Request) -> Connection {
 }
 
 fn protocol(r: &Request) -> &[u8] {
-    r.headers_in.head.protocol.map_or(&b"HTTP/1.1"[..], |p| r.get(Text::Own(p)))
+    r.head.headers.head.protocol.map_or(&b"HTTP/1.1"[..], |p| r.get(Text::Own(p)))
 }
 
 /// Gives the request its transaction back and says what becomes of it.
@@ -136,7 +136,7 @@ fn settle(r: &mut Request, mut watch: Watch, refused: Option<Intervention>) -> V
 /// What is answered for an intervention.
 fn answer(r: &mut Request, refused: Intervention) -> Refused {
     if refused.drop {
-        r.keepalive = false;
+        r.flow.keepalive = false;
         return Refused { status: CLOSE, location: None };
     }
     Refused { status: refused.status, location: refused.redirect.map(|to| to.into_bytes().into()) }
@@ -169,7 +169,7 @@ fn wants_body(r: &Request) -> bool {
 
 fn read_body(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move {
-        if let Some(length) = r.headers_in.content_length
+        if let Some(length) = r.head.headers.content_length
             && let Some(mut watch) = r.ctx.modsecurity.take()
         {
             let refused = watch.transaction.request_body_length(length);
@@ -234,12 +234,12 @@ fn filter(r: &mut Request) -> Filtered {
     let mut refused = answer_head(r, t);
     if refused.is_none() {
         if t.wants_response_body() && has_plain_body(r) {
-            r.in_memory = true;
+            r.answer.in_memory = true;
             let holds = t.may_refuse();
             if holds {
                 r.hold_head();
             }
-            r.body_filters.push(Box::new(Judge { holds, done: false, room: Vec::new() }));
+            r.answer.body_filters.push(Box::new(Judge { holds, done: false, room: Vec::new() }));
         } else {
             refused = t.response_body_end();
         }
@@ -251,7 +251,7 @@ fn filter(r: &mut Request) -> Filtered {
 }
 
 fn answer_head(r: &Request, t: &mut Transaction) -> Option<Intervention> {
-    let h = &r.headers_out;
+    let h = &r.answer.headers;
     let (mut kind, mut length) = (Vec::new(), Vec::new());
     if h.content_type.is_some() {
         h.write_content_type(&r.arena, &mut kind);
@@ -272,9 +272,9 @@ fn answer_head(r: &Request, t: &mut Transaction) -> Option<Intervention> {
 
 /// Whether there is a body that rules can read: not packed, and not put together of parts that the filters see later (`slice`).
 fn has_plain_body(r: &Request) -> bool {
-    let h = &r.headers_out;
-    r.method != Method::Head
-        && !r.header_only
+    let h = &r.answer.headers;
+    r.head.method != Method::Head
+        && !r.answer.header_only
         && h.status >= 200
         && !matches!(h.status, 204 | 304)
         && !h.has(K::ContentEncoding)

@@ -342,10 +342,10 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
         _ => {}
     }
     let is_whole = matches!(end, End::Over(_)) && held.feed.as_ref().is_some_and(Feed::is_in_chunks);
-    r.keepalive &= is_whole;
-    r.aborted = matches!(end, End::Gone(_) | End::Stalled);
-    r.lingering_close = held.frames.is_some() && !r.aborted;
-    r.response_done = true;
+    r.flow.keepalive &= is_whole;
+    r.flow.aborted = matches!(end, End::Gone(_) | End::Stalled);
+    r.flow.lingering_close = held.frames.is_some() && !r.flow.aborted;
+    r.answer.done = true;
     let subscribes = held.feed.is_some();
     drop(held);
     if subscribes {

@@ -24,7 +24,7 @@ pub(super) async fn authorize(r: &mut Request, conf: &Conf) -> Result<(), Verdic
     let (uri, args) = target(r, &conf.authorize);
     let options = Options { mode: Mode::Capture, with_body: false, get: true };
     let mut child = subrequest::run(r, uri, args, options).await?;
-    match child.headers_out.status {
+    match child.answer.headers.status {
         200..300 => Ok(()),
         _ => Err(pass_on(r, &mut child)),
     }
@@ -62,13 +62,14 @@ pub(super) async fn ask(r: &mut Request, conf: &Conf, message: &[u8]) -> Result<
     let (uri, args) = target(r, &conf.upstream);
     let len = message.len() as u64;
     let stored = Rc::new(Stored { memory: message.to_vec(), file: None, len });
-    let before = (r.method, r.method_name, r.body.stored.replace(stored), r.headers_in.content_length.replace(len));
-    (r.method, r.method_name) = (Method::Post, Text::from("POST"));
+    let before =
+        (r.head.method, r.head.method_name, r.body.stored.replace(stored), r.head.headers.content_length.replace(len));
+    (r.head.method, r.head.method_name) = (Method::Post, Text::from("POST"));
     let options = Options { mode: Mode::Capture, with_body: true, get: false };
     let asked = subrequest::run(r, uri, args, options).await;
-    (r.method, r.method_name, r.body.stored, r.headers_in.content_length) = before;
+    (r.head.method, r.head.method_name, r.body.stored, r.head.headers.content_length) = before;
     let mut child = asked.map_err(Refusal::Verdict)?;
-    match child.headers_out.status {
+    match child.answer.headers.status {
         304 => Ok(Forwarded::Same),
         204 => Ok(Forwarded::Nothing),
         200..300 => Ok(Forwarded::Other(body_of(&mut child))),
@@ -122,10 +123,15 @@ fn body_of(child: &mut Request) -> Vec<u8> {
 
 /// The client gets the answer of whom we asked: its status, type and body.
 fn pass_on(r: &mut Request, child: &mut Request) -> Verdict {
-    let (status, body) = (child.headers_out.status, body_of(child));
-    log_error!(r, Info, "the request was refused with {status} by \"{}\"", String::from_utf8_lossy(r.get(child.uri)));
-    r.headers_out.content_type = child.headers_out.content_type;
-    let lines = child.headers_out.lines.iter();
-    r.headers_out.lines.extend(lines.filter(|l| l.known == crate::request::headers::KnownHeader::WwwAuthenticate));
+    let (status, body) = (child.answer.headers.status, body_of(child));
+    log_error!(
+        r,
+        Info,
+        "the request was refused with {status} by \"{}\"",
+        String::from_utf8_lossy(r.get(child.head.uri))
+    );
+    r.answer.headers.content_type = child.answer.headers.content_type;
+    let lines = child.answer.headers.lines.iter();
+    r.answer.headers.lines.extend(lines.filter(|l| l.known == crate::request::headers::KnownHeader::WwwAuthenticate));
     r.respond(status, &body)
 }

@@ -411,7 +411,7 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target<'static>, Verdic
 
 fn add_x_forwarded_for(r: &mut Request) -> Option<Text> {
     let mut out = Vec::new();
-    for line in r.headers_in.lines().iter().filter(|l| l.known == K::XForwardedFor) {
+    for line in r.head.headers.lines().iter().filter(|l| l.known == K::XForwardedFor) {
         out.extend_from_slice(r.arena.span(line.value));
         out.extend_from_slice(b", ");
     }
@@ -421,11 +421,11 @@ fn add_x_forwarded_for(r: &mut Request) -> Option<Text> {
 
 fn add_via(r: &mut Request) -> Option<Text> {
     let mut out = Vec::new();
-    for line in r.headers_in.lines().iter().filter(|l| l.known == K::Via) {
+    for line in r.head.headers.lines().iter().filter(|l| l.known == K::Via) {
         out.extend_from_slice(r.arena.span(line.value));
         out.extend_from_slice(b", ");
     }
-    let version = if r.version >= Version::HTTP11 { "1.1" } else { "1.0" };
+    let version = if r.head.version >= Version::HTTP11 { "1.1" } else { "1.0" };
     out.extend_from_slice(format!("{version} ironweir").as_bytes());
     Some(r.text(&out))
 }

@@ -84,8 +84,8 @@ pub(super) fn poll_clock(r: &mut Request, cx: &mut Context<'_>) -> Poll<BodyErro
 
 fn gone(r: &mut Request) -> BodyError {
     log_error!(r, Info, "client prematurely closed stream");
-    r.headers_out.status = 499;
-    r.aborted = true;
+    r.answer.headers.status = 499;
+    r.flow.aborted = true;
     BodyError::Gone
 }
 
@@ -95,7 +95,7 @@ fn time_out(r: &mut Request) -> BodyError {
     if let Some(stream) = r.downstream.stream() {
         stream.time_out();
     }
-    r.headers_out.status = 408;
-    r.aborted = true;
+    r.answer.headers.status = 408;
+    r.flow.aborted = true;
     BodyError::Gone
 }

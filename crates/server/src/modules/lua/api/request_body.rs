@@ -57,7 +57,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "req_discard_body", |_, ()| {
         request(|r| {
             if crate::request::body::discard_arrived(r).is_err() {
-                r.keepalive = false;
+                r.flow.keepalive = false;
             }
             Ok(())
         })
@@ -90,8 +90,8 @@ fn set_body_file(r: &mut Request, path: &[u8], clean: bool) -> Result<(), Fault>
         let text = crate::log::os_error(&e);
         Fault(format!("open() \"{}\" failed ({text})", path.display()))
     })?;
-    r.headers_in.content_length = Some(len);
-    r.headers_in.chunked = false;
+    r.head.headers.content_length = Some(len);
+    r.head.headers.chunked = false;
     set_header(r, b"Content-Length", &[len.to_string().into_bytes()]);
     let file = BodyFile { fd: Rc::new(file.into()), path, remove: clean };
     r.body.stored = Some(Rc::new(Stored { memory: Vec::new(), file: Some(file), len }));
@@ -101,8 +101,8 @@ fn set_body_file(r: &mut Request, path: &[u8], clean: bool) -> Result<(), Fault>
 /// Gives the request another body.
 pub fn set_body(r: &mut Request, data: Vec<u8>) {
     let len = data.len() as u64;
-    r.headers_in.content_length = Some(len);
-    r.headers_in.chunked = false;
+    r.head.headers.content_length = Some(len);
+    r.head.headers.chunked = false;
     set_header(r, b"Content-Length", &[len.to_string().into_bytes()]);
     set_header(r, b"Transfer-Encoding", &[]);
     r.body.stored = Some(Rc::new(Stored { memory: data, file: None, len }));
