@@ -9,7 +9,7 @@ use crate::tree::{Node, Source, Span, Word};
 
 /// How bad it is, the worst first. `Emerg` and `Crit` keep the configuration from being used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum Severity {
     /// The configuration is wrong.
     Emerg,
     /// A file of it cannot be read.
@@ -20,20 +20,20 @@ pub enum Level {
     Notice,
 }
 
-impl Level {
+impl Severity {
     /// nginx's word in brackets.
     pub fn name(self) -> &'static str {
         match self {
-            Level::Emerg => "emerg",
-            Level::Crit => "crit",
-            Level::Warn => "warn",
-            Level::Notice => "notice",
+            Severity::Emerg => "emerg",
+            Severity::Crit => "crit",
+            Severity::Warn => "warn",
+            Severity::Notice => "notice",
         }
     }
 
     /// Whether a configuration with such a problem must not be used.
     pub fn is_fatal(self) -> bool {
-        matches!(self, Level::Emerg | Level::Crit)
+        matches!(self, Severity::Emerg | Severity::Crit)
     }
 }
 
@@ -41,7 +41,7 @@ impl Level {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
     /// How bad it is.
-    pub level: Level,
+    pub level: Severity,
     /// What it is, without the place.
     pub message: String,
     /// Where it is; `None` if it is about the whole.
@@ -54,13 +54,13 @@ pub struct Problem {
 
 impl Problem {
     /// A problem of any level, with or without a place.
-    pub fn new(level: Level, span: impl Into<Option<Span>>, message: impl Into<String>) -> Problem {
+    pub fn new(level: Severity, span: impl Into<Option<Span>>, message: impl Into<String>) -> Problem {
         Problem { level, message: message.into(), span: span.into(), is_placeless: false, help: None }
     }
 
     /// An error at a place.
     pub fn emerg(span: impl Into<Option<Span>>, message: impl Into<String>) -> Problem {
-        Problem::new(Level::Emerg, span, message)
+        Problem::new(Severity::Emerg, span, message)
     }
 
     /// An error about the whole.
@@ -80,7 +80,7 @@ impl Problem {
 
     /// A warning at a place.
     pub fn warn(span: impl Into<Option<Span>>, message: impl Into<String>) -> Problem {
-        Problem::new(Level::Warn, span, message)
+        Problem::new(Severity::Warn, span, message)
     }
 
     /// `"x" directive COMPLAINT`: how nginx reports what a setter returns, such as `is duplicate`.

@@ -20,7 +20,7 @@ pub mod source;
 pub mod tree;
 pub mod value;
 
-pub use diagnostic::{Level, Problem};
+pub use diagnostic::{Problem, Severity};
 pub use directives::{Accepts, Arity, Contexts, Inside, Known, check, inside, lookup, nearest, refusal};
 pub use load::{
     MAX_INCLUDE_DEPTH, MAX_INCLUSIONS, MAX_NESTING, MAX_PROBLEMS, MAX_TOTAL_BYTES, load, load_accepting, parse,

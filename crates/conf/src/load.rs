@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::diagnostic::{Level, Problem, errno_text};
+use crate::diagnostic::{Problem, Severity, errno_text};
 use crate::directives::{self, Accepts, Contexts, Inside};
 use crate::lexer::{Ended, Lexer, Resume, Statement, SyntaxError};
 use crate::source::{self, Bundle, Files};
@@ -33,7 +33,7 @@ const EISDIR: i32 = 21;
 /// Reads `globals` (the text of `-g`), then the file at `main_path`, and everything they include.
 ///
 /// Relative paths in `include` are taken from `conf_prefix`, the folder of the main file. The tree is usable for
-/// further checks even if there are problems; whether it may be served is for [`Level::is_fatal`] to say.
+/// further checks even if there are problems; whether it may be served is for [`Severity::is_fatal`] to say.
 pub fn load(files: &dyn Files, main_path: &Path, conf_prefix: &Path, globals: &[u8]) -> (Tree, Vec<Problem>) {
     load_accepting(files, main_path, conf_prefix, globals, &|_| true)
 }
@@ -251,7 +251,7 @@ impl Loader<'_> {
                 Ok(content) => Arc::from(content),
                 Err(error) if error.raw_os_error() == Some(EISDIR) => {
                     let message = format!("pread() \"{}\" failed ({})", path.display(), errno_text(&error));
-                    return self.report(Problem::new(Level::Crit, included_at, message).placeless());
+                    return self.report(Problem::new(Severity::Crit, included_at, message).placeless());
                 }
                 Err(error) => return self.report(Problem::io(included_at, "open()", &path, &error)),
             },

@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::diagnostic::{Level, Problem};
+use crate::diagnostic::{Problem, Severity};
 
 /// One reading of one file: an index into [`Tree::sources`]. A file that is included twice has two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -94,7 +94,7 @@ impl Node {
 
     /// Something worth knowing about this directive.
     pub fn notice(&self, message: String) -> Problem {
-        Problem::new(Level::Notice, self.span(), message)
+        Problem::new(Severity::Notice, self.span(), message)
     }
 
     /// A warning about this directive for which nginx names no place.

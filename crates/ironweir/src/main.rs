@@ -6,7 +6,7 @@ mod demo;
 mod demo_backends;
 mod pages;
 
-use conf::{Level, Problem, Source};
+use conf::{Problem, Severity, Source};
 use server::config::read::{Reading, Which, read};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -73,7 +73,7 @@ fn canary(wish: &doctor::canary::Wish, say: &mut dyn FnMut(&str)) -> Result<doct
     let prefix = wish.prefix.clone().unwrap_or_else(|| cli::DEFAULT_PREFIX.into());
     let which = Which { file: wish.file.clone(), prefix, globals: Vec::new(), error_log: Some("stderr".into()) };
     let reading = read(&conf::Disk, &which, 1);
-    show(&reading.problems, &reading.tree.sources, Level::Warn);
+    show(&reading.problems, &reading.tree.sources, Severity::Warn);
     let snapshot = reading.snapshot.ok_or_else(|| format!("{} cannot be run", which.file.display()))?;
     server::serve::canary(wish, &snapshot, say)
 }
@@ -134,10 +134,10 @@ fn print_version(options: &cli::Options) {
 /// `-t` and `-T`
 fn test(options: &cli::Options, which: &Which) -> ExitCode {
     let reading = read(&conf::Disk, which, 1);
-    show(&reading.problems, &reading.tree.sources, Level::Warn);
+    show(&reading.problems, &reading.tree.sources, Severity::Warn);
     let file = which.file.display();
     if reading.snapshot.is_some() && !options.quiet {
-        show(&reading.notes, &reading.tree.sources, Level::Notice);
+        show(&reading.notes, &reading.tree.sources, Severity::Notice);
         eprintln!("nginx: the configuration file {file} syntax is ok");
     }
     let opens = |snapshot| server::serve::try_out(which, snapshot);
@@ -167,7 +167,7 @@ fn test(options: &cli::Options, which: &Which) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn show(problems: &[Problem], sources: &[Source], least: Level) {
+fn show(problems: &[Problem], sources: &[Source], least: Severity) {
     let excerpts = std::io::stderr().is_terminal();
     for p in problems.iter().filter(|p| p.level <= least) {
         eprintln!("nginx: [{}] {}", p.level.name(), p.render_line(sources));

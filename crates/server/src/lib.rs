@@ -1,4 +1,4 @@
-//! The data plane of Ironweir: from nginx.conf and a listening socket to answers. The folders are the way of a request.
+//! The data subsystem of Ironweir: from nginx.conf and a listening socket to answers. The folders are the way of a request.
 
 pub mod acme;
 pub mod api;
@@ -17,11 +17,11 @@ pub mod modules;
 pub mod otel;
 pub mod password;
 pub mod plan;
+pub mod process_settings;
 pub mod request;
 pub mod resolve;
 pub mod serve;
 pub mod service;
-pub mod settings;
 pub mod snapshot;
 pub mod status;
 pub mod stream;

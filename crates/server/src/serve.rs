@@ -1,4 +1,4 @@
-//! Plugs the data plane into the master: how a configuration becomes a plan, and what a worker process does.
+//! Plugs the data subsystem into the master: how a configuration becomes a plan, and what a worker process does.
 
 mod payload;
 mod trial;
@@ -9,7 +9,7 @@ use crate::log::error::{self, ErrorLog, Level};
 use crate::log::process_line;
 use crate::master::ask::{Reply, Request, ask};
 use crate::master::{self, Link, Options, Order, Plan, Service, Tried, Worker, WorkerStart};
-use crate::settings::DirectorySpec;
+use crate::process_settings::DirectorySpec;
 use crate::snapshot::Snapshot;
 use crate::worker::process::Workers;
 use conf::{Disk, Files, Recorder};
@@ -71,10 +71,10 @@ fn send_signal(which: &Which, signal: &str) -> ExitCode {
 fn complain(problems: &[conf::Problem], sources: &[conf::Source]) {
     for p in problems {
         let level = match p.level {
-            conf::Level::Emerg => Level::Emerg,
-            conf::Level::Crit => Level::Crit,
-            conf::Level::Warn => Level::Warn,
-            conf::Level::Notice => continue,
+            conf::Severity::Emerg => Level::Emerg,
+            conf::Severity::Crit => Level::Crit,
+            conf::Severity::Warn => Level::Warn,
+            conf::Severity::Notice => continue,
         };
         process_line(level, format_args!("{}", p.render_line(sources)));
     }

@@ -10,8 +10,8 @@ use crate::log::lines::Lines;
 use crate::modules::core::ServerSettings;
 use crate::modules::{LocationConf, MainConf};
 use crate::modules::{http_block, upstream_block};
+use crate::process_settings::{ErrorLogSpec, ErrorLogTarget, ListenSpec, ProcessSettings};
 use crate::request::route::{LocationTree, Port};
-use crate::settings::{ErrorLogSpec, ErrorLogTarget, ListenSpec, ProcessSettings};
 use conf::Problem;
 use std::cell::{OnceCell, RefCell};
 use std::ops::Deref;
@@ -98,7 +98,7 @@ pub struct Snapshot {
     /// Files that the worker replaces: `state` of zones and groups.
     pub state_files: Vec<std::path::PathBuf>,
     /// `error_log` of the main level.
-    pub error_logs: Vec<crate::settings::ErrorLogSpec>,
+    pub error_logs: Vec<crate::process_settings::ErrorLogSpec>,
     /// Server blocks.
     pub servers: Vec<Server>,
     /// Levels of the `http` tree by index.
@@ -128,9 +128,9 @@ impl Snapshot {
             stream.error_logs.clone_from(&build.error_logs);
             // Names of zones are the whole configuration's.
             stream.main.zones.clone_from(&build.main.zones);
-            Snapshot::plane(*stream, generation)
+            Snapshot::subsystem(*stream, generation)
         });
-        let (whole, mut problems) = Snapshot::plane(build, generation);
+        let (whole, mut problems) = Snapshot::subsystem(build, generation);
         let Some((stream, more)) = stream else { return (whole, problems) };
         problems.extend(more);
         let (Some(mut whole), Some(mut stream)) = (whole, stream) else { return (None, problems) };
@@ -144,8 +144,8 @@ impl Snapshot {
         (Some(whole), problems)
     }
 
-    /// The snapshot of one plane.
-    fn plane(mut build: Build<'_>, generation: u64) -> (Option<Snapshot>, Vec<Problem>) {
+    /// The snapshot of one subsystem.
+    fn subsystem(mut build: Build<'_>, generation: u64) -> (Option<Snapshot>, Vec<Problem>) {
         upstream_block::finish(&mut build);
         crate::modules::otel::finish(&mut build);
         crate::modules::guard::finish(&mut build);
@@ -253,7 +253,7 @@ impl Drop for Snapshot {
 }
 
 /// A snapshot as one thread holds it: counted without atomics, with the thread's own scratch space.
-pub struct Shot {
+pub struct ThreadSnapshot {
     snapshot: Arc<Snapshot>,
     /// Scratch space of the expressions.
     pub scratch: RefCell<Scratch>,
@@ -268,34 +268,38 @@ pub struct Shot {
     /// Contexts of QuickJS.
     pub js: crate::modules::js::Pool,
     /// The view of `stream {}`.
-    pub stream: Option<Rc<Shot>>,
+    pub stream: Option<Rc<ThreadSnapshot>>,
     /// For each listener of the thread, the index of its address in `listens`; beyond them all: the address is gone.
     pub places: OnceCell<Box<[usize]>>,
     /// What `stream {}` is a part of: it is in use as long as a session of its is.
     whole: Option<Arc<Snapshot>>,
 }
 
-impl Drop for Shot {
+impl Drop for ThreadSnapshot {
     /// The last request under this configuration is done.
     fn drop(&mut self) {
         self.lines.flush(&self.snapshot);
     }
 }
 
-impl Shot {
+impl ThreadSnapshot {
     /// A thread's view of a snapshot.
-    pub fn new(snapshot: Arc<Snapshot>) -> Shot {
-        let stream = snapshot.stream.clone().map(|s| Rc::new(Shot::part(s, None, Some(snapshot.clone()))));
-        Shot::part(snapshot, stream, None)
+    pub fn new(snapshot: Arc<Snapshot>) -> ThreadSnapshot {
+        let stream = snapshot.stream.clone().map(|s| Rc::new(ThreadSnapshot::part(s, None, Some(snapshot.clone()))));
+        ThreadSnapshot::part(snapshot, stream, None)
     }
 
-    fn part(snapshot: Arc<Snapshot>, stream: Option<Rc<Shot>>, whole: Option<Arc<Snapshot>>) -> Shot {
+    fn part(
+        snapshot: Arc<Snapshot>,
+        stream: Option<Rc<ThreadSnapshot>>,
+        whole: Option<Arc<Snapshot>>,
+    ) -> ThreadSnapshot {
         let (scratch, lines, files, judges, lua, js, places) = Default::default();
-        Shot { snapshot, scratch, lines, files, judges, lua, js, stream, places, whole }
+        ThreadSnapshot { snapshot, scratch, lines, files, judges, lua, js, stream, places, whole }
     }
 
     /// A thread begins to serve under it.
-    pub fn begin(self: &Rc<Shot>) {
+    pub fn begin(self: &Rc<ThreadSnapshot>) {
         crate::modules::lua::start(self);
         crate::modules::js::periodic::start(self);
         if let Some(stream) = &self.stream {
@@ -328,7 +332,7 @@ impl Shot {
     }
 }
 
-impl Deref for Shot {
+impl Deref for ThreadSnapshot {
     type Target = Snapshot;
     fn deref(&self) -> &Snapshot {
         &self.snapshot

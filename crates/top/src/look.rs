@@ -32,7 +32,7 @@ pub(crate) struct Look {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer {
     /// `http` or `stream`.
-    pub(crate) plane: &'static str,
+    pub(crate) subsystem: &'static str,
     pub(crate) group: String,
     pub(crate) id: u64,
     pub(crate) server: String,
@@ -91,10 +91,10 @@ fn list(value: Option<Value>, name: &str) -> Vec<Value> {
 }
 
 impl Peer {
-    fn read(plane: &'static str, group: &str, value: &Value) -> Peer {
+    fn read(subsystem: &'static str, group: &str, value: &Value) -> Peer {
         let of = |pointer: &str| number(value, pointer);
         Peer {
-            plane,
+            subsystem,
             group: group.to_owned(),
             id: of("/id"),
             server: text(value, "server"),
@@ -111,7 +111,7 @@ impl Peer {
     }
 
     fn is(&self, other: &Peer) -> bool {
-        (self.plane, &self.group, self.id) == (other.plane, &other.group, other.id)
+        (self.subsystem, &self.group, self.id) == (other.subsystem, &other.group, other.id)
     }
 }
 
@@ -158,14 +158,14 @@ impl Look {
         };
         let none = || format!("there is no API at {}: it is where a location has \"api\"", client.url());
         let top = client.ask("")?.ok_or_else(none)?;
-        let planes =
+        let subsystems =
             ["http", "stream"].into_iter().filter(|p| top.as_array().is_some_and(|t| t.iter().any(|n| n == p)));
         let mut peers = Vec::new();
-        for plane in planes {
-            let Some(Value::Object(groups)) = client.ask(&format!("{plane}/upstreams"))? else { continue };
+        for subsystem in subsystems {
+            let Some(Value::Object(groups)) = client.ask(&format!("{subsystem}/upstreams"))? else { continue };
             for (name, group) in &groups {
                 let all = group["peers"].as_array().map(Vec::as_slice).unwrap_or_default();
-                peers.extend(all.iter().map(|p| Peer::read(plane, name, p)));
+                peers.extend(all.iter().map(|p| Peer::read(subsystem, name, p)));
             }
         }
         let mut lists = Vec::new();

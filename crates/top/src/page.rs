@@ -102,7 +102,7 @@ fn end_of(text: &str, columns: usize) -> String {
 fn peer_cells(now: &Look, before: &Look, p: &Peer) -> [String; 8] {
     let (requests, errors) = now.of_peer(before, p);
     let group = plain(&p.group).into_owned();
-    let group = if p.plane == "stream" { format!("stream {group}") } else { group };
+    let group = if p.subsystem == "stream" { format!("stream {group}") } else { group };
     let server = if p.backup { format!("{} (backup)", p.server) } else { p.server.clone() };
     let state = if p.reason.is_empty() { p.state.clone() } else { format!("{}: {}", p.state, p.reason) };
     [
@@ -260,7 +260,7 @@ impl Page {
             .bytes()
             .map(|b| if b.is_ascii_alphanumeric() { char::from(b).to_string() } else { format!("%{b:02X}") })
             .collect();
-        Some(format!("{}/upstreams/{group}/servers/{}", p.plane, p.id))
+        Some(format!("{}/upstreams/{group}/servers/{}", p.subsystem, p.id))
     }
 
     /// Moves to another peer.

@@ -127,7 +127,7 @@ pub fn slabs(context: &Context) -> Vec<Item> {
     let snapshot = &context.call.snapshot;
     let planes = std::iter::once(&**snapshot).chain(snapshot.stream.as_deref());
     planes
-        .flat_map(|plane| plane.main.zone_pages())
+        .flat_map(|subsystem| subsystem.main.zone_pages())
         .map(|(name, used, free)| {
             Item::new(String::from_utf8_lossy(name), json!({"pages": {"used": used, "free": free}}), || {})
         })

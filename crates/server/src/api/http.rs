@@ -7,7 +7,7 @@ use super::schema::{Field, Schema, field, maybe, number};
 use super::table::{Context, Item};
 use crate::balancer::heard;
 use crate::cache::Status;
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::snapshot::Snapshot;
 use crate::status::caches::{self, Totals};
 use crate::status::limits::{self, Event};
@@ -210,16 +210,16 @@ fn limit_item(name: &[u8], counts: &Arc<limits::Counts>, delays: bool) -> Item {
 
 /// `/http/limit_conns`
 pub fn limit_conns(context: &Context) -> Vec<Item> {
-    limit_conns_of(context, Plane::Http)
+    limit_conns_of(context, Subsystem::Http)
 }
 
 /// `/stream/limit_conns`
 pub fn stream_limit_conns(context: &Context) -> Vec<Item> {
-    limit_conns_of(context, Plane::Stream)
+    limit_conns_of(context, Subsystem::Stream)
 }
 
-fn limit_conns_of(context: &Context, plane: Plane) -> Vec<Item> {
-    let main = context.plane(plane).map(|p| &p.main.limit_conn);
+fn limit_conns_of(context: &Context, subsystem: Subsystem) -> Vec<Item> {
+    let main = context.subsystem(subsystem).map(|p| &p.main.limit_conn);
     main.into_iter().flat_map(|m| m.counts()).map(|(name, c)| limit_item(name, c, false)).collect()
 }
 

@@ -4,15 +4,15 @@ use super::error::Failure;
 use super::fields::argument;
 use super::table::{Context, verb};
 use super::{Outcome, Verb};
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::log::error::Level;
 use crate::modules::keyval_store::{Refused, Store};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// Answers a call. `rest`: the zone, if one is named.
-pub fn call(context: &Context, plane: Plane, rest: &[&str]) -> Result<Outcome, Failure> {
-    let stores = context.plane(plane).into_iter().flat_map(|p| p.main.keyval.stores());
+pub fn call(context: &Context, subsystem: Subsystem, rest: &[&str]) -> Result<Outcome, Failure> {
+    let stores = context.subsystem(subsystem).into_iter().flat_map(|p| p.main.keyval.stores());
     let Some(name) = rest.first() else {
         verb(context, false, &[])?;
         let all: Map<_, _> = stores.map(|s| (s.spec.name.to_string(), s.all().into())).collect();
@@ -31,8 +31,8 @@ pub fn call(context: &Context, plane: Plane, rest: &[&str]) -> Result<Outcome, F
         Verb::Post => {
             post(context, store)?;
             save(store)?;
-            let plane = if plane.is_stream() { "stream" } else { "http" };
-            Ok(Outcome::Created(json!({}), format!("/{plane}/keyvals/{name}")))
+            let subsystem = if subsystem.is_stream() { "stream" } else { "http" };
+            Ok(Outcome::Created(json!({}), format!("/{subsystem}/keyvals/{name}")))
         }
         Verb::Patch => {
             patch(context, store)?;

@@ -4,7 +4,7 @@ use super::error::Failure;
 use super::schema::{Schema, TEXTS};
 use super::table::{Context, ENDPOINTS, Endpoint, Kind, Resets, Shape};
 use super::{REFERENCE, Verb, keyvals, servers, upstreams};
-use crate::config::Plane;
+use crate::config::Subsystem;
 use serde_json::{Map, Value, json};
 
 /// The document has a schema of its own, which is not repeated here.
@@ -167,14 +167,14 @@ impl Endpoint {
                 }
                 vec![path(base.to_owned(), &all), path(format!("{base}/{{name}}"), &one)]
             }
-            Kind::Upstreams(plane) => upstream_paths(base, *plane),
+            Kind::Upstreams(subsystem) => upstream_paths(base, *subsystem),
             Kind::Keyvals(_) => keyval_paths(base),
         }
     }
 }
 
-fn upstream_paths(base: &str, plane: Plane) -> Vec<(String, Value)> {
-    let schema = if plane.is_stream() { &upstreams::STREAM } else { &upstreams::HTTP };
+fn upstream_paths(base: &str, subsystem: Subsystem) -> Vec<(String, Value)> {
+    let schema = if subsystem.is_stream() { &upstreams::STREAM } else { &upstreams::HTTP };
     let (server, of_group) = (servers::SERVER.describe(false), vec![in_path("name")]);
     let list = json!({"type": "array", "items": server});
     let of_server = vec![in_path("name"), in_path("id")];

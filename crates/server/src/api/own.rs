@@ -6,8 +6,8 @@ use super::render;
 use super::schema::{Field, Schema, field, maybe, number};
 use super::table::Context;
 use super::{Call, Outcome, Verb, table};
-use crate::config::Plane;
-use crate::settings::SocketKind;
+use crate::config::Subsystem;
+use crate::process_settings::SocketKind;
 use crate::snapshot::Snapshot;
 use crate::status::latency::{self, Histogram};
 use crate::status::{history, listeners, requests, rules, slot, spent, trial, turns};
@@ -181,7 +181,7 @@ pub static CERTIFICATES: Schema = Schema::Object(&[field("certificates", Schema:
 pub fn certificates(context: &Context) -> Result<Value, Failure> {
     let time = |seconds: i64| render::time(u64::try_from(seconds).unwrap_or(0).saturating_mul(1000));
     let show = |c: Held| json!({"name": c.name, "hosts": c.hosts, "not_before": time(c.not_before), "not_after": time(c.not_after)});
-    let held = context.plane(Plane::Http).map(expiry::certificates).unwrap_or_default();
+    let held = context.subsystem(Subsystem::Http).map(expiry::certificates).unwrap_or_default();
     Ok(json!({"certificates": held.into_iter().map(show).collect::<Vec<_>>()}))
 }
 

@@ -4,12 +4,12 @@ use super::error::Failure;
 use super::schema::{Schema, field, maybe, number};
 use super::table::{Context, verb};
 use super::{Outcome, Verb};
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::modules::upstream_server;
+use crate::upstream::availability::Role;
 use crate::upstream::group::{Group, Method};
 use crate::upstream::peer::{PeerSettings, name_of};
 use crate::upstream::servers::{At, EditError, Line, Servers};
-use crate::upstream::standing::Role;
 use conf::value;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -34,19 +34,19 @@ pub static SERVER: Schema = Schema::Object(&[
 ]);
 
 /// `/servers`: all of them, or one more.
-pub fn list(context: &Context, plane: Plane, group: &Arc<Group>) -> Result<Outcome, Failure> {
+pub fn list(context: &Context, subsystem: Subsystem, group: &Arc<Group>) -> Result<Outcome, Failure> {
     match verb(context, false, &[Verb::Post])? {
-        Verb::Post => add(context, plane, group),
-        _ => Ok(Outcome::Found(group.servers().iter().map(|l| show(l, plane)).collect())),
+        Verb::Post => add(context, subsystem, group),
+        _ => Ok(Outcome::Found(group.servers().iter().map(|l| show(l, subsystem)).collect())),
     }
 }
 
 /// `/servers/{id}`
-pub fn one(context: &Context, plane: Plane, group: &Arc<Group>, id: &str) -> Result<Outcome, Failure> {
+pub fn one(context: &Context, subsystem: Subsystem, group: &Arc<Group>, id: &str) -> Result<Outcome, Failure> {
     let verb = verb(context, true, &[Verb::Patch])?;
     let id = id.parse::<u32>().map_err(|_| Failure::new(400, "UpstreamBadServerId", "invalid server ID"))?;
     match verb {
-        Verb::Patch => change(context, plane, group, id),
+        Verb::Patch => change(context, subsystem, group, id),
         Verb::Delete => {
             group
                 .edit(|servers| {
@@ -55,16 +55,16 @@ pub fn one(context: &Context, plane: Plane, group: &Arc<Group>, id: &str) -> Res
                     Ok(())
                 })
                 .map_err(|e| failure(e, id))?;
-            Ok(Outcome::Found(group.servers().iter().map(|l| show(l, plane)).collect()))
+            Ok(Outcome::Found(group.servers().iter().map(|l| show(l, subsystem)).collect()))
         }
         _ => {
             let line = group.servers().into_iter().find(|l| l.id == id);
-            line.map(|l| Outcome::Found(show(&l, plane))).ok_or_else(|| failure(EditError::NotFound, id))
+            line.map(|l| Outcome::Found(show(&l, subsystem))).ok_or_else(|| failure(EditError::NotFound, id))
         }
     }
 }
 
-fn show(line: &Line, plane: Plane) -> Value {
+fn show(line: &Line, subsystem: Subsystem) -> Value {
     let s = &line.settings;
     let server = match &line.at {
         At::Fixed(address, _) => name_of(address),
@@ -82,7 +82,7 @@ fn show(line: &Line, plane: Plane) -> Value {
         "backup": line.backup,
         "down": s.role == Role::Down,
     });
-    if !plane.is_stream() || !s.route.is_empty() {
+    if !subsystem.is_stream() || !s.route.is_empty() {
         value["route"] = json!(s.route);
     }
     if s.role == Role::Drain {
@@ -244,7 +244,7 @@ enum Place {
     Name(String, u16),
 }
 
-fn place(server: &str, service: Option<&str>, plane: Plane) -> Result<Place, Failure> {
+fn place(server: &str, service: Option<&str>, subsystem: Subsystem) -> Result<Place, Failure> {
     let bad = |text: String| Failure::new(400, "UpstreamBadAddress", text);
     if server.is_empty() || server.contains(|c: char| c.is_whitespace() || c.is_control() || "\"'\\;{}$#".contains(c)) {
         return Err(bad(format!("invalid host in upstream \"{server}\"")));
@@ -253,7 +253,7 @@ fn place(server: &str, service: Option<&str>, plane: Plane) -> Result<Place, Fai
     if let Some((host, port)) = upstream_server::named(server, true, service).map_err(bad)? {
         return Ok(Place::Name(host.to_owned(), port));
     }
-    let found = upstream_server::resolve(server, upstream_server::default_port(plane))
+    let found = upstream_server::resolve(server, upstream_server::default_port(subsystem))
         .map_err(|e| bad(format!("{e} in upstream \"{server}\"")))?;
     found.into_iter().next().map(Place::Address).ok_or_else(|| bad(format!("no address in upstream \"{server}\"")))
 }
@@ -262,10 +262,10 @@ fn may_have_backups(group: &Group) -> bool {
     !matches!(group.method, Method::IpHash | Method::Hash { .. } | Method::Random { .. })
 }
 
-fn add(context: &Context, plane: Plane, group: &Arc<Group>) -> Result<Outcome, Failure> {
+fn add(context: &Context, subsystem: Subsystem, group: &Arc<Group>) -> Result<Outcome, Failure> {
     let wanted = Wanted::read(&body(context)?)?;
     let server = wanted.server.as_deref().ok_or_else(|| format_error("missing \"server\" argument".to_owned()))?;
-    let place = place(server, wanted.service.as_deref(), plane)?;
+    let place = place(server, wanted.service.as_deref(), subsystem)?;
     let backup = wanted.backup.unwrap_or(false);
     if backup && !may_have_backups(group) {
         let text = format!("upstream \"{}\" has no backup", group.name);
@@ -284,12 +284,12 @@ fn add(context: &Context, plane: Plane, group: &Arc<Group>) -> Result<Outcome, F
     let id = id.map_err(|e| failure(e, 0))?;
     let line = group.servers().into_iter().find(|l| l.id == id);
     let line = line.ok_or_else(|| failure(EditError::NotFound, id))?;
-    let plane_name = if plane.is_stream() { "stream" } else { "http" };
-    let path = format!("/{plane_name}/upstreams/{}/servers/{id}", group.name);
-    Ok(Outcome::Created(show(&line, plane), path))
+    let subsystem_name = if subsystem.is_stream() { "stream" } else { "http" };
+    let path = format!("/{subsystem_name}/upstreams/{}/servers/{id}", group.name);
+    Ok(Outcome::Created(show(&line, subsystem), path))
 }
 
-fn change(context: &Context, plane: Plane, group: &Arc<Group>, id: u32) -> Result<Outcome, Failure> {
+fn change(context: &Context, subsystem: Subsystem, group: &Arc<Group>, id: u32) -> Result<Outcome, Failure> {
     let wanted = Wanted::read(&body(context)?)?;
     let line = group.servers().into_iter().find(|l| l.id == id).ok_or_else(|| failure(EditError::NotFound, id))?;
     if wanted.backup.is_some_and(|b| b != line.backup) {
@@ -304,7 +304,7 @@ fn change(context: &Context, plane: Plane, group: &Arc<Group>, id: u32) -> Resul
         (Some(_), At::Named(..)) => {
             return Err(Failure::new(400, "UpstreamServerImmutable", format!("server \"{id}\" address is immutable")));
         }
-        (Some(server), At::Fixed(before, _)) => match place(server, None, plane)? {
+        (Some(server), At::Fixed(before, _)) => match place(server, None, subsystem)? {
             Place::Address(address) if address == *before => None,
             Place::Address(address) => Some((server.clone(), address)),
             Place::Name(..) => {
@@ -329,7 +329,7 @@ fn change(context: &Context, plane: Plane, group: &Arc<Group>, id: u32) -> Resul
     });
     changed.map_err(|e| failure(e, id))?;
     let line = group.servers().into_iter().find(|l| l.id == id);
-    line.map(|l| Outcome::Found(show(&l, plane))).ok_or_else(|| failure(EditError::NotFound, id))
+    line.map(|l| Outcome::Found(show(&l, subsystem))).ok_or_else(|| failure(EditError::NotFound, id))
 }
 
 /// The form of what is sent.

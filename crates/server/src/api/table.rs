@@ -5,7 +5,7 @@ use super::error::Failure;
 use super::fields::Wanted;
 use super::schema::{Schema, TEXTS};
 use super::{Call, Outcome, Verb, general, guards, http, kernel, keyvals, memory, openapi, own, upstreams};
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
 
@@ -44,9 +44,9 @@ pub enum Kind {
         resets: Resets,
     },
     /// Groups of peers, and their servers.
-    Upstreams(Plane),
+    Upstreams(Subsystem),
     /// Keys and values.
-    Keyvals(Plane),
+    Keyvals(Subsystem),
 }
 
 /// How several things are shown.
@@ -97,11 +97,11 @@ pub struct Context<'c> {
 }
 
 impl Context<'_> {
-    /// The configuration of a plane; `stream` may not be there.
-    pub fn plane(&self, plane: Plane) -> Option<&Snapshot> {
-        match plane {
-            Plane::Http => Some(&self.call.snapshot),
-            Plane::Stream => self.call.snapshot.stream.as_deref(),
+    /// The configuration of a subsystem; `stream` may not be there.
+    pub fn subsystem(&self, subsystem: Subsystem) -> Option<&Snapshot> {
+        match subsystem {
+            Subsystem::Http => Some(&self.call.snapshot),
+            Subsystem::Stream => self.call.snapshot.stream.as_deref(),
         }
     }
 }
@@ -194,8 +194,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
         http::limit_reqs,
         Resets::One,
     ),
-    Endpoint { path: "/http/upstreams", summary: "groups of peers", kind: Kind::Upstreams(Plane::Http) },
-    Endpoint { path: "/http/keyvals", summary: "keys and values", kind: Kind::Keyvals(Plane::Http) },
+    Endpoint { path: "/http/upstreams", summary: "groups of peers", kind: Kind::Upstreams(Subsystem::Http) },
+    Endpoint { path: "/http/keyvals", summary: "keys and values", kind: Kind::Keyvals(Subsystem::Http) },
     one("/stream", "endpoints of stream", &TEXTS, |c| Ok(below("/stream/", c)), None),
     many(
         "/stream/server_zones",
@@ -213,8 +213,8 @@ pub static ENDPOINTS: &[Endpoint] = &[
         http::stream_limit_conns,
         Resets::One,
     ),
-    Endpoint { path: "/stream/upstreams", summary: "groups of peers", kind: Kind::Upstreams(Plane::Stream) },
-    Endpoint { path: "/stream/keyvals", summary: "keys and values", kind: Kind::Keyvals(Plane::Stream) },
+    Endpoint { path: "/stream/upstreams", summary: "groups of peers", kind: Kind::Upstreams(Subsystem::Stream) },
+    Endpoint { path: "/stream/keyvals", summary: "keys and values", kind: Kind::Keyvals(Subsystem::Stream) },
     one("/ironweir", "endpoints that nginx Plus does not have", &TEXTS, |c| Ok(below("/ironweir/", c)), None),
     one("/ironweir/access", "what the caller may do", &own::ACCESS, own::access, None),
     one("/ironweir/latency", "how long requests took", &own::LATENCY, own::latency, Some(own::reset_latency)),
@@ -348,8 +348,8 @@ impl Endpoint {
                 }
                 Ok(Outcome::Found(context.wanted.of_object(item.value)))
             }
-            Kind::Upstreams(plane) => upstreams::call(context, *plane, rest),
-            Kind::Keyvals(plane) => keyvals::call(context, *plane, rest),
+            Kind::Upstreams(subsystem) => upstreams::call(context, *subsystem, rest),
+            Kind::Keyvals(subsystem) => keyvals::call(context, *subsystem, rest),
         }
     }
 }

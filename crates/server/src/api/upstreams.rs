@@ -9,7 +9,7 @@ use super::schema::{Schema, field, maybe, number};
 use super::table::{Context, verb};
 use super::{Outcome, Verb, servers};
 use crate::balancer::heard;
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::status::peers::{self, BOUNDS_MS, Counted};
 use crate::status::{skew, ssl};
 use crate::upstream::group::{Group, key_of};
@@ -88,12 +88,12 @@ pub static STREAM: Schema = Schema::Object(&[
 ]);
 
 /// Answers a call. `rest`: the group, `servers`, a server, as far as they are named.
-pub fn call(context: &Context, plane: Plane, rest: &[&str]) -> Result<Outcome, Failure> {
-    let groups = context.plane(plane).map_or(&[][..], |p| &p.groups);
+pub fn call(context: &Context, subsystem: Subsystem, rest: &[&str]) -> Result<Outcome, Failure> {
+    let groups = context.subsystem(subsystem).map_or(&[][..], |p| &p.groups);
     let Some((name, rest)) = rest.split_first() else {
         verb(context, false, &[])?;
         let shown = groups.iter().filter(|g| g.zone.is_some());
-        let all: Map<_, _> = shown.map(|g| (g.name.to_string(), show(g, plane))).collect();
+        let all: Map<_, _> = shown.map(|g| (g.name.to_string(), show(g, subsystem))).collect();
         return Ok(Outcome::Found(context.wanted.of_map(all.into())));
     };
     let group = groups.iter().find(|g| g.is_block && *g.name == **name);
@@ -105,31 +105,31 @@ pub fn call(context: &Context, plane: Plane, rest: &[&str]) -> Result<Outcome, F
         [] => match verb(context, true, &[])? {
             Verb::Delete => {
                 group.tiers_now().iter().flat_map(|t| &t.peers).for_each(|p| peers::reset(&p.state));
-                if plane.is_stream() {
+                if subsystem.is_stream() {
                     heard::reset_group(group.number);
                 }
                 Ok(Outcome::Done)
             }
-            _ => Ok(Outcome::Found(context.wanted.of_object(show(group, plane)))),
+            _ => Ok(Outcome::Found(context.wanted.of_object(show(group, subsystem)))),
         },
-        ["servers"] => servers::list(context, plane, group),
-        ["servers", id] => servers::one(context, plane, group, id),
+        ["servers"] => servers::list(context, subsystem, group),
+        ["servers", id] => servers::one(context, subsystem, group, id),
         _ => Err(Failure::path_not_found()),
     }
 }
 
 /// A group with all its peers.
-fn show(group: &Arc<Group>, plane: Plane) -> Value {
+fn show(group: &Arc<Group>, subsystem: Subsystem) -> Value {
     let tiers = group.tiers_now();
     let services: Vec<_> = group.servers().into_iter().filter_map(|l| Some((l.server, l.service?))).collect();
     let mut all = Vec::new();
     for (tier, backup) in tiers.iter().zip([false, true]) {
         for peer in &tier.peers {
-            let mut value = show_peer(peer, backup, plane);
+            let mut value = show_peer(peer, backup, subsystem);
             if let Some((_, service)) = services.iter().find(|(server, _)| *server == peer.server) {
                 value["service"] = json!(service);
             }
-            if plane.is_stream() {
+            if subsystem.is_stream() {
                 add_kernel(&mut value, &heard::of_peer(group.number, &peer.address));
             }
             all.push(value);
@@ -137,9 +137,9 @@ fn show(group: &Arc<Group>, plane: Plane) -> Value {
     }
     all.sort_by_key(|p| p["id"].as_u64());
     let known = |number| tiers.iter().flat_map(|t| &t.peers).any(|p| p.state.number == number);
-    let zombies = peer::in_use(&key_of(plane, &group.name)).into_iter().filter(|n| !known(*n)).count();
+    let zombies = peer::in_use(&key_of(subsystem, &group.name)).into_iter().filter(|n| !known(*n)).count();
     let mut value = json!({"peers": all, "zombies": zombies, "zone": group.zone.as_deref().unwrap_or_default()});
-    if !plane.is_stream() {
+    if !subsystem.is_stream() {
         value["keepalive"] = json!(pool::idle(group));
     }
     if let Some(line) = &group.queue {
@@ -151,7 +151,7 @@ fn show(group: &Arc<Group>, plane: Plane) -> Value {
     value
 }
 
-fn show_peer(peer: &Peer, backup: bool, plane: Plane) -> Value {
+fn show_peer(peer: &Peer, backup: bool, subsystem: Subsystem) -> Value {
     let state = &peer.state;
     let counted = peers::counted(state);
     let now = clock::wall_ms();
@@ -186,16 +186,16 @@ fn show_peer(peer: &Peer, backup: bool, plane: Plane) -> Value {
     let selected = state.selected_ms.load(Relaxed);
     add("selected", (selected > 0).then(|| time(selected).into()));
     let times = [("response_time", &state.times.last_byte), ("connect_time", &state.times.connect)];
-    let header = if plane.is_stream() { "first_byte_time" } else { "header_time" };
+    let header = if subsystem.is_stream() { "first_byte_time" } else { "header_time" };
     for (name, average) in times.into_iter().chain([(header, &state.times.header)]) {
         // Averages begin with the first answer.
-        let known = counted.totals.requests > 0 && (plane.is_stream() || name != "connect_time");
+        let known = counted.totals.requests > 0 && (subsystem.is_stream() || name != "connect_time");
         let us = average.load(Relaxed);
         // nginx's fields are whole milliseconds; a peer nearby takes less.
         add(name, known.then(|| ((us + 500) / 1000).into()));
         add(&format!("{name}_us"), known.then(|| us.into()));
     }
-    if plane.is_stream() {
+    if subsystem.is_stream() {
         add("connections", Some(counted.totals.requests.into()));
     } else {
         add("requests", Some(counted.totals.requests.into()));

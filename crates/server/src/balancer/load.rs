@@ -3,7 +3,7 @@
 
 use crate::log::error::Level;
 use crate::log::process_line;
-use crate::settings::SocketKind;
+use crate::process_settings::SocketKind;
 use crate::snapshot::Snapshot;
 use crate::status::listeners;
 use aws_lc_rs::hmac;

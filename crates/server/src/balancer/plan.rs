@@ -1,7 +1,7 @@
 //! From a snapshot to what the kernel is to do. From: `snapshot`. To: `path`, `watch`.
 
 use crate::connection::Address;
-use crate::settings::{ListenAddress, SocketKind};
+use crate::process_settings::{ListenAddress, SocketKind};
 use crate::snapshot::{Server, Snapshot, VariableId};
 use crate::status::zones::Zone;
 use crate::upstream::group::{Group, Method};

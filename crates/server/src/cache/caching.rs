@@ -108,7 +108,7 @@ pub fn judge(r: &Request, conf: &CacheSettings, ignored: u32) -> Judgement {
     }
     let lines = targeted(lines);
     let mut judgement = Judgement::of(lines.clone(), ignored, now);
-    judgement.by_rfc9111(&Facts::of(lines), r.headers_in.find(K::Authorization).is_some(), now);
+    judgement.by_rfc9111(&Facts::of(lines), r.head.headers.find(K::Authorization).is_some(), now);
     judgement
 }
 

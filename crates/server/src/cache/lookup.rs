@@ -18,7 +18,7 @@ use super::purge::Style;
 use super::settings::{CacheSettings, Which};
 use super::{Cache, CacheRef, Status, key};
 use crate::config::complex::Complex;
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Content, Verdict};
@@ -75,9 +75,9 @@ pub fn look(
     }
     let changes = purging.is_none()
         && *conf.rfc9111
-        && !conf.keeps(r.method)
-        && !matches!(r.method, Method::Options | Method::Trace);
-    if purging.is_none() && !conf.keeps(r.method) && !changes {
+        && !conf.keeps(r.head.method)
+        && !matches!(r.head.method, Method::Options | Method::Trace);
+    if purging.is_none() && !conf.keeps(r.head.method) && !changes {
         return Look::Now(Outcome::Ask);
     }
     let cache = match which(r, conf) {
@@ -152,7 +152,7 @@ pub fn invalidate(r: &mut Request, change: &Change) {
 }
 
 fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verdict> {
-    let shot = r.shot.clone();
+    let snapshot = r.snapshot.clone();
     let number = match &*conf.cache {
         Which::Off => return Ok(None),
         Which::Zone(zone) => *zone.1.get().expect("zones are found when levels are merged"),
@@ -162,7 +162,7 @@ fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verd
             if matches!(name, b"" | b"off") {
                 return Ok(None);
             }
-            match shot.main.cache.caches.iter().position(|c| *c.zone.name == *name) {
+            match snapshot.main.cache.caches.iter().position(|c| *c.zone.name == *name) {
                 Some(n) => n,
                 None => {
                     log_error!(r, Error, "cache \"{}\" not found", String::from_utf8_lossy(name));
@@ -172,7 +172,7 @@ fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verd
         }
     };
     r.attempts.cache_number = Some(number);
-    Ok(Some(CacheRef::new(shot, number)))
+    Ok(Some(CacheRef::new(snapshot, number)))
 }
 
 /// The usual case, with one short look into the index: the entry is there and fresh. Nothing is held.
@@ -207,7 +207,7 @@ fn open_file(r: &mut Request, cache: &CacheRef, key: Text, name: &Digest) -> Res
 pub(super) fn variant(r: &Request, main: &Digest, vary: &[u8]) -> Digest {
     key::variant(main, vary, |name| {
         let name = name.to_vec();
-        let lines = r.headers_in.lines().iter();
+        let lines = r.head.headers.lines().iter();
         lines.filter(move |l| r.arena.span(l.name).eq_ignore_ascii_case(&name)).map(|l| r.arena.span(l.value))
     })
 }
@@ -292,7 +292,7 @@ async fn find_or_wait(
             }
             Waited::ClientGone => {
                 log_error!(r, Info, "client prematurely closed connection");
-                r.aborted = true;
+                r.flow.aborted = true;
                 return Outcome::End(Verdict::Status(499));
             }
         }
@@ -301,7 +301,7 @@ async fn find_or_wait(
 
 /// `*_cache_max_range_offset`: a part so far into the answer is not worth fetching all of it.
 fn is_beyond(r: &Request, conf: &CacheSettings) -> bool {
-    let (Some(limit), Some(range)) = (*conf.max_range_offset, r.headers_in.find(K::Range)) else { return false };
+    let (Some(limit), Some(range)) = (*conf.max_range_offset, r.head.headers.find(K::Range)) else { return false };
     if limit == 0 {
         return true;
     }
@@ -477,14 +477,14 @@ impl Caching {
 
     /// `*_cache_background_update`: the same request once more, for the cache alone.
     fn update_behind(self: Box<Self>, r: &mut Request) {
-        let mut child = subrequest::duplicate(r, Session::Sub(SubSession::new(Mode::Discard)));
+        let mut child = subrequest::duplicate(r, Downstream::Sub(SubSession::new(Mode::Discard)));
         child.copy_shared(r);
         child.attempts.cache = Some(Status::Expired);
         child.ctx.cache = Some(self);
         let (done, update) = oneshot::channel();
         r.ctx.cache_update = Some(update);
         runtime::spawn(async move {
-            let verdict = match child.content_handler {
+            let verdict = match child.flow.content_handler {
                 Some(Content::Later(handler)) => handler(&mut child).await,
                 Some(Content::Proxy) => crate::modules::proxy::run(&mut child).await,
                 Some(Content::Now(_)) | None => Verdict::Answered,

@@ -21,7 +21,7 @@ pub mod path;
 pub mod purge;
 pub mod settings;
 
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use index::Index;
 use std::ops::Deref;
 use std::os::unix::ffi::OsStrExt;
@@ -173,26 +173,26 @@ impl Main {
 /// A cache as a request holds it: counted by its thread alone.
 #[derive(Clone)]
 pub struct CacheRef {
-    shot: Rc<Shot>,
+    snapshot: Rc<ThreadSnapshot>,
     number: usize,
 }
 
 impl CacheRef {
     /// The cache of that number.
-    pub fn new(shot: Rc<Shot>, number: usize) -> CacheRef {
-        CacheRef { shot, number }
+    pub fn new(snapshot: Rc<ThreadSnapshot>, number: usize) -> CacheRef {
+        CacheRef { snapshot, number }
     }
 
     /// The cache, for another thread.
     pub fn shared(&self) -> Arc<Cache> {
-        self.shot.main.cache.caches[self.number].clone()
+        self.snapshot.main.cache.caches[self.number].clone()
     }
 }
 
 impl Deref for CacheRef {
     type Target = Cache;
     fn deref(&self) -> &Cache {
-        &self.shot.main.cache.caches[self.number]
+        &self.snapshot.main.cache.caches[self.number]
     }
 }
 

@@ -78,7 +78,7 @@ impl Purge {
             Purge::When(conditions) => Complex::any_is_true(r, conditions).then_some(Ok(Style::Plus)),
             Purge::Method(rule) => {
                 let (method, from) = &**rule;
-                if r.get(r.method_name) != &**method {
+                if r.get(r.head.method_name) != &**method {
                     return None;
                 }
                 let address = Plain::of(&r.client.remote.borrow());

@@ -4,10 +4,10 @@
 use super::purge::{self, Purge};
 use super::{Cache, Pace, open_zone, path};
 use crate::config::complex::Complex;
-use crate::config::set::{duplicate, invalid};
+use crate::config::setters::{duplicate, invalid};
 use crate::config::{Build, Scope};
+use crate::merged_values;
 use crate::request::Method;
-use crate::settings;
 use conf::{Node, Problem, value};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub mod methods {
     pub const WORDS: &[(&str, u32)] = &[("GET", GET), ("HEAD", HEAD), ("POST", POST)];
 }
 
-settings! {
+merged_values! {
     /// What a level knows of its cache.
     pub struct CacheSettings {
         /// `*_cache`
@@ -138,7 +138,7 @@ pub fn cache(build: &mut Build<'_>, conf: &mut CacheSettings, stores: bool, node
 /// `*_cache_key`
 pub fn key(build: &mut Build<'_>, conf: &mut CacheSettings, node: &Node) -> Result<(), Problem> {
     let key = Complex::compile(build, &node.args[0])?;
-    crate::config::set::value(&mut conf.key, node, Some(key))
+    crate::config::setters::value(&mut conf.key, node, Some(key))
 }
 
 /// `*_cache_purge`, in one of its forms. `conf` finds the level's settings.
@@ -151,7 +151,7 @@ pub fn purge(
         return Ok(());
     }
     let purge = purge::parse(scope, node)?;
-    crate::config::set::value(&mut conf(&mut scope.level.conf).purge, node, purge)
+    crate::config::setters::value(&mut conf(&mut scope.level.conf).purge, node, purge)
 }
 
 /// `*_cache_valid [status ... | any] time`
@@ -242,28 +242,28 @@ macro_rules! cache_directives {
             http(concat!($prefix, "_cache_key"), |s, n| settings::key(s.build, &mut s.level.conf.$($conf).+.upstream.cache, n)),
             http(concat!($prefix, "_cache_valid"), |s, n| settings::valid(&mut s.level.conf.$($conf).+.upstream.cache, n)),
             http(concat!($prefix, "_cache_methods"), |s, n| {
-                set::bits(s.build, &mut s.level.conf.$($conf).+.upstream.cache.methods, n, settings::methods::WORDS)
+                setters::bits(s.build, &mut s.level.conf.$($conf).+.upstream.cache.methods, n, settings::methods::WORDS)
             }),
-            http(concat!($prefix, "_cache_min_uses"), |s, n| set::number(&mut s.level.conf.$($conf).+.upstream.cache.min_uses, n)),
+            http(concat!($prefix, "_cache_min_uses"), |s, n| setters::number(&mut s.level.conf.$($conf).+.upstream.cache.min_uses, n)),
             http(concat!($prefix, "_cache_bypass"), |s, n| {
-                $crate::config::set::conditions(s.build, &mut s.level.conf.$($conf).+.upstream.cache.bypass, n)
+                $crate::config::setters::conditions(s.build, &mut s.level.conf.$($conf).+.upstream.cache.bypass, n)
             }),
             http(concat!($prefix, "_no_cache"), |s, n| {
-                $crate::config::set::conditions(s.build, &mut s.level.conf.$($conf).+.upstream.cache.no_cache, n)
+                $crate::config::setters::conditions(s.build, &mut s.level.conf.$($conf).+.upstream.cache.no_cache, n)
             }),
             http(concat!($prefix, "_cache_use_stale"), |s, n| {
-                set::bits(s.build, &mut s.level.conf.$($conf).+.upstream.cache.use_stale, n, $crate::upstream::settings::next::WORDS)
+                setters::bits(s.build, &mut s.level.conf.$($conf).+.upstream.cache.use_stale, n, $crate::upstream::settings::next::WORDS)
             }),
             http(concat!($prefix, "_cache_background_update"), |s, n| {
-                set::flag(&mut s.level.conf.$($conf).+.upstream.cache.background_update, n)
+                setters::flag(&mut s.level.conf.$($conf).+.upstream.cache.background_update, n)
             }),
-            http(concat!($prefix, "_cache_revalidate"), |s, n| set::flag(&mut s.level.conf.$($conf).+.upstream.cache.revalidate, n)),
-            http(concat!($prefix, "_cache_rfc9111"), |s, n| set::flag(&mut s.level.conf.$($conf).+.upstream.cache.rfc9111, n)),
-            http(concat!($prefix, "_cache_lock"), |s, n| set::flag(&mut s.level.conf.$($conf).+.upstream.cache.lock, n)),
+            http(concat!($prefix, "_cache_revalidate"), |s, n| setters::flag(&mut s.level.conf.$($conf).+.upstream.cache.revalidate, n)),
+            http(concat!($prefix, "_cache_rfc9111"), |s, n| setters::flag(&mut s.level.conf.$($conf).+.upstream.cache.rfc9111, n)),
+            http(concat!($prefix, "_cache_lock"), |s, n| setters::flag(&mut s.level.conf.$($conf).+.upstream.cache.lock, n)),
             http(concat!($prefix, "_cache_lock_timeout"), |s, n| {
-                set::time(&mut s.level.conf.$($conf).+.upstream.cache.lock_timeout, n)
+                setters::time(&mut s.level.conf.$($conf).+.upstream.cache.lock_timeout, n)
             }),
-            http(concat!($prefix, "_cache_lock_age"), |s, n| set::time(&mut s.level.conf.$($conf).+.upstream.cache.lock_age, n)),
+            http(concat!($prefix, "_cache_lock_age"), |s, n| setters::time(&mut s.level.conf.$($conf).+.upstream.cache.lock_age, n)),
             http(concat!($prefix, "_cache_purge"), |s, n| settings::purge(s, n, |c| &mut c.$($conf).+.upstream.cache)),
             http(concat!($prefix, "_cache_max_range_offset"), |s, n| {
                 settings::max_range_offset(&mut s.level.conf.$($conf).+.upstream.cache, n)

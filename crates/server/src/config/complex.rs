@@ -117,10 +117,10 @@ impl Complex {
         }
         // What is kept is evaluated first: it finds the room for texts free. What is not would be evaluated twice, and twice
         // as often with each level below.
-        let shot = r.shot.clone();
+        let snapshot = r.snapshot.clone();
         for p in &self.parts {
             if let Part::Variable(id) = p
-                && !shot.variables[id.0 as usize].volatile
+                && !snapshot.variables[id.0 as usize].volatile
             {
                 r.variable(*id);
             }

@@ -6,14 +6,14 @@ pub mod complex;
 pub mod hostnames;
 pub mod pattern;
 pub mod read;
-pub mod set;
+pub mod setters;
 pub mod setting;
 pub mod shared;
 pub mod types;
 pub mod variables;
 
 use crate::modules::{self, LocationConf, MainConf};
-use crate::settings::ProcessSettings;
+use crate::process_settings::ProcessSettings;
 use crate::snapshot::{LocationId, ServerConf};
 use conf::{Body, Contexts, Files, Node, Problem};
 use pattern::Pattern;
@@ -62,7 +62,7 @@ pub const fn upstream_of_both(name: &'static str, set: Setter) -> Directive {
 /// Which of the two worlds a configuration is for. Each has variables, formats, groups and levels of its own; what makes
 /// them is the same code (docs/decisions/0006).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Plane {
+pub enum Subsystem {
     /// `http {}`
     #[default]
     Http,
@@ -70,10 +70,10 @@ pub enum Plane {
     Stream,
 }
 
-impl Plane {
+impl Subsystem {
     /// Whether this is `stream {}`.
     pub fn is_stream(self) -> bool {
-        self == Plane::Stream
+        self == Subsystem::Stream
     }
 }
 
@@ -102,7 +102,7 @@ pub enum Matching {
 
 /// One block of the `http` tree while it is read.
 #[derive(Default)]
-pub struct Level {
+pub struct ConfigLevel {
     /// The one context that the block's children stand in.
     pub context: Contexts,
     /// Its place in the snapshot.
@@ -126,7 +126,7 @@ pub struct Level {
     /// Values of servers; on the `http` level the defaults of all servers.
     pub server: Option<Box<ServerConf>>,
     /// The blocks inside, in the order of the text.
-    pub children: Vec<Level>,
+    pub children: Vec<ConfigLevel>,
     /// The locations among them, by what no two may share.
     pub taken: std::collections::HashSet<(char, Vec<u8>)>,
     /// Names of directives on this level that have no meaning here.
@@ -138,7 +138,7 @@ pub struct Level {
 /// All that is collected while a configuration is read.
 pub struct Build<'f> {
     /// Which world this is.
-    pub plane: Plane,
+    pub subsystem: Subsystem,
     /// `stream {}`, once its block has been read.
     pub stream: Option<Box<Build<'f>>>,
     /// Where files are read from.
@@ -156,13 +156,13 @@ pub struct Build<'f> {
     /// Values of the main level and of `events`.
     pub process: ProcessSettings,
     /// `error_log` of the main level.
-    pub error_logs: Vec<crate::settings::ErrorLogSpec>,
+    pub error_logs: Vec<crate::process_settings::ErrorLogSpec>,
     /// Values that modules keep once for all of `http`.
     pub main: MainConf,
     /// Names and indexes of variables.
     pub variables: Variables,
-    /// The `http` level (in the other plane the `stream` level), once its block has been read.
-    pub http: Option<Level>,
+    /// The `http` level (in the other subsystem the `stream` level), once its block has been read.
+    pub http: Option<ConfigLevel>,
     /// Where the `http` block ends: nginx's place for what is wrong between levels.
     pub http_end: Option<conf::Span>,
     /// Directories that must be there before the workers start.
@@ -185,14 +185,14 @@ pub struct Scope<'a, 'f> {
     /// All of it.
     pub build: &'a mut Build<'f>,
     /// The block that the directive stands in.
-    pub level: &'a mut Level,
+    pub level: &'a mut ConfigLevel,
 }
 
 impl<'f> Build<'f> {
     /// An empty configuration.
-    pub fn new(plane: Plane, files: &'f dyn Files, prefix: &Path, conf_prefix: &Path) -> Build<'f> {
+    pub fn new(subsystem: Subsystem, files: &'f dyn Files, prefix: &Path, conf_prefix: &Path) -> Build<'f> {
         Build {
-            plane,
+            subsystem,
             stream: None,
             files,
             prefix: prefix.to_owned(),
@@ -203,7 +203,7 @@ impl<'f> Build<'f> {
             process: ProcessSettings::default(),
             error_logs: Vec::new(),
             main: MainConf::default(),
-            variables: Variables::new(plane),
+            variables: Variables::new(subsystem),
             http: None,
             http_end: None,
             directories: Vec::new(),
@@ -254,10 +254,10 @@ impl<'f> Build<'f> {
     }
 
     /// A new level of `http`.
-    pub fn level(&mut self, context: Contexts) -> Level {
+    pub fn level(&mut self, context: Contexts) -> ConfigLevel {
         let id = LocationId(self.next_location);
         self.next_location += 1;
-        Level { context, id, ..Level::default() }
+        ConfigLevel { context, id, ..ConfigLevel::default() }
     }
 
     /// How many levels there are.
@@ -266,7 +266,7 @@ impl<'f> Build<'f> {
     }
 
     /// Applies every directive of a block; what is wrong is noted and the rest goes on.
-    pub fn block(&mut self, nodes: &[Node], level: &mut Level) {
+    pub fn block(&mut self, nodes: &[Node], level: &mut ConfigLevel) {
         for node in nodes {
             if let Err(problem) = self.directive(node, level) {
                 self.problems.push(problem);
@@ -275,7 +275,7 @@ impl<'f> Build<'f> {
     }
 
     /// Name, place and form were checked when the text was read.
-    fn directive(&mut self, node: &Node, level: &mut Level) -> Result<(), Problem> {
+    fn directive(&mut self, node: &Node, level: &mut ConfigLevel) -> Result<(), Problem> {
         let name = node.name.as_str();
         match modules::find(&name, level.context) {
             Some(d) => {
@@ -300,7 +300,7 @@ fn written(node: &Node) -> Box<str> {
     words.collect::<Vec<_>>().join(" ").into()
 }
 
-impl Level {
+impl ConfigLevel {
     /// `location @x`
     pub fn is_named(&self) -> bool {
         matches!(self.matching, Matching::Named)
@@ -314,7 +314,7 @@ impl Level {
 
 impl Scope<'_, '_> {
     /// Reads a block inside this one as a new level with `context`, and gives it back.
-    pub fn child(&mut self, node: &Node, context: Contexts) -> Level {
+    pub fn child(&mut self, node: &Node, context: Contexts) -> ConfigLevel {
         let mut child = self.build.level(context);
         child.nameless = self.level.nameless || context.intersects(Contexts::IF_ANY.union(Contexts::LIMIT_EXCEPT));
         self.fill(node, &mut child);
@@ -322,7 +322,7 @@ impl Scope<'_, '_> {
     }
 
     /// Applies a node's block to a level.
-    pub fn fill(&mut self, node: &Node, level: &mut Level) {
+    pub fn fill(&mut self, node: &Node, level: &mut ConfigLevel) {
         if let Body::Block(nodes) = &node.body {
             self.build.block(nodes, level);
         }

@@ -114,8 +114,8 @@ impl Pattern {
             Text::Own(s) => s,
             Text::Fixed(b) => r.arena.push(b),
         };
-        let shot = r.shot.clone();
-        let mut scratch = shot.scratch.borrow_mut();
+        let snapshot = r.snapshot.clone();
+        let mut scratch = snapshot.scratch.borrow_mut();
         let index = self.index as usize;
         if scratch.0.len() <= index {
             scratch.0.resize_with(index + 1, || None);

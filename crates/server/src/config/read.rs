@@ -1,10 +1,10 @@
 //! Reads a configuration whole: files, tree, levels, snapshot. What `-t`, the start and a reload have in common.
 
-use super::{Build, Plane};
+use super::{Build, Subsystem};
 use crate::connection::parked;
 use crate::log::error::Level;
 use crate::modules;
-use crate::settings::{ErrorLogSpec, ErrorLogTarget, ProcessSettings};
+use crate::process_settings::{ErrorLogSpec, ErrorLogTarget, ProcessSettings};
 use crate::snapshot::Snapshot;
 use conf::{Contexts, Files, Problem, Tree};
 use rustix::process::{Resource, getrlimit};
@@ -58,7 +58,7 @@ pub struct Reading {
 pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     let conf_prefix = which.file.parent().unwrap_or(Path::new("/")).to_owned();
     let (tree, problems) = conf::load_accepting(files, &which.file, &conf_prefix, &which.globals, &modules::accepts);
-    let mut build = Build::new(Plane::Http, files, &which.prefix, &conf_prefix);
+    let mut build = Build::new(Subsystem::Http, files, &which.prefix, &conf_prefix);
     build.process.pid = which.prefix.join("logs/nginx.pid");
     build.problems = problems;
     build.sources = tree.sources.iter().map(|s| s.path.clone()).collect();
@@ -121,10 +121,10 @@ fn too_many_connections(process: &ProcessSettings) -> Option<Problem> {
 }
 
 /// Whom workers run as when root starts the server and no `user` says otherwise (nginx's `NGX_USER`).
-fn nobody() -> Option<crate::settings::User> {
+fn nobody() -> Option<crate::process_settings::User> {
     let uid = crate::master::user_id("nobody")?;
     let gid = crate::master::group_id("nogroup").or_else(|| crate::master::group_id("nobody"))?;
-    Some(crate::settings::User { name: "nobody".to_owned(), uid, gid })
+    Some(crate::process_settings::User { name: "nobody".to_owned(), uid, gid })
 }
 
 fn is_fatal(problems: &[Problem]) -> bool {

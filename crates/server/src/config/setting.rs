@@ -1,5 +1,5 @@
 //! A value of a configuration level: its default until a directive sets it, its parent's if none did.
-//! Made by the `settings!` macro. Knows no directive.
+//! Made by the `merged_values!` macro. Knows no directive.
 
 use std::ops::Deref;
 
@@ -65,7 +65,7 @@ impl<T> Deref for Setting<T> {
 
 /// Declares a module's configuration: fields with their defaults, `Default`, and `merge(&mut self, parent)`.
 #[macro_export]
-macro_rules! settings {
+macro_rules! merged_values {
     ($(#[$meta:meta])* pub struct $name:ident { $($(#[$fmeta:meta])* $field:ident: $ty:ty = $default:expr,)* }) => {
         $(#[$meta])*
         #[derive(Clone, Debug)]

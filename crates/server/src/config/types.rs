@@ -27,7 +27,7 @@ impl TypeSet {
         match self {
             TypeSet::All => true,
             TypeSet::Some(names) => {
-                let Some(kind) = r.headers_out.content_type else { return false };
+                let Some(kind) = r.answer.headers.content_type else { return false };
                 let kind = r.get(kind);
                 let kind = &kind[..memchr::memchr(b';', kind).unwrap_or(kind.len())].trim_ascii_end();
                 names.iter().any(|n| n.eq_ignore_ascii_case(kind))

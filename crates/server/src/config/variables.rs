@@ -1,6 +1,6 @@
 //! Names of variables while a configuration is read, and what they became when it is done: a table by index.
 
-use super::Plane;
+use super::Subsystem;
 use crate::request::Request;
 use crate::request::arena::Text;
 use crate::snapshot::VariableId;
@@ -58,7 +58,7 @@ pub struct Prefix {
 /// The names seen so far.
 #[derive(Default)]
 pub struct Variables {
-    plane: Plane,
+    subsystem: Subsystem,
     defined: HashMap<Box<str>, Definition>,
     indexes: HashMap<Box<str>, VariableId>,
     names: Vec<Box<str>>,
@@ -66,9 +66,9 @@ pub struct Variables {
 
 impl Variables {
     /// Holds the variables of all modules.
-    pub fn new(plane: Plane) -> Variables {
-        let mut v = Variables { plane, ..Variables::default() };
-        for b in crate::modules::variables(plane) {
+    pub fn new(subsystem: Subsystem) -> Variables {
+        let mut v = Variables { subsystem, ..Variables::default() };
+        for b in crate::modules::variables(subsystem) {
             let evaluate: Evaluate = Arc::new(b.evaluate);
             let changeable = b.assign.is_some();
             v.defined.insert(
@@ -173,6 +173,6 @@ impl Variables {
     }
 
     fn prefix(&self, name: &str) -> Option<&'static Prefix> {
-        crate::modules::prefixes(self.plane).find(|p| name.starts_with(p.name))
+        crate::modules::prefixes(self.subsystem).find(|p| name.starts_with(p.name))
     }
 }

@@ -2,10 +2,10 @@
 //! and its handshake may take, and where lines about them go. From: `connection` and `stream`. To: `proxy_header`, `handshake`.
 
 use super::Client;
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::log::error::Level;
 use crate::request::route::Site;
-use crate::snapshot::{ServerId, Shot};
+use crate::snapshot::{ServerId, ThreadSnapshot};
 use std::fmt::Arguments;
 use std::rc::Rc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 pub struct Arrival<'a> {
     /// The configuration: that of `http`, or of `stream`.
-    pub shot: &'a Rc<Shot>,
+    pub snapshot: &'a Rc<ThreadSnapshot>,
     /// Who came.
     pub client: &'a Rc<Client>,
     /// The servers of the address.
@@ -23,21 +23,21 @@ pub struct Arrival<'a> {
     pub server: ServerId,
     /// Index of the address among those of the whole configuration.
     listen: usize,
-    plane: Plane,
+    subsystem: Subsystem,
 }
 
 impl<'a> Arrival<'a> {
     /// At an address of `http`.
-    pub fn at_http(shot: &'a Rc<Shot>, client: &'a Rc<Client>) -> Arrival<'a> {
-        let listen = crate::worker::port_of(shot, client.listener);
-        let site = shot.ports[listen].site(client);
-        Arrival { shot, client, site, server: site.default, listen, plane: Plane::Http }
+    pub fn at_http(snapshot: &'a Rc<ThreadSnapshot>, client: &'a Rc<Client>) -> Arrival<'a> {
+        let listen = crate::worker::port_of(snapshot, client.listener);
+        let site = snapshot.ports[listen].site(client);
+        Arrival { snapshot, client, site, server: site.default, listen, subsystem: Subsystem::Http }
     }
 
-    /// At an address of `stream`: `listen` is its index among those of the whole configuration, `shot` the part of `stream`.
-    pub fn at_stream(shot: &'a Rc<Shot>, client: &'a Rc<Client>, listen: usize) -> Arrival<'a> {
-        let site = shot.ports[listen - shot.whole().ports.len()].site(client);
-        Arrival { shot, client, site, server: site.default, listen, plane: Plane::Stream }
+    /// At an address of `stream`: `listen` is its index among those of the whole configuration, `snapshot` the part of `stream`.
+    pub fn at_stream(snapshot: &'a Rc<ThreadSnapshot>, client: &'a Rc<Client>, listen: usize) -> Arrival<'a> {
+        let site = snapshot.ports[listen - snapshot.whole().ports.len()].site(client);
+        Arrival { snapshot, client, site, server: site.default, listen, subsystem: Subsystem::Stream }
     }
 
     /// The same with another server of the address.
@@ -47,43 +47,43 @@ impl<'a> Arrival<'a> {
 
     /// How long the PROXY header may take.
     pub fn proxy_header_timeout(&self) -> Duration {
-        match self.plane {
-            Plane::Http => *self.shot.server(self.server).conf.core.client_header_timeout,
-            Plane::Stream => *self.conf().stream_core.proxy_protocol_timeout,
+        match self.subsystem {
+            Subsystem::Http => *self.snapshot.server(self.server).conf.core.client_header_timeout,
+            Subsystem::Stream => *self.conf().stream_core.proxy_protocol_timeout,
         }
     }
 
     /// How long the handshake may take.
     pub fn handshake_timeout(&self) -> Duration {
-        let server = &self.shot.server(self.server).conf;
-        match self.plane {
-            Plane::Http => *server.core.client_header_timeout,
-            Plane::Stream => *server.ssl.handshake_timeout,
+        let server = &self.snapshot.server(self.server).conf;
+        match self.subsystem {
+            Subsystem::Http => *server.core.client_header_timeout,
+            Subsystem::Stream => *server.ssl.handshake_timeout,
         }
     }
 
     /// `tcp_nodelay`
     pub fn nodelay(&self) -> bool {
-        match self.plane {
-            Plane::Http => *self.conf().core.tcp_nodelay,
-            Plane::Stream => *self.conf().stream_core.tcp_nodelay,
+        match self.subsystem {
+            Subsystem::Http => *self.conf().core.tcp_nodelay,
+            Subsystem::Stream => *self.conf().stream_core.tcp_nodelay,
         }
     }
 
     fn conf(&self) -> &'a crate::modules::LocationConf {
-        &self.shot.location(self.shot.server(self.server).root).conf
+        &self.snapshot.location(self.snapshot.server(self.server).root).conf
     }
 
-    /// Writes a line. `doing`: what comes after `while`.
-    pub fn line(&self, doing: &str, level: Level, text: Arguments<'_>) {
+    /// Writes a line. `action`: what comes after `while`.
+    pub fn line(&self, action: &str, level: Level, text: Arguments<'_>) {
         let log = &self.conf().core.error_log;
         let debug = self.client.debug.get();
         if !debug && !log.enabled(level) {
             return;
         }
-        let (number, address) = (Some(self.client.number), &self.shot.whole().listens[self.listen].address);
+        let (number, address) = (Some(self.client.number), &self.snapshot.whole().listens[self.listen].address);
         let client = self.client.remote.borrow();
-        let text = format_args!("{text} while {doing}, client: {}, server: {address}", client.host());
+        let text = format_args!("{text} while {action}, client: {}, server: {address}", client.host());
         if debug { log.write_to_all(level, number, text) } else { log.write(level, number, text) }
     }
 }

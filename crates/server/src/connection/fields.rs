@@ -2,14 +2,14 @@
 //! lines, cookies (`ngx_http_v2_state_process_header` and what follows it). What is wrong is a status; the meaning of the
 //! headers is `request::head`'s.
 
-use super::{Client, Session, doing, pool};
+use super::{Client, Downstream, action, pool};
 use crate::log_error;
 use crate::modules::core::ServerSettings;
 use crate::request::arena::Span;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::status::write_decimal;
 use crate::request::{Method, Request, Text, Version, head};
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use runtime::clock;
 use std::rc::Rc;
 use wire::http1::target;
@@ -59,28 +59,28 @@ struct Found {
 
 /// Makes a request. The error is the status to answer with.
 pub fn open(
-    way: Session,
+    way: Downstream,
     client: &Rc<Client>,
-    shot: Rc<Shot>,
+    snapshot: Rc<ThreadSnapshot>,
     arrived: &Arrived<'_>,
 ) -> (Box<Request>, Result<(), u16>) {
-    let mut r = pool::take_request(shot, client.clone(), way);
+    let mut r = pool::take_request(snapshot, client.clone(), way);
     r.started_ms = clock::wall_ms();
     r.request_length = arrived.len as u64;
-    r.version = arrived.version;
-    r.headers_in.head.version = arrived.version;
+    r.head.version = arrived.version;
+    r.head.headers.head.version = arrived.version;
     let server = head::default_server(&r);
     r.server = server;
-    r.location = r.shot.server(server).root;
+    r.location = r.snapshot.server(server).root;
     r.client.requests.set(r.client.requests.get() + 1);
-    r.doing = doing::READING_HEADERS;
+    r.action = action::READING_HEADERS;
     let result = read(&mut r, arrived);
     (r, result)
 }
 
 fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
-    let shot = r.shot.clone();
-    let conf = &shot.server(r.server).conf.core;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.server(r.server).conf.core;
     let block = arrived.block.map_err(|refused| {
         log_error!(r, Info, "{}", refused.text);
         refused.status
@@ -109,7 +109,7 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
         let known = K::find(r.arena.span(name));
         if known == K::Other
             && r.arena.span(name) == b"priority"
-            && let (Some(stream), Some(priority)) = (r.session.stream(), wire::priority::parse(r.arena.span(value)))
+            && let (Some(stream), Some(priority)) = (r.downstream.stream(), wire::priority::parse(r.arena.span(value)))
         {
             stream.prioritize(priority);
         }
@@ -117,19 +117,19 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
             found.cookies.push(value);
             continue;
         }
-        if r.headers_in.head.headers.len() >= *conf.max_headers as usize {
+        if r.head.headers.head.headers.len() >= *conf.max_headers as usize {
             log_error!(r, Info, "client sent too many header lines");
             return Err(494);
         }
-        r.headers_in.head.headers.push(HeaderLine { name, value, known });
+        r.head.headers.head.headers.push(HeaderLine { name, value, known });
     }
     if !found.regular {
         request_line(r, &found)?;
     }
     join_cookies(r, &found.cookies);
     head::accept_stream(r, found.authority, arrived.end)?;
-    if let Some(stream) = r.session.stream() {
-        stream.expect(r.headers_in.content_length);
+    if let Some(stream) = r.downstream.stream() {
+        stream.expect(r.head.headers.content_length);
     }
     Ok(())
 }
@@ -235,7 +235,7 @@ fn request_line(r: &mut Request, found: &Found) -> Result<(), u16> {
     r.arena.append(Text::Own(method));
     r.arena.buffer().push(b' ');
     r.arena.append(Text::Own(path));
-    let end = line_end(r.version);
+    let end = line_end(r.head.version);
     r.arena.buffer().extend_from_slice(end);
     let line = r.arena.since(start);
     let Ok(parts) = target::split(r.arena.span(path)) else {
@@ -243,7 +243,7 @@ fn request_line(r: &mut Request, found: &Found) -> Result<(), u16> {
         return Err(400);
     };
     let within = |s: Span| Span { start: s.start + path.start, end: s.end + path.start };
-    let head = &mut r.headers_in.head;
+    let head = &mut r.head.headers.head;
     head.method = method;
     head.line = line;
     head.target = path;
@@ -252,7 +252,7 @@ fn request_line(r: &mut Request, found: &Found) -> Result<(), u16> {
     (head.complex, head.quoted, head.plus) = (parts.complex, parts.quoted, parts.plus);
     head.protocol = (!end.is_empty()).then(|| Span { start: line.end - end.len() as u32 + 1, end: line.end });
     let method = Method::of(r.arena.span(method));
-    r.headers_in.head.method_id = method;
+    r.head.headers.head.method_id = method;
     Ok(())
 }
 
@@ -273,12 +273,12 @@ fn join_cookies(r: &mut Request, cookies: &[Span]) {
         }
     };
     let name = r.arena.push(b"cookie");
-    r.headers_in.head.headers.push(HeaderLine { name, value, known: K::Cookie });
+    r.head.headers.head.headers.push(HeaderLine { name, value, known: K::Cookie });
 }
 
 /// The fields of an answer's head behind its status, in their order.
 pub fn head_fields(r: &Request, server_token: &[u8], mut field: impl FnMut(&[u8], &[u8])) {
-    let h = &r.headers_out;
+    let h = &r.answer.headers;
     if !h.has(K::Server) {
         field(b"server", server_token);
     }

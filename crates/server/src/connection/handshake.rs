@@ -10,10 +10,10 @@ use super::arrival::Arrival;
 use super::incoming::{Filled, Incoming};
 use super::socket::Socket;
 use super::tls::Tls;
-use super::{Client, Session, pool};
+use super::{Client, Downstream, pool};
 use crate::log::error::Level;
 use crate::request::Request;
-use crate::snapshot::{ServerId, Shot};
+use crate::snapshot::{ServerId, ThreadSnapshot};
 use crate::status::ssl;
 use crate::tls::hooks::{self, Asked, Refused};
 use crate::tls::notes::{self, Notes};
@@ -58,7 +58,7 @@ pub enum Accepted {
 /// Accepts TLS. `session`: whose handshake it is, in `stream`.
 pub async fn accept(incoming: &mut Incoming, arrival: Arrival<'_>, session: Option<&mut Request>) -> Accepted {
     incoming.timer.set(arrival.handshake_timeout());
-    let default = arrival.shot.server(arrival.server);
+    let default = arrival.snapshot.server(arrival.server);
     let (message, hello) = match read_hello(incoming, arrival).await {
         Hello::Asked(message, hello) => (message, hello),
         Hello::Plain => return Accepted::Plain,
@@ -68,7 +68,7 @@ pub async fn accept(incoming: &mut Incoming, arrival: Arrival<'_>, session: Opti
             return Accepted::Over;
         }
     };
-    let mut asked = Asked::new(arrival.shot, arrival.site, arrival.client, &message, &hello);
+    let mut asked = Asked::new(arrival.snapshot, arrival.site, arrival.client, &message, &hello);
     asked.session = session;
     let Some(heard) = incoming.timer.guard(hooks::client_hello(&mut asked)).await else {
         ssl::failed(default, None);
@@ -81,7 +81,7 @@ pub async fn accept(incoming: &mut Incoming, arrival: Arrival<'_>, session: Opti
         return Accepted::Over;
     }
     let arrival = arrival.at_server(asked.server);
-    let served = arrival.shot.server(asked.server);
+    let served = arrival.snapshot.server(asked.server);
     let context = match agreed(&mut asked) {
         Ok(context) => context,
         Err((refused, event)) => {
@@ -129,7 +129,7 @@ pub async fn accept(incoming: &mut Incoming, arrival: Arrival<'_>, session: Opti
 
 /// Takes the settings of the server that was asked for; where nothing comes of it, also what is counted beside the failure.
 fn agreed(asked: &mut Asked<'_>) -> Result<Arc<Context>, (Refused, Option<ssl::Event>)> {
-    let Some(context) = context(asked.shot, asked.server, asked.site.default).cloned() else {
+    let Some(context) = context(asked.snapshot, asked.server, asked.site.default).cloned() else {
         let (alert, text) = (AlertDescription::UnrecognisedName, "handshake rejected".to_owned());
         return Err((Refused { alert, level: Level::Info, text }, None));
     };
@@ -161,7 +161,7 @@ async fn completed(
         };
         done.verified = checked;
     }
-    let served = arrival.shot.server(arrival.server);
+    let served = arrival.snapshot.server(arrival.server);
     let facts = arrival.client.tls.get().expect("set when the server was known");
     facts.early.set(incoming.socket.tls().is_some_and(|t| t.state().is_handshaking()));
     ssl::note(served, ssl::Event::Handshake);
@@ -199,23 +199,23 @@ fn misfit(hello: &ClientHello, message: &[u8], config: &ServerConfig) -> Option<
 
 /// Names of certificates may have variables: there is no request yet, but what it would be of.
 pub fn with_request<T>(
-    shot: &Rc<Shot>,
+    snapshot: &Rc<ThreadSnapshot>,
     client: &Rc<Client>,
     server: ServerId,
     work: impl FnOnce(&mut Request) -> T,
 ) -> T {
-    let mut r = pool::take_request(shot.clone(), client.clone(), Session::None);
+    let mut r = pool::take_request(snapshot.clone(), client.clone(), Downstream::None);
     r.server = server;
-    r.location = shot.server(server).root;
+    r.location = snapshot.server(server).root;
     let result = work(&mut r);
     pool::give_request(r);
     result
 }
 
 /// The settings of the server that was asked for; of the default one where it has none. None: the handshake is refused.
-pub fn context(shot: &Shot, server: ServerId, default: ServerId) -> Option<&Arc<Context>> {
-    let asked = shot.server(server);
-    let context = asked.tls.as_ref().or(shot.server(default).tls.as_ref())?;
+pub fn context(snapshot: &ThreadSnapshot, server: ServerId, default: ServerId) -> Option<&Arc<Context>> {
+    let asked = snapshot.server(server);
+    let context = asked.tls.as_ref().or(snapshot.server(default).tls.as_ref())?;
     (!*asked.conf.ssl.reject_handshake && !context.reject).then_some(context)
 }
 
@@ -250,7 +250,7 @@ async fn read_hello(incoming: &mut Incoming, arrival: Arrival<'_>) -> Hello {
                 refuse(incoming, alert_of(e));
                 if e == HelloError::NotHandshake {
                     // SSL 2 is one of those that come this way.
-                    ssl::note(arrival.shot.server(arrival.server), ssl::Event::NoProtocol);
+                    ssl::note(arrival.snapshot.server(arrival.server), ssl::Event::NoProtocol);
                 }
                 line(format_args!("SSL_do_handshake() failed (SSL: {})", e.text()));
                 return Hello::Over(Some(io::ErrorKind::InvalidData.into()));

@@ -33,7 +33,7 @@ use handshake::{Accepted, Facts};
 use http1::Http1;
 use incoming::Incoming;
 use proxy_header::Header;
-use reuse::{Seat, Standing, has_room};
+use reuse::{ReuseEntry, Seat, has_room};
 use socket::Socket;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::{Future, poll_fn};
@@ -47,7 +47,7 @@ use std::task::Poll;
 use std::time::Instant;
 
 /// What lines of the error log say after `while`.
-pub mod doing {
+pub mod action {
     /// Nothing that has a name.
     pub const NOTHING: &str = "";
     /// A new connection is silent.
@@ -116,7 +116,7 @@ pub struct Client {
     /// The canary that it was given to, by its generation; 0: to none.
     pub trial: Cell<u64>,
     /// Whether it could make room for another.
-    pub standing: Standing,
+    pub reuse_entry: ReuseEntry,
 }
 
 impl Address {
@@ -174,7 +174,7 @@ impl std::fmt::Display for Host<'_> {
 
 /// Where a request's answer goes.
 #[derive(Default)]
-pub enum Session {
+pub enum Downstream {
     /// Nowhere: the request is between two owners.
     #[default]
     None,
@@ -214,7 +214,7 @@ impl Client {
             socket,
             quic: false,
             trial: Cell::new(0),
-            standing: Standing::new(),
+            reuse_entry: ReuseEntry::new(),
         })
     }
 }
@@ -235,7 +235,7 @@ impl Client {
             socket: self.socket.clone(),
             quic: self.quic,
             trial: self.trial.clone(),
-            standing: Standing::new(),
+            reuse_entry: ReuseEntry::new(),
         });
         self.give_seat_to(&other);
         other
@@ -319,8 +319,8 @@ pub fn start_quic(link: Rc<quic::Link>, connection: quinn_proto::Connection, cli
 
 /// `debug_connection`
 fn look_closely(client: &Client) {
-    let shot = crate::worker::shot();
-    let debugged = &shot.main.debug_connections;
+    let snapshot = crate::worker::snapshot();
+    let debugged = &snapshot.main.debug_connections;
     if !debugged.is_empty() {
         let address = Plain::of(&client.remote.borrow());
         client.debug.set(debugged.iter().any(|network| network.contains(address)));
@@ -380,19 +380,19 @@ pub async fn serve_http(mut http: Box<Http1>, client: Rc<Client>) {
 /// Reads the PROXY header, and makes the connection secure, as far as the address wants that. False: it is over. Whoever speaks plain HTTP
 /// where TLS is spoken gets an answer that says so.
 async fn open(incoming: &mut Incoming, client: &Rc<Client>, proxied: bool, encrypted: bool) -> bool {
-    let shot = crate::worker::shot_for(client);
-    if proxied && proxy_header::read(incoming, Arrival::at_http(&shot, client)).await != Header::Read {
+    let snapshot = crate::worker::shot_for(client);
+    if proxied && proxy_header::read(incoming, Arrival::at_http(&snapshot, client)).await != Header::Read {
         return false;
     }
     if !encrypted {
         return true;
     }
     // The header may have taken a while: the configuration that holds now is asked.
-    let shot = crate::worker::shot_for(client);
+    let snapshot = crate::worker::shot_for(client);
     let began = Instant::now();
-    let is_over = handshake::accept(incoming, Arrival::at_http(&shot, client), None).await == Accepted::Over;
+    let is_over = handshake::accept(incoming, Arrival::at_http(&snapshot, client), None).await == Accepted::Over;
     if is_over {
-        crate::status::trial::failed_handshake(shot.generation);
+        crate::status::trial::failed_handshake(snapshot.generation);
     } else {
         crate::status::spent::shaken(began);
     }
@@ -401,15 +401,15 @@ async fn open(incoming: &mut Incoming, client: &Rc<Client>, proxied: bool, encry
 
 /// Whether a PROXY header, and whether TLS comes before the first request.
 fn comes_first(client: &Client) -> (bool, bool) {
-    let shot = crate::worker::shot_for(client);
-    let port = &shot.ports[crate::worker::port_of(&shot, client.listener)];
+    let snapshot = crate::worker::shot_for(client);
+    let port = &snapshot.ports[crate::worker::port_of(&snapshot, client.listener)];
     (port.proxy_protocol, port.encrypted() && port.site(client).ssl)
 }
 
 /// `listen ... mqtt`
 fn speaks_mqtt(client: &Client) -> bool {
-    let shot = crate::worker::shot();
-    shot.ports[crate::worker::port_of(&shot, client.listener)].site(client).mqtt
+    let snapshot = crate::worker::snapshot();
+    snapshot.ports[crate::worker::port_of(&snapshot, client.listener)].site(client).mqtt
 }
 
 #[cfg(test)]

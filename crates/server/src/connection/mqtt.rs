@@ -82,9 +82,9 @@ async fn open(http: &mut Http1, client: &Rc<Client>) -> bool {
 /// Waits for CONNECT. None: the connection is over, and the log says why.
 async fn read(http: &mut Http1, client: &Rc<Client>) -> Option<Connect> {
     let timeout = {
-        let shot = crate::worker::shot();
-        let port = &shot.ports[crate::worker::port_of(&shot, client.listener)];
-        *shot.server(port.site(client).default).conf.core.client_header_timeout
+        let snapshot = crate::worker::snapshot();
+        let port = &snapshot.ports[crate::worker::port_of(&snapshot, client.listener)];
+        *snapshot.server(port.site(client).default).conf.core.client_header_timeout
     };
     http.incoming.timer.set(timeout);
     loop {
@@ -123,8 +123,8 @@ fn is_other_level(bytes: &[u8]) -> bool {
 }
 
 fn say(client: &Rc<Client>, text: &str) {
-    let shot = crate::worker::shot();
-    Arrival::at_http(&shot, client).line(DOING, Level::Info, format_args!("{text}"));
+    let snapshot = crate::worker::snapshot();
+    Arrival::at_http(&snapshot, client).line(DOING, Level::Info, format_args!("{text}"));
 }
 
 /// The request that stands for a CONNECT. The error is a reason code.

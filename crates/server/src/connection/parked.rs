@@ -170,7 +170,7 @@ pub fn is_open() -> bool {
 }
 
 fn most() -> usize {
-    usize::try_from(most_of(&crate::worker::shot())).unwrap_or(usize::MAX)
+    usize::try_from(most_of(&crate::worker::snapshot())).unwrap_or(usize::MAX)
 }
 
 /// Parks a connection. [`is_open`] has been asked.

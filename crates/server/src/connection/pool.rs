@@ -1,8 +1,8 @@
 //! Buffers and requests that wait for their next use in a thread. Bounded; what is too large is not kept.
 
-use super::{Client, Session};
+use super::{Client, Downstream};
 use crate::request::Request;
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -48,13 +48,13 @@ pub fn give_buffer(mut buffer: Vec<u8>) {
 }
 
 /// An empty request.
-pub fn take_request(shot: Rc<Shot>, client: Rc<Client>, session: Session) -> Box<Request> {
+pub fn take_request(snapshot: Rc<ThreadSnapshot>, client: Rc<Client>, session: Downstream) -> Box<Request> {
     match REQUESTS.with_borrow_mut(Vec::pop) {
         Some(mut r) => {
-            r.reset(shot, client, session);
+            r.reset(snapshot, client, session);
             r
         }
-        None => Request::new(shot, client, session),
+        None => Request::new(snapshot, client, session),
     }
 }
 

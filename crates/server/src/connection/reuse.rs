@@ -46,7 +46,7 @@ pub enum State {
 }
 
 /// Where a client stands; part of it, so that a look costs nothing.
-pub struct Standing {
+pub struct ReuseEntry {
     state: Cell<State>,
     place: Cell<u32>,
     /// It is to be parked, if it is between two requests.
@@ -57,23 +57,23 @@ pub struct Standing {
     origin: Option<Rc<Client>>,
 }
 
-impl Standing {
+impl ReuseEntry {
     /// Without a seat.
-    pub const fn new() -> Standing {
+    pub const fn new() -> ReuseEntry {
         let (state, place, is_to_park) = (Cell::new(State::Busy), Cell::new(NONE), Cell::new(false));
-        Standing { state, place, is_to_park, bytes: Cell::new(0), origin: None }
+        ReuseEntry { state, place, is_to_park, bytes: Cell::new(0), origin: None }
     }
 
     /// Of a client that stands for another.
-    pub fn beside(other: &Rc<Client>) -> Standing {
-        let origin = other.standing.origin.clone().unwrap_or_else(|| other.clone());
-        Standing { origin: Some(origin), ..Standing::new() }
+    pub fn beside(other: &Rc<Client>) -> ReuseEntry {
+        let origin = other.reuse_entry.origin.clone().unwrap_or_else(|| other.clone());
+        ReuseEntry { origin: Some(origin), ..ReuseEntry::new() }
     }
 }
 
-impl Default for Standing {
-    fn default() -> Standing {
-        Standing::new()
+impl Default for ReuseEntry {
+    fn default() -> ReuseEntry {
+        ReuseEntry::new()
     }
 }
 
@@ -152,7 +152,7 @@ impl Seat {
                 }
             }
         });
-        client.standing.place.set(place);
+        client.reuse_entry.place.set(place);
         Seat { place }
     }
 
@@ -168,13 +168,13 @@ impl Drop for Seat {
         let client = ROOM.try_with(|room| {
             let mut room = room.borrow_mut();
             let client = room.places[self.place as usize].client.take()?;
-            room.leave(self.place, client.standing.state.get());
+            room.leave(self.place, client.reuse_entry.state.get());
             room.free.push(self.place);
             Some(client)
         });
         if let Ok(Some(client)) = client {
-            client.standing.place.set(NONE);
-            if client.standing.state.replace(State::Busy) != State::Taken {
+            client.reuse_entry.place.set(NONE);
+            if client.reuse_entry.state.replace(State::Busy) != State::Taken {
                 let _ = OPEN.try_with(|o| o.borrow().as_ref().map(|n| n.store(n.load(Relaxed) - 1, Relaxed)));
             }
         }
@@ -227,17 +227,17 @@ impl Room {
 
 impl Client {
     #[inline]
-    fn standing(&self) -> &Standing {
-        self.standing.origin.as_ref().map_or(&self.standing, |origin| &origin.standing)
+    fn reuse_entry(&self) -> &ReuseEntry {
+        self.reuse_entry.origin.as_ref().map_or(&self.reuse_entry, |origin| &origin.reuse_entry)
     }
 
     fn stand(&self, state: State, from: u64) {
-        let standing = self.standing();
-        let (place, before) = (standing.place.get(), standing.state.get());
+        let reuse_entry = self.reuse_entry();
+        let (place, before) = (reuse_entry.place.get(), reuse_entry.state.get());
         if place == NONE || before == State::Taken {
             return;
         }
-        standing.state.set(state);
+        reuse_entry.state.set(state);
         ROOM.with_borrow_mut(|room| {
             room.leave(place, before);
             room.enter(place, state);
@@ -250,10 +250,10 @@ impl Client {
     /// The connection goes on as another client's: the seat goes with it.
     pub(super) fn give_seat_to(&self, other: &Rc<Client>) {
         self.works();
-        let place = self.standing.place.replace(NONE);
+        let place = self.reuse_entry.place.replace(NONE);
         if place != NONE {
-            other.standing.place.set(place);
-            other.standing.state.set(self.standing.state.get());
+            other.reuse_entry.place.set(place);
+            other.reuse_entry.state.set(self.reuse_entry.state.get());
             let before = ROOM.with_borrow_mut(|room| room.places[place as usize].client.replace(other.clone()));
             drop(before);
         }
@@ -263,7 +263,7 @@ impl Client {
     /// is woken.
     #[inline]
     pub fn rests(&self) {
-        if self.standing().state.get() != State::Idle {
+        if self.reuse_entry().state.get() != State::Idle {
             self.stand(State::Idle, 0);
         }
     }
@@ -272,7 +272,7 @@ impl Client {
     /// ways that are no progress of it, as far as is known.
     #[inline]
     pub fn owes(&self, from: u64) {
-        if self.standing().state.get() != State::Owing {
+        if self.reuse_entry().state.get() != State::Owing {
             self.stand(State::Owing, from);
         }
     }
@@ -280,7 +280,7 @@ impl Client {
     /// The client owes nothing.
     #[inline]
     pub fn works(&self) {
-        if self.standing().state.get() != State::Busy {
+        if self.reuse_entry().state.get() != State::Busy {
             self.stand(State::Busy, 0);
         }
     }
@@ -288,24 +288,24 @@ impl Client {
     /// Whether the connection is to end, because another has its seat.
     #[inline]
     pub fn is_taken(&self) -> bool {
-        self.standing().state.get() == State::Taken
+        self.reuse_entry().state.get() == State::Taken
     }
 
     /// Whether others want its descriptor; asked once.
     #[inline]
     pub fn is_to_park(&self) -> bool {
-        self.standing.is_to_park.take()
+        self.reuse_entry.is_to_park.take()
     }
 
     /// So many bytes have passed on a QUIC connection.
     pub fn has_moved(&self, bytes: u64) {
-        self.standing.bytes.set(bytes);
+        self.reuse_entry.bytes.set(bytes);
     }
 
     /// What the client has acknowledged and sent since the connection began. None: the kernel does not tell (unix sockets).
     pub(crate) fn progress(&self) -> Option<u64> {
         if self.quic {
-            return Some(self.standing.bytes.get());
+            return Some(self.reuse_entry.bytes.get());
         }
         let socket = self.socket.upgrade()?;
         let (acked, received) = crate::master::tcp_progress(socket.as_fd()).ok()?;
@@ -317,7 +317,7 @@ impl Client {
 /// Whether the thread may have one more connection; if it has as many as it may, one of them makes room. Says so in the log, once a
 /// second.
 pub fn has_room() -> bool {
-    let limit = crate::worker::shot().process.worker_connections;
+    let limit = crate::worker::snapshot().process.worker_connections;
     if open() < limit {
         return true;
     }
@@ -342,7 +342,7 @@ pub fn has_room() -> bool {
 
 /// Whether the next connection takes another's seat.
 pub fn is_full() -> bool {
-    open() >= crate::worker::shot().process.worker_connections
+    open() >= crate::worker::snapshot().process.worker_connections
 }
 
 /// Connections of this thread that have seats.
@@ -371,7 +371,7 @@ pub fn take_one() -> Option<State> {
         let p = &room.places[place as usize];
         Some((p.client.clone(), p.task, state))
     })?;
-    taken?.standing.state.set(State::Taken);
+    taken?.reuse_entry.state.set(State::Taken);
     OPEN.with_borrow(|o| o.as_ref().map(|n| n.store(n.load(Relaxed) - 1, Relaxed)));
     runtime::wake_first(task);
     Some(state)
@@ -389,8 +389,8 @@ pub fn park_oldest() {
             let client = p.client.clone()?;
             room.leave(place, State::Idle);
             // Who is something else than between two requests enters the list again at its next look.
-            client.standing.state.set(State::Busy);
-            client.standing.is_to_park.set(true);
+            client.reuse_entry.state.set(State::Busy);
+            client.reuse_entry.is_to_park.set(true);
             Some(room.places[place as usize].task)
         });
         let Some(task) = task else { return };

@@ -1,6 +1,6 @@
 //! A stream of HTTP/2 or HTTP/3 as its request sees it: where the answer goes, where the body comes from.
 
-use super::{Session, pool};
+use super::{Downstream, pool};
 use crate::request::{Request, end, flow, phases};
 use crate::status::requests;
 use std::io;
@@ -82,13 +82,13 @@ pub trait Stream {
     }
 }
 
-impl Session {
+impl Downstream {
     /// The stream, where the session has streams.
     pub fn stream(&self) -> Option<&dyn Stream> {
         match self {
-            Session::Http2(stream) => Some(stream),
-            Session::Http3(stream) => Some(stream),
-            Session::Http1(_) | Session::Sub(_) | Session::Held(_) | Session::None => None,
+            Downstream::Http2(stream) => Some(stream),
+            Downstream::Http3(stream) => Some(stream),
+            Downstream::Http1(_) | Downstream::Sub(_) | Downstream::Held(_) | Downstream::None => None,
         }
     }
 }
@@ -100,17 +100,17 @@ pub async fn answer(mut r: Box<Request>, accepted: Result<(), u16>) {
         Ok(()) => phases::process(&mut r).await,
         Err(status) => {
             if status == 400
-                && let Some(stream) = r.session.stream()
+                && let Some(stream) = r.downstream.stream()
             {
                 stream.refuse();
             }
             phases::answer_status(&mut r, status).await;
         }
     }
-    if !r.aborted && flow::flush_rest(&mut r).await.is_err() {
-        r.aborted = true;
+    if !r.flow.aborted && flow::flush_rest(&mut r).await.is_err() {
+        r.flow.aborted = true;
     }
     end::conclude(&mut r).await;
-    r.session = Session::None;
+    r.downstream = Downstream::None;
     pool::give_request(r);
 }

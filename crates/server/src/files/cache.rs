@@ -6,7 +6,7 @@ use super::small::{self, Small};
 use super::symlinks::Rule;
 use super::{Data, Facts, Failure, Found, Kind};
 use crate::modules::open_file_cache::{Conf, Spec};
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use runtime::clock;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
@@ -44,8 +44,8 @@ pub struct Ask<'a> {
 }
 
 /// Finds a path in the thread's cache, or on disk.
-pub fn find(shot: &Shot, ask: &Ask<'_>) -> Result<Found, Failure> {
-    let mut caches = shot.files.borrow_mut();
+pub fn find(snapshot: &ThreadSnapshot, ask: &Ask<'_>) -> Result<Found, Failure> {
+    let mut caches = snapshot.files.borrow_mut();
     if caches.0.len() <= ask.spec.number {
         caches.0.resize_with(ask.spec.number + 1, Lru::default);
     }

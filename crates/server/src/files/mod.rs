@@ -140,12 +140,12 @@ thread_local! {
 
 /// Finds a file with its bytes.
 pub fn open(r: &mut Request, path: &[u8]) -> Result<Found, Failure> {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf;
     let rule = conf.disable_symlinks.rule(r, path);
     if let Some(spec) = *conf.open_file_cache.open_file_cache {
         let ask = cache::Ask { conf: &conf.open_file_cache, spec, path, rule, directory: false };
-        return cache::find(&shot, &ask);
+        return cache::find(&snapshot, &ask);
     }
     if rule.links != Links::Follow {
         return read_disk(path, rule, |_, _| None);
@@ -181,12 +181,12 @@ fn read_small(path: &[u8], fd: &OwnedFd, facts: &Facts) -> Option<Rc<Small>> {
 
 /// Finds out whether and what a file is. With `open_file_cache` it is opened and kept, as it will be asked for next.
 pub fn test(r: &mut Request, path: &[u8]) -> Result<Facts, Failure> {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf;
     let rule = conf.disable_symlinks.rule(r, path);
     if let Some(spec) = *conf.open_file_cache.open_file_cache {
         let ask = cache::Ask { conf: &conf.open_file_cache, spec, path, rule, directory: false };
-        return cache::find(&shot, &ask).map(|f| f.facts);
+        return cache::find(&snapshot, &ask).map(|f| f.facts);
     }
     let facts = stat(path, rule)?;
     if rule.links == Links::Follow {
@@ -197,12 +197,12 @@ pub fn test(r: &mut Request, path: &[u8]) -> Result<Facts, Failure> {
 
 /// Finds out whether a directory is there.
 pub fn test_directory(r: &mut Request, path: &[u8]) -> Result<Facts, Failure> {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf;
     let rule = conf.disable_symlinks.rule(r, path);
     if let Some(spec) = *conf.open_file_cache.open_file_cache {
         let ask = cache::Ask { conf: &conf.open_file_cache, spec, path, rule, directory: true };
-        return cache::find(&shot, &ask).map(|f| f.facts);
+        return cache::find(&snapshot, &ask).map(|f| f.facts);
     }
     stat(path, rule)
 }

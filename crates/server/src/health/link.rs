@@ -1,6 +1,6 @@
 //! A prober's connection to a peer: TCP or a unix socket, perhaps with TLS. Failures come as the cause they are of.
 //!
-//! Each step is tried at the next beat of the prober's thread, when on most networks its turn has come; only what is slower is
+//! Each step is tried at the next tick of the prober's thread, when on most networks its turn has come; only what is slower is
 //! registered with epoll. So a usual check on a new connection is `connect`, `send`, `recv`, `connect` to nobody, with a `setsockopt` before
 //! and after `send`: what is sent first says whether the connection stands, and the last ACK of the handshake goes out with it; a socket that has said goodbye by a
 //! RST serves the next check.
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// Bytes read at once.
 const PIECE: usize = 4096;
-/// Sockets that wait for their next connection, for each family: as many as checks of a thousand peers a second end in one beat.
+/// Sockets that wait for their next connection, for each family: as many as checks of a thousand peers a second end in one tick.
 const MAX_SPARE: usize = 64;
 
 thread_local! {

@@ -1,5 +1,5 @@
 //! Health of peers: what is asked of them (`check`, `matching`), who asks (`prober`, `probe` and the protocols), what answers mean
-//! (`require`, `verdict`) and what is known (`record`, `cause`). The switch itself is `upstream::standing`, which the choice of a peer reads:
+//! (`require`, `verdict`) and what is known (`record`, `cause`). The switch itself is `upstream::availability`, which the choice of a peer reads:
 //! nothing here is on the way of a request.
 
 pub mod cause;

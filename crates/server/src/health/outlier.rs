@@ -4,9 +4,9 @@
 use super::cause::Cause;
 use crate::log::error::Level;
 use crate::log::process_line;
+use crate::upstream::availability::Role;
 use crate::upstream::group::Group;
 use crate::upstream::peer::Peer;
-use crate::upstream::standing::Role;
 use runtime::{clock, timer};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -142,7 +142,8 @@ fn median(mut values: Vec<u64>) -> Option<u64> {
 /// Whether one peer more may be out. One always may, but never the last.
 fn has_room(rules: &Outliers, peers: &[Arc<Peer>]) -> bool {
     let now_s = clock::monotonic_ms() / 1000;
-    let is_out = |p: &&Arc<Peer>| p.role() != Role::Up || !p.state.standing.now().is_well() || p.is_set_aside(now_s);
+    let is_out =
+        |p: &&Arc<Peer>| p.role() != Role::Up || !p.state.availability.now().is_well() || p.is_set_aside(now_s);
     let out = peers.iter().filter(is_out).count();
     let most = (peers.len() as u64 * rules.most / 100).max(1) as usize;
     out < most && out + 1 < peers.len()
@@ -157,7 +158,7 @@ fn eject(group: &Group, rules: &Outliers, peer: &Peer, cause: Cause, now_ms: u64
     let time = rules.time * track.times;
     track.until_ms = now_ms + time.as_millis() as u64;
     drop(notes);
-    peer.state.standing.set_ejected(true);
+    peer.state.availability.set_ejected(true);
     peer.state.unavail.fetch_add(1, Relaxed);
     peer.state.note_use(peer.settings.policy);
     let (name, group, ms) = (&peer.name, &group.name, time.as_millis());
@@ -165,7 +166,7 @@ fn eject(group: &Group, rules: &Outliers, peer: &Peer, cause: Cause, now_ms: u64
 }
 
 fn take_back(group: &Group, peer: &Peer) {
-    peer.state.standing.set_ejected(false);
+    peer.state.availability.set_ejected(false);
     peer.state.recovered_ms.store(clock::monotonic_ms(), Relaxed);
     peer.state.note_use(peer.settings.policy);
     let (name, group) = (&peer.name, &group.name);
@@ -174,7 +175,7 @@ fn take_back(group: &Group, peer: &Peer) {
 
 /// A group that has no rules any more takes back whom it ejected.
 pub fn forget(group: &Group, peer: &Peer) {
-    if !peer.state.standing.now().is_ejected() {
+    if !peer.state.availability.now().is_ejected() {
         return;
     }
     let mut notes = peer.state.health.notes();

@@ -1,7 +1,7 @@
 //! Who checks peers: one thread for all worker threads, with a task for each peer and check. When a configuration is taken the
 //! tasks of the one before end and new ones take up its rhythm, so that reloads neither delay checks nor double them.
 //!
-//! The thread works in beats (`runtime::set_tick`): what begins, goes on or ends within one shares a wake-up, which costs more than
+//! The thread works in ticks (`runtime::set_tick`): what begins, goes on or ends within one shares a wake-up, which costs more than
 //! a check (docs/decisions/0014).
 
 use super::check::Check;
@@ -13,9 +13,9 @@ use super::verdict::{note, pause};
 use crate::log::error::Level;
 use crate::log::process_line;
 use crate::snapshot::Snapshot;
+use crate::upstream::availability::Role;
 use crate::upstream::group::Tiers;
 use crate::upstream::peer::Peer;
-use crate::upstream::standing::Role;
 use runtime::TaskId;
 use runtime::clock;
 use runtime::timer::{self, Timer};
@@ -29,12 +29,12 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-/// There are so many beats in the shortest time that a check may take: a check takes two or three of them.
-const BEATS: u64 = 25;
-/// The longest beat, ms.
-const LONGEST_BEAT_MS: u64 = 50;
-/// Below, ms, beats save nothing: the thread takes news as they come.
-const SHORTEST_BEAT_MS: u64 = 4;
+/// There are so many ticks in the shortest time that a check may take: a check takes two or three of them.
+const TICKS: u64 = 25;
+/// The longest tick, ms.
+const LONGEST_TICK_MS: u64 = 50;
+/// Below, ms, ticks save nothing: the thread takes news as they come.
+const SHORTEST_TICK_MS: u64 = 4;
 /// First checks of a group are spread over its interval, and over this at most.
 const SPREAD: Duration = Duration::from_secs(1);
 /// How often a group whose peers may change is looked at.
@@ -111,13 +111,13 @@ fn complain(e: &std::io::Error) {
 /// Checks what this configuration wants checked from now on, and nothing else.
 pub fn configure(snapshot: &Arc<Snapshot>) {
     let (mut checks, mut watched) = (Vec::new(), Vec::new());
-    for plane in std::iter::once(&**snapshot).chain(snapshot.stream.as_deref()) {
-        for group in &plane.groups {
+    for subsystem in std::iter::once(&**snapshot).chain(snapshot.stream.as_deref()) {
+        for group in &subsystem.groups {
             let of_group: Vec<&Check> =
-                plane.main.health.checks.iter().filter(|c| Arc::ptr_eq(&c.group, group)).collect();
+                subsystem.main.health.checks.iter().filter(|c| Arc::ptr_eq(&c.group, group)).collect();
             let tiers = group.tiers_now();
             for peer in tiers.iter().flat_map(|t| &t.peers) {
-                peer.state.standing.forget_checks(of_group.len());
+                peer.state.availability.forget_checks(of_group.len());
                 of_group.iter().for_each(|check| prepare(check, peer));
                 if group.outliers.is_none() {
                     outlier::forget(group, peer);
@@ -146,16 +146,16 @@ pub fn configure(snapshot: &Arc<Snapshot>) {
 /// How often the thread looks for news: seldom enough to share wake-ups, often enough that no check is late by it.
 fn beat_ms(checks: &[Check]) -> u64 {
     let shortest = checks.iter().map(|c| c.rhythm.limit.min(c.rhythm.connect_limit)).min();
-    let beat = shortest.map_or(0, |t| (t.as_millis() as u64 / BEATS).min(LONGEST_BEAT_MS));
-    if beat < SHORTEST_BEAT_MS { 0 } else { beat }
+    let tick = shortest.map_or(0, |t| (t.as_millis() as u64 / TICKS).min(LONGEST_TICK_MS));
+    if tick < SHORTEST_TICK_MS { 0 } else { tick }
 }
 
 /// A `mandatory` check has to pass before the peer is used: anew after every reload, unless it is `persistent`.
 fn prepare(check: &Check, peer: &Peer) {
-    let stands = peer.state.standing.now();
+    let availability = peer.state.availability.now();
     let passed = peer.state.health.notes().tracks[check.number].passed > 0;
-    if check.rhythm.mandatory && !stands.fails(check.number) && !(check.rhythm.persistent && passed) {
-        peer.state.standing.set_unproven(check.number, true);
+    if check.rhythm.mandatory && !availability.fails(check.number) && !(check.rhythm.persistent && passed) {
+        peer.state.availability.set_unproven(check.number, true);
     }
 }
 
@@ -204,7 +204,7 @@ async fn watch_peer(check: Arc<Check>, peer: Arc<Peer>, first: Duration) {
     let (mut kept, timer) = (None, Timer::new());
     let mut due_ms = clock::monotonic_ms() + ms(first);
     let before_ms = state.health.notes().tracks[check.number].began_ms;
-    if before_ms != NEVER && !state.standing.now().lacks(check.number) {
+    if before_ms != NEVER && !state.availability.now().lacks(check.number) {
         due_ms = (before_ms + ms(next_pause(&check, &peer))).max(clock::monotonic_ms());
     }
     loop {
@@ -225,7 +225,7 @@ async fn watch_peer(check: Arc<Check>, peer: Arc<Peer>, first: Duration) {
 
 fn next_pause(check: &Check, peer: &Peer) -> Duration {
     let track = peer.state.health.notes().tracks[check.number];
-    pause(&check.rhythm, &track, peer.state.standing.now().fails(check.number))
+    pause(&check.rhythm, &track, peer.state.availability.now().fails(check.number))
 }
 
 fn jitter_ms(check: &Check) -> u64 {

@@ -3,7 +3,7 @@
 
 use super::cause::Cause;
 use super::verdict::{FLAP_WINDOW, FLAPS};
-use crate::upstream::standing::MAX_CHECKS;
+use crate::upstream::availability::MAX_CHECKS;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};

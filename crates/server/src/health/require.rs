@@ -3,10 +3,10 @@
 
 use super::cause::Cause;
 use super::matching::shown;
-use crate::connection::{Address, Client, Session};
+use crate::connection::{Address, Client, Downstream};
 use crate::request::Request;
 use crate::snapshot::VariableId;
-use crate::snapshot::{Shot, Snapshot};
+use crate::snapshot::{Snapshot, ThreadSnapshot};
 use crate::upstream::Attempt;
 use crate::upstream::peer::Peer;
 use std::cell::RefCell;
@@ -17,12 +17,12 @@ use wire::http1::response::ResponseHead;
 
 thread_local! {
     /// What variables are evaluated under, on the prober's thread.
-    static SHOT: RefCell<Option<Rc<Shot>>> = const { RefCell::new(None) };
+    static SNAPSHOT: RefCell<Option<Rc<ThreadSnapshot>>> = const { RefCell::new(None) };
 }
 
 /// Variables are those of this configuration from now on; none if no check needs any.
 pub fn evaluate_under(snapshot: Option<Arc<Snapshot>>) {
-    SHOT.set(snapshot.map(|s| Rc::new(Shot::new(s))));
+    SNAPSHOT.set(snapshot.map(|s| Rc::new(ThreadSnapshot::new(s))));
 }
 
 /// Whether all variables are there, and not `0`. `bytes` begin with the head.
@@ -33,9 +33,9 @@ pub fn judge(required: &[(Box<str>, VariableId)], peer: &Peer, bytes: &[u8], hea
     if required.is_empty() {
         return Ok(());
     }
-    let Some(shot) = SHOT.with_borrow(Clone::clone) else { return Ok(()) };
+    let Some(snapshot) = SNAPSHOT.with_borrow(Clone::clone) else { return Ok(()) };
     let nobody = Client::new(0, Address::Unix(Path::new("").into()), 0, Weak::new());
-    let mut r = Request::new(shot, nobody, Session::None);
+    let mut r = Request::new(snapshot, nobody, Downstream::None);
     r.attempts.head_base = r.arena.push(bytes).start;
     r.attempts.head_len = bytes.len() as u32;
     r.attempts.head.clone_from(head);

@@ -31,8 +31,8 @@ pub fn note(check: &Check, peer: &Peer, result: Result<(), Cause>) {
     }
     let record = &peer.state.health;
     record.count(result.is_ok());
-    let stands = peer.state.standing.now();
-    let (is_failing, is_unproven) = (stands.fails(check.number), stands.lacks(check.number));
+    let availability = peer.state.availability.now();
+    let (is_failing, is_unproven) = (availability.fails(check.number), availability.lacks(check.number));
     let now_ms = clock::monotonic_ms();
     let mut notes = record.notes();
     let flapping = notes.flapping(now_ms);
@@ -44,7 +44,7 @@ pub fn note(check: &Check, peer: &Peer, result: Result<(), Cause>) {
             let needed = check.rhythm.passes * if flapping > 0 { FLAP_PASSES } else { 1 };
             let comes_back = is_failing && passed >= needed;
             if comes_back || is_unproven {
-                if !stands.fails_beside(check.number) {
+                if !availability.fails_beside(check.number) {
                     notes.active = None;
                 }
                 notes.changed(comes_back.then_some(now_ms));
@@ -71,8 +71,8 @@ pub fn note(check: &Check, peer: &Peer, result: Result<(), Cause>) {
 }
 
 fn healthy(check: &Check, peer: &Peer) {
-    peer.state.standing.set_failing(check.number, false);
-    peer.state.standing.set_unproven(check.number, false);
+    peer.state.availability.set_failing(check.number, false);
+    peer.state.availability.set_unproven(check.number, false);
     peer.state.recovered_ms.store(clock::monotonic_ms(), Relaxed);
     peer.state.note_use(peer.settings.policy);
     say(Level::Notice, "healthy", check, peer);
@@ -80,8 +80,8 @@ fn healthy(check: &Check, peer: &Peer) {
 
 fn unhealthy(check: &Check, peer: &Peer, goes: bool, news: Option<String>) {
     if goes {
-        peer.state.standing.set_failing(check.number, true);
-        peer.state.standing.set_unproven(check.number, false);
+        peer.state.availability.set_failing(check.number, true);
+        peer.state.availability.set_unproven(check.number, false);
         peer.state.health.unhealthy.fetch_add(1, Relaxed);
         peer.state.note_use(peer.settings.policy);
     }

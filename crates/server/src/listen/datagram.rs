@@ -2,7 +2,7 @@
 
 use super::{BATCH, Listener, pktinfo};
 use crate::connection::{self, Address};
-use crate::settings::ListenAddress;
+use crate::process_settings::ListenAddress;
 use runtime::TaskId;
 use socket2::SockAddr;
 use std::cell::{Cell, RefCell};

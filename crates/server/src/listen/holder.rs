@@ -1,7 +1,7 @@
 //! Which program has an address that we were to listen on: asked of `/proc` when a bind has failed, and only then. Without root's
 //! rights, or in another network namespace, nobody may be found.
 
-use crate::settings::{ListenAddress, ListenSpec, SocketKind};
+use crate::process_settings::{ListenAddress, ListenSpec, SocketKind};
 use std::net::IpAddr;
 use std::path::Path;
 

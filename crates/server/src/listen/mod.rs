@@ -9,10 +9,10 @@ pub mod socket;
 pub mod steer;
 
 use crate::connection::{self, Address};
-use crate::settings::{ListenAddress, ListenSpec, SocketKind};
+use crate::process_settings::{ListenAddress, ListenSpec, SocketKind};
 use crate::status::listeners;
 use crate::upstream;
-use crate::worker::thread::Ear;
+use crate::worker::thread::ListenSocket;
 use runtime::TaskId;
 use runtime::clock;
 use runtime::io::{Interest, Registration};
@@ -85,8 +85,8 @@ pub struct Listener {
 
 impl Listener {
     /// Registers a listening socket with the thread.
-    pub fn new(number: usize, ear: Ear, spec: &ListenSpec) -> io::Result<Rc<Listener>> {
-        let Ear { id, place, fd, .. } = ear;
+    pub fn new(number: usize, socket: ListenSocket, spec: &ListenSpec) -> io::Result<Rc<Listener>> {
+        let ListenSocket { id, place, fd, .. } = socket;
         let registration = Registration::new(fd.as_fd(), Interest::Read)?;
         let (task, started, closed) = (Cell::new(None), Cell::new(false), Cell::new(false));
         let (address, kind, quic) = (spec.address.clone(), spec.kind, spec.quic);

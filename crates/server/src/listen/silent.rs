@@ -2,7 +2,7 @@
 //! `stub_status`, where nginx (which accepts them) shows them as waiting. Asks the kernel for its table of sockets
 //! (sock_diag(7)), so: never on the way of other requests.
 
-use crate::settings::{ListenAddress, ListenSpec};
+use crate::process_settings::{ListenAddress, ListenSpec};
 use crate::worker::counters;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink, recv, send, socket_with};
 use std::net::SocketAddr;

@@ -4,8 +4,8 @@
 use super::{holder, steer};
 use crate::log::error::Errno;
 use crate::master::sys;
+use crate::process_settings::{Keepalive, ListenAddress, ListenSpec, SocketKind};
 use crate::server_log;
-use crate::settings::{Keepalive, ListenAddress, ListenSpec, SocketKind};
 use socket2::{Domain, Protocol, SockAddr, Socket, TcpKeepalive, Type};
 use std::io;
 use std::net::SocketAddr;

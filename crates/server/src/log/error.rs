@@ -6,7 +6,7 @@ use crate::log::floods;
 use crate::log::memory::MemoryLog;
 use crate::log::syslog::Syslog;
 use crate::master::sys;
-use crate::settings::{ErrorLogSpec, ErrorLogTarget};
+use crate::process_settings::{ErrorLogSpec, ErrorLogTarget};
 use rustix::time::{ClockId, clock_gettime};
 use std::cell::Cell;
 use std::fmt::{self, Write as _};

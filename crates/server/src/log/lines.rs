@@ -7,7 +7,7 @@ use super::error::Level;
 use super::file::LogFile;
 use super::opened::Opened;
 use crate::connection::socket::Socket;
-use crate::snapshot::{Shot, Snapshot};
+use crate::snapshot::{Snapshot, ThreadSnapshot};
 use runtime::Pending;
 use runtime::{clock, timer};
 use std::cell::{Cell, RefCell};
@@ -78,11 +78,11 @@ const CLOSE_AT_ONCE: usize = 64;
 
 thread_local! {
     /// What is to be written soon.
-    static PENDING: RefCell<Vec<(Rc<Shot>, usize)>> = const { RefCell::new(Vec::new()) };
+    static PENDING: RefCell<Vec<(Rc<ThreadSnapshot>, usize)>> = const { RefCell::new(Vec::new()) };
     /// Since when, ms of the wall clock.
     static SINCE: Cell<u64> = const { Cell::new(0) };
     /// The snapshots whose buffers may hold something, for `flush_thread`.
-    static HELD: RefCell<Vec<Weak<Shot>>> = const { RefCell::new(Vec::new()) };
+    static HELD: RefCell<Vec<Weak<ThreadSnapshot>>> = const { RefCell::new(Vec::new()) };
     /// Connections that are closed when their lines are written.
     static CLOSING: RefCell<Vec<Socket>> = const { RefCell::new(Vec::new()) };
 }
@@ -99,9 +99,9 @@ impl Lines {
 }
 
 /// Takes back what [`Lines::take`] gave, with one more line from `start` on, and sees to it that it is written in time.
-pub fn add(shot: &Rc<Shot>, index: usize, bytes: Vec<u8>, start: usize) {
-    let spec = &shot.main.log.files[index];
-    let mut slots = shot.lines.slots.borrow_mut();
+pub fn add(snapshot: &Rc<ThreadSnapshot>, index: usize, bytes: Vec<u8>, start: usize) {
+    let spec = &snapshot.main.log.files[index];
+    let mut slots = snapshot.lines.slots.borrow_mut();
     let slot = &mut slots[index];
     slot.bytes = bytes;
     match &spec.buffering {
@@ -112,16 +112,23 @@ pub fn add(shot: &Rc<Shot>, index: usize, bytes: Vec<u8>, start: usize) {
                     if list.is_empty() {
                         SINCE.set(clock::wall_ms());
                     }
-                    list.push((shot.clone(), index));
+                    list.push((snapshot.clone(), index));
                 });
             }
         }
-        Some(buffering) => hold(shot, slot, spec, buffering, start, index),
+        Some(buffering) => hold(snapshot, slot, spec, buffering, start, index),
     }
 }
 
 /// A line goes into the buffer when it fits, else what is there goes first; a line larger than the buffer goes directly.
-fn hold(shot: &Rc<Shot>, slot: &mut Slot, spec: &LineFile, buffering: &Buffering, start: usize, index: usize) {
+fn hold(
+    snapshot: &Rc<ThreadSnapshot>,
+    slot: &mut Slot,
+    spec: &LineFile,
+    buffering: &Buffering,
+    start: usize,
+    index: usize,
+) {
     let mut first = start == 0;
     if slot.bytes.len() > buffering.size && start > 0 {
         slot.write(spec, start);
@@ -130,19 +137,19 @@ fn hold(shot: &Rc<Shot>, slot: &mut Slot, spec: &LineFile, buffering: &Buffering
     if slot.bytes.len() > buffering.size {
         slot.write(spec, usize::MAX);
     } else if first {
-        remember(shot);
+        remember(snapshot);
         if let Some(flush) = buffering.flush {
             slot.deadline = clock::monotonic_ms() + flush.as_millis() as u64;
             if !std::mem::replace(&mut slot.watched, true) {
-                runtime::spawn(watch(Rc::downgrade(shot), index, flush));
+                runtime::spawn(watch(Rc::downgrade(snapshot), index, flush));
             }
         }
     }
 }
 
-fn remember(shot: &Rc<Shot>) {
+fn remember(snapshot: &Rc<ThreadSnapshot>) {
     HELD.with_borrow_mut(|held| {
-        let this = Rc::downgrade(shot);
+        let this = Rc::downgrade(snapshot);
         if !held.iter().any(|w| w.ptr_eq(&this)) {
             held.retain(|w| w.strong_count() > 0);
             held.push(this);
@@ -151,15 +158,15 @@ fn remember(shot: &Rc<Shot>) {
 }
 
 /// `flush=`: one task as long as there is something to wait for.
-async fn watch(shot: Weak<Shot>, index: usize, mut wait: Duration) {
+async fn watch(snapshot: Weak<ThreadSnapshot>, index: usize, mut wait: Duration) {
     loop {
         timer::sleep(wait).await;
-        let Some(shot) = shot.upgrade() else { return };
-        let mut slots = shot.lines.slots.borrow_mut();
+        let Some(snapshot) = snapshot.upgrade() else { return };
+        let mut slots = snapshot.lines.slots.borrow_mut();
         let slot = &mut slots[index];
         let left = slot.deadline.saturating_sub(clock::monotonic_ms());
         if slot.bytes.is_empty() || left == 0 {
-            slot.write(&shot.main.log.files[index], usize::MAX);
+            slot.write(&snapshot.main.log.files[index], usize::MAX);
             slot.watched = false;
             return;
         }
@@ -219,10 +226,10 @@ pub fn pending() -> Pending {
 pub fn write_pending() {
     let _ = PENDING.try_with(|pending| {
         let mut list = std::mem::take(&mut *pending.borrow_mut());
-        for (shot, index) in list.drain(..) {
-            let mut slots = shot.lines.slots.borrow_mut();
+        for (snapshot, index) in list.drain(..) {
+            let mut slots = snapshot.lines.slots.borrow_mut();
             slots[index].listed = false;
-            slots[index].write(&shot.main.log.files[index], usize::MAX);
+            slots[index].write(&snapshot.main.log.files[index], usize::MAX);
         }
         *pending.borrow_mut() = list;
     });
@@ -251,10 +258,10 @@ pub fn close_after_lines(socket: Socket) {
 /// Writes everything that the thread holds back: before logs are reopened, and at the thread's end.
 pub fn flush_thread() {
     write_pending();
-    let held: Vec<Rc<Shot>> = HELD.with_borrow(|h| h.iter().filter_map(Weak::upgrade).collect());
-    for shot in held {
-        shot.lines.flush(shot.snapshot());
-        shot.lines.opened.close_all();
+    let held: Vec<Rc<ThreadSnapshot>> = HELD.with_borrow(|h| h.iter().filter_map(Weak::upgrade).collect());
+    for snapshot in held {
+        snapshot.lines.flush(snapshot.snapshot());
+        snapshot.lines.opened.close_all();
     }
 }
 

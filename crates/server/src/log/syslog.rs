@@ -3,7 +3,7 @@
 
 use crate::log::error::{self, Errno, Level};
 use crate::master::sys;
-use crate::settings::{SyslogServer, SyslogSpec};
+use crate::process_settings::{SyslogServer, SyslogSpec};
 use rustix::net::{
     AddressFamily, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, sendmsg,
     socket_with,

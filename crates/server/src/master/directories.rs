@@ -4,8 +4,8 @@
 use super::start::Refused;
 use super::sys;
 use crate::log::error::Errno;
+use crate::process_settings::{DirectorySpec, ProcessSettings, User};
 use crate::server_log;
-use crate::settings::{DirectorySpec, ProcessSettings, User};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};

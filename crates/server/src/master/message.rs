@@ -6,7 +6,7 @@ use super::bans::{Ban, BanSet};
 use super::channel::{Frame, Handle};
 use crate::listen::socket::{ListenSocket, Listener};
 use crate::log::file::LogFile;
-use crate::settings::{ListenAddress, SocketKind};
+use crate::process_settings::{ListenAddress, SocketKind};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::os::fd::OwnedFd;
@@ -473,7 +473,7 @@ mod tests {
     use super::*;
     use crate::listen::socket::Listeners;
     use crate::master::channel::Channel;
-    use crate::settings::ListenSpec;
+    use crate::process_settings::ListenSpec;
 
     fn pass(message: (Vec<u8>, Vec<Handle>)) -> Frame {
         let (mut a, mut b) = Channel::pair().unwrap();

@@ -28,7 +28,7 @@ mod workers;
 
 use crate::listen::socket::Listener;
 use crate::log::file::OpenFiles;
-use crate::settings::{DirectorySpec, ErrorLogSpec, ListenSpec, ProcessSettings};
+use crate::process_settings::{DirectorySpec, ErrorLogSpec, ListenSpec, ProcessSettings};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -3,8 +3,8 @@
 
 use super::sys;
 use crate::log::error::Errno;
+use crate::process_settings::{CpuSet, EnvRule, ProcessSettings, User};
 use crate::server_log;
-use crate::settings::{CpuSet, EnvRule, ProcessSettings, User};
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setpriority_process, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
 use std::ffi::OsString;

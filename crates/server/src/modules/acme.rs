@@ -5,9 +5,9 @@ use crate::acme::challenge;
 use crate::acme::key::Kind;
 use crate::acme::settings::{Challenge, ExternalAccount, Identifier, Issuer, Key, Order, Profile};
 use crate::acme::store::{self, Slot};
-use crate::config::set::{duplicate, invalid};
+use crate::config::setters::{duplicate, invalid};
 use crate::config::variables::Builtin;
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::modules::listen::Name;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text};
@@ -267,7 +267,7 @@ fn certificate(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 /// What a server's `acme_certificate` comes to. Its place is the same in every configuration that wants the same.
-pub fn finish_server(build: &mut Build<'_>, level: &Level, wanted: &Wanted) -> Option<Arc<Slot>> {
+pub fn finish_server(build: &mut Build<'_>, level: &ConfigLevel, wanted: &Wanted) -> Option<Arc<Slot>> {
     match order(build, level, wanted) {
         Ok(order) => Some(Slot::of(&order)),
         Err(text) => {
@@ -277,7 +277,7 @@ pub fn finish_server(build: &mut Build<'_>, level: &Level, wanted: &Wanted) -> O
     }
 }
 
-fn order(build: &mut Build<'_>, level: &Level, wanted: &Wanted) -> Result<Order, String> {
+fn order(build: &mut Build<'_>, level: &ConfigLevel, wanted: &Wanted) -> Result<Order, String> {
     if !build.main.acme.blocks.iter().any(|b| b.name == wanted.issuer) {
         return Err(format!("issuer \"{}\" is not found", wanted.issuer));
     }
@@ -310,7 +310,7 @@ fn order(build: &mut Build<'_>, level: &Level, wanted: &Wanted) -> Result<Order,
 }
 
 /// Completes the issuers, once the `http` level is known.
-pub fn finish_http(build: &mut Build<'_>, http: &Level) {
+pub fn finish_http(build: &mut Build<'_>, http: &ConfigLevel) {
     let resolver = (*http.conf.core.resolver).clone().map(|r| (r, *http.conf.core.resolver_timeout));
     for block in std::mem::take(&mut build.main.acme.blocks) {
         let Some(uri) = block.uri else { continue };
@@ -365,11 +365,11 @@ pub fn proof_hook(asked: &mut Asked<'_>) -> hooks::Verdict {
 
 /// The post-read handler: the text for a token, whichever server is asked.
 pub fn handler(r: &mut Request) -> Verdict {
-    if !challenge::any() || !matches!(r.method, Method::Get | Method::Head) {
+    if !challenge::any() || !matches!(r.head.method, Method::Get | Method::Head) {
         return Verdict::Decline;
     }
-    let path = r.get(r.uri);
+    let path = r.get(r.head.uri);
     let Some(text) = path.strip_prefix(WELL_KNOWN).and_then(challenge::text) else { return Verdict::Decline };
-    r.headers_out.content_type = Some(Text::from("application/octet-stream"));
+    r.answer.headers.content_type = Some(Text::from("application/octet-stream"));
     r.respond(200, text.as_bytes())
 }

@@ -1,29 +1,29 @@
 //! Other answers before and after an answer (nginx's `ngx_http_addition_filter_module`): `add_before_body`,
 //! `add_after_body`.
 
-use crate::config::set;
+use crate::config::setters;
 use crate::config::types::TypeSet;
 use crate::config::{Directive, http};
+use crate::merged_values;
 use crate::request::filter::{BodyFilter, Chunk, Rest};
 use crate::request::include::{self, Include};
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
-use crate::settings;
 use std::io;
 use std::sync::Arc;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
     http("add_before_body", |s, n| {
-        set::value(&mut s.level.conf.addition.add_before_body, n, n.args[0].text.as_slice().into())
+        setters::value(&mut s.level.conf.addition.add_before_body, n, n.args[0].text.as_slice().into())
     }),
     http("add_after_body", |s, n| {
-        set::value(&mut s.level.conf.addition.add_after_body, n, n.args[0].text.as_slice().into())
+        setters::value(&mut s.level.conf.addition.add_after_body, n, n.args[0].text.as_slice().into())
     }),
     http("addition_types", |s, n| TypeSet::set(&mut s.level.conf.addition.addition_types, s.build, n, "text/html")),
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The uri of what comes first.
@@ -37,7 +37,7 @@ settings! {
 
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
-    if r.headers_out.status != 200 || !r.is_main() {
+    if r.answer.headers.status != 200 || !r.is_main() {
         return Filtered::Next;
     }
     let conf = &r.conf().addition;
@@ -48,8 +48,8 @@ pub fn filter(r: &mut Request) -> Filtered {
     r.clear_content_length();
     r.clear_accept_ranges();
     r.weaken_etag();
-    r.deferred.get_or_insert_default();
-    r.body_filters.push(Box::new(Addition { before: Some(before), after }));
+    r.answer.deferred.get_or_insert_default();
+    r.answer.body_filters.push(Box::new(Addition { before: Some(before), after }));
     Filtered::Next
 }
 

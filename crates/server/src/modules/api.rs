@@ -2,7 +2,7 @@
 //! service thread (`crate::api`), sends the reply. What may be called by whom is said by `allow`, `auth_basic` and the like.
 
 use crate::api::{self, Call, Reply, Verb};
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request, Text, body};
@@ -10,7 +10,7 @@ use crate::snapshot::LocationId;
 use crate::status::latency::{Histogram, REQUESTS_MS};
 use crate::status::{history, requests};
 use crate::worker::counters;
-use crate::{log_error, settings};
+use crate::{log_error, merged_values};
 use conf::{Node, Problem, Span};
 use runtime::clock;
 
@@ -20,7 +20,7 @@ const MAX_SHOWN: usize = 512;
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("api", directive)];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// `write=on`
@@ -38,13 +38,13 @@ pub struct Main {
 }
 
 /// Locations of a server whose clients all show certificates are nobody's who has none.
-pub fn guarded_by_certificates(build: &mut Build<'_>, level: &Level) {
+pub fn guarded_by_certificates(build: &mut Build<'_>, level: &ConfigLevel) {
     build.main.api.writers.retain(|(id, _)| *id != level.id);
     level.children.iter().for_each(|child| guarded_by_certificates(build, child));
 }
 
 /// Warns of a location that lets everybody change the server who reaches it.
-pub fn finish_level(build: &mut Build<'_>, level: &Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &ConfigLevel) {
     let Some((_, place)) = build.main.api.writers.iter().find(|(id, _)| *id == level.id) else { return };
     let conf = &level.conf;
     let asks = super::auth_basic::asks(&conf.auth_basic) || super::auth_request::asks(&conf.auth_request);
@@ -64,7 +64,7 @@ fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         Some(w) if *w == "write=off" => false,
         Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
     };
-    crate::config::set::value(&mut scope.level.conf.api.write, node, write)?;
+    crate::config::setters::value(&mut scope.level.conf.api.write, node, write)?;
     if write {
         scope.build.main.api.writers.push((scope.level.id, node.name.span));
     }
@@ -145,7 +145,7 @@ fn run(r: &mut Request) -> Waiting<'_> {
 }
 
 async fn read(r: &mut Request) -> Result<Call, Verdict> {
-    let verb = match r.method {
+    let verb = match r.head.method {
         Method::Get | Method::Head => Some(Verb::Get),
         Method::Post => Some(Verb::Post),
         Method::Patch => Some(Verb::Patch),
@@ -158,7 +158,7 @@ async fn read(r: &mut Request) -> Result<Call, Verdict> {
     }
     // As with nginx Plus, what is sent has to fit into the buffer for bodies.
     let room = *r.conf().core.client_body_buffer_size;
-    if r.headers_in.content_length.is_some_and(|n| n > room) {
+    if r.head.headers.content_length.is_some_and(|n| n > room) {
         return Err(Verdict::Status(413));
     }
     let stored = body::read_all(r).await?;
@@ -166,22 +166,22 @@ async fn read(r: &mut Request) -> Result<Call, Verdict> {
         return Err(Verdict::Status(413));
     }
     let text = |t: Text| String::from_utf8_lossy(r.get(t)).into_owned();
-    let target = text(r.target);
+    let target = text(r.head.target);
     // The path as it was sent: names in it may have a slash, which is decoded apart.
     let path = target.split(['?', '#']).next().unwrap_or_default().to_owned();
     let name = String::from_utf8_lossy(&r.location().name).into_owned();
     let path = match path.strip_prefix(name.trim_end_matches('/')) {
-        Some(rest) if r.valid_target => rest.to_owned(),
+        Some(rest) if r.head.valid_target => rest.to_owned(),
         _ => {
-            let uri = text(r.uri);
+            let uri = text(r.head.uri);
             uri.strip_prefix(name.trim_end_matches('/')).unwrap_or(&uri).to_owned()
         }
     };
-    let (query, write) = (text(r.args), *r.conf().api.write);
+    let (query, write) = (text(r.head.args), *r.conf().api.write);
     let address = crate::worker::local_address(&r.client).host().to_string();
     let request_id =
         super::variables::request_id(r).map_or_else(String::new, |t| String::from_utf8_lossy(r.get(t)).into_owned());
-    let snapshot = r.shot.whole().clone();
+    let snapshot = r.snapshot.whole().clone();
     Ok(Call { verb, path, query, body: stored.memory.clone(), write, snapshot, address, request_id })
 }
 
@@ -189,12 +189,12 @@ async fn read(r: &mut Request) -> Result<Call, Verdict> {
 /// Browsers send `Sec-Fetch-Site` (Fetch Metadata) only over TLS and to the machine itself; elsewhere `Origin` (RFC 6454
 /// section 7) has to tell. Programs send neither.
 fn is_from_elsewhere(r: &Request) -> bool {
-    let mut sites = r.headers_in.named(&r.arena, b"Sec-Fetch-Site").peekable();
+    let mut sites = r.head.headers.named(&r.arena, b"Sec-Fetch-Site").peekable();
     if sites.peek().is_some() {
         return sites.any(|h| !matches!(r.arena.span(h.value), b"same-origin" | b"none"));
     }
-    let host = r.headers_in.find(K::Host).map_or(&b""[..], |host| r.get(host));
-    let mut origins = r.headers_in.named(&r.arena, b"Origin");
+    let host = r.head.headers.find(K::Host).map_or(&b""[..], |host| r.get(host));
+    let mut origins = r.head.headers.named(&r.arena, b"Origin");
     origins.any(|h| !is_origin_of(r.arena.span(h.value), host))
 }
 
@@ -209,15 +209,15 @@ fn send(r: &mut Request, reply: &Reply) -> Verdict {
         let base = r.location().name.clone();
         let base = String::from_utf8_lossy(&base);
         let place = r.text(format!("{}{path}", base.trim_end_matches('/')).as_bytes());
-        r.headers_out.set(K::Location, "Location", place);
+        r.answer.headers.set(K::Location, "Location", place);
     }
     if let Some(methods) = &reply.allow {
         let methods = r.text(methods.as_bytes());
-        r.headers_out.push(Text::from("Allow"), methods);
+        r.answer.headers.push(Text::from("Allow"), methods);
     }
-    r.headers_out.push(Text::from("Cache-Control"), Text::from("no-store"));
+    r.answer.headers.push(Text::from("Cache-Control"), Text::from("no-store"));
     if reply.status != 204 {
-        r.headers_out.content_type = Some(Text::from("application/json"));
+        r.answer.headers.content_type = Some(Text::from("application/json"));
     }
     r.respond(reply.status, &reply.body)
 }

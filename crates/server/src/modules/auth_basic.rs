@@ -3,13 +3,13 @@
 //! are computed aside, so that other connections go on; a password that was right is known again without them.
 
 use crate::config::complex::Complex;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::{Directive, Scope, http};
 use crate::modules::variables::basic_credentials;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::{Method, Request, Text};
-use crate::{log_error, password, settings};
+use crate::{log_error, merged_values, password};
 use conf::{Node, Problem};
 use runtime::clock;
 use rustix::fs::Stat;
@@ -37,7 +37,7 @@ const HASHERS: usize = 2;
 pub const DIRECTIVES: &[Directive] = &[
     http("auth_basic", |s, n| {
         let realm = Complex::compile(s.build, &n.args[0])?;
-        set::value(&mut s.level.conf.auth_basic.realm, n, Some(realm))
+        setters::value(&mut s.level.conf.auth_basic.realm, n, Some(realm))
     }),
     http("auth_basic_user_file", user_file),
 ];
@@ -50,7 +50,7 @@ pub fn asks(conf: &Conf) -> bool {
     conf.user_file.is_some() && conf.realm.as_ref().is_some_and(|realm| realm.as_fixed() != Some(b"off"))
 }
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// What the client is told that it asks for; `off` switches the check off.
@@ -71,13 +71,13 @@ pub struct UserFile {
 fn user_file(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let path = Complex::compile(scope.build, &node.args[0])?;
     let directory = scope.build.conf_prefix.clone();
-    set::value(&mut scope.level.conf.auth_basic.user_file, node, Some(Arc::new(UserFile { path, directory })))
+    setters::value(&mut scope.level.conf.auth_basic.user_file, node, Some(Arc::new(UserFile { path, directory })))
 }
 
 fn check(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move {
-        let shot = r.shot.clone();
-        let conf = &shot.location(r.location).conf.auth_basic;
+        let snapshot = r.snapshot.clone();
+        let conf = &snapshot.location(r.location).conf.auth_basic;
         let (Some(realm), Some(file)) = (&*conf.realm, &*conf.user_file) else { return Verdict::Decline };
         let realm = realm.eval(r);
         if r.get(realm) == b"off" {
@@ -115,11 +115,11 @@ fn refuse(r: &mut Request, realm: Text) -> Verdict {
         r.arena.append(part);
     }
     let value = r.arena.since(mark);
-    if r.method == Method::Connect {
-        r.headers_out.push(Text::from("Proxy-Authenticate"), value.into());
+    if r.head.method == Method::Connect {
+        r.answer.headers.push(Text::from("Proxy-Authenticate"), value.into());
         return Verdict::Status(407);
     }
-    r.headers_out.add(K::WwwAuthenticate, "WWW-Authenticate", value);
+    r.answer.headers.add(K::WwwAuthenticate, "WWW-Authenticate", value);
     Verdict::Status(401)
 }
 

@@ -1,7 +1,7 @@
 //! Permission by subrequest (nginx's `ngx_http_auth_request_module`): 2xx lets the request through, 401 and 403 refuse it.
 
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::variables::Assign;
 use crate::config::{Directive, Scope, http};
 use crate::request::headers::KnownHeader as K;
@@ -9,7 +9,7 @@ use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::subrequest::{self, Mode, Options};
 use crate::request::{Request, Text};
 use crate::snapshot::VariableId;
-use crate::{log_error, settings};
+use crate::{log_error, merged_values};
 use conf::{Node, Problem};
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub fn asks(conf: &Conf) -> bool {
     conf.uri.is_some()
 }
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Who is asked.
@@ -45,7 +45,7 @@ pub struct Taken {
 fn auth_request(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let uri = &node.args[0].text;
     let uri = (uri != b"off").then(|| uri.as_slice().into());
-    set::value(&mut scope.level.conf.auth_request.uri, node, uri)
+    setters::value(&mut scope.level.conf.auth_request.uri, node, uri)
 }
 
 fn auth_request_set(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -63,8 +63,8 @@ fn auth_request_set(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Proble
 
 fn ask(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move {
-        let shot = r.shot.clone();
-        let conf = &shot.location(r.location).conf.auth_request;
+        let snapshot = r.snapshot.clone();
+        let conf = &snapshot.location(r.location).conf.auth_request;
         let Some(uri) = &*conf.uri else { return Verdict::Decline };
         let uri = r.text(uri);
         let options = Options { mode: Mode::Discard, with_body: false, get: true };
@@ -94,11 +94,11 @@ fn take_values(r: &mut Request, child: &mut Request, variables: &[Taken]) {
 }
 
 fn judge(r: &mut Request, child: &Request) -> Verdict {
-    match child.headers_out.status {
+    match child.answer.headers.status {
         403 => Verdict::Status(403),
         401 => {
-            let asked = child.headers_out.lines.iter().filter(|l| l.known == K::WwwAuthenticate);
-            r.headers_out.lines.extend(asked);
+            let asked = child.answer.headers.lines.iter().filter(|l| l.known == K::WwwAuthenticate);
+            r.answer.headers.lines.extend(asked);
             Verdict::Status(401)
         }
         200..300 => Verdict::Allow,

@@ -1,31 +1,31 @@
 //! Lists of directories as HTML, JSON, JSONP or XML (nginx's `ngx_http_autoindex_module`). Programs read them, so every
 //! byte is nginx's.
 
-use crate::config::{Directive, http, set};
+use crate::config::{Directive, http, setters};
 use crate::files::Kind;
 use crate::files::directory::{self, Detail, Entry};
 use crate::log_error;
+use crate::merged_values;
 use crate::modules::root;
 use crate::request::filter::Chunk;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text};
-use crate::settings;
 use std::io::Write;
 use wire::date::Civil;
 use wire::http1::escape::{Escape, escape_html, escape_json, escape_uri};
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("autoindex", |s, n| set::flag(&mut s.level.conf.autoindex.autoindex, n)),
-    http("autoindex_exact_size", |s, n| set::flag(&mut s.level.conf.autoindex.autoindex_exact_size, n)),
-    http("autoindex_localtime", |s, n| set::flag(&mut s.level.conf.autoindex.autoindex_localtime, n)),
+    http("autoindex", |s, n| setters::flag(&mut s.level.conf.autoindex.autoindex, n)),
+    http("autoindex_exact_size", |s, n| setters::flag(&mut s.level.conf.autoindex.autoindex_exact_size, n)),
+    http("autoindex_localtime", |s, n| setters::flag(&mut s.level.conf.autoindex.autoindex_localtime, n)),
     http("autoindex_format", |s, n| {
         let words = [("html", Format::Html), ("json", Format::Json), ("jsonp", Format::Jsonp), ("xml", Format::Xml)];
-        set::one_of(&mut s.level.conf.autoindex.autoindex_format, n, &words)
+        setters::one_of(&mut s.level.conf.autoindex.autoindex_format, n, &words)
     }),
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Whether there are lists at all.
@@ -60,8 +60,8 @@ const CALLBACK: usize = 128;
 /// Answers GET and HEAD for a directory without an index file.
 pub fn handler(r: &mut Request) -> Verdict {
     if !*r.conf().autoindex.autoindex
-        || !r.get(r.uri).ends_with(b"/")
-        || !matches!(r.method, Method::Get | Method::Head)
+        || !r.get(r.head.uri).ends_with(b"/")
+        || !matches!(r.head.method, Method::Get | Method::Head)
     {
         return Verdict::Decline;
     }
@@ -89,18 +89,18 @@ pub fn handler(r: &mut Request) -> Verdict {
 
 fn answer(r: &mut Request, path: &[u8], format: Format, callback: &[u8]) -> Result<(), Verdict> {
     let mut dir = directory::open(r, path)?;
-    r.headers_out.status = 200;
-    r.headers_out.content_type = Some(Text::from(match format {
+    r.answer.headers.status = 200;
+    r.answer.headers.content_type = Some(Text::from(match format {
         Format::Html => "text/html",
         Format::Json => "application/json",
         Format::Jsonp => "application/javascript",
         Format::Xml => {
-            r.headers_out.charset = Some(Text::from("utf-8"));
+            r.answer.headers.charset = Some(Text::from("utf-8"));
             "text/xml"
         }
     }));
     r.send_header()?;
-    if r.header_only {
+    if r.answer.header_only {
         return r.send_body(Chunk::Bytes(b""), true);
     }
     let mut entries = directory::read(r, path, &mut dir, Detail::Facts).map_err(|_| Verdict::Broken)?;
@@ -123,7 +123,7 @@ fn answer(r: &mut Request, path: &[u8], format: Format, callback: &[u8]) -> Resu
 
 /// The function's name; empty without `callback=`.
 fn callback(r: &Request) -> Result<Vec<u8>, Verdict> {
-    let name = wire::http1::target::argument(r.get(r.args), b"callback").unwrap_or_default();
+    let name = wire::http1::target::argument(r.get(r.head.args), b"callback").unwrap_or_default();
     let shown = String::from_utf8_lossy(name);
     if name.len() > CALLBACK {
         log_error!(r, Info, "client sent too long callback name: \"{shown}\"");
@@ -147,9 +147,9 @@ struct Style {
 fn html(r: &Request, entries: &[Entry], out: &mut Vec<u8>) {
     let conf = &r.conf().autoindex;
     let offset_seconds = if *conf.autoindex_localtime { crate::log::offset_seconds() } else { 0 };
-    let utf8 = r.headers_out.charset.is_some_and(|c| r.get(c).eq_ignore_ascii_case(b"utf-8"));
+    let utf8 = r.answer.headers.charset.is_some_and(|c| r.get(c).eq_ignore_ascii_case(b"utf-8"));
     let style = Style { exact_size: *conf.autoindex_exact_size, offset_seconds, utf8 };
-    let uri = r.get(r.uri);
+    let uri = r.get(r.head.uri);
     out.extend_from_slice(b"<html>\r\n<head><title>Index of ");
     escape_html(uri, out);
     out.extend_from_slice(b"</title></head>\r\n<body>\r\n<h1>Index of ");

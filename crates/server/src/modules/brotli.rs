@@ -4,14 +4,14 @@
 use super::encoded::{self, Coder, Encode, Op, Rules};
 use super::gzip_static::Mode;
 use super::ignored;
-use crate::config::set::{self, invalid};
+use crate::config::setters::{self, invalid};
 use crate::config::types::TypeSet;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, http};
 use crate::request::Request;
 use crate::request::phases::Verdict;
 use crate::request::respond::Filtered;
-use crate::{inherited, settings};
+use crate::{inherited, merged_values};
 use brotli::CompressorWriter;
 use brotli::enc::BrotliEncoderParams;
 use conf::{Node, Problem, value};
@@ -19,11 +19,11 @@ use std::io::{self, Write};
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("brotli", |s, n| set::flag(&mut s.level.conf.brotli.brotli, n)),
-    http("brotli_static", |s, n| set::one_of(&mut s.level.conf.brotli.brotli_static, n, &Mode::WORDS)),
+    http("brotli", |s, n| setters::flag(&mut s.level.conf.brotli.brotli, n)),
+    http("brotli_static", |s, n| setters::one_of(&mut s.level.conf.brotli.brotli_static, n, &Mode::WORDS)),
     http("brotli_types", |s, n| TypeSet::set(&mut s.level.conf.brotli.brotli_types, s.build, n, "text/html")),
     http("brotli_comp_level", comp_level),
-    http("brotli_min_length", |s, n| set::size(&mut s.level.conf.brotli.brotli_min_length, n)),
+    http("brotli_min_length", |s, n| setters::size(&mut s.level.conf.brotli.brotli_min_length, n)),
     http("brotli_window", window),
     http("brotli_buffers", ignored::buffers),
 ];
@@ -38,7 +38,7 @@ const WINDOW_BITS: std::ops::RangeInclusive<u32> = 10..=24;
 /// What the library hands over at once.
 const ROOM: usize = 16 * 1024;
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Whether answers are compressed.
@@ -60,7 +60,7 @@ inherited!(Conf, |_| true);
 
 fn comp_level(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let level = &mut scope.level.conf.brotli.brotli_comp_level;
-    set::number(level, node)?;
+    setters::number(level, node)?;
     if **level > 11 {
         return Err(node.problem("value must be between 0 and 11".to_owned()));
     }
@@ -72,7 +72,7 @@ fn window(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if !size.is_power_of_two() || !WINDOW_BITS.contains(&size.trailing_zeros()) {
         return Err(node.problem("value must be 1k, 2k, 4k, and so on, up to 16m".to_owned()));
     }
-    set::value(&mut scope.level.conf.brotli.brotli_window, node, size.trailing_zeros())
+    setters::value(&mut scope.level.conf.brotli.brotli_window, node, size.trailing_zeros())
 }
 
 /// `brotli_static`, in the content phase.
@@ -86,13 +86,13 @@ pub fn filter(r: &mut Request) -> Filtered {
     if !*r.conf().brotli.brotli {
         return Filtered::Next;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.brotli;
-    let length = r.headers_out.content_length;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.brotli;
+    let length = r.answer.headers.content_length;
     let rules = Rules { coding: CODING, min_length: *conf.brotli_min_length, types: &conf.brotli_types };
     if encoded::begins(r, &rules) {
         let coder = Brotli::new(*conf.brotli_comp_level as i32, *conf.brotli_window, length);
-        r.body_filters.push(Box::new(Encode::new(CODING, Box::new(coder))));
+        r.answer.body_filters.push(Box::new(Encode::new(CODING, Box::new(coder))));
     }
     Filtered::Next
 }

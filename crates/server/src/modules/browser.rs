@@ -1,12 +1,12 @@
 //! `$modern_browser`, `$ancient_browser`, `$msie` (nginx's `ngx_http_browser_module`): what a browser calls itself, compared with
 //! the versions of the configuration.
 
-use crate::config::set;
+use crate::config::setters;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, http};
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
-use crate::{inherited, settings};
+use crate::{inherited, merged_values};
 use conf::{Node, Problem};
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ pub const DIRECTIVES: &[Directive] = &[
     http("modern_browser", modern_browser),
     http("ancient_browser", ancient_browser),
     http("modern_browser_value", |s, n| {
-        set::value(&mut s.level.conf.browser.modern_browser_value, n, n.args[0].text.as_slice().into())
+        setters::value(&mut s.level.conf.browser.modern_browser_value, n, n.args[0].text.as_slice().into())
     }),
     http("ancient_browser_value", |s, n| {
-        set::value(&mut s.level.conf.browser.ancient_browser_value, n, n.args[0].text.as_slice().into())
+        setters::value(&mut s.level.conf.browser.ancient_browser_value, n, n.args[0].text.as_slice().into())
     }),
 ];
 
@@ -28,7 +28,7 @@ pub const VARIABLES: &[Builtin] = &[
     Builtin { name: "ancient_browser", evaluate: |r| variable(r, false), volatile: false, assign: None },
     Builtin {
         name: "msie",
-        evaluate: |r| Some(Text::from(if r.headers_in.msie { "1" } else { "" })),
+        evaluate: |r| Some(Text::from(if r.head.headers.msie { "1" } else { "" })),
         volatile: false,
         assign: None,
     },
@@ -48,7 +48,7 @@ const BEHIND_OPERA: usize = 1;
 /// A version that no browser reaches.
 const NEVER: u64 = 4_001_000_000;
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Those that are listed, and whether those that are not are modern.
@@ -83,7 +83,7 @@ fn modern_browser(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem>
     let modern = scope.level.conf.browser.modern.entry();
     let [name, version] = node.args.as_slice() else {
         if node.args[0] != "unlisted" {
-            return Err(set::invalid(node));
+            return Err(setters::invalid(node));
         }
         modern.unlisted = true;
         return Ok(());
@@ -124,9 +124,9 @@ fn version_of(text: &[u8]) -> u64 {
 }
 
 fn variable(r: &mut Request, modern: bool) -> Option<Text> {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.browser;
-    let agent = r.headers_in.find(K::UserAgent).map(|a| r.get(a));
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.browser;
+    let agent = r.head.headers.find(K::UserAgent).map(|a| r.get(a));
     Some(match (is_modern(conf, agent), modern) {
         (true, true) => r.text(&conf.modern_browser_value),
         (false, false) => r.text(&conf.ancient_browser_value),

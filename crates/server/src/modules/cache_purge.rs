@@ -45,9 +45,9 @@ pub fn takes(scope: &mut Scope<'_, '_>, node: &Node) -> Result<bool, Problem> {
 
 fn handler(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move {
-        let shot = r.shot.clone();
+        let snapshot = r.snapshot.clone();
         let Some(purges) = r.conf().cache_purge.purges.clone() else { return Verdict::Decline };
-        let cache = shot.main.cache.caches.iter().find(|cache| *cache.zone.name == *purges.0).cloned();
+        let cache = snapshot.main.cache.caches.iter().find(|cache| *cache.zone.name == *purges.0).cloned();
         let Some(cache) = cache else {
             log_error!(r, Error, "cache \"{}\" not found", String::from_utf8_lossy(&purges.0));
             return Verdict::Status(500);
@@ -79,7 +79,7 @@ pub async fn answer(r: &mut Request, cache: Arc<Cache>, key: Text, style: Style)
             let mut page = b"<html>\r\n<head><title>Successful purge</title></head>\r\n<body>\r\n<center><h1>Successful purge</h1>\r\n<br>Key : ".to_vec();
             wire::http1::escape::escape_html(r.get(key), &mut page);
             page.extend_from_slice(b"\r\n</center>\r\n</body>\r\n</html>\r\n");
-            r.headers_out.content_type = Some(Text::from("text/html"));
+            r.answer.headers.content_type = Some(Text::from("text/html"));
             r.respond(200, &page)
         }
     }

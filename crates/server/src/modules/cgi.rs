@@ -2,7 +2,7 @@
 //! How parameters are put on the wire is each module's; the answers of all three are CGI's (RFC 3875 section 6).
 
 use crate::config::complex::Complex;
-use crate::config::set::duplicate;
+use crate::config::setters::duplicate;
 use crate::config::setting::Setting;
 use crate::config::{Build, Scope};
 use crate::request::phases::Verdict;
@@ -120,7 +120,7 @@ impl Pass {
     /// The group of a place.
     pub(super) async fn group(&self, r: &mut Request, place: &[u8]) -> Result<Arc<Group>, Verdict> {
         match self.group.get() {
-            Some(id) => Ok(r.shot.groups[id.0 as usize].clone()),
+            Some(id) => Ok(r.snapshot.groups[id.0 as usize].clone()),
             None => names::group(r, &String::from_utf8_lossy(place)).await,
         }
     }
@@ -203,7 +203,7 @@ impl Ready {
 
 /// The client's headers as parameters; those of one name are one.
 fn headers(r: &Request, list: &List, put: &mut impl FnMut(&[&[u8]], &[&[u8]])) {
-    let lines = r.headers_in.lines();
+    let lines = r.head.headers.lines();
     let name_of = |i: usize| r.arena.span(lines[i].name);
     for i in 0..lines.len() {
         let name = name_of(i);

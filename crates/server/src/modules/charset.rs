@@ -2,15 +2,15 @@
 //! `charset_tables`.
 
 use super::charset_tables::{Decoder, Map, Recoding};
-use crate::config::set;
+use crate::config::setters;
 use crate::config::types::TypeSet;
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::log_error;
+use crate::merged_values;
 use crate::request::filter::{BodyFilter, Chunk, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
-use crate::settings;
 use crate::snapshot::VariableId;
 use conf::{Node, Problem, Word};
 use std::io;
@@ -20,13 +20,13 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     http("charset", |s, n| {
         let choice = if n.args[0] == "off" { Choice::Off } else { choice(s.build, &n.args[0]) };
-        set::value(&mut s.level.conf.charset.charset, n, choice)
+        setters::value(&mut s.level.conf.charset.charset, n, choice)
     }),
     http("source_charset", |s, n| {
         let choice = choice(s.build, &n.args[0]);
-        set::value(&mut s.level.conf.charset.source_charset, n, choice)
+        setters::value(&mut s.level.conf.charset.source_charset, n, choice)
     }),
-    http("override_charset", |s, n| set::flag(&mut s.level.conf.charset.override_charset, n)),
+    http("override_charset", |s, n| setters::flag(&mut s.level.conf.charset.override_charset, n)),
     http("charset_types", |s, n| TypeSet::set(&mut s.level.conf.charset.charset_types, s.build, n, DEFAULT_TYPES[0])),
     http("charset_map", map),
 ];
@@ -34,7 +34,7 @@ pub const DIRECTIVES: &[Directive] = &[
 const DEFAULT_TYPES: &[&str] =
     &["text/html", "text/xml", "text/plain", "text/vnd.wap.wml", "application/javascript", "application/rss+xml"];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// What the answer is to be in.
@@ -134,7 +134,7 @@ fn map(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 /// Charsets that differ need a map.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     let conf = &level.conf.charset;
     let (Choice::Known(to), Choice::Known(from)) = (*conf.charset, *conf.source_charset) else { return };
     let main = &mut build.main.charset;
@@ -156,7 +156,7 @@ struct Charset {
 
 impl Charset {
     fn named(r: &Request, name: Text) -> Charset {
-        Charset { name, known: r.shot.main.charset.find(r.get(name)) }
+        Charset { name, known: r.snapshot.main.charset.find(r.get(name)) }
     }
 
     /// `None`: nginx fails for a variable without a value.
@@ -164,8 +164,8 @@ impl Charset {
         match choice {
             Choice::Off => Some(None),
             Choice::Known(index) => {
-                let shot = r.shot.clone();
-                let name = r.text(&shot.main.charset.names[index]);
+                let snapshot = r.snapshot.clone();
+                let name = r.text(&snapshot.main.charset.names[index]);
                 Some(Some(Charset { name, known: Some(index) }))
             }
             Choice::Variable(id) => {
@@ -183,7 +183,7 @@ pub fn filter(r: &mut Request) -> Filtered {
         Some(None) => return Filtered::Next,
         None => return Filtered::Broken,
     };
-    let from = match r.headers_out.charset.filter(|c| !r.get(*c).is_empty()) {
+    let from = match r.answer.headers.charset.filter(|c| !r.get(*c).is_empty()) {
         Some(own) => Some(Charset::named(r, own)),
         None => match Charset::chosen(r, *r.conf().charset.source_charset) {
             Some(from) => from,
@@ -200,12 +200,12 @@ pub fn filter(r: &mut Request) -> Filtered {
 /// The charset that the answer is to be in, if any (`ngx_http_destination_charset`).
 fn destination(r: &mut Request) -> Option<Option<Charset>> {
     if !r.is_main() {
-        return Some(r.main_charset.map(|name| Charset::named(r, name)));
+        return Some(r.flow.main_charset.map(|name| Charset::named(r, name)));
     }
-    if r.headers_out.content_type.is_none_or(|t| r.get(t).is_empty()) {
+    if r.answer.headers.content_type.is_none_or(|t| r.get(t).is_empty()) {
         return Some(None);
     }
-    if let Some(name) = r.headers_out.override_charset.filter(|c| !r.get(*c).is_empty()) {
+    if let Some(name) = r.answer.headers.override_charset.filter(|c| !r.get(*c).is_empty()) {
         let charset = Charset::named(r, name);
         if charset.known.is_none() {
             log_error!(r, Error, "unknown charset \"{}\" to override", String::from_utf8_lossy(r.get(name)));
@@ -218,7 +218,7 @@ fn destination(r: &mut Request) -> Option<Option<Charset>> {
     if choice == Choice::Off {
         return Some(None);
     }
-    let wanted = match r.headers_out.charset {
+    let wanted = match r.answer.headers.charset {
         Some(c) if !r.get(c).is_empty() => *conf.override_charset,
         _ => conf.charset_types.fits(r),
     };
@@ -228,7 +228,7 @@ fn destination(r: &mut Request) -> Option<Option<Charset>> {
 /// Redirects have none: old browsers took it for that of the next page (`ngx_http_set_charset`).
 fn set_charset(r: &mut Request, name: Text) {
     if r.is_main() {
-        r.headers_out.charset = if matches!(r.headers_out.status, 301 | 302) { None } else { Some(name) };
+        r.answer.headers.charset = if matches!(r.answer.headers.status, 301 | 302) { None } else { Some(name) };
     }
 }
 
@@ -236,12 +236,12 @@ fn recode(r: &mut Request, from: &Charset, to: &Charset) {
     if r.get(from.name).eq_ignore_ascii_case(r.get(to.name)) {
         return set_charset(r, to.name);
     }
-    let shot = r.shot.clone();
+    let snapshot = r.snapshot.clone();
     if let (Some(from), Some(to_index)) = (from.known, to.known) {
-        if r.headers_out.find(K::ContentEncoding).is_some_and(|v| !r.get(v).is_empty()) {
+        if r.answer.headers.find(K::ContentEncoding).is_some_and(|v| !r.get(v).is_empty()) {
             return;
         }
-        if let Some(recoding) = shot.main.charset.recoding(from, to_index) {
+        if let Some(recoding) = snapshot.main.charset.recoding(from, to_index) {
             set_charset(r, to.name);
             return add_filter(r, recoding);
         }
@@ -253,11 +253,11 @@ fn recode(r: &mut Request, from: &Charset, to: &Charset) {
 
 fn add_filter(r: &mut Request, recoding: &Arc<Recoding>) {
     if recoding.changes_length() && r.is_main() {
-        r.headers_out.content_length = None;
+        r.answer.headers.content_length = None;
     }
-    r.in_memory = true;
+    r.answer.in_memory = true;
     let decoder = Decoder::new(recoding.clone());
-    r.body_filters.push(Box::new(Recode { decoder, room: Vec::new(), file: Vec::new() }));
+    r.answer.body_filters.push(Box::new(Recode { decoder, room: Vec::new(), file: Vec::new() }));
 }
 
 /// The body filter.

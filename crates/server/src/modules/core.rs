@@ -4,120 +4,120 @@
 use super::ignored;
 use super::root::{self, Root, Types};
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate, invalid};
-use crate::config::{Build, Directive, Level, Scope, both, http};
+use crate::config::setters::{self, duplicate, invalid};
+use crate::config::{Build, ConfigLevel, Directive, Scope, both, http};
 use crate::log::error::ErrorLog;
+use crate::process_settings::ErrorLogSpec;
 use crate::request::phases::Content;
 use crate::request::{Method, Request};
 use crate::resolve::ResolverConfig;
-use crate::settings::ErrorLogSpec;
 use crate::snapshot::LocationId;
 use crate::temp::TempPath;
-use crate::{reads_as_settings, settings};
+use crate::{merged_values, reads_as_settings};
 use conf::{Node, Problem, value};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The directives.
-pub const DIRECTIVES: &[Directive] = &[
-    http("client_header_buffer_size", |s, n| set::size(&mut server(s)?.client_header_buffer_size, n)),
-    http("client_header_timeout", |s, n| set::time(&mut server(s)?.client_header_timeout, n)),
-    http("ignore_invalid_headers", |s, n| set::flag(&mut server(s)?.ignore_invalid_headers, n)),
-    http("underscores_in_headers", |s, n| set::flag(&mut server(s)?.underscores_in_headers, n)),
-    http("merge_slashes", |s, n| set::flag(&mut server(s)?.merge_slashes, n)),
-    http("max_headers", |s, n| set::number(&mut server(s)?.max_headers, n)),
-    http("large_client_header_buffers", large_buffers),
-    http("connection_pool_size", ignored::size),
-    http("request_pool_size", ignored::size),
-    both("server_names_hash_bucket_size", ignored::number),
-    both("server_names_hash_max_size", ignored::number),
-    both("variables_hash_bucket_size", ignored::number),
-    both("variables_hash_max_size", ignored::number),
-    http("types_hash_bucket_size", ignored::number),
-    http("types_hash_max_size", ignored::number),
-    http("aio", ignored::aio),
-    http("aio_write", ignored::any),
-    http("directio", ignored::directio),
-    http("directio_alignment", ignored::offset),
-    http("read_ahead", ignored::size),
-    http("sendfile", ignored::any),
-    http("sendfile_max_chunk", ignored::size),
-    http("send_lowat", ignored::size),
-    http("postpone_output", ignored::size),
-    http("output_buffers", ignored::buffers),
-    http("client_body_in_single_buffer", ignored::any),
-    http(
-        "internal",
-        |s, n| {
+pub const DIRECTIVES: &[Directive] =
+    &[
+        http("client_header_buffer_size", |s, n| setters::size(&mut server(s)?.client_header_buffer_size, n)),
+        http("client_header_timeout", |s, n| setters::time(&mut server(s)?.client_header_timeout, n)),
+        http("ignore_invalid_headers", |s, n| setters::flag(&mut server(s)?.ignore_invalid_headers, n)),
+        http("underscores_in_headers", |s, n| setters::flag(&mut server(s)?.underscores_in_headers, n)),
+        http("merge_slashes", |s, n| setters::flag(&mut server(s)?.merge_slashes, n)),
+        http("max_headers", |s, n| setters::number(&mut server(s)?.max_headers, n)),
+        http("large_client_header_buffers", large_buffers),
+        http("connection_pool_size", ignored::size),
+        http("request_pool_size", ignored::size),
+        both("server_names_hash_bucket_size", ignored::number),
+        both("server_names_hash_max_size", ignored::number),
+        both("variables_hash_bucket_size", ignored::number),
+        both("variables_hash_max_size", ignored::number),
+        http("types_hash_bucket_size", ignored::number),
+        http("types_hash_max_size", ignored::number),
+        http("aio", ignored::aio),
+        http("aio_write", ignored::any),
+        http("directio", ignored::directio),
+        http("directio_alignment", ignored::offset),
+        http("read_ahead", ignored::size),
+        http("sendfile", ignored::any),
+        http("sendfile_max_chunk", ignored::size),
+        http("send_lowat", ignored::size),
+        http("postpone_output", ignored::size),
+        http("output_buffers", ignored::buffers),
+        http("client_body_in_single_buffer", ignored::any),
+        http("internal", |s, n| {
             if std::mem::replace(&mut s.level.conf.core.internal, true) { Err(duplicate(n)) } else { Ok(()) }
-        },
-    ),
-    http("client_body_early_read", |s, n| {
-        let core = &mut s.level.server.get_or_insert_default().core;
-        set::conditions(s.build, &mut core.client_body_early_read, n)
-    }),
-    http("client_max_body_size", |s, n| set::offset(&mut s.level.conf.core.client_max_body_size, n)),
-    http("client_body_buffer_size", |s, n| set::size(&mut s.level.conf.core.client_body_buffer_size, n)),
-    http("client_body_timeout", |s, n| set::time(&mut s.level.conf.core.client_body_timeout, n)),
-    http("client_body_temp_path", body_temp_path),
-    http("client_body_in_file_only", |s, n| {
-        let words = [("off", InFile::Off), ("on", InFile::On), ("clean", InFile::Clean)];
-        set::one_of(&mut s.level.conf.core.client_body_in_file_only, n, &words)
-    }),
-    http("satisfy", |s, n| {
-        set::one_of(&mut s.level.conf.core.satisfy, n, &[("all", Satisfy::All), ("any", Satisfy::Any)])
-    }),
-    http("keepalive_timeout", keepalive_timeout),
-    http("keepalive_min_timeout", |s, n| set::time(&mut s.level.conf.core.keepalive_min_timeout, n)),
-    http("keepalive_time", |s, n| set::time(&mut s.level.conf.core.keepalive_time, n)),
-    http("keepalive_requests", |s, n| set::number(&mut s.level.conf.core.keepalive_requests, n)),
-    http("keepalive_disable", keepalive_disable),
-    http("lingering_close", |s, n| {
-        let words = [("off", Lingering::Off), ("on", Lingering::On), ("always", Lingering::Always)];
-        set::one_of(&mut s.level.conf.core.lingering_close, n, &words)
-    }),
-    http("lingering_time", |s, n| set::time(&mut s.level.conf.core.lingering_time, n)),
-    http("lingering_timeout", |s, n| set::time(&mut s.level.conf.core.lingering_timeout, n)),
-    http("reset_timedout_connection", |s, n| set::flag(&mut s.level.conf.core.reset_timedout_connection, n)),
-    http("send_timeout", |s, n| set::time(&mut s.level.conf.core.send_timeout, n)),
-    http("limit_rate", |s, n| set::complex_size(s.build, &mut s.level.conf.core.limit_rate, n)),
-    http("limit_rate_after", |s, n| set::complex_size(s.build, &mut s.level.conf.core.limit_rate_after, n)),
-    http("tcp_nopush", |s, n| set::flag(&mut s.level.conf.core.tcp_nopush, n)),
-    http("tcp_nodelay", |s, n| set::flag(&mut s.level.conf.core.tcp_nodelay, n)),
-    http("absolute_redirect", |s, n| set::flag(&mut s.level.conf.core.absolute_redirect, n)),
-    http("server_name_in_redirect", |s, n| set::flag(&mut s.level.conf.core.server_name_in_redirect, n)),
-    http("port_in_redirect", |s, n| set::flag(&mut s.level.conf.core.port_in_redirect, n)),
-    http("msie_padding", |s, n| set::flag(&mut s.level.conf.core.msie_padding, n)),
-    http("msie_refresh", |s, n| set::flag(&mut s.level.conf.core.msie_refresh, n)),
-    http("log_not_found", |s, n| set::flag(&mut s.level.conf.core.log_not_found, n)),
-    http("log_subrequest", |s, n| set::flag(&mut s.level.conf.core.log_subrequest, n)),
-    http("recursive_error_pages", |s, n| set::flag(&mut s.level.conf.core.recursive_error_pages, n)),
-    http("server_tokens", |s, n| {
-        let words = [("on", ServerTokens::On), ("off", ServerTokens::Off), ("build", ServerTokens::Build)];
-        set::one_of(&mut s.level.conf.core.server_tokens, n, &words)
-    }),
-    http("chunked_transfer_encoding", |s, n| set::flag(&mut s.level.conf.core.chunked_transfer_encoding, n)),
-    http("etag", |s, n| set::flag(&mut s.level.conf.core.etag, n)),
-    http("if_modified_since", |s, n| {
-        let words = [("off", Modified::Off), ("exact", Modified::Exact), ("before", Modified::Before)];
-        set::one_of(&mut s.level.conf.core.if_modified_since, n, &words)
-    }),
-    http("max_ranges", |s, n| set::number(&mut s.level.conf.core.max_ranges, n)),
-    http("error_page", error_page),
-    both("error_log", error_log),
-    http("post_action", |s, n| set::complex(s.build, &mut s.level.conf.core.post_action, n)),
-    both("resolver", |s, n| {
-        let words: Vec<&[u8]> = n.args.iter().map(|w| w.text.as_slice()).collect();
-        let config = ResolverConfig::parse(&words).map_err(|t| n.problem(t))?;
-        set::value(&mut s.level.conf.core.resolver, n, Some(Arc::new(config)))
-    }),
-    both("resolver_timeout", |s, n| set::time(&mut s.level.conf.core.resolver_timeout, n)),
-    http("early_hints", |s, n| set::conditions(s.build, &mut s.level.conf.core.early_hints, n)),
-    http("auth_delay", |s, n| set::time(&mut s.level.conf.core.auth_delay, n)),
-    http("subrequest_output_buffer_size", |s, n| set::size(&mut s.level.conf.core.subrequest_output_buffer_size, n)),
-];
+        }),
+        http("client_body_early_read", |s, n| {
+            let core = &mut s.level.server.get_or_insert_default().core;
+            setters::conditions(s.build, &mut core.client_body_early_read, n)
+        }),
+        http("client_max_body_size", |s, n| setters::offset(&mut s.level.conf.core.client_max_body_size, n)),
+        http("client_body_buffer_size", |s, n| setters::size(&mut s.level.conf.core.client_body_buffer_size, n)),
+        http("client_body_timeout", |s, n| setters::time(&mut s.level.conf.core.client_body_timeout, n)),
+        http("client_body_temp_path", body_temp_path),
+        http("client_body_in_file_only", |s, n| {
+            let words = [("off", InFile::Off), ("on", InFile::On), ("clean", InFile::Clean)];
+            setters::one_of(&mut s.level.conf.core.client_body_in_file_only, n, &words)
+        }),
+        http("satisfy", |s, n| {
+            setters::one_of(&mut s.level.conf.core.satisfy, n, &[("all", Satisfy::All), ("any", Satisfy::Any)])
+        }),
+        http("keepalive_timeout", keepalive_timeout),
+        http("keepalive_min_timeout", |s, n| setters::time(&mut s.level.conf.core.keepalive_min_timeout, n)),
+        http("keepalive_time", |s, n| setters::time(&mut s.level.conf.core.keepalive_time, n)),
+        http("keepalive_requests", |s, n| setters::number(&mut s.level.conf.core.keepalive_requests, n)),
+        http("keepalive_disable", keepalive_disable),
+        http("lingering_close", |s, n| {
+            let words = [("off", Lingering::Off), ("on", Lingering::On), ("always", Lingering::Always)];
+            setters::one_of(&mut s.level.conf.core.lingering_close, n, &words)
+        }),
+        http("lingering_time", |s, n| setters::time(&mut s.level.conf.core.lingering_time, n)),
+        http("lingering_timeout", |s, n| setters::time(&mut s.level.conf.core.lingering_timeout, n)),
+        http("reset_timedout_connection", |s, n| setters::flag(&mut s.level.conf.core.reset_timedout_connection, n)),
+        http("send_timeout", |s, n| setters::time(&mut s.level.conf.core.send_timeout, n)),
+        http("limit_rate", |s, n| setters::complex_size(s.build, &mut s.level.conf.core.limit_rate, n)),
+        http("limit_rate_after", |s, n| setters::complex_size(s.build, &mut s.level.conf.core.limit_rate_after, n)),
+        http("tcp_nopush", |s, n| setters::flag(&mut s.level.conf.core.tcp_nopush, n)),
+        http("tcp_nodelay", |s, n| setters::flag(&mut s.level.conf.core.tcp_nodelay, n)),
+        http("absolute_redirect", |s, n| setters::flag(&mut s.level.conf.core.absolute_redirect, n)),
+        http("server_name_in_redirect", |s, n| setters::flag(&mut s.level.conf.core.server_name_in_redirect, n)),
+        http("port_in_redirect", |s, n| setters::flag(&mut s.level.conf.core.port_in_redirect, n)),
+        http("msie_padding", |s, n| setters::flag(&mut s.level.conf.core.msie_padding, n)),
+        http("msie_refresh", |s, n| setters::flag(&mut s.level.conf.core.msie_refresh, n)),
+        http("log_not_found", |s, n| setters::flag(&mut s.level.conf.core.log_not_found, n)),
+        http("log_subrequest", |s, n| setters::flag(&mut s.level.conf.core.log_subrequest, n)),
+        http("recursive_error_pages", |s, n| setters::flag(&mut s.level.conf.core.recursive_error_pages, n)),
+        http("server_tokens", |s, n| {
+            let words = [("on", ServerTokens::On), ("off", ServerTokens::Off), ("build", ServerTokens::Build)];
+            setters::one_of(&mut s.level.conf.core.server_tokens, n, &words)
+        }),
+        http("chunked_transfer_encoding", |s, n| setters::flag(&mut s.level.conf.core.chunked_transfer_encoding, n)),
+        http("etag", |s, n| setters::flag(&mut s.level.conf.core.etag, n)),
+        http("if_modified_since", |s, n| {
+            let words = [("off", Modified::Off), ("exact", Modified::Exact), ("before", Modified::Before)];
+            setters::one_of(&mut s.level.conf.core.if_modified_since, n, &words)
+        }),
+        http("max_ranges", |s, n| setters::number(&mut s.level.conf.core.max_ranges, n)),
+        http("error_page", error_page),
+        both("error_log", error_log),
+        http("post_action", |s, n| setters::complex(s.build, &mut s.level.conf.core.post_action, n)),
+        both("resolver", |s, n| {
+            let words: Vec<&[u8]> = n.args.iter().map(|w| w.text.as_slice()).collect();
+            let config = ResolverConfig::parse(&words).map_err(|t| n.problem(t))?;
+            setters::value(&mut s.level.conf.core.resolver, n, Some(Arc::new(config)))
+        }),
+        both("resolver_timeout", |s, n| setters::time(&mut s.level.conf.core.resolver_timeout, n)),
+        http("early_hints", |s, n| setters::conditions(s.build, &mut s.level.conf.core.early_hints, n)),
+        http("auth_delay", |s, n| setters::time(&mut s.level.conf.core.auth_delay, n)),
+        http("subrequest_output_buffer_size", |s, n| {
+            setters::size(&mut s.level.conf.core.subrequest_output_buffer_size, n)
+        }),
+    ];
 
-settings! {
+merged_values! {
     /// Values of `http` and `server` level.
     pub struct ServerSettings {
         /// First buffer for heads.
@@ -139,7 +139,7 @@ settings! {
     }
 }
 
-settings! {
+merged_values! {
     /// Values that merge in the plain way.
     pub struct Settings {
         /// `root` or `alias`.
@@ -373,12 +373,12 @@ fn server<'s>(scope: &'s mut Scope<'_, '_>) -> Result<&'s mut ServerSettings, Pr
 fn large_buffers(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let number = value::number(&node.args[0].text).filter(|n| *n > 0).ok_or_else(|| invalid(node))?;
     let size = value::size(&node.args[1].text).filter(|n| *n > 0).ok_or_else(|| invalid(node))?;
-    set::value(&mut server(scope)?.large_client_header_buffers, node, (number as usize, size as usize))
+    setters::value(&mut server(scope)?.large_client_header_buffers, node, (number as usize, size as usize))
 }
 
 fn body_temp_path(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let path = temp_path(scope, node)?;
-    set::value(&mut scope.level.conf.core.client_body_temp_path, node, path)
+    setters::value(&mut scope.level.conf.core.client_body_temp_path, node, path)
 }
 
 /// `path [level1 [level2 [level3]]]`; the directory is created before the workers start.
@@ -396,7 +396,7 @@ pub fn temp_path(scope: &mut Scope<'_, '_>, node: &Node) -> Result<TempPath, Pro
 }
 
 fn keepalive_timeout(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    set::time(&mut scope.level.conf.core.keepalive_timeout, node)?;
+    setters::time(&mut scope.level.conf.core.keepalive_timeout, node)?;
     if let Some(word) = node.args.get(1) {
         let seconds = value::seconds(&word.text).ok_or_else(|| Problem::invalid_value(node))?;
         scope.level.conf.core.keepalive_header.force(seconds);
@@ -414,7 +414,7 @@ fn keepalive_disable(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Probl
             other => return Err(node.problem(format!("invalid value \"{other}\""))),
         }
     }
-    set::value(&mut scope.level.conf.core.keepalive_disable, node, disable)
+    setters::value(&mut scope.level.conf.core.keepalive_disable, node, disable)
 }
 
 fn error_page(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -477,7 +477,7 @@ pub async fn auth_delay(r: &mut Request) {
 }
 
 /// Defaults of the `http` level that depend on the prefix.
-pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_http(build: &mut Build<'_>, level: &mut ConfigLevel) {
     finish_stream(build, level);
     use std::os::unix::ffi::OsStringExt;
     let core = &mut level.conf.core;
@@ -493,7 +493,7 @@ pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
 }
 
 /// What `stream` needs of it.
-pub fn finish_stream(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_stream(build: &mut Build<'_>, level: &mut ConfigLevel) {
     let core = &mut level.conf.core;
     if !core.error_log_specs.is_set() {
         core.error_log_specs.force(Arc::new(build.error_logs.clone()));

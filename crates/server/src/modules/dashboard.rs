@@ -1,10 +1,10 @@
 //! `dashboard`: a page in the browser that draws what the API says. One self-contained document, part of the binary; it asks
 //! the API of the same server (`/api`, or the path that is given) once a second. Source: `dashboard/` (docs/decisions/0013).
 
-use crate::config::{Directive, Scope, http, set};
+use crate::config::{Directive, Scope, http, setters};
+use crate::merged_values;
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request, Text, body};
-use crate::settings;
 use aws_lc_rs::digest;
 use conf::{Node, Problem};
 use std::sync::{Arc, LazyLock};
@@ -16,7 +16,7 @@ pub const DIRECTIVES: &[Directive] = &[http("dashboard", directive)];
 /// Where the API is unless it is said.
 const API: &str = "/api";
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Where the API is.
@@ -69,28 +69,28 @@ fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         let path = path.ok_or_else(|| node.problem(format!("invalid parameter \"{}\"", word.as_str())))?;
         let mut escaped = Vec::new();
         wire::http1::escape::escape_html(path, &mut escaped);
-        set::value(&mut scope.level.conf.dashboard.api, node, String::from_utf8_lossy(&escaped).into())?;
+        setters::value(&mut scope.level.conf.dashboard.api, node, String::from_utf8_lossy(&escaped).into())?;
     }
     scope.level.conf.core.handler = Some(Content::Now(handler));
     Ok(())
 }
 
 fn handler(r: &mut Request) -> Verdict {
-    if !matches!(r.method, Method::Get | Method::Head) {
+    if !matches!(r.head.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
     if let Err(status) = body::discard_arrived(r) {
         return Verdict::Status(status);
     }
     let page = PAGE.document.replacen("@API@", &r.conf().dashboard.api, 1);
-    r.headers_out.content_type = Some(Text::from("text/html; charset=utf-8"));
+    r.answer.headers.content_type = Some(Text::from("text/html; charset=utf-8"));
     for (name, value) in [
         ("Content-Security-Policy", PAGE.policy.as_str()),
         ("X-Content-Type-Options", "nosniff"),
         ("Referrer-Policy", "no-referrer"),
         ("Cache-Control", "no-cache"),
     ] {
-        r.headers_out.push(Text::from(name), Text::Fixed(value.as_bytes()));
+        r.answer.headers.push(Text::from(name), Text::Fixed(value.as_bytes()));
     }
     r.respond(200, page.as_bytes())
 }

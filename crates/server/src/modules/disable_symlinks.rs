@@ -2,18 +2,18 @@
 //! The walk itself is `files::symlinks`.
 
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::{Directive, Scope, http};
 use crate::files::symlinks::{Links, Rule};
+use crate::merged_values;
 use crate::request::Request;
-use crate::settings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[http("disable_symlinks", disable_symlinks)];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The directive.
@@ -82,7 +82,7 @@ fn disable_symlinks(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Proble
             return Err(node.problem("\"from=\" cannot be used with \"off\" parameter".to_owned()));
         }
     }
-    set::value(&mut scope.level.conf.disable_symlinks.disable_symlinks, node, Arc::new(Setting { links, from }))
+    setters::value(&mut scope.level.conf.disable_symlinks.disable_symlinks, node, Arc::new(Setting { links, from }))
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ pub const VARIABLES: &[Builtin] = &[
     Builtin { name: "echo_it", evaluate: |r| r.ctx.echo.as_ref()?.it, volatile: true, assign: None },
     Builtin { name: "echo_timer_elapsed", evaluate: timer_elapsed, volatile: true, assign: None },
     Builtin { name: "echo_request_body", evaluate: request_body, volatile: true, assign: None },
-    Builtin { name: "echo_request_method", evaluate: |r| Some(r.method_name), volatile: true, assign: None },
+    Builtin { name: "echo_request_method", evaluate: |r| Some(r.head.method_name), volatile: true, assign: None },
     Builtin { name: "echo_client_request_method", evaluate: |r| Some(client_method(r)), volatile: false, assign: None },
     Builtin { name: "echo_request_uri", evaluate: request_uri, volatile: true, assign: None },
     Builtin { name: "echo_cacheable_request_uri", evaluate: request_uri, volatile: false, assign: None },
@@ -130,19 +130,19 @@ fn finish_answer(r: &mut Request) -> Verdict {
 
 /// Sends the head, once.
 fn begin(r: &mut Request) -> Result<(), Verdict> {
-    if r.header_sent {
+    if r.answer.header_sent {
         return Ok(());
     }
     if let Err(status) = body::discard_arrived(r) {
         return Err(Verdict::Status(status));
     }
-    if r.error_status == 0 {
-        r.headers_out.status = r.conf().echo.status.unwrap_or(200);
+    if r.flow.error_status == 0 {
+        r.answer.headers.status = r.conf().echo.status.unwrap_or(200);
     }
-    r.headers_out.content_length = None;
+    r.answer.headers.content_length = None;
     super::root::set_content_type(r);
     // Commands may include others' answers at any time.
-    r.deferred.get_or_insert_default();
+    r.answer.deferred.get_or_insert_default();
     r.send_header()
 }
 
@@ -190,7 +190,7 @@ async fn step(r: &mut Request, command: &Command) -> Result<(), Verdict> {
         }
         Command::ForEach { delimiter, text, commands } => each(r, delimiter, text, commands).await,
         Command::Exec { uri, args } => {
-            if r.header_sent {
+            if r.answer.header_sent {
                 log_error!(r, Error, "echo_exec must come before what is written");
                 return Err(Verdict::Status(500));
             }
@@ -234,7 +234,7 @@ async fn sleep(r: &mut Request, seconds: &Complex) -> Result<(), Verdict> {
         return Err(Verdict::Status(500));
     };
     // What was written before goes out before.
-    if r.header_sent {
+    if r.answer.header_sent {
         flow::flush_now(r).await?;
     }
     runtime::timer::sleep(Duration::from_millis(ms)).await;
@@ -317,13 +317,13 @@ impl Line {
 /// The header filter, for `echo_before_body` and `echo_after_body`.
 pub fn filter(r: &mut Request) -> Filtered {
     let conf = &r.conf().echo;
-    if (conf.before.is_empty() && conf.after.is_empty()) || r.header_only {
+    if (conf.before.is_empty() && conf.after.is_empty()) || r.answer.header_only {
         return Filtered::Next;
     }
     let (before, after) = (Some(conf.before.clone()), conf.after.clone());
     r.clear_content_length();
     r.clear_accept_ranges();
-    r.body_filters.push(Box::new(Around { before, after }));
+    r.answer.body_filters.push(Box::new(Around { before, after }));
     Filtered::Next
 }
 
@@ -368,21 +368,21 @@ fn request_body(r: &mut Request) -> Option<Text> {
 
 /// The method of the request that the client sent, which is the first word of its line.
 fn client_method(r: &mut Request) -> Text {
-    let line = r.get(r.line);
+    let line = r.get(r.head.line);
     let method = line[..memchr::memchr(b' ', line).unwrap_or(line.len())].to_vec();
     r.text(&method)
 }
 
 /// The path as it is now, without arguments.
 fn request_uri(r: &mut Request) -> Option<Text> {
-    Some(r.uri)
+    Some(r.head.uri)
 }
 
 /// The request's line and headers, in the form of HTTP/1.
 fn client_headers(r: &mut Request) -> Option<Text> {
-    let mut out = r.get(r.line).to_vec();
+    let mut out = r.get(r.head.line).to_vec();
     out.extend_from_slice(b"\r\n");
-    for line in r.headers_in.lines() {
+    for line in r.head.headers.lines() {
         out.extend_from_slice(r.arena.span(line.name));
         out.extend_from_slice(b": ");
         out.extend_from_slice(r.arena.span(line.value));
@@ -393,7 +393,7 @@ fn client_headers(r: &mut Request) -> Option<Text> {
 }
 
 fn response_status(r: &mut Request) -> Option<Text> {
-    let status = r.headers_out.status;
+    let status = r.answer.headers.status;
     (status > 0).then(|| text!(r, "{status}"))
 }
 

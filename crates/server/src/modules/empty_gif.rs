@@ -18,11 +18,11 @@ const PICTURE: &[u8] =
     b"GIF89a\x01\0\x01\0\x80\x01\0\0\0\0\xff\xff\xff!\xf9\x04\x01\0\0\x01\0,\0\0\0\0\x01\0\x01\0\0\x02\x02L\x01\0;";
 
 fn handler(r: &mut Request) -> Verdict {
-    if !matches!(r.method, Method::Get | Method::Head) {
+    if !matches!(r.head.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
-    r.headers_out.last_modified = Some(LAST_MODIFIED);
-    r.headers_out.content_type = Some(Text::from("image/gif"));
+    r.answer.headers.last_modified = Some(LAST_MODIFIED);
+    r.answer.headers.content_type = Some(Text::from("image/gif"));
     r.respond(200, PICTURE)
 }
 

@@ -51,9 +51,9 @@ pub struct Rules<'c> {
 
 /// A part of a header filter: whether the answer is to be compressed. If so its head says so already.
 pub fn begins(r: &mut Request, rules: &Rules<'_>) -> bool {
-    let h = &r.headers_out;
+    let h = &r.answer.headers;
     let worth = matches!(h.status, 200 | 403 | 404)
-        && !r.header_only
+        && !r.answer.header_only
         && h.find(K::ContentEncoding).is_none_or(|v| r.get(v).is_empty())
         && h.content_length.is_none_or(|n| n >= rules.min_length)
         && rules.types.fits(r);
@@ -64,18 +64,18 @@ pub fn begins(r: &mut Request, rules: &Rules<'_>) -> bool {
     if !is_accepted(r, rules.coding) {
         return false;
     }
-    r.headers_out.remove(K::ContentEncoding);
-    r.headers_out.add(K::ContentEncoding, "Content-Encoding", rules.coding);
+    r.answer.headers.remove(K::ContentEncoding);
+    r.answer.headers.add(K::ContentEncoding, "Content-Encoding", rules.coding);
     r.clear_content_length();
     r.clear_accept_ranges();
-    r.in_memory = true;
+    r.answer.in_memory = true;
     r.weaken_etag();
     true
 }
 
 /// Whether the client takes a coding, by its name. Answers of subrequests become parts of others and stay as they are.
 pub fn is_accepted(r: &Request, coding: &str) -> bool {
-    let mut lines = r.headers_in.lines().iter().filter(|l| l.known == K::AcceptEncoding);
+    let mut lines = r.head.headers.lines().iter().filter(|l| l.known == K::AcceptEncoding);
     r.is_main() && lines.any(|l| accepts(r.get(l.value), coding.as_bytes()))
 }
 
@@ -100,7 +100,7 @@ fn is_positive(weight: &[u8]) -> bool {
 
 /// `Accept-Encoding: br` gets `FILE.br` in place of `FILE`: for GET and HEAD, when it is there.
 pub fn serve_file(r: &mut Request, mode: Mode, suffix: &[u8], coding: &'static str) -> Verdict {
-    if mode == Mode::Off || !matches!(r.method, Method::Get | Method::Head) || r.get(r.uri).ends_with(b"/") {
+    if mode == Mode::Off || !matches!(r.head.method, Method::Get | Method::Head) || r.get(r.head.uri).ends_with(b"/") {
         return Verdict::Decline;
     }
     let accepted = is_accepted(r, coding);
@@ -112,7 +112,7 @@ pub fn serve_file(r: &mut Request, mode: Mode, suffix: &[u8], coding: &'static s
     }
     let mut path = std::mem::take(&mut r.scratch);
     path.clear();
-    root::write_path(r, r.uri, &mut path);
+    root::write_path(r, r.head.uri, &mut path);
     path.extend_from_slice(suffix);
     let verdict = open_file(r, &path, mode, accepted, coding);
     r.scratch = path;
@@ -140,7 +140,7 @@ fn open_file(r: &mut Request, path: &[u8], mode: Mode, accepted: bool, coding: &
         Kind::File => {}
         Kind::Other => return static_files::not_regular(r, path),
     }
-    r.headers_out.add(K::ContentEncoding, "Content-Encoding", coding);
+    r.answer.headers.add(K::ContentEncoding, "Content-Encoding", coding);
     static_files::respond(r, &found)
 }
 
@@ -176,7 +176,7 @@ impl Encode {
             let last = last && later.is_empty();
             let op = match last {
                 true => Op::Finish,
-                false if r.unbuffered && later.is_empty() => Op::Flush,
+                false if r.answer.unbuffered && later.is_empty() => Op::Flush,
                 false => Op::Go,
             };
             self.coder.encode(now, op, &mut self.out)?;

@@ -3,7 +3,7 @@
 
 use super::{root, ssi_date};
 use crate::config::pattern::Pattern;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::{Directive, Scope, http};
 use crate::files::Kind;
 use crate::files::directory::{self, Detail, Entry};
@@ -12,7 +12,7 @@ use crate::request::filter::Chunk;
 use crate::request::include::{self, Include};
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text};
-use crate::{inherited, settings};
+use crate::{inherited, merged_values};
 use conf::{Node, Problem};
 use std::cmp::Ordering;
 use std::io::Write;
@@ -24,30 +24,30 @@ use wire::http1::target::argument;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("fancyindex", |s, n| set::flag(&mut s.level.conf.fancyindex.fancyindex, n)),
-    http("fancyindex_default_sort", |s, n| set::one_of(&mut s.level.conf.fancyindex.sort, n, &SORTS)),
-    http("fancyindex_directories_first", |s, n| set::flag(&mut s.level.conf.fancyindex.directories_first, n)),
-    http("fancyindex_case_sensitive", |s, n| set::flag(&mut s.level.conf.fancyindex.case_sensitive, n)),
-    http("fancyindex_localtime", |s, n| set::flag(&mut s.level.conf.fancyindex.localtime, n)),
-    http("fancyindex_exact_size", |s, n| set::flag(&mut s.level.conf.fancyindex.exact_size, n)),
-    http("fancyindex_name_length", |s, n| set::number(&mut s.level.conf.fancyindex.name_length, n)),
-    http("fancyindex_show_path", |s, n| set::flag(&mut s.level.conf.fancyindex.show_path, n)),
-    http("fancyindex_show_dotfiles", |s, n| set::flag(&mut s.level.conf.fancyindex.show_dotfiles, n)),
-    http("fancyindex_hide_symlinks", |s, n| set::flag(&mut s.level.conf.fancyindex.hide_symlinks, n)),
-    http("fancyindex_hide_parent_dir", |s, n| set::flag(&mut s.level.conf.fancyindex.hide_parent_dir, n)),
+    http("fancyindex", |s, n| setters::flag(&mut s.level.conf.fancyindex.fancyindex, n)),
+    http("fancyindex_default_sort", |s, n| setters::one_of(&mut s.level.conf.fancyindex.sort, n, &SORTS)),
+    http("fancyindex_directories_first", |s, n| setters::flag(&mut s.level.conf.fancyindex.directories_first, n)),
+    http("fancyindex_case_sensitive", |s, n| setters::flag(&mut s.level.conf.fancyindex.case_sensitive, n)),
+    http("fancyindex_localtime", |s, n| setters::flag(&mut s.level.conf.fancyindex.localtime, n)),
+    http("fancyindex_exact_size", |s, n| setters::flag(&mut s.level.conf.fancyindex.exact_size, n)),
+    http("fancyindex_name_length", |s, n| setters::number(&mut s.level.conf.fancyindex.name_length, n)),
+    http("fancyindex_show_path", |s, n| setters::flag(&mut s.level.conf.fancyindex.show_path, n)),
+    http("fancyindex_show_dotfiles", |s, n| setters::flag(&mut s.level.conf.fancyindex.show_dotfiles, n)),
+    http("fancyindex_hide_symlinks", |s, n| setters::flag(&mut s.level.conf.fancyindex.hide_symlinks, n)),
+    http("fancyindex_hide_parent_dir", |s, n| setters::flag(&mut s.level.conf.fancyindex.hide_parent_dir, n)),
     http("fancyindex_time_format", |s, n| {
-        set::value(&mut s.level.conf.fancyindex.time_format, n, n.args[0].text.as_slice().into())
+        setters::value(&mut s.level.conf.fancyindex.time_format, n, n.args[0].text.as_slice().into())
     }),
     http("fancyindex_css_href", |s, n| {
-        set::value(&mut s.level.conf.fancyindex.css_href, n, n.args[0].text.as_slice().into())
+        setters::value(&mut s.level.conf.fancyindex.css_href, n, n.args[0].text.as_slice().into())
     }),
     http("fancyindex_header", |s, n| {
         let part = part(s, n)?;
-        set::value(&mut s.level.conf.fancyindex.header, n, Some(part))
+        setters::value(&mut s.level.conf.fancyindex.header, n, Some(part))
     }),
     http("fancyindex_footer", |s, n| {
         let part = part(s, n)?;
-        set::value(&mut s.level.conf.fancyindex.footer, n, Some(part))
+        setters::value(&mut s.level.conf.fancyindex.footer, n, Some(part))
     }),
     http("fancyindex_ignore", ignore),
 ];
@@ -66,7 +66,7 @@ const SORTS: [(&str, Sort); 6] = [
     ("date_desc", Sort { by: By::Date, descends: true }),
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Whether there are lists at all.
@@ -163,8 +163,8 @@ fn ignore(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 /// Answers GET and HEAD for a directory without an index file.
 pub fn handler(r: &mut Request) -> Verdict {
     if !*r.conf().fancyindex.fancyindex
-        || !r.get(r.uri).ends_with(b"/")
-        || !matches!(r.method, Method::Get | Method::Head)
+        || !r.get(r.head.uri).ends_with(b"/")
+        || !matches!(r.head.method, Method::Get | Method::Head)
     {
         return Verdict::Decline;
     }
@@ -182,16 +182,16 @@ pub fn handler(r: &mut Request) -> Verdict {
 }
 
 fn answer(r: &mut Request, path: &[u8]) -> Result<(), Verdict> {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.fancyindex;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.fancyindex;
     let mut dir = directory::open(r, path)?;
     let entries = entries(r, path, &mut dir)?;
-    let (asked, again) = asked(r.get(r.args));
+    let (asked, again) = asked(r.get(r.head.args));
     let entries = sorted(entries, conf, asked.unwrap_or(*conf.sort));
-    r.headers_out.status = 200;
-    r.headers_out.content_type = Some(Text::from("text/html"));
+    r.answer.headers.status = 200;
+    r.answer.headers.content_type = Some(Text::from("text/html"));
     if [&*conf.header, &*conf.footer].iter().any(|part| matches!(part, Some(Part::Request(_)))) {
-        r.deferred.get_or_insert_default();
+        r.answer.deferred.get_or_insert_default();
     }
     r.send_header()?;
     match &*conf.header {
@@ -201,7 +201,7 @@ fn answer(r: &mut Request, path: &[u8]) -> Result<(), Verdict> {
             r.send_body(Chunk::Bytes(&head), false)?;
         }
     }
-    let list = list(r.get(r.uri), conf, &entries, &again);
+    let list = list(r.get(r.head.uri), conf, &entries, &again);
     r.send_body(Chunk::Bytes(&list), false)?;
     match &*conf.footer {
         Some(part) => send_part(r, part)?,
@@ -301,11 +301,11 @@ fn head(r: &Request, conf: &Conf) -> Vec<u8> {
         out.extend_from_slice(b"\" type=\"text/css\">\n");
     }
     out.extend_from_slice(b"<title>Index of ");
-    escape_html(r.get(r.uri), &mut out);
+    escape_html(r.get(r.head.uri), &mut out);
     out.extend_from_slice(b"</title>\n</head>\n<body>\n");
     if *conf.show_path {
         out.extend_from_slice(b"<h1>Index of ");
-        escape_html(r.get(r.uri), &mut out);
+        escape_html(r.get(r.head.uri), &mut out);
         out.extend_from_slice(b"</h1>\n");
     }
     out

@@ -5,9 +5,9 @@ use super::cgi::{self, Pass, Sent};
 use super::proxy;
 use crate::cache::settings;
 use crate::config::pattern::Pattern;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::variables::Builtin;
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Request, Text};
 use crate::upstream::conf::UpstreamConf;
@@ -23,9 +23,9 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     http("fastcgi_pass", fastcgi_pass),
     http("fastcgi_param", |s, n| cgi::param(s.build, &mut s.level.conf.fastcgi.own.params, n)),
-    http("fastcgi_index", |s, n| set::value(&mut own(s).index, n, n.args[0].text.as_slice().into())),
+    http("fastcgi_index", |s, n| setters::value(&mut own(s).index, n, n.args[0].text.as_slice().into())),
     http("fastcgi_split_path_info", split_path_info),
-    http("fastcgi_keep_conn", |s, n| set::flag(&mut own(s).keep_conn, n)),
+    http("fastcgi_keep_conn", |s, n| setters::flag(&mut own(s).keep_conn, n)),
     http("fastcgi_catch_stderr", |s, n| {
         Arc::make_mut(own(s).catch_stderr.entry()).push(n.args[0].text.as_slice().into());
         Ok(())
@@ -54,7 +54,7 @@ pub const VARIABLES: &[Builtin] = &[
 /// The module's name in the cache: the prefix of its directives.
 const OWNER: &str = "fastcgi";
 
-crate::settings! {
+crate::merged_values! {
     /// Values that `proxy_pass` does not have.
     pub struct Own {
         /// `fastcgi_param`, inherited only where none is set.
@@ -112,7 +112,7 @@ fn split_path_info(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem
 }
 
 /// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_fastcgi_merge_loc_conf`).
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &super::LocationConf) {
     proxy::inherit_pass(level, &parent.fastcgi.pass, |c| &mut c.fastcgi.pass, Content::Later(run));
     let conf = &mut *level.conf.fastcgi;
     cgi::finish_level(build, &mut conf.upstream, OWNER);
@@ -123,9 +123,9 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
 
 /// `fastcgi_split_path_info`: the script's name and what follows it.
 fn split(r: &mut Request) -> (Text, Text) {
-    let shot = r.shot.clone();
-    let uri = r.uri;
-    let Some(pattern) = &*shot.location(r.location).conf.fastcgi.own.split else { return (uri, Text::EMPTY) };
+    let snapshot = r.snapshot.clone();
+    let uri = r.head.uri;
+    let Some(pattern) = &*snapshot.location(r.location).conf.fastcgi.own.split else { return (uri, Text::EMPTY) };
     // The request's own captures are not to be lost.
     let before = std::mem::take(&mut r.captures);
     // One that gives up is a fault: nothing is sent.
@@ -153,8 +153,8 @@ fn run(r: &mut Request) -> Waiting<'_> {
 }
 
 async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.fastcgi;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.fastcgi;
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
     cgi::begin(r, SCHEME);
     let place = pass.place(r);

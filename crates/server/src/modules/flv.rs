@@ -18,10 +18,10 @@ pub const DIRECTIVES: &[Directive] = &[http("flv", |s, _| {
 const HEAD: &[u8; 13] = b"FLV\x01\x05\0\0\0\x09\0\0\0\0";
 
 fn handler(r: &mut Request) -> Verdict {
-    if !matches!(r.method, Method::Get | Method::Head) {
+    if !matches!(r.head.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
-    if r.get(r.uri).ends_with(b"/") {
+    if r.get(r.head.uri).ends_with(b"/") {
         return Verdict::Decline;
     }
     if !root::check_alias(r) {
@@ -36,7 +36,7 @@ fn handler(r: &mut Request) -> Verdict {
         return Verdict::Decline;
     }
     let size = found.facts.size;
-    let start = argument(r.get(r.args), b"start").and_then(value::number).filter(|n| (1..size).contains(n));
+    let start = argument(r.get(r.head.args), b"start").and_then(value::number).filter(|n| (1..size).contains(n));
     let Some(start) = start else { return static_files::respond(r, &found) };
     match static_files::begin(r, &found, HEAD.len() as u64 + size - start) {
         Ok(()) => static_files::send_parts(r, HEAD, &found, start, size),

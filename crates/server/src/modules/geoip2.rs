@@ -123,7 +123,7 @@ fn variable(scope: &mut Scope<'_, '_>, row: &Node, database: &Arc<Database>) -> 
         },
         words => record(scope, row, words)?,
     };
-    let (database, trusts) = (database.clone(), scope.build.plane == crate::config::Plane::Http);
+    let (database, trusts) = (database.clone(), scope.build.subsystem == crate::config::Subsystem::Http);
     let evaluate = Arc::new(move |r: &mut Request| look_up(r, &database, &field, trusts));
     scope.build.variables.define(&name, false, evaluate).map_err(|t| row.problem(t))?;
     Ok(())
@@ -200,8 +200,8 @@ fn address(r: &mut Request, source: Option<VariableId>, trusts: bool) -> Option<
     }
     let direct = r.client.remote.borrow().clone();
     let start = Plain::of(&direct);
-    let shot = r.shot.clone();
-    let trusted = &shot.main.geoip2;
+    let snapshot = r.snapshot.clone();
+    let trusted = &snapshot.main.geoip2;
     if trusts
         && !trusted.networks.is_empty()
         && let Some(found) = realip::forwarded(r, start, trusted)

@@ -4,9 +4,9 @@
 use super::proxy::{self, Target, set_header};
 use super::upstream_block::group_for;
 use crate::config::complex::Complex;
-use crate::config::set::duplicate;
+use crate::config::setters::duplicate;
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Request, Version};
 use crate::upstream::group::GroupId;
@@ -99,7 +99,7 @@ fn grpc_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 /// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_grpc_merge_loc_conf`).
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &super::LocationConf) {
     proxy::inherit_pass(level, &parent.grpc.pass, |c| &mut c.grpc.pass, Content::Later(run));
     let conf = &mut level.conf.grpc;
     let Some(pass) = conf.pass.clone() else { return };
@@ -138,8 +138,8 @@ fn run(r: &mut Request) -> Waiting<'_> {
 }
 
 async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.grpc;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.grpc;
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
     if !r.attempts.all.is_empty() {
         r.attempts.all.push(crate::upstream::Attempt { gap: true, ..Default::default() });
@@ -154,7 +154,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     r.attempts.scheme = if url.secure { "grpcs://" } else { "grpc://" };
     (r.attempts.uri, r.attempts.is_cgi) = (None, false);
     let group = match pass.group.get() {
-        Some(id) => shot.groups[id.0 as usize].clone(),
+        Some(id) => snapshot.groups[id.0 as usize].clone(),
         None => names::group(r, &url.target).await?,
     };
     proxy::set_host(r, url.host());

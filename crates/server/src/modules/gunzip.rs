@@ -3,20 +3,22 @@
 
 use super::gzip_rules;
 use super::ignored;
-use crate::config::{Directive, http, set};
+use crate::config::{Directive, http, setters};
+use crate::merged_values;
 use crate::request::Request;
 use crate::request::filter::{BodyFilter, Chunk, PIECE, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
-use crate::settings;
 use flate2::{Decompress, FlushDecompress, Status};
 use std::io;
 
 /// What the module understands.
-pub const DIRECTIVES: &[Directive] =
-    &[http("gunzip", |s, n| set::flag(&mut s.level.conf.gunzip.gunzip, n)), http("gunzip_buffers", ignored::buffers)];
+pub const DIRECTIVES: &[Directive] = &[
+    http("gunzip", |s, n| setters::flag(&mut s.level.conf.gunzip.gunzip, n)),
+    http("gunzip_buffers", ignored::buffers),
+];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The directive.
@@ -33,7 +35,7 @@ const WINDOW_BITS: u8 = 15;
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
     let packed =
-        |r: &Request| r.headers_out.find(K::ContentEncoding).is_some_and(|v| r.get(v).eq_ignore_ascii_case(b"gzip"));
+        |r: &Request| r.answer.headers.find(K::ContentEncoding).is_some_and(|v| r.get(v).eq_ignore_ascii_case(b"gzip"));
     if !*r.conf().gunzip.gunzip || !packed(r) {
         return Filtered::Next;
     }
@@ -41,13 +43,13 @@ pub fn filter(r: &mut Request) -> Filtered {
     if gzip_rules::is_ok(r) {
         return Filtered::Next;
     }
-    r.headers_out.remove(K::ContentEncoding);
-    r.headers_out.content_length = None;
-    r.headers_out.remove(K::AcceptRanges);
-    r.allow_ranges = false;
-    r.in_memory = true;
+    r.answer.headers.remove(K::ContentEncoding);
+    r.answer.headers.content_length = None;
+    r.answer.headers.remove(K::AcceptRanges);
+    r.answer.allow_ranges = false;
+    r.answer.in_memory = true;
     r.weaken_etag();
-    r.body_filters.push(Box::new(Gunzip::new()));
+    r.answer.body_filters.push(Box::new(Gunzip::new()));
     Filtered::Next
 }
 
@@ -112,7 +114,7 @@ impl Gunzip {
         if last && !self.ended {
             return Err(invalid("inflate() returned -5 on response end"));
         }
-        if last || (r.unbuffered && !self.room.is_empty()) {
+        if last || (r.answer.unbuffered && !self.room.is_empty()) {
             rest.push(r, Chunk::Bytes(&self.room), last)?;
             self.room.clear();
         }

@@ -2,7 +2,7 @@
 
 use super::gzip_rules;
 use super::ignored;
-use crate::config::set::{self, invalid};
+use crate::config::setters::{self, invalid};
 use crate::config::types::TypeSet;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, http};
@@ -10,7 +10,7 @@ use crate::request::filter::{BodyFilter, Chunk, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
-use crate::{settings, text};
+use crate::{merged_values, text};
 use conf::{Node, Problem, value};
 use flate2::{Compress, Compression, FlushCompress, Status};
 use std::cell::RefCell;
@@ -18,13 +18,13 @@ use std::io;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
-    http("gzip", |s, n| set::flag(&mut s.level.conf.gzip.gzip, n)),
+    http("gzip", |s, n| setters::flag(&mut s.level.conf.gzip.gzip, n)),
     http("gzip_comp_level", comp_level),
-    http("gzip_min_length", |s, n| set::size(&mut s.level.conf.gzip.gzip_min_length, n)),
+    http("gzip_min_length", |s, n| setters::size(&mut s.level.conf.gzip.gzip_min_length, n)),
     http("gzip_types", |s, n| TypeSet::set(&mut s.level.conf.gzip.gzip_types, s.build, n, "text/html")),
     http("gzip_window", |s, n| {
         let bits = window_bits(n)?;
-        set::value(&mut s.level.conf.gzip.gzip_window, n, bits)
+        setters::value(&mut s.level.conf.gzip.gzip_window, n, bits)
     }),
     http("gzip_hash", hash),
     http("gzip_buffers", ignored::buffers),
@@ -41,7 +41,7 @@ const ROOM: usize = 16 * 1024;
 /// Compressors, about 350 kB each with their buffers, that a thread keeps for later answers.
 const KEPT: usize = 16;
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Whether answers are compressed at all.
@@ -66,7 +66,7 @@ pub struct Totals {
 
 fn comp_level(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let level = &mut scope.level.conf.gzip.gzip_comp_level;
-    set::number(level, node)?;
+    setters::number(level, node)?;
     if !(1..=9).contains(&**level) {
         return Err(node.problem("value must be between 1 and 9".to_owned()));
     }
@@ -101,20 +101,20 @@ pub fn filter(r: &mut Request) -> Filtered {
     if !gzip_rules::is_ok(r) {
         return Filtered::Next;
     }
-    r.headers_out.add(K::ContentEncoding, "Content-Encoding", "gzip");
-    r.headers_out.content_length = None;
-    r.headers_out.remove(K::AcceptRanges);
-    r.allow_ranges = false;
-    r.in_memory = true;
+    r.answer.headers.add(K::ContentEncoding, "Content-Encoding", "gzip");
+    r.answer.headers.content_length = None;
+    r.answer.headers.remove(K::AcceptRanges);
+    r.answer.allow_ranges = false;
+    r.answer.in_memory = true;
     r.weaken_etag();
-    r.body_filters.push(Box::new(Gzip { level, window, tools: None }));
+    r.answer.body_filters.push(Box::new(Gzip { level, window, tools: None }));
     Filtered::Next
 }
 
 fn is_worth_it(r: &Request) -> bool {
-    let (h, conf) = (&r.headers_out, &r.conf().gzip);
+    let (h, conf) = (&r.answer.headers, &r.conf().gzip);
     matches!(h.status, 200 | 403 | 404)
-        && !r.header_only
+        && !r.answer.header_only
         && h.find(K::ContentEncoding).is_none_or(|v| r.get(v).is_empty())
         && h.content_length.is_none_or(|n| n >= *conf.gzip_min_length)
         && conf.gzip_types.fits(r)
@@ -154,7 +154,7 @@ impl BodyFilter for Gzip {
         let tools = self.tools.get_or_insert_with(|| Tools::take(self.level, self.window));
         let mut file = std::mem::take(&mut tools.file);
         let result = chunk.pieces(last, &mut file, |piece, last| {
-            let flush = match (last, r.unbuffered) {
+            let flush = match (last, r.answer.unbuffered) {
                 (true, _) => FlushCompress::Finish,
                 (false, true) => FlushCompress::Sync,
                 (false, false) => FlushCompress::None,

@@ -2,26 +2,26 @@
 //! `ngx_http_gzip_ok`). Asked by `gzip`, `gzip_static` and `gunzip`.
 
 use crate::config::pattern::Pattern;
-use crate::config::{Directive, Scope, http, set};
+use crate::config::{Directive, Scope, http, setters};
+use crate::merged_values;
 use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text, Version};
-use crate::settings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("gzip_vary", |s, n| set::flag(&mut s.level.conf.gzip_rules.gzip_vary, n)),
+    http("gzip_vary", |s, n| setters::flag(&mut s.level.conf.gzip_rules.gzip_vary, n)),
     http("gzip_http_version", |s, n| {
         let words = [("1.0", Version::HTTP10), ("1.1", Version::HTTP11)];
-        set::one_of(&mut s.level.conf.gzip_rules.gzip_http_version, n, &words)
+        setters::one_of(&mut s.level.conf.gzip_rules.gzip_http_version, n, &words)
     }),
     http("gzip_proxied", gzip_proxied),
     http("gzip_disable", gzip_disable),
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Caches are told that the answer depends on `Accept-Encoding`.
@@ -94,7 +94,7 @@ fn gzip_proxied(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             scope.build.problems.push(node.warning(format!("duplicate value \"{}\"", word.as_str())));
         }
     }
-    set::value(&mut scope.level.conf.gzip_rules.gzip_proxied, node, proxied)
+    setters::value(&mut scope.level.conf.gzip_rules.gzip_proxied, node, proxied)
 }
 
 fn gzip_disable(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -120,20 +120,20 @@ pub fn is_ok(r: &mut Request) -> bool {
 }
 
 fn find_out(r: &mut Request) -> bool {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.gzip_rules;
-    let accepted = || r.headers_in.find(K::AcceptEncoding).is_some_and(|v| accepts_gzip(r.get(v)));
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.gzip_rules;
+    let accepted = || r.head.headers.find(K::AcceptEncoding).is_some_and(|v| accepts_gzip(r.get(v)));
     r.is_main()
         && accepted()
-        && !(r.headers_in.msie6 && *conf.gzip_disable_msie6)
-        && r.version >= *conf.gzip_http_version
-        && (r.headers_in.find(K::Via).is_none() || may_be_proxied(r, *conf.gzip_proxied))
+        && !(r.head.headers.msie6 && *conf.gzip_disable_msie6)
+        && r.head.version >= *conf.gzip_http_version
+        && (r.head.headers.find(K::Via).is_none() || may_be_proxied(r, *conf.gzip_proxied))
         && !is_disabled(r, &conf.gzip_disable)
 }
 
 /// A pattern that gives up disables too: an answer that is not compressed is right for everybody.
 fn is_disabled(r: &Request, patterns: &[Pattern]) -> bool {
-    let agent = || r.headers_in.find(K::UserAgent);
+    let agent = || r.head.headers.find(K::UserAgent);
     let fits = |agent| {
         patterns.iter().any(|p| {
             p.is_match(agent).unwrap_or_else(|e| {
@@ -150,10 +150,10 @@ fn may_be_proxied(r: &Request, proxied: Proxied) -> bool {
     if proxied.off {
         return false;
     }
-    if proxied.any || (proxied.auth && r.headers_in.find(K::Authorization).is_some()) {
+    if proxied.any || (proxied.auth && r.head.headers.find(K::Authorization).is_some()) {
         return true;
     }
-    let out = &r.headers_out;
+    let out = &r.answer.headers;
     if let Some(expires) = out.find(K::Expires) {
         let date = match out.find(K::Date) {
             Some(date) => wire::date::parse_http(r.get(date)),
@@ -218,7 +218,7 @@ fn is_positive(weight: &[u8]) -> bool {
 /// Adds `Vary: Accept-Encoding`. Last of the header filters: `gzip` and `gzip_static` have said by then whether it is due.
 pub fn vary_filter(r: &mut Request) -> Filtered {
     if r.ctx.gzip.vary && *r.conf().gzip_rules.gzip_vary {
-        r.headers_out.add(K::Vary, "Vary", Text::from("Accept-Encoding"));
+        r.answer.headers.add(K::Vary, "Vary", Text::from("Accept-Encoding"));
     }
     Filtered::Next
 }

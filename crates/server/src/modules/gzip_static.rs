@@ -1,19 +1,19 @@
 //! Sends `file.gz` for `file` to clients that take it (nginx's `ngx_http_gzip_static_module`).
 
-use crate::config::{Directive, http, set};
+use crate::config::{Directive, http, setters};
 use crate::files::{self, Kind};
 use crate::log::error::Level;
+use crate::merged_values;
 use crate::modules::{gzip_rules, root, static_files};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
-use crate::settings;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] =
-    &[http("gzip_static", |s, n| set::one_of(&mut s.level.conf.gzip_static.gzip_static, n, &Mode::WORDS))];
+    &[http("gzip_static", |s, n| setters::one_of(&mut s.level.conf.gzip_static.gzip_static, n, &Mode::WORDS))];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The directive.
@@ -40,7 +40,7 @@ impl Mode {
 /// Answers GET and HEAD with the compressed file when there is one.
 pub fn handler(r: &mut Request) -> Verdict {
     let mode = *r.conf().gzip_static.gzip_static;
-    if mode == Mode::Off || !matches!(r.method, Method::Get | Method::Head) || r.get(r.uri).ends_with(b"/") {
+    if mode == Mode::Off || !matches!(r.head.method, Method::Get | Method::Head) || r.get(r.head.uri).ends_with(b"/") {
         return Verdict::Decline;
     }
     let ok = mode == Mode::Always || gzip_rules::is_ok(r);
@@ -52,7 +52,7 @@ pub fn handler(r: &mut Request) -> Verdict {
     }
     let mut path = std::mem::take(&mut r.scratch);
     path.clear();
-    root::write_path(r, r.uri, &mut path);
+    root::write_path(r, r.head.uri, &mut path);
     path.extend_from_slice(b".gz");
     let verdict = serve(r, &path, mode, ok);
     r.scratch = path;
@@ -81,6 +81,6 @@ fn serve(r: &mut Request, path: &[u8], mode: Mode, ok: bool) -> Verdict {
         Kind::File => {}
         Kind::Other => return static_files::not_regular(r, path),
     }
-    r.headers_out.add(K::ContentEncoding, "Content-Encoding", "gzip");
+    r.answer.headers.add(K::ContentEncoding, "Content-Encoding", "gzip");
     static_files::respond(r, &found)
 }

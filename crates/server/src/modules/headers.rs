@@ -1,7 +1,7 @@
 //! `add_header`, `add_trailer`, `expires` (nginx's `ngx_http_headers_filter_module`).
 
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate, invalid};
+use crate::config::setters::{self, duplicate, invalid};
 use crate::config::setting::Setting;
 use crate::config::{Directive, Scope, http};
 use crate::request::filter::{BodyFilter, Chunk, Rest};
@@ -17,8 +17,8 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     http("add_header", |s, n| add(s, n, |c| &mut c.headers)),
     http("add_trailer", |s, n| add(s, n, |c| &mut c.trailers)),
-    http("add_header_inherit", |s, n| set::one_of(&mut s.level.conf.headers.headers.inherit, n, INHERIT)),
-    http("add_trailer_inherit", |s, n| set::one_of(&mut s.level.conf.headers.trailers.inherit, n, INHERIT)),
+    http("add_header_inherit", |s, n| setters::one_of(&mut s.level.conf.headers.headers.inherit, n, INHERIT)),
+    http("add_trailer_inherit", |s, n| setters::one_of(&mut s.level.conf.headers.trailers.inherit, n, INHERIT)),
     http("expires", expires),
 ];
 
@@ -183,9 +183,9 @@ pub fn filter(r: &mut Request) -> Filtered {
     if r.conf().headers.is_empty() || !r.is_main() {
         return Filtered::Next;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.headers;
-    let safe = is_safe(r.headers_out.status);
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.headers;
+    let safe = is_safe(r.answer.headers.status);
     if safe && conf.expires.kind != Kind::Off {
         set_expires(r, &conf.expires);
     }
@@ -193,8 +193,8 @@ pub fn filter(r: &mut Request) -> Filtered {
         set_header(r, line);
     }
     if conf.trailers.all.iter().any(|l| safe || l.always) {
-        r.headers_out.expect_trailers = true;
-        r.body_filters.insert(0, Box::new(Trailers));
+        r.answer.headers.expect_trailers = true;
+        r.answer.body_filters.insert(0, Box::new(Trailers));
     }
     Filtered::Next
 }
@@ -206,10 +206,10 @@ fn set_header(r: &mut Request, line: &Line) {
     match line.known {
         K::LastModified => {
             let time = wire::date::parse_http(bytes);
-            r.headers_out.last_modified = time;
-            r.headers_out.remove(K::LastModified);
+            r.answer.headers.last_modified = time;
+            r.answer.headers.remove(K::LastModified);
         }
-        K::Etag => r.headers_out.remove(K::Etag),
+        K::Etag => r.answer.headers.remove(K::Etag),
         _ => {}
     }
     if empty {
@@ -221,7 +221,7 @@ fn set_header(r: &mut Request, line: &Line) {
         _ => K::Other,
     };
     let name = r.text(&line.name);
-    r.headers_out.lines.push(HeaderOut { name, value, known });
+    r.answer.headers.lines.push(HeaderOut { name, value, known });
 }
 
 fn set_expires(r: &mut Request, expires: &Expires) {
@@ -241,7 +241,7 @@ fn set_expires(r: &mut Request, expires: &Expires) {
             (r.text(&crate::worker::date::http_date()), Text::from("max-age=0"))
         }
         _ => {
-            let at = match (kind, r.headers_out.last_modified) {
+            let at = match (kind, r.answer.headers.last_modified) {
                 (Kind::Daily, _) => crate::log::next_at(seconds),
                 (Kind::Modified, Some(modified)) => modified.saturating_add(seconds),
                 _ => now.saturating_add(seconds),
@@ -257,9 +257,9 @@ fn set_expires(r: &mut Request, expires: &Expires) {
 
 /// Gives a header a new value in its old place, and takes others of its kind away.
 fn replace(r: &mut Request, known: K, name: &'static str, value: Text) {
-    let lines = &mut r.headers_out.lines;
+    let lines = &mut r.answer.headers.lines;
     let Some(at) = lines.iter().position(|l| l.known == known) else {
-        return r.headers_out.add(known, name, value);
+        return r.answer.headers.add(known, name, value);
     };
     lines[at].value = value;
     let mut index = 0;
@@ -275,9 +275,9 @@ struct Trailers;
 impl BodyFilter for Trailers {
     fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool, mut rest: Rest<'_>) -> std::io::Result<()> {
         if last {
-            let shot = r.shot.clone();
-            let safe = is_safe(r.headers_out.status);
-            let lines = &shot.location(r.location).conf.headers.trailers.all;
+            let snapshot = r.snapshot.clone();
+            let safe = is_safe(r.answer.headers.status);
+            let lines = &snapshot.location(r.location).conf.headers.trailers.all;
             for line in lines.iter().filter(|l| safe || l.always) {
                 let value = line.value.eval(r);
                 if crate::request::respond::ends_line(r.get(value)) {
@@ -285,7 +285,7 @@ impl BodyFilter for Trailers {
                     crate::log_error!(r, Error, "trailer \"{name}\" is not sent: there is CR, LF or NUL in its value");
                 } else if !r.get(value).is_empty() {
                     let name = r.text(&line.name);
-                    r.headers_out.trailers.push(HeaderOut { name, value, known: K::Other });
+                    r.answer.headers.trailers.push(HeaderOut { name, value, known: K::Other });
                 }
             }
         }

@@ -174,8 +174,8 @@ pub fn filter(r: &mut Request) -> Filtered {
     }
     let commands = r.conf().headers_more.answer.clone();
     for command in commands.iter() {
-        let status = r.headers_out.status;
-        let kind = r.headers_out.content_type.map(|t| r.get(t));
+        let status = r.answer.headers.status;
+        let kind = r.answer.headers.content_type.map(|t| r.get(t));
         if command.fits_type(kind) && (command.statuses.is_empty() || command.statuses.contains(&status)) {
             for header in &command.headers {
                 change_answer(r, header, command.append);
@@ -192,19 +192,19 @@ fn change_answer(r: &mut Request, header: &Header, append: bool) {
         return set_type(r, value, empty);
     }
     if header.known == K::ContentLength {
-        r.headers_out.content_length = value::number(r.get(value)).filter(|_| !empty);
+        r.answer.headers.content_length = value::number(r.get(value)).filter(|_| !empty);
         return;
     }
     if header.known == K::LastModified {
-        r.headers_out.last_modified = wire::date::parse_http(r.get(value));
+        r.answer.headers.last_modified = wire::date::parse_http(r.get(value));
     }
     if header.known == K::AcceptRanges && empty {
-        r.allow_ranges = false;
+        r.answer.allow_ranges = false;
     }
     // The first of those that are there keeps its name and its place, as in nginx.
     let mut place = None;
     if empty || !append {
-        let (arena, lines) = (&r.arena, &mut r.headers_out.lines);
+        let (arena, lines) = (&r.arena, &mut r.answer.headers.lines);
         place = lines.iter().position(|l| header.is_named(arena.get(l.name))).filter(|_| !empty);
         let mut at = 0;
         lines.retain(|l| {
@@ -213,19 +213,19 @@ fn change_answer(r: &mut Request, header: &Header, append: bool) {
         });
     }
     if let Some(place) = place {
-        r.headers_out.lines[place].value = value;
+        r.answer.headers.lines[place].value = value;
     } else if !empty {
         let known = if header.known == K::Connection { K::Other } else { header.known };
         let name = r.text(&header.name);
-        r.headers_out.lines.push(HeaderOut { name, value, known });
+        r.answer.headers.lines.push(HeaderOut { name, value, known });
     } else if let known @ (K::Server | K::Date) = header.known {
         // The server writes these unless there is a line: an empty one keeps it from that.
-        r.headers_out.add(known, known.name(), Text::EMPTY);
+        r.answer.headers.add(known, known.name(), Text::EMPTY);
     }
 }
 
 fn set_type(r: &mut Request, value: Text, empty: bool) {
-    let h = &mut r.headers_out;
+    let h = &mut r.answer.headers;
     (h.content_type, h.charset, h.written) = (None, None, None);
     if !empty {
         h.set_content_type(&r.arena, value);
@@ -239,7 +239,7 @@ pub fn handler(r: &mut Request) -> Verdict {
     }
     let commands = r.conf().headers_more.request.clone();
     for command in commands.iter() {
-        let kind = r.headers_in.find(K::ContentType);
+        let kind = r.head.headers.find(K::ContentType);
         if command.fits_type(kind.map(|t| r.get(t))) {
             for header in &command.headers {
                 change_request(r, header, command.replace);
@@ -258,7 +258,7 @@ fn change_request(r: &mut Request, header: &Header, replace: bool) {
         return r.fail();
     }
     let arena = &r.arena;
-    let place = r.headers_in.lines().iter().position(|l| header.is_named(arena.span(l.name)));
+    let place = r.head.headers.lines().iter().position(|l| header.is_named(arena.span(l.name)));
     if place.is_none() && (empty || replace) {
         return;
     }
@@ -270,7 +270,7 @@ fn change_request(r: &mut Request, header: &Header, replace: bool) {
         },
         known: header.known,
     });
-    let (arena, lines) = (&r.arena, &mut r.headers_in.head.headers);
+    let (arena, lines) = (&r.arena, &mut r.head.headers.head.headers);
     lines.retain(|l| !header.is_named(arena.span(l.name)));
     if let Some(line) = line {
         lines.insert(place.unwrap_or(lines.len()).min(lines.len()), line);
@@ -281,10 +281,10 @@ fn change_request(r: &mut Request, header: &Header, replace: bool) {
 /// What the server has found in a header that is another one now.
 fn follow(r: &mut Request, header: &Header, value: Text, empty: bool) {
     if header.known == K::Host {
-        r.headers_in.host = (!empty).then_some(value);
+        r.head.headers.host = (!empty).then_some(value);
     }
     if header.known == K::UserAgent {
-        let h = &mut r.headers_in;
+        let h = &mut r.head.headers;
         (h.msie, h.msie6, h.safari) = (false, false, false);
     }
 }

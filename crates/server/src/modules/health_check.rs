@@ -1,14 +1,14 @@
 //! Active health checks as nginx Plus has them: `health_check` and `match` in `http` and `stream`. Here words become a
 //! [`Check`]; what it does is in `health`. Tengine's `check` is in `tengine_check`.
 
-use crate::config::set::{self, duplicate};
-use crate::config::{Build, Directive, Level, Scope, http, stream};
+use crate::config::setters::{self, duplicate};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http, stream};
 use crate::health::check::{Ask, Check, GrpcAsk, HttpAsk, Keep, Rhythm, Talk};
 use crate::health::matching::{Expect, Header, Match, Statuses, Test, Value};
-use crate::settings;
+use crate::merged_values;
 use crate::tls::client::Secure;
+use crate::upstream::availability::MAX_CHECKS;
 use crate::upstream::group::{Group, GroupId};
-use crate::upstream::standing::MAX_CHECKS;
 use conf::{Node, Problem, Word, value};
 use pcre2::bytes::{Regex, RegexBuilder};
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub const DIRECTIVES: &[Directive] = &[
         let block = Named::Stream(talk_block(n)?);
         name(s.build, n, block)
     }),
-    stream("health_check_timeout", |s, n| set::time(&mut s.level.conf.health_check.settings.timeout, n)),
+    stream("health_check_timeout", |s, n| setters::time(&mut s.level.conf.health_check.settings.timeout, n)),
 ];
 
 /// The longest `grpc_service`: a name with one byte for its length.
@@ -36,7 +36,7 @@ const UDP_GREETING: &[u8] = b"nginx health check";
 /// `UNIMPLEMENTED`: what servers without a health service answer.
 const UNIMPLEMENTED: u32 = 12;
 
-settings! {
+merged_values! {
     /// What levels inherit.
     pub struct Settings {
         /// `health_check_timeout`
@@ -59,7 +59,7 @@ impl Conf {
     }
 }
 
-/// The checks and `match` blocks of a plane.
+/// The checks and `match` blocks of a subsystem.
 #[derive(Debug, Default)]
 pub struct Main {
     /// The checks of all groups.
@@ -99,7 +99,7 @@ enum Kind {
 /// `health_check [interval=] [jitter=] [fails=] [passes=] [uri=] [port=] [match=] [mandatory [persistent]] [type=grpc
 /// [grpc_service=] [grpc_status=]|tcp|tcp_half_open] [keepalive_time=]`; in `stream` also `udp`, `type=mqtt`.
 fn health_check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let is_stream = scope.build.plane.is_stream();
+    let is_stream = scope.build.subsystem.is_stream();
     let mut w = Written {
         node: node.clone(),
         rhythm: Rhythm::default(),
@@ -287,7 +287,7 @@ fn unescape(word: &Word) -> Result<Vec<u8>, Problem> {
 }
 
 /// Makes the checks of a level, once its values are merged and its `proxy_pass` has its group.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     for written in std::mem::take(&mut level.conf.health_check.written) {
         if let Err(problem) = finish(build, level, &written) {
             build.problems.push(problem);
@@ -307,7 +307,7 @@ pub(super) fn add(build: &mut Build<'_>, node: &Node, make: impl FnOnce(usize) -
     Ok(())
 }
 
-fn finish(build: &mut Build<'_>, level: &Level, w: &Written) -> Result<(), Problem> {
+fn finish(build: &mut Build<'_>, level: &ConfigLevel, w: &Written) -> Result<(), Problem> {
     let missing = || {
         w.node.problem("\"health_check\" requires \"proxy_pass\" or \"grpc_pass\" without variables here".to_owned())
     };
@@ -320,7 +320,7 @@ fn finish(build: &mut Build<'_>, level: &Level, w: &Written) -> Result<(), Probl
     };
     let mut rhythm = w.rhythm;
     let group = |build: &Build<'_>, id: GroupId| build.groups[id.0 as usize].clone();
-    if build.plane.is_stream() {
+    if build.subsystem.is_stream() {
         let id = level.conf.stream_proxy.group().ok_or_else(missing)?;
         rhythm.limit = rhythm.interval.min(*level.conf.health_check.settings.timeout);
         rhythm.connect_limit = *level.conf.stream_proxy.upstream.connect_timeout;

@@ -1,16 +1,18 @@
 //! `http2` and the directives around it (nginx's `ngx_http_v2_module`). The session is `connection::http2`.
 
 use crate::config::variables::Builtin;
-use crate::config::{Directive, Scope, http, set};
-use crate::connection::Session;
+use crate::config::{Directive, Scope, http, setters};
+use crate::connection::Downstream;
+use crate::merged_values;
 use crate::request::{Request, Text};
-use crate::settings;
 use conf::{Node, Problem};
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("http2", |s, n| set::flag(&mut s.level.conf.http2.http2, n)),
-    http("http2_max_concurrent_streams", |s, n| set::number(&mut s.level.conf.http2.http2_max_concurrent_streams, n)),
+    http("http2", |s, n| setters::flag(&mut s.level.conf.http2.http2, n)),
+    http("http2_max_concurrent_streams", |s, n| {
+        setters::number(&mut s.level.conf.http2.http2_max_concurrent_streams, n)
+    }),
     http("http2_body_preread_size", body_preread_size),
     http("http2_chunk_size", chunk_size),
     http("http2_recv_buffer_size", recv_buffer_size),
@@ -29,7 +31,7 @@ pub const DIRECTIVES: &[Directive] = &[
 /// The variables.
 pub const VARIABLES: &[Builtin] = &[Builtin { name: "http2", evaluate: protocol, volatile: false, assign: None }];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The directive.
@@ -56,7 +58,7 @@ const POOL: (u64, u64) = (128, 16);
 
 fn body_preread_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let setting = &mut scope.level.conf.http2.http2_body_preread_size;
-    set::size(setting, node)?;
+    setters::size(setting, node)?;
     let max = wire::http2::MAX_WINDOW;
     if **setting > u64::from(max) {
         return Err(node.problem(format!("the maximum body preread buffer size is {max}")));
@@ -66,7 +68,7 @@ fn body_preread_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Probl
 
 fn chunk_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let setting = &mut scope.level.conf.http2.http2_chunk_size;
-    set::size(setting, node)?;
+    setters::size(setting, node)?;
     if **setting == 0 {
         return Err(node.problem("the http2 chunk size cannot be zero".to_owned()));
     }
@@ -75,7 +77,7 @@ fn chunk_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 fn recv_buffer_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let setting = &mut scope.level.conf.http2.http2_recv_buffer_size;
-    set::size(setting, node)?;
+    setters::size(setting, node)?;
     if **setting <= STATE_BUFFER {
         return Err(node.problem("\"http2_recv_buffer_size\" directive value is too small".to_owned()));
     }
@@ -85,7 +87,7 @@ fn recv_buffer_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Proble
 
 fn pool_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let setting = &mut scope.level.conf.http2.http2_pool_size;
-    set::size(setting, node)?;
+    setters::size(setting, node)?;
     let (least, multiple) = POOL;
     if **setting < least {
         return Err(node.problem(format!("the pool size must be no less than {least}")));
@@ -99,7 +101,7 @@ fn pool_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 fn streams_index_size(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let setting = &mut scope.level.conf.http2.http2_streams_index_size;
-    set::number(setting, node)?;
+    setters::number(setting, node)?;
     if !setting.is_power_of_two() {
         return Err(node.problem("\"http2_streams_index_size\" directive must be a power of two".to_owned()));
     }
@@ -118,9 +120,9 @@ fn obsolete(scope: &mut Scope<'_, '_>, node: &Node, instead: Option<&str>) -> Re
 }
 
 fn protocol(r: &mut Request) -> Option<Text> {
-    Some(match r.session {
-        Session::Http2(_) if super::ssl::is_encrypted(r) => Text::from("h2"),
-        Session::Http2(_) => Text::from("h2c"),
+    Some(match r.downstream {
+        Downstream::Http2(_) if super::ssl::is_encrypted(r) => Text::from("h2"),
+        Downstream::Http2(_) => Text::from("h2c"),
         _ => Text::EMPTY,
     })
 }

@@ -1,24 +1,26 @@
 //! `http3`, `quic_*` (nginx's `ngx_http_v3_module`). The session is `connection::http3`, its datagrams `listen::quic`.
 
 use crate::config::variables::Builtin;
-use crate::config::{Directive, Scope, http, set};
-use crate::connection::Session;
+use crate::config::{Directive, Scope, http, setters};
+use crate::connection::Downstream;
+use crate::merged_values;
 use crate::request::{Request, Text};
-use crate::settings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("http3", |s, n| set::flag(&mut s.level.conf.http3.http3, n)),
-    http("http3_hq", |s, n| set::flag(&mut s.level.conf.http3.http3_hq, n)),
-    http("http3_max_concurrent_streams", |s, n| set::number(&mut s.level.conf.http3.http3_max_concurrent_streams, n)),
-    http("http3_stream_buffer_size", |s, n| set::size(&mut s.level.conf.http3.http3_stream_buffer_size, n)),
-    http("quic_retry", |s, n| set::flag(&mut s.level.conf.http3.quic_retry, n)),
-    http("quic_gso", |s, n| set::flag(&mut s.level.conf.http3.quic_gso, n)),
+    http("http3", |s, n| setters::flag(&mut s.level.conf.http3.http3, n)),
+    http("http3_hq", |s, n| setters::flag(&mut s.level.conf.http3.http3_hq, n)),
+    http("http3_max_concurrent_streams", |s, n| {
+        setters::number(&mut s.level.conf.http3.http3_max_concurrent_streams, n)
+    }),
+    http("http3_stream_buffer_size", |s, n| setters::size(&mut s.level.conf.http3.http3_stream_buffer_size, n)),
+    http("quic_retry", |s, n| setters::flag(&mut s.level.conf.http3.quic_retry, n)),
+    http("quic_gso", |s, n| setters::flag(&mut s.level.conf.http3.quic_gso, n)),
     http("quic_host_key", host_key),
     http("quic_active_connection_id_limit", |s, n| {
-        set::number(&mut s.level.conf.http3.quic_active_connection_id_limit, n)
+        setters::number(&mut s.level.conf.http3.quic_active_connection_id_limit, n)
     }),
 ];
 
@@ -28,7 +30,7 @@ pub const VARIABLES: &[Builtin] = &[
     Builtin { name: "quic", evaluate: quic, volatile: false, assign: None },
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The directive: HTTP/3 is offered on QUIC connections.
@@ -52,7 +54,7 @@ settings! {
 
 fn host_key(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if scope.level.conf.http3.quic_host_key.is_set() {
-        return Err(set::duplicate(node));
+        return Err(setters::duplicate(node));
     }
     let path = scope.build.conf_path(&node.args[0].text);
     let shown = path.display();
@@ -69,9 +71,9 @@ fn host_key(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 fn protocol(r: &mut Request) -> Option<Text> {
-    Some(match &r.session {
-        Session::Http3(stream) if stream.is_hq() => Text::from("hq"),
-        Session::Http3(_) => Text::from("h3"),
+    Some(match &r.downstream {
+        Downstream::Http3(stream) if stream.is_hq() => Text::from("hq"),
+        Downstream::Http3(_) => Text::from("h3"),
         _ => Text::EMPTY,
     })
 }

@@ -4,10 +4,10 @@ use super::core::LimitExcept;
 use super::listen;
 use super::ssl::{Alpn, QuicProtocols};
 use crate::config::pattern::Pattern;
-use crate::config::{Build, Directive, Level, Matching, Scope, http, process};
+use crate::config::{Build, ConfigLevel, Directive, Matching, Scope, http, process};
+use crate::process_settings::ListenSpec;
 use crate::request::Method;
 use crate::request::route::{LocationTree, Port};
-use crate::settings::ListenSpec;
 use crate::snapshot::{Location, Server, ServerId};
 use conf::{Contexts, Node, Problem};
 
@@ -35,7 +35,7 @@ pub struct Tables {
 
 fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if scope.build.http.is_some() {
-        return Err(crate::config::set::duplicate(node));
+        return Err(crate::config::setters::duplicate(node));
     }
     let level = scope.child(node, Contexts::HTTP);
     scope.build.http = Some(level);
@@ -49,7 +49,7 @@ fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if level.listens.is_empty() {
         // nginx's default: port 80, or 8000 where that is not allowed.
         let port = if crate::master::is_root() { 80 } else { 8000 };
-        let address = crate::settings::ListenAddress::Inet(([0, 0, 0, 0], port).into());
+        let address = crate::process_settings::ListenAddress::Inet(([0, 0, 0, 0], port).into());
         level.listens.push(listen::Listen {
             spec: ListenSpec { deferred: true, ..ListenSpec::new(address) },
             default: false,
@@ -95,7 +95,7 @@ fn sign(matching: &Matching) -> Option<char> {
     }
 }
 
-fn shown(level: &Level) -> String {
+fn shown(level: &ConfigLevel) -> String {
     let sign = if level.is_named() { "@" } else { "" };
     format!("{sign}{}", String::from_utf8_lossy(&level.name))
 }
@@ -127,7 +127,7 @@ fn matching(build: &mut Build<'_>, node: &Node) -> Result<(Matching, Vec<u8>), P
     })
 }
 
-fn check_nesting(outer: &Level, inner: &Level, node: &Node) -> Result<(), Problem> {
+fn check_nesting(outer: &ConfigLevel, inner: &ConfigLevel, node: &Node) -> Result<(), Problem> {
     if outer.context != Contexts::LOCATION {
         return Ok(());
     }
@@ -150,7 +150,7 @@ fn check_nesting(outer: &Level, inner: &Level, node: &Node) -> Result<(), Proble
 
 fn limit_except(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if scope.level.conf.core.limit_except.is_some() {
-        return Err(crate::config::set::duplicate(node));
+        return Err(crate::config::setters::duplicate(node));
     }
     let mut methods = Vec::new();
     for word in &node.args {
@@ -184,7 +184,7 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         let mut conf = *level.server.take().unwrap_or_default();
         conf.core.merge(&defaults.core);
         conf.ssl.merge(&defaults.ssl);
-        if !build.plane.is_stream() {
+        if !build.subsystem.is_stream() {
             // What a server offers by ALPN.
             let mut http2 = level.conf.http2.http2.clone();
             http2.inherit(&http.conf.http2.http2);
@@ -207,7 +207,8 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id, tls, acme });
     }
     super::acme::finish_http(build, &http);
-    let indexed: Vec<(ServerId, &Level)> = levels.iter().enumerate().map(|(i, l)| (ServerId(i as u32), l)).collect();
+    let indexed: Vec<(ServerId, &ConfigLevel)> =
+        levels.iter().enumerate().map(|(i, l)| (ServerId(i as u32), l)).collect();
     let (listens, ports) = listen::collect(build, &indexed);
     let places: Vec<_> = levels.iter().map(|l| l.place).collect();
     super::ssl::check_listens(build, &ports, &servers, &places);
@@ -233,7 +234,7 @@ fn nameless(conf: super::LocationConf) -> Location {
     }
 }
 
-fn place(build: &mut Build<'_>, mut level: Level, parent: &super::LocationConf, all: &mut [Option<Location>]) {
+fn place(build: &mut Build<'_>, mut level: ConfigLevel, parent: &super::LocationConf, all: &mut [Option<Location>]) {
     level.conf.merge(parent);
     super::finish_level(build, &mut level, parent);
     let mut tree = LocationTree::default();

@@ -2,7 +2,7 @@
 //! be found only by the nginx that reads the file next; `-t` notes that they do nothing.
 
 use crate::config::Scope;
-use crate::config::set::{duplicate, invalid};
+use crate::config::setters::{duplicate, invalid};
 use conf::{Node, Problem, value};
 
 /// Any value whose form the table has checked.

@@ -49,7 +49,7 @@ fn index(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 /// Sends a request for a directory on to its index file.
 pub fn handler(r: &mut Request) -> Verdict {
-    if !r.get(r.uri).ends_with(b"/") || !matches!(r.method, Method::Get | Method::Head | Method::Post) {
+    if !r.get(r.head.uri).ends_with(b"/") || !matches!(r.head.method, Method::Get | Method::Head | Method::Post) {
         return Verdict::Decline;
     }
     let mut path = std::mem::take(&mut r.scratch);
@@ -59,8 +59,8 @@ pub fn handler(r: &mut Request) -> Verdict {
 }
 
 fn try_names(r: &mut Request, path: &mut Vec<u8>) -> Verdict {
-    let shot = r.shot.clone();
-    let names = &shot.location(r.location).conf.index.names;
+    let snapshot = r.snapshot.clone();
+    let names = &snapshot.location(r.location).conf.index.names;
     let mut search = Search { directory: None, tested: false };
     if names.is_empty() {
         return search.try_name(r, b"index.html", path).unwrap_or(Verdict::Decline);
@@ -93,7 +93,7 @@ impl Search {
     fn try_name(&mut self, r: &mut Request, name: &[u8], path: &mut Vec<u8>) -> Option<Verdict> {
         if name.first() == Some(&b'/') {
             let uri = r.text(name);
-            return Some(finish::internal_redirect(r, uri, r.args));
+            return Some(finish::internal_redirect(r, uri, r.head.args));
         }
         let length = match self.directory {
             Some(length) => length,
@@ -102,7 +102,7 @@ impl Search {
                     return Some(Verdict::Status(500));
                 }
                 path.clear();
-                root::write_path(r, r.uri, path);
+                root::write_path(r, r.head.uri, path);
                 *self.directory.insert(path.len())
             }
         };
@@ -111,10 +111,10 @@ impl Search {
         match files::test(r, path) {
             Ok(_) => {
                 let mark = r.arena.mark();
-                r.arena.append(r.uri);
+                r.arena.append(r.head.uri);
                 r.arena.buffer().extend_from_slice(name);
                 let uri = r.arena.since(mark).into();
-                Some(finish::internal_redirect(r, uri, r.args))
+                Some(finish::internal_redirect(r, uri, r.head.args))
             }
             Err(failure) => self.failed(r, failure, path, length),
         }

@@ -4,7 +4,7 @@
 use super::keyval_store::{self, Matching, Spec, Store};
 use super::map::variable_name;
 use crate::config::complex::Complex;
-use crate::config::{Directive, Plane, Scope, both};
+use crate::config::{Directive, Scope, Subsystem, both};
 use crate::log::error::Level;
 use crate::request::{Request, Text};
 use crate::snapshot::{Snapshot, VariableId};
@@ -18,7 +18,7 @@ pub const DIRECTIVES: &[Directive] = &[both("keyval", keyval), both("keyval_zone
 /// The module's names in the table of zones.
 const OWNERS: [&str; 2] = ["keyval", "stream_keyval"];
 
-/// What is kept once for a plane.
+/// What is kept once for a subsystem.
 #[derive(Debug, Default)]
 pub struct Main {
     zones: Vec<Zone>,
@@ -57,8 +57,8 @@ impl Main {
     }
 }
 
-fn owner(plane: Plane) -> &'static str {
-    OWNERS[usize::from(plane.is_stream())]
+fn owner(subsystem: Subsystem) -> &'static str {
+    OWNERS[usize::from(subsystem.is_stream())]
 }
 
 fn invalid(node: &Node, word: &conf::Word) -> Problem {
@@ -70,7 +70,7 @@ fn keyval(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let variable = variable_name(node, &node.args[1])?;
     let name = node.args[2].text.strip_prefix(b"zone=").filter(|n| !n.is_empty());
     let name = name.ok_or_else(|| invalid(node, &node.args[2]))?;
-    let owner = owner(scope.build.plane);
+    let owner = owner(scope.build.subsystem);
     scope.build.main.zones.add(name, 0, owner).map_err(|t| node.problem(t))?;
     let zone = scope.build.main.keyval.index_of(name);
     let own = key.clone();
@@ -82,10 +82,12 @@ fn keyval(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 /// A program gives a variable another value, which its zone keeps: whether the variable is one of a zone.
 pub fn assign(r: &mut Request, id: VariableId, value: &[u8]) -> bool {
-    let shot = r.shot.clone();
-    let Some((_, key, zone)) = shot.main.keyval.variables.iter().find(|(known, ..)| *known == id) else { return false };
+    let snapshot = r.snapshot.clone();
+    let Some((_, key, zone)) = snapshot.main.keyval.variables.iter().find(|(known, ..)| *known == id) else {
+        return false;
+    };
     let key = key.eval(r);
-    let Some(store) = shot.main.keyval.zones[*zone].store.as_ref() else { return true };
+    let Some(store) = snapshot.main.keyval.zones[*zone].store.as_ref() else { return true };
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     if let Err(refused) = store.set(&[(text(r.get(key)), text(value), None)]) {
         crate::log_error!(r, Error, "keyval zone \"{}\" did not take a value: {refused:?}", store.spec.name);
@@ -95,8 +97,8 @@ pub fn assign(r: &mut Request, id: VariableId, value: &[u8]) -> bool {
 
 fn find(r: &mut Request, key: &Complex, zone: usize) -> Option<Text> {
     let key = key.eval(r);
-    let shot = r.shot.clone();
-    let store = shot.main.keyval.zones[zone].store.as_ref()?;
+    let snapshot = r.snapshot.clone();
+    let store = snapshot.main.keyval.zones[zone].store.as_ref()?;
     let key = std::str::from_utf8(r.get(key)).ok()?;
     let mut room = Vec::new();
     store.look_up(key, |value| room.extend_from_slice(value.as_bytes()))?;
@@ -131,7 +133,7 @@ fn keyval_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let Some((name, size)) = zone.filter(|(name, _)| !name.is_empty()) else {
         return Err(super::limits::without_zone(node));
     };
-    let owner = owner(scope.build.plane);
+    let owner = owner(scope.build.subsystem);
     scope.build.main.zones.add(name, size, owner).map_err(|t| node.problem(t))?;
     let index = scope.build.main.keyval.index_of(name);
     let place = &mut scope.build.main.keyval.zones[index];
@@ -147,7 +149,7 @@ fn keyval_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 /// Reads the state files of zones that are new. In the worker process, which also writes them.
 pub fn load(snapshot: &Snapshot) {
     let planes = std::iter::once(snapshot).chain(snapshot.stream.as_deref());
-    for store in planes.flat_map(|plane| plane.main.keyval.stores()) {
+    for store in planes.flat_map(|subsystem| subsystem.main.keyval.stores()) {
         if let Err(text) = store.load() {
             crate::log::process_line(Level::Error, format_args!("{text}"));
         }

@@ -3,17 +3,17 @@
 
 use super::limits::{Declared, LOG_LEVELS, Zone, Zones, refusal, without_zone, zone_index};
 use crate::config::complex::Complex;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::variables::Builtin;
 use crate::config::{Build, Directive, Scope, both, http};
 use crate::log::error::Level;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text};
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use crate::status::limits::{self, Event};
 use crate::zone::store::{Policy, Slot, Store};
 use crate::zone::{self, Registry};
-use crate::{log_error, settings};
+use crate::{log_error, merged_values};
 use conf::{Node, Problem, value};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -31,9 +31,11 @@ const MAX_CONNECTIONS: u64 = 65535;
 pub const DIRECTIVES: &[Directive] = &[
     both("limit_conn_zone", limit_conn_zone),
     both("limit_conn", limit_conn),
-    both("limit_conn_log_level", |s, n| set::one_of(&mut s.level.conf.limit_conn.limit_conn_log_level, n, LOG_LEVELS)),
+    both("limit_conn_log_level", |s, n| {
+        setters::one_of(&mut s.level.conf.limit_conn.limit_conn_log_level, n, LOG_LEVELS)
+    }),
     http("limit_conn_status", |s, n| refusal(&mut s.level.conf.limit_conn.limit_conn_status, n)),
-    both("limit_conn_dry_run", |s, n| set::flag(&mut s.level.conf.limit_conn.limit_conn_dry_run, n)),
+    both("limit_conn_dry_run", |s, n| setters::flag(&mut s.level.conf.limit_conn.limit_conn_dry_run, n)),
 ];
 
 /// The variables of the module.
@@ -44,7 +46,7 @@ pub const VARIABLES: &[Builtin] = &[Builtin {
     assign: None,
 }];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The limits, in the order of the text.
@@ -162,14 +164,14 @@ impl Context {
 
 /// A place in a zone, given back when dropped.
 struct Place {
-    shot: Rc<Shot>,
+    snapshot: Rc<ThreadSnapshot>,
     zone: usize,
     slot: Slot,
 }
 
 impl Place {
     fn zone(&self) -> Option<&Declared<Arc<Store<u32>>>> {
-        self.shot.main.limit_conn.zones[self.zone].declared.as_ref()
+        self.snapshot.main.limit_conn.zones[self.zone].declared.as_ref()
     }
 }
 
@@ -200,7 +202,7 @@ fn limit_conn_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem
     if name.is_empty() {
         return Err(without_zone(node));
     }
-    let owner = OWNERS[scope.build.plane.is_stream() as usize];
+    let owner = OWNERS[scope.build.subsystem.is_stream() as usize];
     let index = zone_index(scope, node, (name, size), owner, zones)?;
     zones(scope.build).declare(index, node, key, |key| STORES.open(name, key, size, ENTRY))
 }
@@ -210,10 +212,10 @@ fn zones<'b>(build: &'b mut Build<'_>) -> &'b mut Zones<Arc<Store<u32>>> {
 }
 
 fn limit_conn(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let owner = OWNERS[scope.build.plane.is_stream() as usize];
+    let owner = OWNERS[scope.build.subsystem.is_stream() as usize];
     let zone = zone_index(scope, node, (&node.args[0].text, 0), owner, zones)?;
     if scope.level.conf.limit_conn.limits.iter().any(|l| l.zone == zone) {
-        return Err(set::duplicate(node));
+        return Err(setters::duplicate(node));
     }
     let word = &node.args[1];
     let connections = match value::number(&word.text) {
@@ -243,16 +245,16 @@ pub fn handler(r: &mut Request) -> Verdict {
     if r.conf().limit_conn.limits.is_empty() || r.ctx.limit_conn.status.is_some() {
         return Verdict::Decline;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.limit_conn;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.limit_conn;
     for limit in conf.limits.iter() {
-        let zone = &shot.main.limit_conn.zones[limit.zone];
+        let zone = &snapshot.main.limit_conn.zones[limit.zone];
         let Some(declared) = &zone.declared else { continue };
         match ask(r, limit, declared) {
             Answer::Free => {}
             Answer::Fits(slot) => {
                 r.ctx.limit_conn.status = Some(Status::Passed);
-                r.ctx.limit_conn.hold(Place { shot: shot.clone(), zone: limit.zone, slot });
+                r.ctx.limit_conn.hold(Place { snapshot: snapshot.clone(), zone: limit.zone, slot });
             }
             refused => return refuse(r, conf, zone, refused),
         }

@@ -3,10 +3,10 @@
 
 use super::limits::{Declared, LOG_LEVELS, Zone, Zones, refusal, without_zone, zone_index};
 use crate::config::complex::Complex;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::variables::Builtin;
 use crate::config::{Build, Directive, Scope, http};
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::log::error::Level;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::{Request, Text};
@@ -14,7 +14,7 @@ use crate::status::limits::{self, Event};
 use crate::upstream::exchange::poll_client_gone;
 use crate::zone::store::{Policy, Slot, Store};
 use crate::zone::{self, Registry};
-use crate::{log_error, settings};
+use crate::{log_error, merged_values};
 use conf::{Node, Problem, value};
 use runtime::clock::monotonic_ms;
 use runtime::timer::Timer;
@@ -38,9 +38,9 @@ const NEVER: i64 = i64::MIN / 2;
 pub const DIRECTIVES: &[Directive] = &[
     http("limit_req_zone", limit_req_zone),
     http("limit_req", limit_req),
-    http("limit_req_log_level", |s, n| set::one_of(&mut s.level.conf.limit_req.limit_req_log_level, n, LOG_LEVELS)),
+    http("limit_req_log_level", |s, n| setters::one_of(&mut s.level.conf.limit_req.limit_req_log_level, n, LOG_LEVELS)),
     http("limit_req_status", |s, n| refusal(&mut s.level.conf.limit_req.limit_req_status, n)),
-    http("limit_req_dry_run", |s, n| set::flag(&mut s.level.conf.limit_req.limit_req_dry_run, n)),
+    http("limit_req_dry_run", |s, n| setters::flag(&mut s.level.conf.limit_req.limit_req_dry_run, n)),
 ];
 
 /// The variables of the module.
@@ -51,7 +51,7 @@ pub const VARIABLES: &[Builtin] = &[Builtin {
     assign: None,
 }];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The limits, in the order of the text.
@@ -257,7 +257,7 @@ fn limit_req(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let zone = zone_index(scope, node, (name, 0), OWNER, zones)?;
     let limits = Arc::make_mut(scope.level.conf.limit_req.limits.entry());
     if limits.iter().any(|l| l.zone == zone) {
-        return Err(set::duplicate(node));
+        return Err(setters::duplicate(node));
     }
     limits.push(Limit { zone, burst: burst.saturating_mul(1000), delay: delay.saturating_mul(1000) });
     Ok(())
@@ -278,9 +278,9 @@ pub fn handler(r: &mut Request) -> Verdict {
     if r.conf().limit_req.limits.is_empty() || r.ctx.limit_req.status.is_some() {
         return Verdict::Decline;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.limit_req;
-    let zones = &shot.main.limit_req.zones;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.limit_req;
+    let zones = &snapshot.main.limit_req.zones;
     let now_ms = monotonic_ms() as i64;
     let mut held: Vec<(usize, Slot)> = Vec::new();
     let mut worst: Option<Delay> = None;
@@ -439,7 +439,7 @@ pub const DELAY: Handler = Handler::Later(|r| r.ctx.limit_req.delay_ms > 0, |r| 
 async fn wait(r: &mut Request) -> Verdict {
     let delay = Duration::from_millis(std::mem::take(&mut r.ctx.limit_req.delay_ms));
     // Answers to pipelined requests before this one must not wait with it.
-    if matches!(&r.session, Session::Http1(http) if !http.output.is_empty())
+    if matches!(&r.downstream, Downstream::Http1(http) if !http.output.is_empty())
         && let Err(verdict) = crate::request::flow::flush(r).await
     {
         return verdict;

@@ -1,7 +1,7 @@
 //! What `limit_req` and `limit_conn` have in common: zones with their keys, levels and statuses of refusals.
 
 use crate::config::complex::Complex;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::setting::Setting;
 use crate::config::{Build, Scope};
 use crate::log::error::Level;
@@ -120,7 +120,7 @@ pub fn without_zone(node: &Node) -> Problem {
 
 /// The status that refusals have: 400 to 599.
 pub fn refusal(setting: &mut Setting<u64>, node: &Node) -> Result<(), Problem> {
-    set::number(setting, node)?;
+    setters::number(setting, node)?;
     if !(400..=599).contains(&**setting) {
         return Err(node.problem("value must be between 400 and 599".to_owned()));
     }

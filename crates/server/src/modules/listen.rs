@@ -1,9 +1,9 @@
 //! `listen` and `server_name`: which sockets there are and which servers stand behind them.
 
 use crate::config::pattern::Pattern;
-use crate::config::{Build, Level, Plane, Scope};
+use crate::config::{Build, ConfigLevel, Scope, Subsystem};
+use crate::process_settings::{Keepalive, ListenAddress, ListenSpec, SocketKind};
 use crate::request::route::{Port, Site};
-use crate::settings::{Keepalive, ListenAddress, ListenSpec, SocketKind};
 use crate::snapshot::ServerId;
 use conf::{Node, Problem, value};
 use hashbrown::HashMap;
@@ -52,13 +52,13 @@ pub enum Name {
 /// `listen address[:port] [parameters]`
 pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let word = node.args[0].as_str();
-    let plane = scope.build.plane;
-    let addresses = parse_address(&word, plane)
+    let subsystem = scope.build.subsystem;
+    let addresses = parse_address(&word, subsystem)
         .map_err(|e| node.problem(format!("{e} in \"{word}\" of the \"listen\" directive")))?;
     for address in addresses {
         let mut listen = Listen {
             // In `stream` the server may be the one that speaks first.
-            spec: ListenSpec { deferred: !plane.is_stream(), ..ListenSpec::new(address) },
+            spec: ListenSpec { deferred: !subsystem.is_stream(), ..ListenSpec::new(address) },
             default: false,
             proxy_protocol: false,
             ssl: false,
@@ -74,7 +74,7 @@ pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
                 let text = "the \"listen ... http2\" directive is deprecated, use the \"http2\" directive instead";
                 scope.build.problems.push(node.warning(text.to_owned()));
             }
-            parameter(&mut listen, plane, node, &word)?;
+            parameter(&mut listen, subsystem, node, &word)?;
         }
         if listen.mqtt && (listen.http2 || listen.spec.quic) {
             let other = if listen.http2 { "http2" } else { "quic" };
@@ -98,16 +98,16 @@ pub fn listen(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     Ok(())
 }
 
-fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Result<(), Problem> {
+fn parameter(listen: &mut Listen, subsystem: Subsystem, node: &Node, text: &str) -> Result<(), Problem> {
     let bad = |what: &str, value: &str| node.problem(format!("invalid {what} \"{value}\""));
     let (name, value) = text.split_once('=').unwrap_or((text, ""));
     let spec = &mut listen.spec;
     match (name, value) {
-        ("udp", "") if plane.is_stream() => {
+        ("udp", "") if subsystem.is_stream() => {
             spec.kind = SocketKind::Datagram;
             return Ok(());
         }
-        ("default", "") if plane.is_stream() => return Err(node.problem(format!("invalid parameter \"{text}\""))),
+        ("default", "") if subsystem.is_stream() => return Err(node.problem(format!("invalid parameter \"{text}\""))),
         ("default_server" | "default", "") => {
             listen.default = true;
             return Ok(());
@@ -116,7 +116,7 @@ fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Resu
             listen.proxy_protocol = true;
             return Ok(());
         }
-        ("http2" | "quic" | "mqtt", "") if plane.is_stream() => {
+        ("http2" | "quic" | "mqtt", "") if subsystem.is_stream() => {
             return Err(node.problem(format!("invalid parameter \"{text}\"")));
         }
         ("ssl", "") => {
@@ -161,7 +161,7 @@ fn parameter(listen: &mut Listen, plane: Plane, node: &Node, text: &str) -> Resu
             spec.keepalive =
                 Some(keepalive(v).ok_or_else(|| node.problem(format!("invalid so_keepalive value: \"{v}\"")))?);
         }
-        ("xdp", word) if plane.is_stream() => {
+        ("xdp", word) if subsystem.is_stream() => {
             let known = l4::plan::Mode::WORDS.iter().find(|(name, _)| *name == word);
             let (_, mode) = known.ok_or_else(|| {
                 let words: Vec<_> = l4::plan::Mode::WORDS.iter().map(|(name, _)| *name).collect();
@@ -188,7 +188,7 @@ fn unfit_for_datagrams(listen: &Listen) -> Option<String> {
     }
     let name = match () {
         () if spec.fastopen.is_some() => "fastopen",
-        () if spec.backlog != crate::settings::DEFAULT_BACKLOG => "backlog",
+        () if spec.backlog != crate::process_settings::DEFAULT_BACKLOG => "backlog",
         () if listen.deferred => "deferred",
         () if listen.ssl => "ssl",
         () if listen.http2 => "http2",
@@ -224,7 +224,7 @@ fn keepalive(text: &str) -> Option<Keepalive> {
 }
 
 /// `80`, `*:80`, `1.2.3.4`, `1.2.3.4:80`, `[::]:80`, `name:80`, `unix:/path`; for a port also a range of them, `8000-8010`.
-fn parse_address(text: &str, plane: Plane) -> Result<Vec<ListenAddress>, String> {
+fn parse_address(text: &str, subsystem: Subsystem) -> Result<Vec<ListenAddress>, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         if path.is_empty() {
             return Err("no path in the unix domain socket".into());
@@ -235,7 +235,7 @@ fn parse_address(text: &str, plane: Plane) -> Result<Vec<ListenAddress>, String>
     let found = if value::number(text.as_bytes()).is_some() {
         vec![(Ipv4Addr::UNSPECIFIED, parse_port(text)?).into()]
     } else {
-        resolve(text, if plane.is_stream() { 0 } else { 80 })?
+        resolve(text, if subsystem.is_stream() { 0 } else { 80 })?
     };
     if found.iter().any(|a| a.port() == 0) {
         return Err("no port".into());
@@ -390,7 +390,7 @@ struct Collected {
 }
 
 /// Makes sockets and sites of all servers' `listen`s and names (`ngx_http_optimize_servers`).
-pub fn collect(build: &mut Build<'_>, servers: &[(ServerId, &Level)]) -> (Vec<ListenSpec>, Vec<Port>) {
+pub fn collect(build: &mut Build<'_>, servers: &[(ServerId, &ConfigLevel)]) -> (Vec<ListenSpec>, Vec<Port>) {
     let mut all: Vec<Collected> = Vec::new();
     for (i, (id, level)) in servers.iter().enumerate() {
         for listen in &level.listens {
@@ -479,7 +479,7 @@ fn add(build: &mut Build<'_>, all: &mut Vec<Collected>, id: ServerId, index: usi
     }
 }
 
-fn site(build: &mut Build<'_>, c: &Collected, servers: &[(ServerId, &Level)]) -> Site {
+fn site(build: &mut Build<'_>, c: &Collected, servers: &[(ServerId, &ConfigLevel)]) -> Site {
     let mut site = Site { default: c.default.as_ref().map_or(c.servers[0].0, |d| d.0), ..Site::default() };
     site.named = c.servers.len() > 1;
     site.servers = c.servers.iter().map(|(id, _)| *id).collect();

@@ -4,15 +4,15 @@
 use super::log_format::{Escape, Format};
 use super::root;
 use crate::config::complex::Complex;
-use crate::config::set::duplicate;
+use crate::config::setters::duplicate;
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Level, Scope, both};
+use crate::config::{Build, ConfigLevel, Directive, Scope, both};
 use crate::log::lines::{self, Buffering, LineFile};
 use crate::log::opened::CacheSpec;
 use crate::log::syslog::{self, Syslog};
 use crate::log_error;
 use crate::request::Request;
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use conf::{Contexts, Node, Problem, Word, value};
 use runtime::clock;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ enum Target {
 fn log_format(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let name = &node.args[0];
     let formats = &scope.build.main.log.formats;
-    let reserved = name.text == b"combined" && !scope.build.plane.is_stream();
+    let reserved = name.text == b"combined" && !scope.build.subsystem.is_stream();
     if reserved || formats.iter().any(|(n, _)| *n == name.text) {
         return Err(node.problem(format!("duplicate \"log_format\" name \"{}\"", name.as_str())));
     }
@@ -110,7 +110,7 @@ fn access_log(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     }
     let target = target(scope.build, node)?;
     let format = match node.args.get(1) {
-        None if scope.build.plane.is_stream() => return Err(node.problem("log format is not specified".to_owned())),
+        None if scope.build.subsystem.is_stream() => return Err(node.problem("log format is not specified".to_owned())),
         None => named(scope.build, b"combined"),
         Some(word) => named(scope.build, &word.text),
     };
@@ -211,7 +211,7 @@ fn named(build: &mut Build<'_>, name: &[u8]) -> Option<Arc<Format>> {
     if let Some((_, format)) = formats.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
         return Some(format.clone());
     }
-    if build.plane.is_stream() || !name.eq_ignore_ascii_case(b"combined") {
+    if build.subsystem.is_stream() || !name.eq_ignore_ascii_case(b"combined") {
         return None;
     }
     let mut format = Format::new(Escape::Default);
@@ -257,7 +257,7 @@ fn open_log_file_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Pro
 }
 
 /// A server without any `access_log` has one: `logs/access.log`, combined.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     let conf = &mut level.conf.log;
     if !level.context.intersects(Contexts::SERVER) || !conf.logs.is_empty() || conf.off {
         return;
@@ -313,11 +313,11 @@ pub fn readable(snapshot: &crate::snapshot::Snapshot) -> Vec<Readable> {
 
 /// Writes the request's lines.
 pub fn logger(r: &mut Request) {
-    if std::mem::replace(&mut r.logged, true) {
+    if std::mem::replace(&mut r.flow.logged, true) {
         return;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.log;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.log;
     if conf.off {
         return;
     }
@@ -329,13 +329,13 @@ pub fn logger(r: &mut Request) {
         }
         match &log.target {
             Target::File(number) => {
-                let mut bytes = shot.lines.take(*number);
+                let mut bytes = snapshot.lines.take(*number);
                 let start = bytes.len();
                 log.format.write(r, &mut bytes);
                 bytes.push(b'\n');
-                lines::add(&shot, *number, bytes, start);
+                lines::add(&snapshot, *number, bytes, start);
             }
-            Target::Path(path) => write_to_path(r, &shot, log, path, conf.cache.as_deref()),
+            Target::Path(path) => write_to_path(r, &snapshot, log, path, conf.cache.as_deref()),
             Target::Syslog(syslog) => {
                 let mut line = std::mem::take(&mut r.scratch);
                 line.clear();
@@ -349,7 +349,13 @@ pub fn logger(r: &mut Request) {
 
 /// A path with variables could be led anywhere: lines are written only while the request's root is there
 /// (`ngx_http_log_script_write`).
-fn write_to_path(r: &mut Request, shot: &Rc<Shot>, log: &AccessLog, path: &Complex, cache: Option<&CacheSpec>) {
+fn write_to_path(
+    r: &mut Request,
+    snapshot: &Rc<ThreadSnapshot>,
+    log: &AccessLog,
+    path: &Complex,
+    cache: Option<&CacheSpec>,
+) {
     if r.ctx.stream.is_none() && !has_root(r) {
         return;
     }
@@ -359,7 +365,7 @@ fn write_to_path(r: &mut Request, shot: &Rc<Shot>, log: &AccessLog, path: &Compl
     log.format.write(r, &mut line);
     line.push(b'\n');
     let now = clock::monotonic_ms() / 1000;
-    if let Err((call, e)) = shot.lines.opened.append(cache, r.get(path), &line, now) {
+    if let Err((call, e)) = snapshot.lines.opened.append(cache, r.get(path), &line, now) {
         let (path, e) = (String::from_utf8_lossy(r.get(path)), crate::log::os_error(&e.into()));
         if call == "write()" {
             log_error!(r, Alert, "{call} to \"{path}\" failed ({e})");

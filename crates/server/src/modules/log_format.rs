@@ -2,7 +2,7 @@
 //! Part of `log`.
 
 use crate::config::complex::variable_name;
-use crate::config::{Build, Plane};
+use crate::config::{Build, Subsystem};
 use crate::modules::variables;
 use crate::request::status::write_decimal;
 use crate::request::{Request, Text};
@@ -47,12 +47,12 @@ enum Special {
 }
 
 impl Special {
-    fn named(name: &[u8], plane: Plane) -> Option<Special> {
+    fn named(name: &[u8], subsystem: Subsystem) -> Option<Special> {
         Some(match name {
             b"time_local" => Special::TimeLocal,
             b"time_iso8601" => Special::TimeIso8601,
             b"msec" => Special::Msec,
-            _ if plane.is_stream() => return None,
+            _ if subsystem.is_stream() => return None,
             b"pipe" => Special::Pipe,
             b"request_time" => Special::RequestTime,
             b"status" => Special::Status,
@@ -100,7 +100,7 @@ impl Format {
             if name.is_empty() {
                 return Err(format!("invalid parameter \"{}\"", String::from_utf8_lossy(&text[dollar..])));
             }
-            parts.push(match Special::named(name, build.plane) {
+            parts.push(match Special::named(name, build.subsystem) {
                 Some(special) => Part::Special(special),
                 None => Part::Variable(build.variables.index(name)),
             });
@@ -146,7 +146,7 @@ fn add_text(parts: &mut Vec<Part>, text: &[u8]) {
 
 fn write_special(r: &Request, special: Special, out: &mut Vec<u8>) {
     match special {
-        Special::Pipe => out.push(if r.pipelined { b'p' } else { b'.' }),
+        Special::Pipe => out.push(if r.flow.pipelined { b'p' } else { b'.' }),
         Special::TimeLocal => out.extend_from_slice(&crate::log::local_time().common),
         Special::TimeIso8601 => out.extend_from_slice(&crate::log::local_time().iso8601),
         Special::Msec => write_seconds(clock::wall_ms(), out),

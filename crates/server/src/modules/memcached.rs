@@ -5,7 +5,7 @@ use super::cgi::{self, Pass, Sent};
 use super::{proxy, root};
 use crate::config::complex::Complex;
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Level, Scope, http, set};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http, setters};
 use crate::log_error;
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request, body};
@@ -25,7 +25,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("memcached_gzip_flag", |s, n| {
         let number = value::number(&n.args[0].text).and_then(|n| u32::try_from(n).ok());
         let flags = number.ok_or_else(|| n.problem("invalid number".to_owned()))?;
-        set::value(&mut s.level.conf.memcached.own.gzip_flag, n, flags)
+        setters::value(&mut s.level.conf.memcached.own.gzip_flag, n, flags)
     }),
 ];
 
@@ -35,7 +35,7 @@ pub const COMMON_DIRECTIVES: &[Directive] = upstream_directives!("memcached", me
 /// How the error log names a memcached.
 const SCHEME: &str = "memcached://";
 
-crate::settings! {
+crate::merged_values! {
     /// Values that others do not have.
     pub struct Own {
         /// `memcached_gzip_flag`
@@ -72,7 +72,7 @@ fn memcached_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem>
 }
 
 /// Finds the group, and inherits into `if` and `limit_except` (`ngx_http_memcached_merge_loc_conf`).
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &super::LocationConf) {
     proxy::inherit_pass(level, &parent.memcached.pass, |c| &mut c.memcached.pass, Content::Later(run));
     let conf = &mut *level.conf.memcached;
     let Some(pass) = &conf.pass else { return };
@@ -90,10 +90,10 @@ fn run(r: &mut Request) -> Waiting<'_> {
 }
 
 async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.memcached;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.memcached;
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
-    if !matches!(r.method, Method::Get | Method::Head) {
+    if !matches!(r.head.method, Method::Get | Method::Head) {
         return Err(Verdict::Status(405));
     }
     body::discard_arrived(r).map_err(Verdict::Status)?;

@@ -1,25 +1,25 @@
 //! Copies of requests to other places (nginx's `ngx_http_mirror_module`): subrequests whose answers nobody reads and
 //! nobody waits for.
 
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::{Directive, Scope, http};
+use crate::merged_values;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::subrequest::{self, Mode, Options};
 use crate::request::{Request, body};
-use crate::settings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("mirror", mirror),
-    http("mirror_request_body", |s, n| set::flag(&mut s.level.conf.mirror.mirror_request_body, n)),
+    http("mirror_request_body", |s, n| setters::flag(&mut s.level.conf.mirror.mirror_request_body, n)),
 ];
 
 /// Its place in the precontent phase.
 pub const HANDLER: Handler = Handler::Later(|r| r.is_main() && !r.conf().mirror.mirror.is_empty(), send);
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Where copies go.
@@ -44,8 +44,8 @@ fn mirror(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 fn send(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move {
-        let shot = r.shot.clone();
-        let conf = &shot.location(r.location).conf.mirror;
+        let snapshot = r.snapshot.clone();
+        let conf = &snapshot.location(r.location).conf.mirror;
         let with_body = *conf.mirror_request_body;
         if with_body && let Err(e) = body::read_all(r).await {
             return e.into();
@@ -53,7 +53,7 @@ fn send(r: &mut Request) -> Waiting<'_> {
         for uri in conf.mirror.iter() {
             let uri = r.text(uri);
             let options = Options { mode: Mode::Discard, with_body, get: false };
-            if let Err(verdict) = subrequest::spawn(r, uri, r.args, options) {
+            if let Err(verdict) = subrequest::spawn(r, uri, r.head.args, options) {
                 return verdict;
             }
         }

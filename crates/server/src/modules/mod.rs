@@ -112,7 +112,7 @@ pub mod zstd;
 
 use crate::config::shared::Shared;
 use crate::config::variables::{Builtin, Prefix};
-use crate::config::{Build, Directive, Level, Plane};
+use crate::config::{Build, ConfigLevel, Directive, Subsystem};
 use crate::request::end::Logger;
 use crate::request::include;
 use crate::request::phases::{Handler, Phase};
@@ -813,19 +813,19 @@ pub fn find(name: &str, context: Contexts) -> Option<&'static Directive> {
 }
 
 /// Defaults of the `http` level, before anything inherits them.
-pub fn finish_http(build: &mut Build<'_>, level: &mut Level) {
-    match build.plane {
-        Plane::Http => {
+pub fn finish_http(build: &mut Build<'_>, level: &mut ConfigLevel) {
+    match build.subsystem {
+        Subsystem::Http => {
             core::finish_http(build, level);
             modsecurity::finish_level(build, level);
         }
-        Plane::Stream => core::finish_stream(build, level),
+        Subsystem::Stream => core::finish_stream(build, level),
     }
 }
 
 /// Checks and completes a level after it has been merged with its parent.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationConf) {
-    if build.plane.is_stream() {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &LocationConf) {
+    if build.subsystem.is_stream() {
         stream_proxy::finish_level(build, level);
         xdp::finish_level(build, level);
         js::finish_level(build, level);
@@ -852,10 +852,10 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &LocationC
 }
 
 /// All variables of modules.
-pub fn variables(plane: Plane) -> impl Iterator<Item = &'static Builtin> {
-    let (own, shared) = match plane {
-        Plane::Http => (VARIABLES, None),
-        Plane::Stream => (STREAM_VARIABLES, Some(VARIABLES)),
+pub fn variables(subsystem: Subsystem) -> impl Iterator<Item = &'static Builtin> {
+    let (own, shared) = match subsystem {
+        Subsystem::Http => (VARIABLES, None),
+        Subsystem::Stream => (STREAM_VARIABLES, Some(VARIABLES)),
     };
     let shared = shared.into_iter().flatten().copied().flatten();
     let shared = shared.filter(|v| stream_variables::SHARED.contains(&v.name));
@@ -863,9 +863,9 @@ pub fn variables(plane: Plane) -> impl Iterator<Item = &'static Builtin> {
 }
 
 /// All prefix rules.
-pub fn prefixes(plane: Plane) -> impl Iterator<Item = &'static Prefix> {
+pub fn prefixes(subsystem: Subsystem) -> impl Iterator<Item = &'static Prefix> {
     let all = PREFIXES.iter().copied().flatten();
-    all.filter(move |p| !plane.is_stream() || stream_variables::SHARED_PREFIXES.contains(&p.name))
+    all.filter(move |p| !subsystem.is_stream() || stream_variables::SHARED_PREFIXES.contains(&p.name))
 }
 
 /// What `-V` says: the modules that are there.

@@ -2,12 +2,12 @@
 //! The tables are cut in `wire::mp4`; here the file is looked through.
 
 use super::{ignored, root, static_files};
-use crate::config::set;
+use crate::config::setters;
 use crate::config::{Directive, http};
 use crate::files::{self, Data, Found, Kind};
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request};
-use crate::{inherited, log_error, settings};
+use crate::{inherited, log_error, merged_values};
 use std::os::fd::OwnedFd;
 use wire::http1::target::argument;
 use wire::mp4::{self, Around, Cut, Wanted};
@@ -20,8 +20,8 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     // A `moov` is read at once, whatever its size; heads of boxes one by one.
     http("mp4_buffer_size", ignored::size),
-    http("mp4_max_buffer_size", |s, n| set::size(&mut s.level.conf.mp4.mp4_max_buffer_size, n)),
-    http("mp4_start_key_frame", |s, n| set::flag(&mut s.level.conf.mp4.mp4_start_key_frame, n)),
+    http("mp4_max_buffer_size", |s, n| setters::size(&mut s.level.conf.mp4.mp4_max_buffer_size, n)),
+    http("mp4_start_key_frame", |s, n| setters::flag(&mut s.level.conf.mp4.mp4_start_key_frame, n)),
 ];
 
 /// A longer `ftyp` box is refused (nginx's limit).
@@ -29,7 +29,7 @@ const MAX_FTYP: u64 = 1024;
 /// So many boxes of a file are looked at.
 const MAX_BOXES: usize = 4096;
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// A longer `moov` box is refused.
@@ -48,10 +48,10 @@ enum Answer {
 }
 
 fn handler(r: &mut Request) -> Verdict {
-    if !matches!(r.method, Method::Get | Method::Head) {
+    if !matches!(r.head.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
-    if r.get(r.uri).ends_with(b"/") {
+    if r.get(r.head.uri).ends_with(b"/") {
         return Verdict::Decline;
     }
     if !root::check_alias(r) {
@@ -83,7 +83,7 @@ fn handler(r: &mut Request) -> Verdict {
 
 /// The stretch that the arguments ask for. Players send times with any number of digits.
 fn wanted(r: &Request) -> Option<Wanted> {
-    let args = r.get(r.args);
+    let args = r.get(r.head.args);
     let time = |name: &[u8]| argument(args, name).and_then(milliseconds);
     let (start, end) = (time(b"start"), time(b"end").filter(|n| *n > 0));
     let begin = start.unwrap_or(0);
@@ -175,7 +175,7 @@ fn read_file(file: &OwnedFd, at: u64, len: u64) -> Result<Vec<u8>, String> {
 
 fn respond(r: &mut Request, found: &Found, ftyp: &[u8], cut: &Cut) -> Verdict {
     let head = [ftyp, &cut.head].concat();
-    r.single_range = true;
+    r.answer.single_range = true;
     if let Err(verdict) = static_files::begin(r, found, head.len() as u64 + (cut.to - cut.from)) {
         return verdict;
     }

@@ -18,7 +18,7 @@ struct Conditions {
 impl Conditions {
     fn of(r: &Request) -> Conditions {
         let mut found = Conditions::default();
-        for line in r.headers_in.lines() {
+        for line in r.head.headers.lines() {
             let place = match line.known {
                 K::IfModifiedSince => &mut found.modified_since,
                 K::IfUnmodifiedSince => &mut found.unmodified_since,
@@ -34,13 +34,13 @@ impl Conditions {
 
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
-    if r.headers_out.status != 200 || !r.is_main() || r.disable_not_modified {
+    if r.answer.headers.status != 200 || !r.is_main() || r.answer.disable_not_modified {
         return Filtered::Next;
     }
     let asked = Conditions::of(r);
-    let etag = r.headers_out.find(K::Etag);
+    let etag = r.answer.headers.find(K::Etag);
     if let Some(since) = asked.unmodified_since
-        && r.headers_out.last_modified.is_none_or(|modified| time(r, since) < modified)
+        && r.answer.headers.last_modified.is_none_or(|modified| time(r, since) < modified)
     {
         return Filtered::Replace(412);
     }
@@ -58,14 +58,14 @@ pub fn filter(r: &mut Request) -> Filtered {
     if is_changed {
         return Filtered::Next;
     }
-    let h = &mut r.headers_out;
+    let h = &mut r.answer.headers;
     h.status = 304;
     h.status_line = None;
     h.content_type = None;
     h.content_length = None;
     h.remove(K::AcceptRanges);
     h.remove(K::ContentEncoding);
-    r.allow_ranges = false;
+    r.answer.allow_ranges = false;
     Filtered::Next
 }
 
@@ -75,7 +75,7 @@ fn time(r: &Request, text: Text) -> i64 {
 }
 
 fn is_modified(r: &Request, since: Text) -> bool {
-    let Some(modified) = r.headers_out.last_modified else { return true };
+    let Some(modified) = r.answer.headers.last_modified else { return true };
     match *r.conf().core.if_modified_since {
         Modified::Off => true,
         Modified::Exact => time(r, since) != modified,

@@ -1,21 +1,23 @@
 //! `open_file_cache` and its kin (directives of nginx's http core). The cache itself is `files::cache`.
 
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::{Directive, Scope, http};
-use crate::settings;
+use crate::merged_values;
 use conf::{Node, Problem, value};
 use std::time::Duration;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("open_file_cache", open_file_cache),
-    http("open_file_cache_valid", |s, n| set::seconds(&mut s.level.conf.open_file_cache.open_file_cache_valid, n)),
-    http("open_file_cache_min_uses", |s, n| set::number(&mut s.level.conf.open_file_cache.open_file_cache_min_uses, n)),
-    http("open_file_cache_errors", |s, n| set::flag(&mut s.level.conf.open_file_cache.open_file_cache_errors, n)),
+    http("open_file_cache_valid", |s, n| setters::seconds(&mut s.level.conf.open_file_cache.open_file_cache_valid, n)),
+    http("open_file_cache_min_uses", |s, n| {
+        setters::number(&mut s.level.conf.open_file_cache.open_file_cache_min_uses, n)
+    }),
+    http("open_file_cache_errors", |s, n| setters::flag(&mut s.level.conf.open_file_cache.open_file_cache_errors, n)),
     http("open_file_cache_events", super::ignored::any),
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The cache, none when it is off.

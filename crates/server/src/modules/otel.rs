@@ -3,14 +3,14 @@
 
 use crate::config::complex::Complex;
 use crate::config::variables::Builtin;
-use crate::config::{Build, Directive, Scope, http, set};
+use crate::config::{Build, Directive, Scope, http, setters};
+use crate::merged_values;
 use crate::otel::identifier::random;
 use crate::otel::message::{KIND_SERVER, KeyValue, STATUS_ERROR, Span, Status};
 use crate::otel::{Exporter, Settings};
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text, Version};
-use crate::settings;
 use conf::{Node, Problem, value};
 use runtime::clock;
 use std::sync::Arc;
@@ -23,14 +23,14 @@ pub const DIRECTIVES: &[Directive] = &[
     http("otel_exporter", exporter),
     http("otel_service_name", |s, n| {
         let name = &mut s.build.main.otel.service_name;
-        if name.replace(n.args[0].text.clone()).is_some() { Err(set::duplicate(n)) } else { Ok(()) }
+        if name.replace(n.args[0].text.clone()).is_some() { Err(setters::duplicate(n)) } else { Ok(()) }
     }),
     http("otel_resource_attr", |s, n| {
         let attribute = KeyValue::text(&n.args[0].as_str(), &n.args[1].text);
         s.build.main.otel.resource.push(attribute);
         Ok(())
     }),
-    http("otel_trace", |s, n| set::complex(s.build, &mut s.level.conf.otel.otel_trace, n)),
+    http("otel_trace", |s, n| setters::complex(s.build, &mut s.level.conf.otel.otel_trace, n)),
     http("otel_trace_context", |s, n| {
         let words = [
             ("extract", Propagation { extract: true, inject: false }),
@@ -38,9 +38,9 @@ pub const DIRECTIVES: &[Directive] = &[
             ("propagate", Propagation { extract: true, inject: true }),
             ("ignore", Propagation::default()),
         ];
-        set::one_of(&mut s.level.conf.otel.otel_trace_context, n, &words)
+        setters::one_of(&mut s.level.conf.otel.otel_trace_context, n, &words)
     }),
-    http("otel_span_name", |s, n| set::complex(s.build, &mut s.level.conf.otel.otel_span_name, n)),
+    http("otel_span_name", |s, n| setters::complex(s.build, &mut s.level.conf.otel.otel_span_name, n)),
     http("otel_span_attr", |s, n| {
         let value = Complex::compile(s.build, &n.args[1])?;
         Arc::make_mut(s.level.conf.otel.otel_span_attr.entry()).push((n.args[0].as_str().into(), value));
@@ -72,7 +72,7 @@ const fn variable(name: &'static str, evaluate: fn(&mut Request) -> Option<Text>
     Builtin { name, evaluate, volatile: true, assign: None }
 }
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Whether requests are traced: `on`, `off`, or what a variable says.
@@ -133,7 +133,7 @@ fn hex(r: &mut Request, id: &[u8]) -> Option<Text> {
 
 fn exporter(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if scope.build.main.otel.settings.is_some() {
-        return Err(set::duplicate(node));
+        return Err(setters::duplicate(node));
     }
     let mut settings = Settings {
         endpoint: String::new(),
@@ -208,7 +208,7 @@ fn context_of(r: &mut Request) -> Context {
         return (**context).clone();
     }
     let header = |name: &[u8]| {
-        let mut lines = r.headers_in.named(&r.arena, name);
+        let mut lines = r.head.headers.named(&r.arena, name);
         lines.next().map(|h| r.arena.span(h.value).to_vec())
     };
     let extract = r.conf().otel.otel_trace_context.extract;
@@ -225,8 +225,8 @@ fn decide(r: &mut Request) -> bool {
     if let Some(traced) = r.ctx.otel.as_ref().and_then(|c| c.traced) {
         return traced;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.otel;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.otel;
     let word = conf.otel_trace.eval(r);
     let traced = matches!(r.get(word), b"on" | b"1");
     context_of(r);
@@ -254,10 +254,10 @@ pub fn handler(r: &mut Request) -> Verdict {
 /// Replaces a header of the request, for handlers that pass it on; an empty value: there is none.
 fn set_header(r: &mut Request, name: &[u8], value: &[u8]) {
     let arena = &r.arena;
-    r.headers_in.head.headers.retain(|h| !arena.span(h.name).eq_ignore_ascii_case(name));
+    r.head.headers.head.headers.retain(|h| !arena.span(h.name).eq_ignore_ascii_case(name));
     if !value.is_empty() {
         let (name, value) = (r.arena.push(name), r.arena.push(value));
-        r.headers_in.head.headers.push(HeaderLine { name, value, known: K::Other });
+        r.head.headers.head.headers.push(HeaderLine { name, value, known: K::Other });
     }
 }
 
@@ -265,7 +265,7 @@ fn set_header(r: &mut Request, name: &[u8], value: &[u8]) {
 pub fn logger(r: &mut Request) {
     if !r.is_main()
         || r.ctx.stream.is_some()
-        || r.shot.main.otel.exporter.is_none()
+        || r.snapshot.main.otel.exporter.is_none()
         || (r.ctx.otel.is_none() && !r.conf().otel.is_of_use())
     {
         return;
@@ -274,15 +274,15 @@ pub fn logger(r: &mut Request) {
         return;
     }
     let span = span(r);
-    if let Some(exporter) = &r.shot.main.otel.exporter {
+    if let Some(exporter) = &r.snapshot.main.otel.exporter {
         exporter.push(span);
     }
 }
 
 fn span(r: &mut Request) -> Span {
     let context = context_of(r);
-    let shot = r.shot.clone();
-    let location = shot.location(r.location);
+    let snapshot = r.snapshot.clone();
+    let location = snapshot.location(r.location);
     let conf = &location.conf.otel;
     let name = if conf.otel_span_name.is_empty() {
         String::from_utf8_lossy(&location.name).into_owned()
@@ -315,7 +315,7 @@ fn span(r: &mut Request) -> Span {
 fn usual_attributes(r: &mut Request, route: &[u8]) -> Vec<KeyValue> {
     let local = crate::worker::local_address(&r.client);
     let scheme: &[u8] = if super::ssl::is_encrypted(r) { b"https" } else { b"http" };
-    let flavor: &[u8] = match r.version {
+    let flavor: &[u8] = match r.head.version {
         Version::HTTP10 => b"1.0",
         Version::HTTP11 => b"1.1",
         Version::HTTP20 => b"2.0",
@@ -323,8 +323,8 @@ fn usual_attributes(r: &mut Request, route: &[u8]) -> Vec<KeyValue> {
         _ => b"0.9",
     };
     let mut all = vec![
-        KeyValue::text("http.method", r.get(r.method_name)),
-        KeyValue::text("http.target", r.get(r.target)),
+        KeyValue::text("http.method", r.get(r.head.method_name)),
+        KeyValue::text("http.target", r.get(r.head.target)),
         KeyValue::text("http.route", route),
         KeyValue::text("http.scheme", scheme),
         KeyValue::text("http.flavor", flavor),
@@ -332,13 +332,13 @@ fn usual_attributes(r: &mut Request, route: &[u8]) -> Vec<KeyValue> {
         KeyValue::number("http.status_code", u64::from(super::variables::status(r))),
         KeyValue::number("net.host.port", u64::from(local.port())),
     ];
-    if let Some(agent) = r.headers_in.find(K::UserAgent) {
+    if let Some(agent) = r.head.headers.find(K::UserAgent) {
         all.push(KeyValue::text("http.user_agent", r.get(agent)));
     }
-    if let Some(length) = r.headers_in.content_length {
+    if let Some(length) = r.head.headers.content_length {
         all.push(KeyValue::number("http.request_content_length", length));
     }
-    let host = r.headers_in.host.map_or(&*r.server().name, |h| r.get(h));
+    let host = r.head.headers.host.map_or(&*r.server().name, |h| r.get(h));
     all.push(KeyValue::text("net.host.name", host));
     let remote = r.client.remote.borrow();
     all.push(KeyValue::text("net.sock.peer.addr", remote.host().to_string().as_bytes()));

@@ -3,11 +3,11 @@
 
 use super::ignored::{self, once};
 use crate::config::cidr::Cidr;
-use crate::config::set::invalid;
+use crate::config::setters::invalid;
 use crate::config::{Build, Directive, Scope, process};
 use crate::log::error::Level;
 use crate::log::{memory, syslog};
-use crate::settings::{CpuSet, EnvRule, ErrorLogSpec, ErrorLogTarget, SyslogServer, User};
+use crate::process_settings::{CpuSet, EnvRule, ErrorLogSpec, ErrorLogTarget, SyslogServer, User};
 use conf::{Node, Problem, Word, value};
 use std::ffi::OsString;
 use std::net::ToSocketAddrs;
@@ -109,7 +109,7 @@ fn debug_connection(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Proble
 fn flag(
     scope: &mut Scope<'_, '_>,
     node: &Node,
-    apply: fn(&mut crate::settings::ProcessSettings, bool),
+    apply: fn(&mut crate::process_settings::ProcessSettings, bool),
 ) -> Result<(), Problem> {
     once(scope, node)?;
     apply(&mut scope.build.process, node.args[0].text.eq_ignore_ascii_case(b"on"));
@@ -119,7 +119,7 @@ fn flag(
 fn number(
     scope: &mut Scope<'_, '_>,
     node: &Node,
-    apply: fn(&mut crate::settings::ProcessSettings, u64),
+    apply: fn(&mut crate::process_settings::ProcessSettings, u64),
 ) -> Result<(), Problem> {
     once(scope, node)?;
     let n = value::number(&node.args[0].text).ok_or_else(|| Problem::invalid_number(node))?;

@@ -14,17 +14,17 @@ pub const DIRECTIVES: &[Directive] = &[http("prometheus", |s, _| {
 
 fn run(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move {
-        if !matches!(r.method, Method::Get | Method::Head) {
+        if !matches!(r.head.method, Method::Get | Method::Head) {
             return Verdict::Status(405);
         }
         if let Err(status) = body::discard_arrived(r) {
             return Verdict::Status(status);
         }
-        let snapshot = r.shot.whole().clone();
+        let snapshot = r.snapshot.whole().clone();
         // Of a thousand peers it is long: nobody waits for it here.
         match crate::service::ask(move || async move { metrics::page(&snapshot) }).await {
             Some(page) => {
-                r.headers_out.content_type = Some(Text::from("text/plain; version=0.0.4; charset=utf-8"));
+                r.answer.headers.content_type = Some(Text::from("text/plain; version=0.0.4; charset=utf-8"));
                 r.respond(200, page.as_bytes())
             }
             None => Verdict::Status(500),

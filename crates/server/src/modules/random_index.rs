@@ -1,18 +1,18 @@
 //! A random file of a directory in place of its index (nginx's `ngx_http_random_index_module`).
 
-use crate::config::{Directive, http, set};
+use crate::config::{Directive, http, setters};
 use crate::files::Kind;
 use crate::files::directory::{self, Detail};
+use crate::merged_values;
 use crate::modules::root;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, finish};
-use crate::settings;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] =
-    &[http("random_index", |s, n| set::flag(&mut s.level.conf.random_index.random_index, n))];
+    &[http("random_index", |s, n| setters::flag(&mut s.level.conf.random_index.random_index, n))];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The directive.
@@ -23,8 +23,8 @@ settings! {
 /// Sends a request for a directory on to one of its files.
 pub fn handler(r: &mut Request) -> Verdict {
     if !*r.conf().random_index.random_index
-        || !r.get(r.uri).ends_with(b"/")
-        || !matches!(r.method, Method::Get | Method::Head | Method::Post)
+        || !r.get(r.head.uri).ends_with(b"/")
+        || !matches!(r.head.method, Method::Get | Method::Head | Method::Post)
     {
         return Verdict::Decline;
     }
@@ -44,10 +44,10 @@ pub fn handler(r: &mut Request) -> Verdict {
     }
     let name = &entries[random(entries.len())].name;
     let mark = r.arena.mark();
-    r.arena.append(r.uri);
+    r.arena.append(r.head.uri);
     r.arena.buffer().extend_from_slice(name);
     let uri = r.arena.since(mark).into();
-    finish::internal_redirect(r, uri, r.args)
+    finish::internal_redirect(r, uri, r.head.args)
 }
 
 /// A number below `end`.

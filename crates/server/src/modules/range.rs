@@ -15,26 +15,26 @@ use wire::range::{ByteRange, Outcome, parse};
 
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
-    let h = &r.headers_out;
-    let (true, 200, Some(length)) = (r.allow_ranges, h.status, h.content_length) else { return Filtered::Next };
+    let h = &r.answer.headers;
+    let (true, 200, Some(length)) = (r.answer.allow_ranges, h.status, h.content_length) else { return Filtered::Next };
     let max = &r.conf().core.max_ranges;
-    if r.version < Version::HTTP10 || !r.is_main() || **max == 0 {
+    if r.head.version < Version::HTTP10 || !r.is_main() || **max == 0 {
         return Filtered::Next;
     }
-    let most = match (r.single_range, max.is_set()) {
+    let most = match (r.answer.single_range, max.is_set()) {
         (true, _) => Some(1),
         (false, true) => Some(u32::try_from(**max).unwrap_or(u32::MAX)),
         (false, false) => None,
     };
-    let Some(wanted) = r.headers_in.find(K::Range).filter(|_| is_current(r)) else { return accept(r) };
+    let Some(wanted) = r.head.headers.find(K::Range).filter(|_| is_current(r)) else { return accept(r) };
     let mut ranges = Vec::new();
     match parse(r.get(wanted), length, most, &mut ranges) {
         Outcome::Ignore => return accept(r),
         Outcome::Unsatisfiable => return refuse(r, length),
         Outcome::Partial => {}
     }
-    r.headers_out.status = 206;
-    r.headers_out.status_line = None;
+    r.answer.headers.status = 206;
+    r.answer.headers.status_line = None;
     match ranges.as_slice() {
         [range] => single(r, *range, length),
         _ => multipart(r, ranges, length),
@@ -43,18 +43,18 @@ pub fn filter(r: &mut Request) -> Filtered {
 }
 
 fn accept(r: &mut Request) -> Filtered {
-    r.headers_out.add(K::AcceptRanges, "Accept-Ranges", "bytes");
+    r.answer.headers.add(K::AcceptRanges, "Accept-Ranges", "bytes");
     Filtered::Next
 }
 
 /// `If-Range`: whether the client's parts are of the same representation. Dates must be equal, tags too, weak or not.
 fn is_current(r: &Request) -> bool {
-    let Some(condition) = r.headers_in.find(K::IfRange) else { return true };
+    let Some(condition) = r.head.headers.find(K::IfRange) else { return true };
     let condition = r.get(condition);
     if condition.len() >= 2 && condition.ends_with(b"\"") {
-        return r.headers_out.find(K::Etag).is_some_and(|etag| r.get(etag) == condition);
+        return r.answer.headers.find(K::Etag).is_some_and(|etag| r.get(etag) == condition);
     }
-    match r.headers_out.last_modified {
+    match r.answer.headers.last_modified {
         Some(modified) => wire::date::parse_http(condition) == Some(modified),
         None => false,
     }
@@ -62,29 +62,29 @@ fn is_current(r: &Request) -> bool {
 
 fn refuse(r: &mut Request, length: u64) -> Filtered {
     let value = text!(r, "bytes */{length}");
-    r.headers_out.set(K::ContentRange, "Content-Range", value);
-    r.headers_out.content_length = None;
+    r.answer.headers.set(K::ContentRange, "Content-Range", value);
+    r.answer.headers.content_length = None;
     Filtered::Refuse(416)
 }
 
 fn single(r: &mut Request, range: ByteRange, length: u64) {
     let value = text!(r, "bytes {}-{}/{length}", range.start, range.end - 1);
-    r.headers_out.set(K::ContentRange, "Content-Range", value);
-    r.headers_out.content_length = Some(range.len());
+    r.answer.headers.set(K::ContentRange, "Content-Range", value);
+    r.answer.headers.content_length = Some(range.len());
     // In an answer that is made of parts, the bytes before the first and between them are not fetched.
     let (offset, jump) = match &mut r.ctx.slice {
         Some(slice) => Some(slice.take_range(range.start, range.end)).unzip(),
         None => (None, None),
     };
-    r.body_filters.insert(0, Box::new(Single { range, offset: offset.unwrap_or(0), jump }));
+    r.answer.body_filters.insert(0, Box::new(Single { range, offset: offset.unwrap_or(0), jump }));
 }
 
 fn multipart(r: &mut Request, ranges: Vec<ByteRange>, length: u64) {
     let boundary = boundary();
     let mut head = format!("\r\n--{boundary}\r\n").into_bytes();
-    if r.headers_out.content_type.is_some_and(|t| !r.get(t).is_empty()) {
+    if r.answer.headers.content_type.is_some_and(|t| !r.get(t).is_empty()) {
         head.extend_from_slice(b"Content-Type: ");
-        r.headers_out.write_content_type(&r.arena, &mut head);
+        r.answer.headers.write_content_type(&r.arena, &mut head);
         head.extend_from_slice(b"\r\n");
     }
     head.extend_from_slice(b"Content-Range: bytes ");
@@ -99,13 +99,13 @@ fn multipart(r: &mut Request, ranges: Vec<ByteRange>, length: u64) {
         begun: false,
     };
     let total = parts.total();
-    r.headers_out.content_type = Some(text!(r, "multipart/byteranges; boundary={boundary}"));
-    r.headers_out.charset = None;
-    r.headers_out.content_length = Some(total);
-    r.headers_out.remove(K::ContentRange);
+    r.answer.headers.content_type = Some(text!(r, "multipart/byteranges; boundary={boundary}"));
+    r.answer.headers.charset = None;
+    r.answer.headers.content_length = Some(total);
+    r.answer.headers.remove(K::ContentRange);
     // A file that comes in pieces is passed once.
-    r.in_memory &= parts.ranges.is_sorted_by(|a, b| a.end <= b.start);
-    r.body_filters.insert(0, Box::new(parts));
+    r.answer.in_memory &= parts.ranges.is_sorted_by(|a, b| a.end <= b.start);
+    r.answer.body_filters.insert(0, Box::new(parts));
 }
 
 /// Twenty digits, as nginx's, but not to be guessed.

@@ -4,11 +4,11 @@
 //! The request then goes on with a `Client` of its own; the connection and its other requests keep theirs.
 
 use crate::config::cidr::{Cidr, Plain, parse_address};
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::setting::Setting;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, both, http};
-use crate::connection::reuse::Standing;
+use crate::connection::reuse::ReuseEntry;
 use crate::connection::{Address, Client};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
@@ -23,7 +23,7 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     both("set_real_ip_from", set_real_ip_from),
     http("real_ip_header", real_ip_header),
-    http("real_ip_recursive", |s, n| set::flag(&mut s.level.conf.realip.real_ip_recursive, n)),
+    http("real_ip_recursive", |s, n| setters::flag(&mut s.level.conf.realip.real_ip_recursive, n)),
 ];
 
 /// The variables of the module.
@@ -127,16 +127,18 @@ pub fn handler(r: &mut Request) -> Verdict {
     if r.conf().realip.from.is_empty() || r.ctx.realip.is_some() {
         return Verdict::Decline;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.realip;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.realip;
     let direct = r.client.remote.borrow().clone();
     let start = Plain::of(&direct);
     let recursive = *conf.real_ip_recursive;
     let address = match &*conf.header {
         Source::Known(K::XForwardedFor) => walk(r, start, &conf.from, recursive),
-        Source::Known(known) => r.headers_in.find(*known).and_then(|v| step(r.get(v), start, &conf.from, recursive).0),
+        Source::Known(known) => {
+            r.head.headers.find(*known).and_then(|v| step(r.get(v), start, &conf.from, recursive).0)
+        }
         Source::Named(name) => {
-            let line = r.headers_in.named(&r.arena, name).next();
+            let line = r.head.headers.named(&r.arena, name).next();
             line.and_then(|l| step(r.arena.span(l.value), start, &conf.from, recursive).0)
         }
         Source::ProxyProtocol => r.client.proxy_protocol.get().and_then(|header| {
@@ -182,7 +184,7 @@ pub fn replaced(client: &Rc<Client>, remote: Address) -> Rc<Client> {
         socket: client.socket.clone(),
         quic: client.quic,
         trial: client.trial.clone(),
-        standing: Standing::beside(client),
+        reuse_entry: ReuseEntry::beside(client),
     })
 }
 
@@ -201,7 +203,7 @@ pub fn forwarded(r: &Request, start: Plain, proxies: &Trusted) -> Option<SocketA
 /// Goes through the lines of `X-Forwarded-For` from the last to the first (`ngx_http_get_forwarded_addr`).
 fn walk(r: &Request, start: Plain, proxies: &[Cidr], recursive: bool) -> Option<SocketAddr> {
     let mut found: Option<SocketAddr> = None;
-    for line in r.headers_in.lines().iter().rev().filter(|l| l.known == K::XForwardedFor) {
+    for line in r.head.headers.lines().iter().rev().filter(|l| l.known == K::XForwardedFor) {
         let from = found.map_or(start, |a| Plain::of_ip(a.ip()));
         let (next, whole) = step(r.arena.span(line.value), from, proxies, recursive);
         found = next.or(found);

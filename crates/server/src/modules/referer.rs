@@ -6,7 +6,7 @@ use super::listen::Name;
 use crate::config::hostnames::HostTable;
 use crate::config::pattern::{GaveUp, Pattern};
 use crate::config::variables::Builtin;
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
 use conf::{Contexts, Node, Problem};
@@ -93,7 +93,7 @@ fn valid_referers(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem>
 }
 
 /// Adds the server's names where they are wanted, and checks the level.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &super::LocationConf) {
     let conf = &mut level.conf.referer;
     if level.context == Contexts::SERVER {
         conf.names = Arc::new(level.server_names.iter().map(|(name, _)| name.clone()).collect());
@@ -129,8 +129,8 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
 }
 
 fn invalid_referer(r: &mut Request) -> Option<Text> {
-    let shot = r.shot.clone();
-    let valid = shot.location(r.location).conf.referer.valid.as_deref().map_or(Ok(true), |v| is_valid(r, v));
+    let snapshot = r.snapshot.clone();
+    let valid = snapshot.location(r.location).conf.referer.valid.as_deref().map_or(Ok(true), |v| is_valid(r, v));
     let valid = valid.inspect_err(|e| {
         r.fail();
         crate::log_error!(r, Alert, "{e}");
@@ -139,7 +139,7 @@ fn invalid_referer(r: &mut Request) -> Option<Text> {
 }
 
 fn is_valid(r: &Request, valid: &Valid) -> Result<bool, GaveUp> {
-    let Some(referer) = r.headers_in.find(K::Referer) else { return Ok(valid.none) };
+    let Some(referer) = r.head.headers.find(K::Referer) else { return Ok(valid.none) };
     let referer = r.get(referer);
     let rest = ["http://", "https://"].iter().find_map(|scheme| {
         let (start, rest) = referer.split_at_checked(scheme.len())?;

@@ -4,14 +4,14 @@
 use super::lua::Chunk;
 use crate::config::complex::Complex;
 use crate::config::pattern::Pattern;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::{Build, Directive, Scope, http};
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Verdict};
 use crate::request::{Request, Text};
 use crate::snapshot::{LocationId, VariableId};
-use crate::{reads_as_settings, settings};
+use crate::{merged_values, reads_as_settings};
 use conf::{Contexts, Node, Problem, Word, value};
 use std::sync::Arc;
 use wire::http1::escape::{Unescape, unescape};
@@ -23,11 +23,11 @@ pub const DIRECTIVES: &[Directive] = &[
     http("set", set_),
     http("if", if_),
     http("break", |s, _| push(s, Code::Break)),
-    http("rewrite_log", |s, n| set::flag(&mut s.level.conf.rewrite.rewrite_log, n)),
-    http("uninitialized_variable_warn", |s, n| set::flag(&mut s.level.conf.rewrite.uninitialized_variable_warn, n)),
+    http("rewrite_log", |s, n| setters::flag(&mut s.level.conf.rewrite.rewrite_log, n)),
+    http("uninitialized_variable_warn", |s, n| setters::flag(&mut s.level.conf.rewrite.uninitialized_variable_warn, n)),
 ];
 
-settings! {
+merged_values! {
     /// Values that merge.
     pub struct Settings {
         /// Say at notice what was rewritten.
@@ -335,7 +335,7 @@ impl Quoting {
 
 /// Whether the uri that the client sent had escapes.
 fn is_escaped(r: &Request) -> bool {
-    r.headers_in.head.quoted || r.headers_in.head.plus
+    r.head.headers.head.quoted || r.head.headers.head.plus
 }
 
 enum Flow {
@@ -351,8 +351,8 @@ fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
     for code in codes {
         match code {
             Code::Break => {
-                r.valid_location &= !r.uri_changed;
-                r.uri_changed = false;
+                r.flow.valid_location &= !r.flow.uri_changed;
+                r.flow.uri_changed = false;
                 return Flow::Stop;
             }
             Code::Set { variable, hook, value } => {
@@ -448,7 +448,7 @@ fn holds(r: &mut Request, condition: &Condition, quoting: &Quoting) -> bool {
 fn test_file(r: &mut Request, path: Text, test: FileTest) -> bool {
     use crate::files::{self, Kind};
     use std::os::unix::ffi::OsStrExt;
-    let path = r.shot.prefix.join(std::ffi::OsStr::from_bytes(r.get(path)));
+    let path = r.snapshot.prefix.join(std::ffi::OsStr::from_bytes(r.get(path)));
     let path = path.as_os_str().as_bytes();
     match files::test(r, path) {
         Ok(facts) => match test {
@@ -469,27 +469,27 @@ fn test_file(r: &mut Request, path: Text, test: FileTest) -> bool {
 /// One `rewrite` (`ngx_http_script_regex_start_code` and `..._end_code`).
 fn apply(r: &mut Request, rewrite: &Rewrite, quoting: &mut Quoting) -> Flow {
     let log = *r.conf().rewrite.rewrite_log;
-    let Ok(hit) = rewrite.pattern.exec(r, r.uri) else { return FAILED };
+    let Ok(hit) = rewrite.pattern.exec(r, r.head.uri) else { return FAILED };
     if !hit {
         r.captures.clear();
         if log {
-            let uri = String::from_utf8_lossy(r.get(r.uri)).into_owned();
+            let uri = String::from_utf8_lossy(r.get(r.head.uri)).into_owned();
             log_error!(r, Notice, "\"{}\" does not match \"{uri}\"", rewrite.source);
         }
         return Flow::Next;
     }
     if log {
-        let uri = String::from_utf8_lossy(r.get(r.uri)).into_owned();
+        let uri = String::from_utf8_lossy(r.get(r.head.uri)).into_owned();
         log_error!(r, Notice, "\"{}\" matches \"{uri}\"", rewrite.source);
     }
-    r.internal = true;
-    r.valid_target = false;
-    r.plain_uri = false;
+    r.flow.internal = true;
+    r.head.valid_target = false;
+    r.head.plain_uri = false;
     if rewrite.stay {
-        r.valid_location = false;
-        r.uri_changed = false;
+        r.flow.valid_location = false;
+        r.flow.uri_changed = false;
     } else {
-        r.uri_changed = true;
+        r.flow.uri_changed = true;
     }
     let escape_all = rewrite.redirect.is_some();
     let mut built = Vec::new();
@@ -502,7 +502,7 @@ fn apply(r: &mut Request, rewrite: &Rewrite, quoting: &mut Quoting) -> Flow {
     if let Some(status) = rewrite.redirect {
         return redirect(r, rewrite, &built, args_at, status, log);
     }
-    let old_args = r.get(r.args).to_vec();
+    let old_args = r.get(r.head.args).to_vec();
     let uri = match args_at {
         Some(at) => {
             let mut args = built[at..].to_vec();
@@ -510,12 +510,12 @@ fn apply(r: &mut Request, rewrite: &Rewrite, quoting: &mut Quoting) -> Flow {
                 args.push(b'&');
                 args.extend_from_slice(&old_args);
             }
-            r.args = r.text(&args);
+            r.head.args = r.text(&args);
             &built[..at - 1]
         }
         None => {
             if !rewrite.add_args {
-                r.args = Text::EMPTY;
+                r.head.args = Text::EMPTY;
             }
             &built[..]
         }
@@ -524,9 +524,9 @@ fn apply(r: &mut Request, rewrite: &Rewrite, quoting: &mut Quoting) -> Flow {
         log_error!(r, Error, "the rewritten URI has a zero length");
         return Flow::Answer(Verdict::Status(500));
     }
-    r.uri = r.text(uri);
+    r.head.uri = r.text(uri);
     if log {
-        let (uri, args) = (String::from_utf8_lossy(r.get(r.uri)), String::from_utf8_lossy(r.get(r.args)));
+        let (uri, args) = (String::from_utf8_lossy(r.get(r.head.uri)), String::from_utf8_lossy(r.get(r.head.args)));
         log_error!(r, Notice, "rewritten data: \"{uri}\", args: \"{args}\"");
     }
     if rewrite.last { Flow::Stop } else { Flow::Next }
@@ -536,16 +536,16 @@ fn redirect(r: &mut Request, rewrite: &Rewrite, built: &[u8], args_at: Option<us
     let mut to = Vec::with_capacity(built.len());
     let read = unescape(built, Unescape::Redirect, &mut to);
     to.extend_from_slice(&built[read..]);
-    if rewrite.add_args && !r.get(r.args).is_empty() {
+    if rewrite.add_args && !r.get(r.head.args).is_empty() {
         to.push(if args_at.is_some() { b'&' } else { b'?' });
-        to.extend_from_slice(r.get(r.args));
+        to.extend_from_slice(r.get(r.head.args));
     }
     let to = r.text(&to);
     if log {
         log_error!(r, Notice, "rewritten redirect: \"{}\"", String::from_utf8_lossy(r.get(to)));
     }
-    r.headers_out.set(K::Location, "Location", to);
-    r.uri_changed = false;
+    r.answer.headers.set(K::Location, "Location", to);
+    r.flow.uri_changed = false;
     Flow::Answer(Verdict::Status(status))
 }
 

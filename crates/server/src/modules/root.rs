@@ -2,7 +2,7 @@
 //! those of `core`.
 
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::{Directive, Scope, http};
 use crate::request::{Request, Text};
 use conf::{Node, Problem};
@@ -15,7 +15,9 @@ pub const DIRECTIVES: &[Directive] = &[
     http("root", root),
     http("alias", alias),
     http("types", types),
-    http("default_type", |s, n| set::value(&mut s.level.conf.core.default_type, n, n.args[0].text.as_slice().into())),
+    http("default_type", |s, n| {
+        setters::value(&mut s.level.conf.core.default_type, n, n.args[0].text.as_slice().into())
+    }),
 ];
 
 /// Where files are.
@@ -105,12 +107,12 @@ pub(super) fn default_types() -> Arc<Types> {
 
 /// The type by the uri's extension (`ngx_http_set_content_type`).
 pub fn set_content_type(r: &mut Request) {
-    if r.headers_out.content_type.is_some() {
+    if r.answer.headers.content_type.is_some() {
         return;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
-    let uri = r.get(r.uri);
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
+    let uri = r.get(r.head.uri);
     let name = &uri[memchr::memrchr(b'/', uri).map_or(0, |i| i + 1)..];
     let known = memchr::memrchr(b'.', name).and_then(|dot| {
         let extension = &name[dot + 1..];
@@ -121,13 +123,13 @@ pub fn set_content_type(r: &mut Request) {
         conf.types.get(&*lower)
     });
     let kind = known.map_or(&**conf.default_type, |k| &**k);
-    r.headers_out.content_type = Some(r.text(kind));
+    r.answer.headers.content_type = Some(r.text(kind));
 }
 
 /// Whether the uri can be mapped to a path: an `alias` fits only the uri its location was found by.
 pub fn check_alias(r: &Request) -> bool {
     let location = r.location();
-    if location.conf.core.root.alias.is_some() && !r.valid_location {
+    if location.conf.core.root.alias.is_some() && !r.flow.valid_location {
         crate::log_error!(
             r,
             Alert,
@@ -142,7 +144,7 @@ pub fn check_alias(r: &Request) -> bool {
 /// The path of the uri's file (`ngx_http_map_uri_to_path`).
 pub fn path_of(r: &mut Request) -> Vec<u8> {
     let mut path = Vec::with_capacity(128);
-    write_path(r, r.uri, &mut path);
+    write_path(r, r.head.uri, &mut path);
     path
 }
 
@@ -152,7 +154,7 @@ pub fn write_path(r: &mut Request, uri: Text, out: &mut Vec<u8>) {
     let root = &*r.conf().core.root;
     match root.alias {
         None => out.extend_from_slice(r.get(uri)),
-        Some(_) if root.whole && !r.add_uri_to_alias => {}
+        Some(_) if root.whole && !r.flow.add_uri_to_alias => {}
         Some(_) if root.whole => out.extend_from_slice(r.get(uri)),
         Some(n) => {
             let uri = r.get(uri);
@@ -163,18 +165,18 @@ pub fn write_path(r: &mut Request, uri: Text, out: &mut Vec<u8>) {
 
 /// Appends the path of `root` or `alias` alone.
 pub fn write_root(r: &mut Request, out: &mut Vec<u8>) {
-    let shot = r.shot.clone();
-    let root = &shot.location(r.location).conf.core.root;
+    let snapshot = r.snapshot.clone();
+    let root = &snapshot.location(r.location).conf.core.root;
     let start = out.len();
     root.path.write(r, out);
     if root.path.as_fixed().is_none() && out.get(start) != Some(&b'/') {
-        let prefix = shot.prefix.as_os_str().as_bytes();
+        let prefix = snapshot.prefix.as_os_str().as_bytes();
         out.splice(start..start, prefix.iter().copied().chain([b'/']));
     }
 }
 
 /// The directory alone: `$document_root`.
 pub fn document_root(r: &mut Request) -> Text {
-    let shot = r.shot.clone();
-    shot.location(r.location).conf.core.root.path.eval(r)
+    let snapshot = r.snapshot.clone();
+    snapshot.location(r.location).conf.core.root.path.eval(r)
 }

@@ -4,7 +4,7 @@
 use super::cgi::{self, Pass, Sent};
 use super::proxy;
 use crate::cache::settings;
-use crate::config::{Build, Directive, Level, Scope, http, set};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http, setters};
 use crate::log_error;
 use crate::request::Request;
 use crate::request::phases::{Content, Verdict, Waiting};
@@ -40,7 +40,7 @@ const OWNER: &str = "scgi";
 /// How the error log names a peer that speaks SCGI.
 const SCHEME: &str = "scgi://";
 
-crate::settings! {
+crate::merged_values! {
     /// Values that others do not have.
     pub struct Own {
         /// `scgi_param`, inherited only where none is set.
@@ -76,7 +76,7 @@ fn scgi_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 /// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_scgi_merge_loc_conf`).
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &super::LocationConf) {
     proxy::inherit_pass(level, &parent.scgi.pass, |c| &mut c.scgi.pass, Content::Later(run));
     let conf = &mut *level.conf.scgi;
     cgi::finish_level(build, &mut conf.upstream, OWNER);
@@ -91,8 +91,8 @@ fn run(r: &mut Request) -> Waiting<'_> {
 }
 
 async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.scgi;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.scgi;
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
     cgi::begin(r, SCHEME);
     let place = pass.place(r);

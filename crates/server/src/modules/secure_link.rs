@@ -2,10 +2,10 @@
 //! (`secure_link`, `secure_link_md5`), or a hash in the path (`secure_link_secret`). Says so in `$secure_link`.
 
 use crate::config::complex::Complex;
-use crate::config::set::duplicate;
+use crate::config::setters::duplicate;
 use crate::config::setting::Setting;
 use crate::config::variables::Builtin;
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::request::arena::Span;
 use crate::request::{Request, Text};
 use conf::{Node, Problem};
@@ -71,7 +71,7 @@ fn compiled(
 }
 
 /// Complains of a level that has both ways.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     if std::mem::take(&mut level.conf.secure_link.mixed) {
         let text = "\"secure_link_secret\" cannot be mixed with \"secure_link\" and \"secure_link_md5\"";
         build.problems.push(Problem::bare(text));
@@ -80,8 +80,8 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
 
 /// `1` for a link that is right, `0` for one that was; with a secret, the path behind the hash.
 fn link(r: &mut Request) -> Option<Text> {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.secure_link;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.secure_link;
     if let Some(secret) = &*conf.secret {
         return behind_hash(r, secret);
     }
@@ -118,7 +118,7 @@ fn seconds(text: &[u8]) -> Option<i64> {
 
 /// `/prefix/hash/path`: the hash is over path and secret.
 fn behind_hash(r: &mut Request, secret: &[u8]) -> Option<Text> {
-    let target = r.get(r.target);
+    let target = r.get(r.head.target);
     let mut slashes = memchr::memchr_iter(b'/', target).filter(|at| *at > 0);
     let (first, second) = (slashes.next()?, slashes.next()?);
     let (hash, path) = (&target[first + 1..second], &target[second + 1..]);
@@ -130,7 +130,7 @@ fn behind_hash(r: &mut Request, secret: &[u8]) -> Option<Text> {
     if !crate::password::same(&given, &made) {
         return None;
     }
-    Some(match r.target {
+    Some(match r.head.target {
         Text::Own(span) => Text::Own(Span { start: span.start + second as u32 + 1, end: span.end }),
         Text::Fixed(text) => Text::Fixed(&text[second + 1..]),
     })

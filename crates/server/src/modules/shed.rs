@@ -2,13 +2,13 @@
 
 use super::upstream_block::current;
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, http, upstream};
 use crate::log_error;
+use crate::merged_values;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text};
-use crate::settings;
 use conf::{Node, Problem, value};
 use shield::breaker::Rules;
 use shield::limiter::{Bounds, Priority};
@@ -23,7 +23,7 @@ pub const DIRECTIVES: &[Directive] = &[
         {
             return Err(Problem::invalid_parameter(&n.args[0]));
         }
-        set::value(&mut s.level.conf.shed.shed_priority, n, Some(Arc::new(text)))
+        setters::value(&mut s.level.conf.shed.shed_priority, n, Some(Arc::new(text)))
     }),
     upstream("concurrency_limit", concurrency_limit),
     upstream("circuit_breaker", circuit_breaker),
@@ -33,7 +33,7 @@ pub const DIRECTIVES: &[Directive] = &[
 pub const VARIABLES: &[Builtin] =
     &[Builtin { name: "shed_reason", evaluate: |r| r.ctx.shed.reason.map(Text::from), volatile: true, assign: None }];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// `high`, `normal` or `low`.
@@ -67,7 +67,7 @@ pub fn priority_of(r: &mut Request) -> Priority {
 pub fn refuse(r: &mut Request, reason: &'static str) -> Verdict {
     r.ctx.shed.reason = Some(reason);
     r.ctx.shown_id = true;
-    r.headers_out.push(Text::from("Retry-After"), Text::from("1"));
+    r.answer.headers.push(Text::from("Retry-After"), Text::from("1"));
     log_error!(r, Info, "request is shed: {reason}");
     Verdict::Status(503)
 }

@@ -8,27 +8,27 @@
 //! ```
 
 use crate::config::variables::Builtin;
-use crate::config::{Directive, http, set};
-use crate::connection::Session;
+use crate::config::{Directive, http, setters};
+use crate::connection::Downstream;
 use crate::request::filter::{self, BodyFilter, Chunk, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Content, Verdict};
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text, flow, subrequest};
-use crate::{log_error, settings, text};
+use crate::{log_error, merged_values, text};
 use conf::value;
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 
 /// The directive.
-pub const DIRECTIVES: &[Directive] = &[http("slice", |s, n| set::size(&mut s.level.conf.slice.slice, n))];
+pub const DIRECTIVES: &[Directive] = &[http("slice", |s, n| setters::size(&mut s.level.conf.slice.slice, n))];
 
 /// The variable.
 pub const VARIABLES: &[Builtin] =
     &[Builtin { name: "slice_range", evaluate: slice_range, volatile: true, assign: None }];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// `slice`: bytes of a part, 0 for off.
@@ -85,7 +85,7 @@ fn slice_range(r: &mut Request) -> Option<Text> {
         return Some(slice.range);
     }
     let size = *r.conf().slice.slice;
-    if size == 0 || !r.is_main() || r.headers_out.status != 0 {
+    if size == 0 || !r.is_main() || r.answer.headers.status != 0 {
         return None;
     }
     let start = wanted_start(r) / size * size;
@@ -100,10 +100,10 @@ fn range_text(r: &mut Request, start: u64, size: u64) -> Text {
 
 /// Where the client's range starts; 0 if that is not known before the answer is, or if there are several.
 fn wanted_start(r: &Request) -> u64 {
-    if r.headers_in.find(K::IfRange).is_some() {
+    if r.head.headers.find(K::IfRange).is_some() {
         return 0;
     }
-    let Some(range) = r.headers_in.find(K::Range) else { return 0 };
+    let Some(range) = r.head.headers.find(K::Range) else { return 0 };
     let range = r.get(range);
     let Some(ranges) = range.get(..6).filter(|p| p.eq_ignore_ascii_case(b"bytes=")).map(|_| &range[6..]) else {
         return 0;
@@ -131,11 +131,11 @@ fn content_range(text: &[u8]) -> Option<(u64, u64, Option<u64>)> {
 /// The header filter: the first of all.
 pub fn filter(r: &mut Request) -> Filtered {
     let Some(mut slice) = r.ctx.slice.take() else { return Filtered::Next };
-    if r.headers_out.status != 206 {
+    if r.answer.headers.status != 206 {
         if r.is_main() {
             return Filtered::Next;
         }
-        log_error!(r, Error, "unexpected status code {} in slice response", r.headers_out.status);
+        log_error!(r, Error, "unexpected status code {} in slice response", r.answer.headers.status);
         return Filtered::Broken;
     }
     let whole = match check(r, &mut slice) {
@@ -147,16 +147,16 @@ pub fn filter(r: &mut Request) -> Filtered {
     };
     slice.active = true;
     slice.end = whole;
-    let h = &mut r.headers_out;
+    let h = &mut r.answer.headers;
     h.status = 200;
     h.status_line = None;
     h.content_length = Some(whole);
     h.remove(K::ContentRange);
     h.remove(K::AcceptRanges);
-    r.allow_ranges = true;
-    r.single_range = true;
+    r.answer.allow_ranges = true;
+    r.answer.single_range = true;
     if r.is_main() {
-        r.body_filters.insert(0, Box::new(Open));
+        r.answer.body_filters.insert(0, Box::new(Open));
     }
     r.ctx.slice = Some(slice);
     Filtered::Next
@@ -164,14 +164,14 @@ pub fn filter(r: &mut Request) -> Filtered {
 
 /// Whether a part's head is what was asked for. Gives the length of the whole.
 fn check(r: &Request, slice: &mut Slice) -> Result<u64, String> {
-    let etag = r.headers_out.find(K::Etag);
+    let etag = r.answer.headers.find(K::Etag);
     if let Some(known) = slice.etag
         && etag.is_none_or(|e| r.get(e) != r.get(known))
     {
         return Err("etag mismatch in slice response".into());
     }
     slice.etag = etag.or(slice.etag);
-    let range = r.headers_out.find(K::ContentRange).and_then(|v| content_range(r.get(v)));
+    let range = r.answer.headers.find(K::ContentRange).and_then(|v| content_range(r.get(v)));
     let Some((start, end, whole)) = range else { return Err("invalid range in slice response".into()) };
     let Some(whole) = whole else { return Err("no complete length in slice response".into()) };
     if start != slice.start || end != whole.min(start + slice.size) {
@@ -228,17 +228,17 @@ pub async fn drive(r: &mut Request) -> Verdict {
 /// One part: a request like the client's, whose body goes where the client's own goes.
 async fn next(r: &mut Request, start: u64, size: u64) -> Result<(), Verdict> {
     let range = range_text(r, start, size);
-    r.subrequests = r.subrequests.saturating_add(1);
-    let mut child = subrequest::duplicate(r, Session::None);
+    r.flow.subrequests = r.flow.subrequests.saturating_add(1);
+    let mut child = subrequest::duplicate(r, Downstream::None);
     child.swap_shared(r);
     let Some(mut slice) = r.ctx.slice.take() else { return Err(Verdict::Broken) };
     let end = slice.end;
     slice.jump.set(Some(start));
     (slice.range, slice.active, slice.ended) = (range, false, false);
     child.ctx.slice = Some(slice);
-    child.session = std::mem::take(&mut r.session);
-    child.tail = std::mem::take(&mut r.body_filters);
-    let verdict = match child.content_handler {
+    child.downstream = std::mem::take(&mut r.downstream);
+    child.answer.tail = std::mem::take(&mut r.answer.body_filters);
+    let verdict = match child.flow.content_handler {
         Some(Content::Now(handler)) => handler(&mut child),
         Some(Content::Later(handler)) => handler(&mut child).await,
         Some(Content::Proxy) => Box::pin(crate::modules::proxy::run(&mut child)).await,
@@ -247,10 +247,10 @@ async fn next(r: &mut Request, start: u64, size: u64) -> Result<(), Verdict> {
     Box::pin(phases::conclude(&mut child, verdict)).await;
     crate::request::end(&mut child);
     child.swap_shared(r);
-    r.session = std::mem::take(&mut child.session);
-    r.body_filters = std::mem::take(&mut child.tail);
+    r.downstream = std::mem::take(&mut child.downstream);
+    r.answer.body_filters = std::mem::take(&mut child.answer.tail);
     r.ctx.slice = child.ctx.slice.take();
-    if child.aborted || !child.response_done {
+    if child.flow.aborted || !child.answer.done {
         return Err(Verdict::Broken);
     }
     if let Some(slice) = &mut r.ctx.slice {

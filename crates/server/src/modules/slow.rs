@@ -4,8 +4,8 @@
 pub use crate::connection::slow::total;
 
 use crate::config::setting::Setting;
-use crate::config::{Directive, http, set};
-use crate::settings;
+use crate::config::{Directive, http, setters};
+use crate::merged_values;
 use conf::{Node, Problem, value};
 use shield::pace::MinRate;
 
@@ -14,7 +14,9 @@ pub const DIRECTIVES: &[Directive] = &[
     http("client_header_min_rate", |s, n| min_rate(&mut s.level.conf.slow.client_header_min_rate, n, HEAD_GRACE_MS)),
     http("client_body_min_rate", |s, n| min_rate(&mut s.level.conf.slow.client_body_min_rate, n, GRACE_MS)),
     http("send_min_rate", |s, n| min_rate(&mut s.level.conf.slow.send_min_rate, n, GRACE_MS)),
-    http("slow_connections_per_address", |s, n| set::number(&mut s.level.conf.slow.slow_connections_per_address, n)),
+    http("slow_connections_per_address", |s, n| {
+        setters::number(&mut s.level.conf.slow.slow_connections_per_address, n)
+    }),
 ];
 
 /// How long a head may be below its rate unless it is said.
@@ -22,7 +24,7 @@ const HEAD_GRACE_MS: u64 = 5_000;
 /// The same of bodies and answers.
 const GRACE_MS: u64 = 10_000;
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Of heads.
@@ -47,11 +49,11 @@ impl Conf {
 
 /// `SIZE [grace=TIME]`
 fn min_rate(setting: &mut Setting<MinRate>, node: &Node, grace_ms: u64) -> Result<(), Problem> {
-    let bytes_per_s = value::size(&node.args[0].text).ok_or_else(|| set::invalid(node))?;
+    let bytes_per_s = value::size(&node.args[0].text).ok_or_else(|| setters::invalid(node))?;
     let mut rule = MinRate { bytes_per_s, grace_ms };
     if let Some(word) = node.args.get(1) {
         let grace = word.text.strip_prefix(b"grace=").and_then(value::milliseconds).filter(|ms| *ms > 0);
         rule.grace_ms = grace.ok_or_else(|| Problem::invalid_parameter(word))?;
     }
-    set::value(setting, node, rule)
+    setters::value(setting, node, rule)
 }

@@ -5,7 +5,7 @@ use super::ignored;
 use super::ssi_commands::{self, Outcome};
 use super::ssi_date;
 use super::ssi_parse::{Command, Event, Parser};
-use crate::config::set;
+use crate::config::setters;
 use crate::config::types::TypeSet;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, http};
@@ -13,7 +13,7 @@ use crate::request::filter::{BodyFilter, Chunk, Held, PIECE, Rest};
 use crate::request::include::Include;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
-use crate::{log_error, settings};
+use crate::{log_error, merged_values};
 use runtime::clock;
 use std::collections::VecDeque;
 use std::io;
@@ -21,10 +21,10 @@ use std::rc::Rc;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
-    http("ssi", |s, n| set::flag(&mut s.level.conf.ssi.ssi, n)),
-    http("ssi_silent_errors", |s, n| set::flag(&mut s.level.conf.ssi.ssi_silent_errors, n)),
-    http("ssi_last_modified", |s, n| set::flag(&mut s.level.conf.ssi.ssi_last_modified, n)),
-    http("ssi_value_length", |s, n| set::size(&mut s.level.conf.ssi.ssi_value_length, n)),
+    http("ssi", |s, n| setters::flag(&mut s.level.conf.ssi.ssi, n)),
+    http("ssi_silent_errors", |s, n| setters::flag(&mut s.level.conf.ssi.ssi_silent_errors, n)),
+    http("ssi_last_modified", |s, n| setters::flag(&mut s.level.conf.ssi.ssi_last_modified, n)),
+    http("ssi_value_length", |s, n| setters::size(&mut s.level.conf.ssi.ssi_value_length, n)),
     http("ssi_types", |s, n| TypeSet::set(&mut s.level.conf.ssi.ssi_types, s.build, n, "text/html")),
     // They tune nginx's buffers: text is never copied here where it stands alone.
     http("ssi_ignore_recycled_buffers", ignored::any),
@@ -40,7 +40,7 @@ pub const VARIABLES: &[Builtin] = &[
 const ERROR: &[u8] = b"[an error occurred while processing the directive]";
 const TIME_FORMAT: &[u8] = b"%A, %d-%b-%Y %H:%M:%S %Z";
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Whether answers are looked through.
@@ -128,7 +128,7 @@ pub enum Conditional {
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
     let conf = &r.conf().ssi;
-    if !*conf.ssi || r.headers_out.content_length == Some(0) || !conf.ssi_types.fits(r) || r.is_body_unwanted() {
+    if !*conf.ssi || r.answer.headers.content_length == Some(0) || !conf.ssi_types.fits(r) || r.is_body_unwanted() {
         return Filtered::Next;
     }
     let (keep_time, silent, length) =
@@ -138,9 +138,9 @@ pub fn filter(r: &mut Request) -> Filtered {
         r.clear_accept_ranges();
         r.clear_validators(keep_time);
     }
-    r.in_memory = true;
-    r.deferred.get_or_insert_default();
-    r.body_filters.push(Box::new(Ssi {
+    r.answer.in_memory = true;
+    r.answer.deferred.get_or_insert_default();
+    r.answer.body_filters.push(Box::new(Ssi {
         parser: Parser::new(length),
         state: State { silent, ..State::default() },
         waiting: false,

@@ -2,7 +2,7 @@
 
 use super::ssi::{Conditional, Encoding, Shared, State};
 use super::ssi_parse::Command;
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::log_error;
 use crate::modules;
 use crate::request::evaluate::MAX_VALUE;
@@ -393,15 +393,15 @@ fn variable(r: &mut Request, name: &[u8]) -> Option<Vec<u8>> {
         return Some(value);
     }
     let name = std::str::from_utf8(name).ok()?;
-    let value = if r.shot.variables.iter().any(|v| &*v.name == name) {
+    let value = if r.snapshot.variables.iter().any(|v| &*v.name == name) {
         let value = r.variable_named(name);
         // A page goes on without a value that cannot be made: it has begun.
         r.take_fault();
         value?
-    } else if let Some(known) = modules::variables(Plane::Http).find(|v| v.name == name) {
+    } else if let Some(known) = modules::variables(Subsystem::Http).find(|v| v.name == name) {
         (known.evaluate)(r)?
     } else {
-        let prefix = modules::prefixes(Plane::Http).find(|p| name.starts_with(p.name))?;
+        let prefix = modules::prefixes(Subsystem::Http).find(|p| name.starts_with(p.name))?;
         (prefix.evaluate)(r, &name[prefix.name.len()..])?
     };
     Some(r.get(value).to_vec())
@@ -442,7 +442,7 @@ fn evaluate(r: &mut Request, text: &[u8], directory: bool) -> Result<Vec<u8>, Fa
         }
     }
     if directory && !out.is_empty() && out[0] != b'/' {
-        let uri = r.get(r.uri);
+        let uri = r.get(r.head.uri);
         let end = memchr::memrchr(b'/', uri).map_or(0, |i| i + 1);
         let before = uri[..end].to_vec();
         out.splice(0..0, before);

@@ -4,16 +4,16 @@
 use super::ssl_caches;
 use crate::acme::store::Slot;
 use crate::config::complex::Complex;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::setting::Setting;
 use crate::config::{Build, Directive, Scope, both, http, stream};
 use crate::fetch::Fetch;
 use crate::log::error::Level;
 use crate::log_error;
+use crate::merged_values;
 use crate::request::route::Port;
 use crate::request::{Request, Text};
 use crate::resolve::ResolverConfig;
-use crate::settings;
 use crate::snapshot::{Server, ServerId};
 use crate::status::ssl as status;
 use crate::tls::certificate::{self, Source};
@@ -35,15 +35,15 @@ pub const DIRECTIVES: &[Directive] = &[
     both("ssl_certificate_key", |s, n| add(&mut server(s).certificate_key, n)),
     both("ssl_certificate_cache", |s, n| {
         let limits = ssl_caches::cache_limits(n)?;
-        set::value(&mut server(s).certificate_cache, n, limits)
+        setters::value(&mut server(s).certificate_cache, n, limits)
     }),
-    both("ssl_certificate_compression", |s, n| set::flag(&mut server(s).certificate_compression, n)),
+    both("ssl_certificate_compression", |s, n| setters::flag(&mut server(s).certificate_compression, n)),
     both("ssl_password_file", |s, n| {
         if server(s).passwords.is_set() {
-            return Err(set::duplicate(n));
+            return Err(setters::duplicate(n));
         }
         let passwords = read_passwords(s.build, n)?;
-        set::value(&mut server(s).passwords, n, passwords)
+        setters::value(&mut server(s).passwords, n, passwords)
     }),
     both("ssl_protocols", |s, n| {
         let warnings = Protocols::add(&mut server(s).protocols, n)?;
@@ -51,7 +51,7 @@ pub const DIRECTIVES: &[Directive] = &[
         Ok(())
     }),
     both("ssl_ciphers", |s, n| text(&mut server(s).ciphers, n)),
-    both("ssl_prefer_server_ciphers", |s, n| set::flag(&mut server(s).prefer_server_ciphers, n)),
+    both("ssl_prefer_server_ciphers", |s, n| setters::flag(&mut server(s).prefer_server_ciphers, n)),
     both("ssl_ecdh_curve", |s, n| text(&mut server(s).ecdh_curve, n)),
     both("ssl_dhparam", |s, n| {
         let text = "\"ssl_dhparam\" has no effect: ciphers with finite-field Diffie-Hellman are not supported";
@@ -63,11 +63,11 @@ pub const DIRECTIVES: &[Directive] = &[
         Arc::make_mut(server(s).conf_commands.entry()).push(command);
         Ok(())
     }),
-    http("ssl_buffer_size", |s, n| set::size(&mut server(s).buffer_size, n)),
+    http("ssl_buffer_size", |s, n| setters::size(&mut server(s).buffer_size, n)),
     both("ssl_session_cache", ssl_caches::session_cache),
-    both("ssl_session_tickets", |s, n| set::flag(&mut server(s).session_tickets, n)),
+    both("ssl_session_tickets", |s, n| setters::flag(&mut server(s).session_tickets, n)),
     both("ssl_session_ticket_key", |s, n| add(&mut server(s).session_ticket_keys, n)),
-    both("ssl_session_timeout", |s, n| set::seconds(&mut server(s).session_timeout, n)),
+    both("ssl_session_timeout", |s, n| setters::seconds(&mut server(s).session_timeout, n)),
     both("ssl_verify_client", |s, n| {
         let words = [
             ("off", VerifyClient::Off),
@@ -75,29 +75,29 @@ pub const DIRECTIVES: &[Directive] = &[
             ("optional", VerifyClient::Optional),
             ("optional_no_ca", VerifyClient::OptionalNoCa),
         ];
-        set::one_of(&mut server(s).verify_client, n, &words)
+        setters::one_of(&mut server(s).verify_client, n, &words)
     }),
-    both("ssl_verify_depth", |s, n| set::number(&mut server(s).verify_depth, n)),
+    both("ssl_verify_depth", |s, n| setters::number(&mut server(s).verify_depth, n)),
     both("ssl_client_certificate", |s, n| text(&mut server(s).client_certificate, n)),
     both("ssl_trusted_certificate", |s, n| text(&mut server(s).trusted_certificate, n)),
     both("ssl_crl", |s, n| text(&mut server(s).crl, n)),
-    both("ssl_stapling", |s, n| set::flag(&mut server(s).stapling, n)),
+    both("ssl_stapling", |s, n| setters::flag(&mut server(s).stapling, n)),
     both("ssl_stapling_file", |s, n| text(&mut server(s).stapling_file, n)),
     both("ssl_stapling_responder", |s, n| text(&mut server(s).stapling_responder, n)),
-    both("ssl_stapling_verify", |s, n| set::flag(&mut server(s).stapling_verify, n)),
+    both("ssl_stapling_verify", |s, n| setters::flag(&mut server(s).stapling_verify, n)),
     both("ssl_ocsp", |s, n| {
         let words = [("off", Ocsp::Off), ("on", Ocsp::On), ("leaf", Ocsp::Leaf)];
-        set::one_of(&mut server(s).ocsp, n, &words)
+        setters::one_of(&mut server(s).ocsp, n, &words)
     }),
     both("ssl_ocsp_cache", ssl_caches::ocsp_cache),
     both("ssl_ocsp_responder", |s, n| text(&mut server(s).ocsp_responder, n)),
-    http("ssl_early_data", |s, n| set::flag(&mut server(s).early_data, n)),
-    stream("ssl_handshake_timeout", |s, n| set::time(&mut server(s).handshake_timeout, n)),
+    http("ssl_early_data", |s, n| setters::flag(&mut server(s).early_data, n)),
+    stream("ssl_handshake_timeout", |s, n| setters::time(&mut server(s).handshake_timeout, n)),
     stream("ssl_alpn", alpn),
-    both("ssl_reject_handshake", |s, n| set::flag(&mut server(s).reject_handshake, n)),
+    both("ssl_reject_handshake", |s, n| setters::flag(&mut server(s).reject_handshake, n)),
 ];
 
-settings! {
+merged_values! {
     /// Values of `http` and `server` level.
     pub struct ServerSettings {
         /// `ssl_certificate`, in order.
@@ -309,11 +309,11 @@ pub fn protocols(node: &Node) -> Result<Arc<Vec<Vec<u8>>>, Problem> {
 
 fn alpn(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let protocols = protocols(node)?;
-    set::value(&mut server(scope).alpn, node, Alpn::These(protocols))
+    setters::value(&mut server(scope).alpn, node, Alpn::These(protocols))
 }
 
 fn text(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
-    set::value(setting, node, node.args[0].text.as_slice().into())
+    setters::value(setting, node, node.args[0].text.as_slice().into())
 }
 
 /// Reads an `ssl_password_file`.
@@ -389,7 +389,7 @@ fn make(build: &mut Build<'_>, conf: &ServerSettings, around: &Around) -> Option
     let prefix = build.conf_prefix.clone();
     let read = build.tls_reader();
     let (context, complaints) =
-        server::build(conf, build.plane, Source { read: &read, prefix: &prefix }, dynamic, around.fetch());
+        server::build(conf, build.subsystem, Source { read: &read, prefix: &prefix }, dynamic, around.fetch());
     build.problems.extend(complaints.errors.into_iter().map(Problem::bare));
     complaints.warnings.into_iter().for_each(|w| warn_once(build, w));
     let now_s = clock::wall_seconds();

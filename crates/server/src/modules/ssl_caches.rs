@@ -1,7 +1,7 @@
 //! The caches of `ssl_*`: what their directives say. Part of `ssl`, and of the modules that speak TLS to their peers.
 
 use super::ssl::{SessionCache, server};
-use crate::config::{Scope, set};
+use crate::config::{Scope, setters};
 use crate::tls::dynamic::CacheLimits;
 use conf::{Node, Problem, value};
 
@@ -41,7 +41,7 @@ pub fn cache_limits(node: &Node) -> Result<Option<CacheLimits>, Problem> {
 
 /// `ssl_ocsp_cache`
 pub(super) fn ocsp_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let (plane, word) = (scope.build.plane, &node.args[0]);
+    let (subsystem, word) = (scope.build.subsystem, &node.args[0]);
     let mut cache = None;
     if *word != "off" {
         let shown = word.as_str();
@@ -51,16 +51,16 @@ pub(super) fn ocsp_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), P
             return Err(node.problem(format!("OCSP cache \"{shown}\" is too small")));
         }
         let names = &mut scope.build.main.zones;
-        let owner = if plane.is_stream() { "stream ssl ocsp" } else { "ssl ocsp" };
+        let owner = if subsystem.is_stream() { "stream ssl ocsp" } else { "ssl ocsp" };
         names.add(name.as_bytes(), size, owner).map_err(|e| node.problem(e))?;
         cache = Some((name, size as usize));
     }
-    set::value(&mut server(scope).ocsp_cache, node, cache)
+    setters::value(&mut server(scope).ocsp_cache, node, cache)
 }
 
 /// `ssl_session_cache`
 pub(super) fn session_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let (plane, mut cache) = (scope.build.plane, SessionCache::None);
+    let (subsystem, mut cache) = (scope.build.subsystem, SessionCache::None);
     for word in &node.args {
         let shown = word.as_str();
         let invalid = || node.problem(format!("invalid session cache \"{shown}\""));
@@ -70,7 +70,7 @@ pub(super) fn session_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<()
                 return Err(node.problem(format!("session cache \"{shown}\" is too small")));
             }
             let names = &mut scope.build.main.zones;
-            let owner = if plane.is_stream() { "stream ssl" } else { "ssl" };
+            let owner = if subsystem.is_stream() { "stream ssl" } else { "ssl" };
             names.add(name.as_bytes(), size, owner).map_err(|e| node.problem(e))?;
             cache = SessionCache::Shared(name, size as usize);
             continue;

@@ -1,6 +1,6 @@
 //! Files (nginx's `ngx_http_static_module`). How they are found and kept is in `files`.
 
-use crate::connection::doing;
+use crate::connection::action;
 use crate::files::{self, Data, Failure, Found, Kind};
 use crate::log::error::Level;
 use crate::log_error;
@@ -12,10 +12,10 @@ use crate::request::{Method, Request};
 
 /// Answers GET, HEAD and POST for a uri that does not end in a slash.
 pub fn handler(r: &mut Request) -> Verdict {
-    if !matches!(r.method, Method::Get | Method::Head | Method::Post) {
+    if !matches!(r.head.method, Method::Get | Method::Head | Method::Post) {
         return Verdict::Status(405);
     }
-    if r.get(r.uri).ends_with(b"/") {
+    if r.get(r.head.uri).ends_with(b"/") {
         return Verdict::Decline;
     }
     if !root::check_alias(r) {
@@ -23,7 +23,7 @@ pub fn handler(r: &mut Request) -> Verdict {
     }
     let mut path = std::mem::take(&mut r.scratch);
     path.clear();
-    root::write_path(r, r.uri, &mut path);
+    root::write_path(r, r.head.uri, &mut path);
     let verdict = serve(r, &path);
     r.scratch = path;
     verdict
@@ -39,7 +39,7 @@ fn serve(r: &mut Request, path: &[u8]) -> Verdict {
         Kind::File => {}
         Kind::Other => return not_regular(r, path),
     }
-    if r.method == Method::Post {
+    if r.head.method == Method::Post {
         return Verdict::Status(405);
     }
     respond(r, &found)
@@ -59,13 +59,13 @@ pub fn begin(r: &mut Request, found: &Found, length: u64) -> Result<(), Verdict>
         return Err(Verdict::Status(status));
     }
     let facts = &found.facts;
-    r.headers_out.status = 200;
-    r.headers_out.content_length = Some(length);
-    r.headers_out.last_modified = Some(facts.mtime);
+    r.answer.headers.status = 200;
+    r.answer.headers.content_length = Some(length);
+    r.answer.headers.last_modified = Some(facts.mtime);
     set_etag(r, facts.mtime, length);
     root::set_content_type(r);
-    r.allow_ranges = true;
-    r.doing = doing::SENDING_RESPONSE;
+    r.answer.allow_ranges = true;
+    r.action = action::SENDING_RESPONSE;
     r.send_header()
 }
 
@@ -106,14 +106,14 @@ pub fn not_regular(r: &mut Request, path: &[u8]) -> Verdict {
 
 fn redirect_to_directory(r: &mut Request) -> Verdict {
     let mut to = Vec::new();
-    wire::http1::escape::escape_uri(r.get(r.uri), wire::http1::escape::Escape::Uri, &mut to);
+    wire::http1::escape::escape_uri(r.get(r.head.uri), wire::http1::escape::Escape::Uri, &mut to);
     to.push(b'/');
-    if !r.get(r.args).is_empty() {
+    if !r.get(r.head.args).is_empty() {
         to.push(b'?');
-        to.extend_from_slice(r.get(r.args));
+        to.extend_from_slice(r.get(r.head.args));
     }
     let to = r.text(&to);
-    r.headers_out.set(K::Location, "Location", to);
+    r.answer.headers.set(K::Location, "Location", to);
     Verdict::Status(301)
 }
 
@@ -123,7 +123,7 @@ pub fn set_etag(r: &mut Request, mtime: i64, size: u64) {
         let mut room = [0; ETAG];
         let start = format_etag(mtime, size, &mut room);
         let value = r.text(&room[start..]);
-        r.headers_out.set(K::Etag, "ETag", value);
+        r.answer.headers.set(K::Etag, "ETag", value);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::upstream_block::current;
 use crate::config::complex::Complex;
-use crate::config::set::duplicate;
+use crate::config::setters::duplicate;
 use crate::config::{Build, Directive, Scope, upstream, upstream_of_both};
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
@@ -223,7 +223,7 @@ impl Cookie {
         }
         out.extend_from_slice(&self.path);
         let value = r.text(&out);
-        r.headers_out.add(K::SetCookie, "Set-Cookie", value);
+        r.answer.headers.add(K::SetCookie, "Set-Cookie", value);
     }
 
     /// `NAME [expires=] [domain=] [path=] [httponly] [secure] [samesite=]`
@@ -298,7 +298,7 @@ fn put(scope: &mut Scope<'_, '_>, node: &Node, sticky: Sticky) -> Result<(), Pro
 fn sticky(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let words = &node.args[1..];
     let sticky = match node.args[0].text.as_slice() {
-        b"cookie" if scope.build.plane.is_stream() => {
+        b"cookie" if scope.build.subsystem.is_stream() => {
             return Err(Problem::directive(
                 node,
                 "\"cookie\" is of http: in \"stream\" there are \"route\" and \"learn\"",

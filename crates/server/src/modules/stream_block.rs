@@ -2,7 +2,7 @@
 //! a `Build` of their own, so that variables, formats, groups and levels of `http` and `stream` never meet.
 
 use super::listen;
-use crate::config::{Build, Directive, Level, Plane, Scope, process, stream};
+use crate::config::{Build, ConfigLevel, Directive, Scope, Subsystem, process, stream};
 use conf::{Body, Contexts, Node, Problem};
 
 /// The directives.
@@ -16,9 +16,9 @@ pub const DIRECTIVES: &[Directive] = &[
 fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let build = &mut *scope.build;
     if build.stream.is_some() {
-        return Err(crate::config::set::duplicate(node));
+        return Err(crate::config::setters::duplicate(node));
     }
-    let mut inner = Build::new(Plane::Stream, build.files, &build.prefix, &build.conf_prefix);
+    let mut inner = Build::new(Subsystem::Stream, build.files, &build.prefix, &build.conf_prefix);
     // Names of zones are the whole configuration's.
     std::mem::swap(&mut inner.main.zones, &mut build.main.zones);
     inner.tls_files = build.tls_files.clone();
@@ -38,7 +38,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 fn server(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let before = scope.build.problems.len();
-    let mut level: Level = scope.child(node, Contexts::STREAM_SERVER);
+    let mut level: ConfigLevel = scope.child(node, Contexts::STREAM_SERVER);
     level.place = Some(node.name.span);
     if level.listens.is_empty() && !scope.build.problems[before..].iter().any(|p| p.level.is_fatal()) {
         scope.build.late.push(node.problem("no \"listen\" is defined for server".to_owned()));

@@ -3,11 +3,11 @@
 
 use super::map::variable_name;
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::variables::Assign;
 use crate::config::{Directive, Scope, stream};
+use crate::merged_values;
 use crate::request::{Request, Text};
-use crate::settings;
 use crate::snapshot::VariableId;
 use crate::stream::pass;
 use conf::{Node, Problem};
@@ -16,17 +16,17 @@ use std::time::Duration;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
-    stream("tcp_nodelay", |s, n| set::flag(&mut s.level.conf.stream_core.tcp_nodelay, n)),
-    stream("preread_buffer_size", |s, n| set::size(&mut s.level.conf.stream_core.preread_buffer_size, n)),
-    stream("preread_timeout", |s, n| set::time(&mut s.level.conf.stream_core.preread_timeout, n)),
-    stream("proxy_protocol_timeout", |s, n| set::time(&mut s.level.conf.stream_core.proxy_protocol_timeout, n)),
-    stream("ssl_preread", |s, n| set::flag(&mut s.level.conf.stream_core.ssl_preread, n)),
+    stream("tcp_nodelay", |s, n| setters::flag(&mut s.level.conf.stream_core.tcp_nodelay, n)),
+    stream("preread_buffer_size", |s, n| setters::size(&mut s.level.conf.stream_core.preread_buffer_size, n)),
+    stream("preread_timeout", |s, n| setters::time(&mut s.level.conf.stream_core.preread_timeout, n)),
+    stream("proxy_protocol_timeout", |s, n| setters::time(&mut s.level.conf.stream_core.proxy_protocol_timeout, n)),
+    stream("ssl_preread", |s, n| setters::flag(&mut s.level.conf.stream_core.ssl_preread, n)),
     stream("return", return_text),
     stream("pass", pass),
     stream("set", set_variable),
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Who answers: the last directive of those that set a handler.
@@ -76,7 +76,7 @@ pub struct Assignment {
 fn return_text(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let text = Complex::compile(scope.build, &node.args[0])?;
     let conf = &mut scope.level.conf.stream_core;
-    set::value(&mut conf.text, node, text)?;
+    setters::value(&mut conf.text, node, text)?;
     conf.handler.force(Handler::Return);
     Ok(())
 }
@@ -111,8 +111,8 @@ fn set_variable(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 /// `set`: part of the preaccess phase.
 pub fn assign(r: &mut Request) {
-    let shot = r.shot.clone();
-    for one in shot.location(r.location).conf.stream_core.assignments.iter() {
+    let snapshot = r.snapshot.clone();
+    for one in snapshot.location(r.location).conf.stream_core.assignments.iter() {
         let value: Text = one.value.eval(r);
         match one.hook {
             Some(hook) => hook(r, value),

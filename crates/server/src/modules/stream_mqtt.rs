@@ -2,24 +2,24 @@
 //! `ngx_stream_mqtt_preread_module`, `ngx_stream_mqtt_filter_module`). What is done with the values is in `stream::mqtt`.
 
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate, invalid};
+use crate::config::setters::{self, duplicate, invalid};
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, stream};
+use crate::merged_values;
 use crate::request::{Request, Text};
-use crate::settings;
 use conf::{Node, Problem, value};
 use std::sync::Arc;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
-    stream("mqtt_preread", |s, n| set::flag(&mut s.level.conf.stream_mqtt.mqtt_preread, n)),
-    stream("mqtt", |s, n| set::flag(&mut s.level.conf.stream_mqtt.mqtt, n)),
+    stream("mqtt_preread", |s, n| setters::flag(&mut s.level.conf.stream_mqtt.mqtt_preread, n)),
+    stream("mqtt", |s, n| setters::flag(&mut s.level.conf.stream_mqtt.mqtt, n)),
     stream("mqtt_buffers", buffers),
-    stream("mqtt_rewrite_buffer_size", |s, n| set::size(&mut s.level.conf.stream_mqtt.mqtt_rewrite_buffer_size, n)),
+    stream("mqtt_rewrite_buffer_size", |s, n| setters::size(&mut s.level.conf.stream_mqtt.mqtt_rewrite_buffer_size, n)),
     stream("mqtt_set_connect", set_connect),
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Who a client says it is, is read before a peer is chosen.
@@ -72,7 +72,7 @@ fn said(r: &mut Request, get: impl FnOnce(&crate::stream::mqtt::Said) -> Option<
 fn buffers(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let number = value::number(&node.args[0].text).filter(|n| *n > 0).ok_or_else(|| invalid(node))?;
     let size = value::size(&node.args[1].text).filter(|n| *n > 0).ok_or_else(|| invalid(node))?;
-    set::value(&mut scope.level.conf.stream_mqtt.mqtt_buffers, node, (number, size))
+    setters::value(&mut scope.level.conf.stream_mqtt.mqtt_buffers, node, (number, size))
 }
 
 fn set_connect(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {

@@ -5,9 +5,9 @@ use super::stream_core::Handler;
 use super::upstream_block::group_for;
 use super::{proxy, ssl};
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
-use crate::config::{Build, Directive, Level, Scope, stream};
-use crate::settings;
+use crate::config::setters::{self, duplicate};
+use crate::config::{Build, ConfigLevel, Directive, Scope, stream};
+use crate::merged_values;
 use crate::tls::client::Context;
 use crate::upstream::directives::bind_value;
 use crate::upstream::group::GroupId;
@@ -20,42 +20,44 @@ use std::time::Duration;
 pub const DIRECTIVES: &[Directive] = &[
     stream("proxy_pass", proxy_pass),
     stream("proxy_bind", bind),
-    stream("proxy_connect_timeout", |s, n| set::time(&mut s.level.conf.stream_proxy.upstream.connect_timeout, n)),
-    stream("proxy_timeout", |s, n| set::time(&mut own(s).timeout, n)),
-    stream("proxy_buffer_size", |s, n| set::size(&mut own(s).buffer_size, n)),
+    stream("proxy_connect_timeout", |s, n| setters::time(&mut s.level.conf.stream_proxy.upstream.connect_timeout, n)),
+    stream("proxy_timeout", |s, n| setters::time(&mut own(s).timeout, n)),
+    stream("proxy_buffer_size", |s, n| setters::size(&mut own(s).buffer_size, n)),
     // The former names of `proxy_buffer_size`.
-    stream("proxy_downstream_buffer", |s, n| set::size(&mut own(s).buffer_size, n)),
-    stream("proxy_upstream_buffer", |s, n| set::size(&mut own(s).buffer_size, n)),
-    stream("proxy_upload_rate", |s, n| set::complex_size(s.build, &mut s.level.conf.stream_proxy.own.upload_rate, n)),
-    stream("proxy_download_rate", |s, n| {
-        set::complex_size(s.build, &mut s.level.conf.stream_proxy.own.download_rate, n)
+    stream("proxy_downstream_buffer", |s, n| setters::size(&mut own(s).buffer_size, n)),
+    stream("proxy_upstream_buffer", |s, n| setters::size(&mut own(s).buffer_size, n)),
+    stream("proxy_upload_rate", |s, n| {
+        setters::complex_size(s.build, &mut s.level.conf.stream_proxy.own.upload_rate, n)
     }),
-    stream("proxy_requests", |s, n| set::number(&mut own(s).requests, n)),
-    stream("proxy_responses", |s, n| set::number(&mut own(s).responses, n)),
-    stream("proxy_next_upstream", |s, n| set::flag(&mut own(s).next_upstream, n)),
+    stream("proxy_download_rate", |s, n| {
+        setters::complex_size(s.build, &mut s.level.conf.stream_proxy.own.download_rate, n)
+    }),
+    stream("proxy_requests", |s, n| setters::number(&mut own(s).requests, n)),
+    stream("proxy_responses", |s, n| setters::number(&mut own(s).responses, n)),
+    stream("proxy_next_upstream", |s, n| setters::flag(&mut own(s).next_upstream, n)),
     stream("proxy_next_upstream_tries", |s, n| {
-        set::number(&mut s.level.conf.stream_proxy.upstream.next_upstream_tries, n)
+        setters::number(&mut s.level.conf.stream_proxy.upstream.next_upstream_tries, n)
     }),
     stream("proxy_next_upstream_timeout", |s, n| {
-        set::time(&mut s.level.conf.stream_proxy.upstream.next_upstream_timeout, n)
+        setters::time(&mut s.level.conf.stream_proxy.upstream.next_upstream_timeout, n)
     }),
     stream("proxy_protocol", |s, n| {
         let words = [("off", ProxyHeader::Off), ("on", ProxyHeader::V1), ("v2", ProxyHeader::V2)];
-        set::one_of(&mut own(s).proxy_protocol, n, &words)
+        setters::one_of(&mut own(s).proxy_protocol, n, &words)
     }),
-    stream("proxy_session_drop", |s, n| set::flag(&mut own(s).session_drop, n)),
-    stream("proxy_ssl", |s, n| set::flag(&mut own(s).ssl, n)),
+    stream("proxy_session_drop", |s, n| setters::flag(&mut own(s).session_drop, n)),
+    stream("proxy_ssl", |s, n| setters::flag(&mut own(s).ssl, n)),
     stream("proxy_ssl_alpn", |s, n| {
         let protocols = ssl::protocols(n)?;
-        set::value(&mut own(s).ssl_alpn, n, protocols)
+        setters::value(&mut own(s).ssl_alpn, n, protocols)
     }),
-    stream("proxy_half_close", |s, n| set::flag(&mut own(s).half_close, n)),
-    stream("proxy_socket_keepalive", |s, n| set::flag(&mut s.level.conf.stream_proxy.upstream.socket_keepalive, n)),
-    stream("proxy_socket_rcvbuf", |s, n| set::size(&mut s.level.conf.stream_proxy.upstream.socket_rcvbuf, n)),
-    stream("proxy_socket_sndbuf", |s, n| set::size(&mut s.level.conf.stream_proxy.upstream.socket_sndbuf, n)),
+    stream("proxy_half_close", |s, n| setters::flag(&mut own(s).half_close, n)),
+    stream("proxy_socket_keepalive", |s, n| setters::flag(&mut s.level.conf.stream_proxy.upstream.socket_keepalive, n)),
+    stream("proxy_socket_rcvbuf", |s, n| setters::size(&mut s.level.conf.stream_proxy.upstream.socket_rcvbuf, n)),
+    stream("proxy_socket_sndbuf", |s, n| setters::size(&mut s.level.conf.stream_proxy.upstream.socket_sndbuf, n)),
 ];
 
-settings! {
+merged_values! {
     /// Values that `http` does not have in this form.
     pub struct Own {
         /// `proxy_pass`
@@ -163,11 +165,11 @@ fn proxy_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 fn bind(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let value = bind_value(scope, node)?;
-    set::value(&mut scope.level.conf.stream_proxy.upstream.bind, node, value)
+    setters::value(&mut scope.level.conf.stream_proxy.upstream.bind, node, value)
 }
 
 /// Finds the group that `proxy_pass` names, and makes what `proxy_ssl` needs.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     if *level.conf.stream_proxy.own.ssl {
         let conf = &level.conf.stream_proxy;
         let protocols: Vec<&[u8]> = conf.own.ssl_alpn.iter().map(Vec::as_slice).collect();

@@ -12,11 +12,11 @@ pub const DIRECTIVES: &[Directive] = &[http("stub_status", |s, _| {
 })];
 
 fn handler(r: &mut Request) -> Verdict {
-    if !matches!(r.method, Method::Get | Method::Head) {
+    if !matches!(r.head.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
-    let page = page(&crate::listen::silent::with(&r.shot.listens));
-    r.headers_out.content_type = Some(Text::from("text/plain"));
+    let page = page(&crate::listen::silent::with(&r.snapshot.listens));
+    r.answer.headers.content_type = Some(Text::from("text/plain"));
     r.respond(200, page.as_bytes())
 }
 

@@ -2,14 +2,14 @@
 //! Letters of either case match. What may be the beginning of a string is held back until more of the body is there.
 
 use crate::config::complex::Complex;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::types::TypeSet;
 use crate::config::{Directive, Scope, http};
+use crate::merged_values;
 use crate::request::filter::{BodyFilter, Chunk, Held, PIECE, Rest};
 use crate::request::include::Include;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
-use crate::settings;
 use conf::{Node, Problem};
 use std::collections::VecDeque;
 use std::io;
@@ -19,14 +19,14 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     http("sub_filter", sub_filter),
     http("sub_filter_types", |s, n| TypeSet::set(&mut s.level.conf.sub.sub_filter_types, s.build, n, "text/html")),
-    http("sub_filter_once", |s, n| set::flag(&mut s.level.conf.sub.sub_filter_once, n)),
-    http("sub_filter_last_modified", |s, n| set::flag(&mut s.level.conf.sub.sub_filter_last_modified, n)),
+    http("sub_filter_once", |s, n| setters::flag(&mut s.level.conf.sub.sub_filter_once, n)),
+    http("sub_filter_last_modified", |s, n| setters::flag(&mut s.level.conf.sub.sub_filter_last_modified, n)),
 ];
 
 /// Strings of one level (nginx's limit).
 const MAX_PAIRS: usize = 255;
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// `sub_filter`, in order.
@@ -67,7 +67,7 @@ fn sub_filter(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 pub fn filter(r: &mut Request) -> Filtered {
     let conf = &r.conf().sub;
     if conf.pairs.is_empty()
-        || r.headers_out.content_length == Some(0)
+        || r.answer.headers.content_length == Some(0)
         || !conf.sub_filter_types.fits(r)
         || r.is_body_unwanted()
     {
@@ -82,10 +82,10 @@ pub fn filter(r: &mut Request) -> Filtered {
         r.clear_content_length();
         r.clear_validators(keep_time);
     }
-    r.in_memory = true;
+    r.answer.in_memory = true;
     let replaced = vec![None; search.strings.len()];
     let (held, stuffed, room) = (Vec::new(), VecDeque::new(), Vec::new());
-    r.body_filters.push(Box::new(Sub { search, pairs, once, replaced, held, stuffed, room }));
+    r.answer.body_filters.push(Box::new(Sub { search, pairs, once, replaced, held, stuffed, room }));
     Filtered::Next
 }
 

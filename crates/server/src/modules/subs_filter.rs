@@ -4,7 +4,7 @@
 use super::ignored;
 use crate::config::complex::Complex;
 use crate::config::pattern::{Pattern, Places};
-use crate::config::set;
+use crate::config::setters;
 use crate::config::types::TypeSet;
 use crate::config::{Directive, Scope, http};
 use crate::request::Request;
@@ -12,7 +12,7 @@ use crate::request::filter::{BodyFilter, Chunk, PIECE, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::include::Include;
 use crate::request::respond::Filtered;
-use crate::{inherited, log_error, settings};
+use crate::{inherited, log_error, merged_values};
 use conf::{Node, Problem};
 use memchr::{memchr, memmem};
 use std::io;
@@ -24,8 +24,10 @@ pub const DIRECTIVES: &[Directive] = &[
     http("subs_filter_types", |s, n| {
         TypeSet::set(&mut s.level.conf.subs_filter.subs_filter_types, s.build, n, "text/html")
     }),
-    http("subs_filter_bypass", |s, n| set::conditions(s.build, &mut s.level.conf.subs_filter.subs_filter_bypass, n)),
-    http("subs_line_buffer_size", |s, n| set::size(&mut s.level.conf.subs_filter.subs_line_buffer_size, n)),
+    http("subs_filter_bypass", |s, n| {
+        setters::conditions(s.build, &mut s.level.conf.subs_filter.subs_filter_bypass, n)
+    }),
+    http("subs_line_buffer_size", |s, n| setters::size(&mut s.level.conf.subs_filter.subs_line_buffer_size, n)),
     http("subs_buffers", ignored::buffers),
 ];
 
@@ -34,7 +36,7 @@ const MAX_PAIRS: usize = 1024;
 /// A line may grow by what replaces its parts to this at most.
 const MAX_GROWN: usize = 16 * 1024 * 1024;
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// `subs_filter`, in order.
@@ -102,13 +104,13 @@ fn subs_filter(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 pub fn filter(r: &mut Request) -> Filtered {
     let conf = &r.conf().subs_filter;
     if conf.pairs.is_empty()
-        || r.headers_out.content_length == Some(0)
+        || r.answer.headers.content_length == Some(0)
         || !conf.subs_filter_types.fits(r)
         || r.is_body_unwanted()
     {
         return Filtered::Next;
     }
-    if r.headers_out.find(K::ContentEncoding).is_some_and(|v| !r.get(v).is_empty()) {
+    if r.answer.headers.find(K::ContentEncoding).is_some_and(|v| !r.get(v).is_empty()) {
         log_error!(r, Warn, "subs_filter: the answer is compressed and left as it is");
         return Filtered::Next;
     }
@@ -123,8 +125,8 @@ pub fn filter(r: &mut Request) -> Filtered {
         r.clear_accept_ranges();
         r.clear_validators(false);
     }
-    r.in_memory = true;
-    r.body_filters.push(Box::new(Subs {
+    r.answer.in_memory = true;
+    r.answer.body_filters.push(Box::new(Subs {
         pairs,
         rules,
         longest,

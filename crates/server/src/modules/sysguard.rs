@@ -3,14 +3,14 @@
 
 use super::shed;
 use crate::config::complex::Complex;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::setting::Setting;
 use crate::config::{Directive, Scope, http};
 use crate::log::error::Level;
+use crate::merged_values;
 use crate::request::Request;
 use crate::request::finish;
 use crate::request::phases::Verdict;
-use crate::settings;
 use conf::{Node, Problem, value};
 use runtime::clock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -19,26 +19,26 @@ use std::time::Duration;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("sysguard", |s, n| set::flag(&mut s.level.conf.sysguard.sysguard, n)),
+    http("sysguard", |s, n| setters::flag(&mut s.level.conf.sysguard.sysguard, n)),
     http("sysguard_load", |s, n| {
         let rule = rule(s, n, &["load"])?;
-        set::value(&mut s.level.conf.sysguard.sysguard_load, n, Some(rule))
+        setters::value(&mut s.level.conf.sysguard.sysguard_load, n, Some(rule))
     }),
     http("sysguard_cpu", |s, n| {
         let rule = rule(s, n, &["usage"])?;
-        set::value(&mut s.level.conf.sysguard.sysguard_cpu, n, Some(rule))
+        setters::value(&mut s.level.conf.sysguard.sysguard_cpu, n, Some(rule))
     }),
     http("sysguard_mem", memory),
     http("sysguard_rt", |s, n| {
         let rule = rule(s, n, &["rt"])?;
-        set::value(&mut s.level.conf.sysguard.sysguard_rt, n, Some(rule))
+        setters::value(&mut s.level.conf.sysguard.sysguard_rt, n, Some(rule))
     }),
-    http("sysguard_interval", |s, n| set::time(&mut s.level.conf.sysguard.sysguard_interval, n)),
+    http("sysguard_interval", |s, n| setters::time(&mut s.level.conf.sysguard.sysguard_interval, n)),
     http("sysguard_log_level", |s, n| {
-        set::one_of(&mut s.level.conf.sysguard.sysguard_log_level, n, super::limits::LOG_LEVELS)
+        setters::one_of(&mut s.level.conf.sysguard.sysguard_log_level, n, super::limits::LOG_LEVELS)
     }),
     http("sysguard_mode", |s, n| {
-        set::one_of(&mut s.level.conf.sysguard.sysguard_mode, n, &[("or", Mode::Or), ("and", Mode::And)])
+        setters::one_of(&mut s.level.conf.sysguard.sysguard_mode, n, &[("or", Mode::Or), ("and", Mode::And)])
     }),
 ];
 
@@ -54,7 +54,7 @@ pub enum Mode {
     And,
 }
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Whether it looks at all.
@@ -182,7 +182,7 @@ fn memory(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let rule = rule(scope, node, if is_swap { &["swapratio"] } else { &["free"] })?;
     let conf = &mut *scope.level.conf.sysguard;
     let setting: &mut Setting<_> = if is_swap { &mut conf.sysguard_swap } else { &mut conf.sysguard_mem };
-    set::value(setting, node, Some(rule))
+    setters::value(setting, node, Some(rule))
 }
 
 /// What the machine said last.
@@ -262,8 +262,8 @@ pub fn handler(r: &mut Request) -> Verdict {
     if !*r.conf().sysguard.sysguard || !r.is_main() || std::mem::replace(&mut r.ctx.shed.judged, true) {
         return Verdict::Decline;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.sysguard;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.sysguard;
     let Some((reason, rule)) = exceeded(conf) else { return Verdict::Decline };
     let level = *conf.sysguard_log_level;
     if r.logs(level) {

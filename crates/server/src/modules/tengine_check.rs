@@ -3,7 +3,7 @@
 
 use super::health_check::{count, duration, port};
 use super::upstream_block::{Block, current};
-use crate::config::set::duplicate;
+use crate::config::setters::duplicate;
 use crate::config::{Build, Directive, Scope, http, upstream, upstream_of_both};
 use crate::health::check::{Ask, Check, HttpAsk, Keep, Rhythm, Talk};
 use crate::health::fastcgi;
@@ -106,7 +106,7 @@ enum Kind {
 
 /// `check interval=ms [fall=] [rise=] [timeout=ms] [default_down=] [type=] [port=]`
 fn check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let is_stream = scope.build.plane.is_stream();
+    let is_stream = scope.build.subsystem.is_stream();
     // Tengine's defaults; what it knows of peers outlives reloads.
     let rhythm = Rhythm {
         interval: Duration::from_secs(30),

@@ -2,7 +2,7 @@
 //! (nginx's `ngx_http_try_files_module`).
 
 use crate::config::complex::Complex;
-use crate::config::set::duplicate;
+use crate::config::setters::duplicate;
 use crate::config::{Directive, Scope, http};
 use crate::files::{self, Kind};
 use crate::log::error::Level;
@@ -123,7 +123,7 @@ fn write_name(r: &mut Request, name: &Complex, path: &mut Vec<u8>) {
     if let Some(alias) = root.alias
         && !root.whole
         && name.as_fixed().is_none()
-        && r.get(r.uri).get(..alias).is_some_and(|prefix| path[start..].starts_with(prefix))
+        && r.get(r.head.uri).get(..alias).is_some_and(|prefix| path[start..].starts_with(prefix))
     {
         path.drain(start..start + alias);
     }
@@ -134,26 +134,26 @@ fn take(r: &mut Request, name: &[u8], directory: bool) {
     let root = &r.conf().core.root;
     let (alias, whole) = (root.alias, root.whole);
     match alias {
-        None => r.uri = r.text(name),
+        None => r.head.uri = r.text(name),
         Some(_) if whole && directory => return,
         Some(_) if whole => {
-            r.uri = r.text(name);
-            r.add_uri_to_alias = true;
+            r.head.uri = r.text(name);
+            r.flow.add_uri_to_alias = true;
         }
         Some(length) => {
             let mark = r.arena.mark();
             let prefix = prefix(r, length);
             r.arena.append(prefix);
             r.arena.buffer().extend_from_slice(name);
-            r.uri = r.arena.since(mark).into();
+            r.head.uri = r.arena.since(mark).into();
         }
     }
-    r.plain_uri = false;
+    r.head.plain_uri = false;
 }
 
 /// The uri's first `length` bytes.
 fn prefix(r: &Request, length: usize) -> Text {
-    match r.uri {
+    match r.head.uri {
         Text::Fixed(b) => Text::Fixed(&b[..length.min(b.len())]),
         Text::Own(mut s) => {
             s.end = (s.start + length as u32).min(s.end);

@@ -4,7 +4,7 @@
 
 use super::cgi::{self, Pass};
 use super::{ignored, proxy};
-use crate::config::{Build, Directive, Level, Scope, http, set};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http, setters};
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request};
 use crate::upstream::conf::UpstreamConf;
@@ -19,8 +19,8 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     http("tunnel_pass", tunnel_pass),
     http("tunnel_send_lowat", ignored::size),
-    http("tunnel_socket_rcvbuf", |s, n| set::size(&mut s.level.conf.tunnel.upstream.socket_rcvbuf, n)),
-    http("tunnel_socket_sndbuf", |s, n| set::size(&mut s.level.conf.tunnel.upstream.socket_sndbuf, n)),
+    http("tunnel_socket_rcvbuf", |s, n| setters::size(&mut s.level.conf.tunnel.upstream.socket_rcvbuf, n)),
+    http("tunnel_socket_sndbuf", |s, n| setters::size(&mut s.level.conf.tunnel.upstream.socket_sndbuf, n)),
 ];
 
 /// Those that all modules with an upstream have.
@@ -67,7 +67,7 @@ fn tunnel_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 /// Finds the group, and inherits into `if` and `limit_except`.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &super::LocationConf) {
     proxy::inherit_pass(level, &parent.tunnel.pass, |c| &mut c.tunnel.pass, Content::Later(run));
     let Some(pass) = level.conf.tunnel.pass.clone() else { return };
     pass.find(build, |place| place);
@@ -89,9 +89,9 @@ fn run(r: &mut Request) -> Waiting<'_> {
 }
 
 async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.tunnel;
-    if r.method != Method::Connect || !r.is_main() {
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.tunnel;
+    if r.head.method != Method::Connect || !r.is_main() {
         return Err(Verdict::Status(405));
     }
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
@@ -106,9 +106,9 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     let (head, body, protocol) = (Vec::new(), JobBody::None, Protocol::Tunnel);
     let mut job = Job { group, head, body, is_head: false, keepalive: false, local, protocol, remake: None };
     let answer = retry::find_answer(r, &mut job, &conf.upstream).await?;
-    r.headers_out.status = 200;
-    r.headers_out.content_length = None;
-    r.keepalive = false;
+    r.answer.headers.status = 200;
+    r.answer.headers.content_length = None;
+    r.flow.keepalive = false;
     r.send_header()?;
     Ok(tunnel::run(r, &conf.upstream, answer).await)
 }

@@ -6,7 +6,7 @@ use super::lua::balancer::Program;
 use super::upstream_server::resolve;
 use super::{ignored, sticky, tengine_check};
 use crate::config::complex::Complex;
-use crate::config::set::{duplicate, invalid};
+use crate::config::setters::{duplicate, invalid};
 use crate::config::{Build, Directive, Scope, both, upstream, upstream_of_both};
 use crate::connection::Address;
 use crate::health::outlier::Outliers;
@@ -103,10 +103,10 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if scope.build.main.upstream.blocks.iter().any(|b| b.name == name) {
         return Err(node.problem(format!("duplicate upstream \"{name}\"")));
     }
-    let servers = Servers::new(&key_of(scope.build.plane, &name));
+    let servers = Servers::new(&key_of(scope.build.subsystem, &name));
     let block = Block { name: name.clone(), node: Some(node.clone()), servers, ..Block::default() };
     scope.build.main.upstream.blocks.push(block);
-    let context = if scope.build.plane.is_stream() { Contexts::STREAM_UPSTREAM } else { Contexts::UPSTREAM };
+    let context = if scope.build.subsystem.is_stream() { Contexts::STREAM_UPSTREAM } else { Contexts::UPSTREAM };
     let mut level = scope.build.level(context);
     let before = scope.build.problems.len();
     scope.fill(node, &mut level);
@@ -157,7 +157,7 @@ fn hash(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 fn random(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let is_stream = scope.build.plane.is_stream();
+    let is_stream = scope.build.subsystem.is_stream();
     let better = |word: &[u8]| match word.strip_prefix(b"least_time=") {
         Some(until) => until_of(until, is_stream).map(|until| Better::Time(Timing { until, inflight: false })),
         None => (word == b"least_conn").then_some(Better::Conns),
@@ -182,7 +182,7 @@ fn least_time(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
     };
     let word = &node.args[0];
-    let until = until_of(&word.text, scope.build.plane.is_stream());
+    let until = until_of(&word.text, scope.build.subsystem.is_stream());
     let until = until.ok_or_else(|| node.problem(format!("invalid value \"{}\"", word.as_str())))?;
     method(scope, node, Method::LeastTime(Timing { until, inflight }))
 }
@@ -331,7 +331,7 @@ fn group_of(build: &Build<'_>, block: Block) -> Result<Group, Problem> {
         let room = room(build.main.zones.size(zone.as_bytes()));
         Live::new(servers, room, resolver, block.state_file, tiers.clone())
     });
-    let number = number_of(&key_of(build.plane, name));
+    let number = number_of(&key_of(build.subsystem, name));
     Ok(Group {
         number,
         name: name.as_str().into(),
@@ -369,7 +369,7 @@ pub fn group_for(build: &mut Build<'_>, host: &str, default_port: u16) -> Result
         return Ok(GroupId(i as u32));
     }
     let addresses = resolve(host, default_port).map_err(|e| format!("{e} in upstream \"{host}\""))?;
-    let mut group = Group::implicit(build.plane, host, addresses);
+    let mut group = Group::implicit(build.subsystem, host, addresses);
     group.keepalive.connections = None;
     build.groups.push(Arc::new(group));
     Ok(GroupId(build.groups.len() as u32 - 1))

@@ -3,13 +3,13 @@
 
 use super::upstream_block::{Block, current};
 use super::upstream_state;
-use crate::config::set::duplicate;
-use crate::config::{Directive, Plane, Scope, upstream_of_both};
+use crate::config::setters::duplicate;
+use crate::config::{Directive, Scope, Subsystem, upstream_of_both};
 use crate::connection::Address;
+use crate::upstream::availability::Role;
 use crate::upstream::group::Method;
 use crate::upstream::peer::PeerSettings;
 use crate::upstream::servers::MAX_SERVERS;
-use crate::upstream::standing::Role;
 use conf::{Node, Problem, value};
 use std::net::IpAddr;
 
@@ -19,12 +19,12 @@ const LONGEST_ROUTE: usize = 32;
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     upstream_of_both("server", |s, n| {
-        let plane = s.build.plane;
+        let subsystem = s.build.subsystem;
         let block = current(s);
         if block.state_file.is_some() {
             return Err(n.problem("\"server\" and \"state\" cannot stand in one upstream".to_owned()));
         }
-        server(block, plane, n)
+        server(block, subsystem, n)
     }),
     upstream_of_both("state", state),
 ];
@@ -75,7 +75,7 @@ impl Parameters {
     }
 }
 
-fn server(block: &mut Block, plane: Plane, node: &Node) -> Result<(), Problem> {
+fn server(block: &mut Block, subsystem: Subsystem, node: &Node) -> Result<(), Problem> {
     let word = node.args[0].as_str().into_owned();
     let Parameters { peer, backup, resolve: follow, service } = Parameters::read(node, block.method.as_ref())?;
     if let Some(name) = named(&word, follow, service.as_deref()).map_err(|t| node.problem(t))? {
@@ -83,7 +83,7 @@ fn server(block: &mut Block, plane: Plane, node: &Node) -> Result<(), Problem> {
         return Ok(());
     }
     let addresses =
-        resolve(&word, default_port(plane)).map_err(|e| node.problem(format!("{e} in upstream \"{word}\"")))?;
+        resolve(&word, default_port(subsystem)).map_err(|e| node.problem(format!("{e} in upstream \"{word}\"")))?;
     for address in addresses {
         block.servers.add_fixed(&word, address, peer.clone(), backup);
     }
@@ -138,14 +138,14 @@ pub fn resolve(text: &str, default_port: u16) -> Result<Vec<Address>, String> {
 }
 
 /// The port where none is written; 0: there has to be one.
-pub fn default_port(plane: Plane) -> u16 {
-    if plane.is_stream() { 0 } else { 80 }
+pub fn default_port(subsystem: Subsystem) -> u16 {
+    if subsystem.is_stream() { 0 } else { 80 }
 }
 
 /// `state file`: the lines stand in a file, which is written when they are edited. Without the file there are none yet.
 fn state(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let path = scope.build.conf_path(&node.args[0].text);
-    let (plane, files) = (scope.build.plane, scope.build.files);
+    let (subsystem, files) = (scope.build.subsystem, scope.build.files);
     scope.build.state_files.push(path.clone());
     let block = current(scope);
     if !block.servers.lines.is_empty() {
@@ -161,7 +161,7 @@ fn state(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     };
     let bad = |what: &str| node.problem(format!("{what} in state file \"{}\"", path.display()));
     for line in upstream_state::lines_of(&text, MAX_SERVERS).map_err(|what| bad(&what))? {
-        server(block, plane, &line).map_err(|p| bad(&p.message))?;
+        server(block, subsystem, &line).map_err(|p| bad(&p.message))?;
     }
     Ok(())
 }

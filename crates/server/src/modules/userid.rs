@@ -1,7 +1,7 @@
 //! Cookies that tell clients apart (nginx's `ngx_http_userid_filter_module`): `userid` and `$uid_got`, `$uid_set`,
 //! `$uid_reset`. An identifier is 16 bytes: service, time, process, sequence; in the cookie in base64.
 
-use crate::config::set;
+use crate::config::setters;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, http};
 use crate::connection::Address;
@@ -9,7 +9,7 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
 use crate::snapshot::VariableId;
-use crate::{log_error, settings, text};
+use crate::{log_error, merged_values, text};
 use conf::{Node, Problem, value};
 use runtime::clock;
 use std::cell::Cell;
@@ -30,17 +30,17 @@ pub const DIRECTIVES: &[Directive] = &[
     http("userid", userid),
     http("userid_service", |s, n| {
         let number = value::number(&n.args[0].text).ok_or_else(|| Problem::invalid_number(n))?;
-        set::value(&mut s.level.conf.userid.service, n, Some(number as u32))
+        setters::value(&mut s.level.conf.userid.service, n, Some(number as u32))
     }),
-    http("userid_name", |s, n| set::value(&mut s.level.conf.userid.name, n, n.args[0].text.as_slice().into())),
-    http("userid_domain", |s, n| set::value(&mut s.level.conf.userid.domain, n, unless_none("; domain=", n))),
+    http("userid_name", |s, n| setters::value(&mut s.level.conf.userid.name, n, n.args[0].text.as_slice().into())),
+    http("userid_domain", |s, n| setters::value(&mut s.level.conf.userid.domain, n, unless_none("; domain=", n))),
     http("userid_path", |s, n| {
         let path = [b"; path=", n.args[0].text.as_slice()].concat();
-        set::value(&mut s.level.conf.userid.path, n, path.into())
+        setters::value(&mut s.level.conf.userid.path, n, path.into())
     }),
     http("userid_expires", expires),
     http("userid_flags", flags),
-    http("userid_p3p", |s, n| set::value(&mut s.level.conf.userid.p3p, n, unless_none("", n))),
+    http("userid_p3p", |s, n| setters::value(&mut s.level.conf.userid.p3p, n, unless_none("", n))),
     http("userid_mark", mark),
 ];
 
@@ -51,7 +51,7 @@ pub const VARIABLES: &[Builtin] = &[
     Builtin { name: "uid_reset", evaluate: |_| Some(Text::EMPTY), volatile: false, assign: Some(|_, _| {}) },
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// What is done.
@@ -148,7 +148,7 @@ fn userid(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let conf = &mut scope.level.conf.userid;
     conf.reset.force(reset);
     let words = [("off", Mode::Off), ("log", Mode::Log), ("v1", Mode::V1), ("on", Mode::On)];
-    set::one_of(&mut conf.userid, node, &words)
+    setters::one_of(&mut conf.userid, node, &words)
 }
 
 fn unless_none(prefix: &str, node: &Node) -> Arc<[u8]> {
@@ -160,12 +160,12 @@ fn expires(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let expires = match node.args[0].text.as_slice() {
         b"max" => Expires::Max,
         b"off" => Expires::Never,
-        text => match value::seconds(text).ok_or_else(|| set::invalid(node))? {
+        text => match value::seconds(text).ok_or_else(|| setters::invalid(node))? {
             0 => Expires::Never,
             n => Expires::After(n),
         },
     };
-    set::value(&mut scope.level.conf.userid.expires, node, expires)
+    setters::value(&mut scope.level.conf.userid.expires, node, expires)
 }
 
 fn flags(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -181,7 +181,7 @@ fn flags(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             flags.push(*flag);
         }
     }
-    set::value(&mut scope.level.conf.userid.flags, node, flags.into())
+    setters::value(&mut scope.level.conf.userid.flags, node, flags.into())
 }
 
 fn mark(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -193,7 +193,7 @@ fn mark(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             return Err(node.problem(format!("\"{}\" directive {text}", node.name.as_str())));
         }
     };
-    set::value(&mut scope.level.conf.userid.mark, node, mark)
+    setters::value(&mut scope.level.conf.userid.mark, node, mark)
 }
 
 /// Adds the cookie to the answer.
@@ -231,8 +231,8 @@ fn is_given(identifier: &[u8; 16]) -> bool {
 
 /// `uid=0100007F5C6B...`: four numbers in the machine's order.
 fn shown(r: &mut Request, identifier: &[u8; 16]) -> Text {
-    let shot = r.shot.clone();
-    let name = &shot.location(r.location).conf.userid.name;
+    let snapshot = r.snapshot.clone();
+    let name = &snapshot.location(r.location).conf.userid.name;
     let [a, b, c, d] = numbers(identifier);
     text!(r, "{}={a:08X}{b:08X}{c:08X}{d:08X}", String::from_utf8_lossy(name))
 }
@@ -247,10 +247,10 @@ fn read(r: &mut Request) -> Identity {
         return known;
     }
     let mut identity = Identity { cookie: Text::EMPTY, got: [0; 16], set: [0; 16], reset: false };
-    let shot = r.shot.clone();
-    let name = &shot.location(r.location).conf.userid.name;
+    let snapshot = r.snapshot.clone();
+    let name = &snapshot.location(r.location).conf.userid.name;
     let mut found = None;
-    for line in r.headers_in.lines().iter().filter(|l| l.known == K::Cookie) {
+    for line in r.head.headers.lines().iter().filter(|l| l.known == K::Cookie) {
         if let Some(cookie) = find_in_list(r.arena.span(line.value), name, b';') {
             found = Some((cookie.to_vec(), *line));
             break;
@@ -278,8 +278,8 @@ fn decide(r: &mut Request) -> Identity {
     if is_given(&identity.set) {
         return identity;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.userid;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.userid;
     if is_given(&identity.got) {
         let reset = r.variable(*conf.reset).unwrap_or(Text::EMPTY);
         match r.get(reset) {
@@ -346,8 +346,8 @@ fn local_tail(r: &Request) -> [u8; 4] {
 }
 
 fn send(r: &mut Request, identity: &Identity) {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.userid;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.userid;
     let mut cookie = [&conf.name[..], b"="].concat();
     if !is_given(&identity.got) || identity.reset {
         base64_encode(&identity.set, Alphabet::Standard, &mut cookie);
@@ -374,10 +374,10 @@ fn send(r: &mut Request, identity: &Identity) {
         cookie.extend_from_slice(name.as_bytes());
     }
     let cookie = r.text(&cookie);
-    r.headers_out.push(Text::from("Set-Cookie"), cookie);
+    r.answer.headers.push(Text::from("Set-Cookie"), cookie);
     if !conf.p3p.is_empty() {
         let p3p = r.text(&conf.p3p);
-        r.headers_out.push(Text::from("P3P"), p3p);
+        r.answer.headers.push(Text::from("P3P"), p3p);
     }
 }
 

@@ -4,7 +4,7 @@
 use super::cgi::{self, Pass};
 use super::proxy;
 use crate::cache::settings;
-use crate::config::{Build, Directive, Level, Scope, http, set};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http, setters};
 use crate::log_error;
 use crate::request::Request;
 use crate::request::phases::{Content, Verdict, Waiting};
@@ -23,13 +23,15 @@ pub const DIRECTIVES: &[Directive] = &[
     http("uwsgi_param", |s, n| cgi::param(s.build, &mut s.level.conf.uwsgi.own.params, n)),
     http("uwsgi_modifier1", |s, n| {
         let modifier = modifier(n)?;
-        set::value(&mut s.level.conf.uwsgi.own.modifier1, n, modifier)
+        setters::value(&mut s.level.conf.uwsgi.own.modifier1, n, modifier)
     }),
     http("uwsgi_modifier2", |s, n| {
         let modifier = modifier(n)?;
-        set::value(&mut s.level.conf.uwsgi.own.modifier2, n, modifier)
+        setters::value(&mut s.level.conf.uwsgi.own.modifier2, n, modifier)
     }),
-    http("uwsgi_string", |s, n| set::value(&mut s.level.conf.uwsgi.own.string, n, n.args[0].text.as_slice().into())),
+    http("uwsgi_string", |s, n| {
+        setters::value(&mut s.level.conf.uwsgi.own.string, n, n.args[0].text.as_slice().into())
+    }),
 ];
 
 /// Those that all modules with an upstream have.
@@ -50,7 +52,7 @@ const OWNER: &str = "uwsgi";
 /// How the error log names a peer that speaks uwsgi, and one that speaks it over TLS.
 const SCHEMES: [&str; 2] = ["uwsgi://", "suwsgi://"];
 
-crate::settings! {
+crate::merged_values! {
     /// Values that others do not have.
     pub struct Own {
         /// `uwsgi_param`, inherited only where none is set.
@@ -87,7 +89,7 @@ impl Conf {
 }
 
 fn modifier(node: &Node) -> Result<u8, Problem> {
-    let number = value::number(&node.args[0].text).ok_or_else(|| set::invalid(node))?;
+    let number = value::number(&node.args[0].text).ok_or_else(|| setters::invalid(node))?;
     u8::try_from(number).map_err(|_| node.problem("value must be less than or equal to 255".to_owned()))
 }
 
@@ -109,7 +111,7 @@ fn scheme(place: &[u8]) -> (bool, &[u8]) {
 }
 
 /// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_uwsgi_merge_loc_conf`).
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &super::LocationConf) {
     proxy::inherit_pass(level, &parent.uwsgi.pass, |c| &mut c.uwsgi.pass, Content::Later(run));
     let conf = &mut *level.conf.uwsgi;
     cgi::finish_level(build, &mut conf.upstream, OWNER);
@@ -127,8 +129,8 @@ fn run(r: &mut Request) -> Waiting<'_> {
 }
 
 async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.uwsgi;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.uwsgi;
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
     let place = pass.place(r);
     let (secure, place) = scheme(&place);

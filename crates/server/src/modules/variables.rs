@@ -27,10 +27,10 @@ const fn fixed(name: &'static str, evaluate: Get) -> Builtin {
 /// The variables.
 pub const VARIABLES: &[Builtin] = &[
     fixed("host", host),
-    volatile("content_length", |r| match r.headers_in.find(K::ContentLength) {
+    volatile("content_length", |r| match r.head.headers.find(K::ContentLength) {
         Some(text) => Some(text),
         // A chunked body that has been read has a length.
-        None => r.headers_in.content_length.or(r.body.measured()).map(|n| text!(r, "{n}")),
+        None => r.head.headers.content_length.or(r.body.measured()).map(|n| text!(r, "{n}")),
     }),
     fixed("content_type", |r| request_header(r, "content_type")),
     fixed("binary_remote_addr", binary_remote_addr),
@@ -45,23 +45,23 @@ pub const VARIABLES: &[Builtin] = &[
     fixed("server_protocol", server_protocol),
     fixed("scheme", |r| Some(Text::from(if super::ssl::is_encrypted(r) { "https" } else { "http" }))),
     fixed("https", |r| Some(if super::ssl::is_encrypted(r) { Text::from("on") } else { Text::EMPTY })),
-    fixed("request_port", |r| r.request_port.filter(|p| *p > 0).map_or(Some(Text::EMPTY), |p| port(r, p))),
-    fixed("is_request_port", |r| Some(Text::from(if r.request_port.is_some_and(|p| p > 0) { ":" } else { "" }))),
-    fixed("request_uri", |r| said(r.target)),
-    volatile("uri", |r| said(r.uri)),
-    volatile("document_uri", |r| said(r.uri)),
-    fixed("request", |r| Some(r.line)),
+    fixed("request_port", |r| r.head.port.filter(|p| *p > 0).map_or(Some(Text::EMPTY), |p| port(r, p))),
+    fixed("is_request_port", |r| Some(Text::from(if r.head.port.is_some_and(|p| p > 0) { ":" } else { "" }))),
+    fixed("request_uri", |r| said(r.head.target)),
+    volatile("uri", |r| said(r.head.uri)),
+    volatile("document_uri", |r| said(r.head.uri)),
+    fixed("request", |r| Some(r.head.line)),
     volatile("document_root", |r| Some(root::document_root(r))),
     volatile("realpath_root", realpath_root),
-    volatile("query_string", |r| said(r.args)),
+    volatile("query_string", |r| said(r.head.args)),
     Builtin {
         name: "args",
-        evaluate: |r| said(r.args),
+        evaluate: |r| said(r.head.args),
         volatile: true,
         // The target as it was sent has the old ones (`ngx_http_variable_set_args`).
-        assign: Some(|r, v| (r.args, r.valid_target) = (v, false)),
+        assign: Some(|r, v| (r.head.args, r.head.valid_target) = (v, false)),
     },
-    volatile("is_args", |r| Some(Text::from(if r.get(r.args).is_empty() { "" } else { "?" }))),
+    volatile("is_args", |r| Some(Text::from(if r.get(r.head.args).is_empty() { "" } else { "?" }))),
     volatile("request_filename", |r| {
         let path = root::path_of(r);
         Some(r.text(&path))
@@ -70,12 +70,12 @@ pub const VARIABLES: &[Builtin] = &[
         let name = r.server().name.clone();
         Some(r.text(&name))
     }),
-    volatile("request_method", |r| said(r.method_name)),
+    volatile("request_method", |r| said(r.head.method_name)),
     fixed("remote_user", remote_user),
     volatile("bytes_sent", |r| Some(text!(r, "{}", r.bytes_sent()))),
     volatile("body_bytes_sent", |r| Some(text!(r, "{}", r.body_bytes_sent()))),
-    fixed("pipe", |r| Some(Text::from(if r.pipelined { "p" } else { "." }))),
-    volatile("request_completion", |r| Some(Text::from(if r.response_done && !r.aborted { "OK" } else { "" }))),
+    fixed("pipe", |r| Some(Text::from(if r.flow.pipelined { "p" } else { "." }))),
+    volatile("request_completion", |r| Some(Text::from(if r.answer.done && !r.flow.aborted { "OK" } else { "" }))),
     fixed("request_body", request_body),
     fixed("request_body_file", request_body_file),
     volatile("request_length", |r| Some(text!(r, "{}", r.request_length))),
@@ -86,17 +86,17 @@ pub const VARIABLES: &[Builtin] = &[
     fixed("request_id", request_id),
     volatile("status", |r| Some(text!(r, "{:03}", status(r)))),
     volatile("sent_http_content_type", sent_content_type),
-    volatile("sent_http_content_length", |r| r.headers_out.content_length.map(|n| text!(r, "{n}"))),
+    volatile("sent_http_content_length", |r| r.answer.headers.content_length.map(|n| text!(r, "{n}"))),
     volatile("sent_http_last_modified", |r| {
-        if let Some(text) = r.headers_out.find(K::LastModified) {
+        if let Some(text) = r.answer.headers.find(K::LastModified) {
             return Some(text);
         }
-        let t = r.headers_out.last_modified?;
+        let t = r.answer.headers.last_modified?;
         Some(r.text(&wire::date::format_http(t)))
     }),
-    volatile("sent_http_location", |r| r.headers_out.find(K::Location).or_else(|| sent_header(r, "location"))),
+    volatile("sent_http_location", |r| r.answer.headers.find(K::Location).or_else(|| sent_header(r, "location"))),
     volatile("sent_http_connection", |r| {
-        Some(Text::from(match (r.headers_out.status, r.keepalive) {
+        Some(Text::from(match (r.answer.headers.status, r.flow.keepalive) {
             (101, _) => "upgrade",
             (_, true) => "keep-alive",
             (_, false) => "close",
@@ -104,10 +104,10 @@ pub const VARIABLES: &[Builtin] = &[
     }),
     volatile("sent_http_keep_alive", |r| {
         let seconds = *r.conf().core.keepalive_header;
-        (r.keepalive && seconds > 0).then(|| text!(r, "timeout={seconds}"))
+        (r.flow.keepalive && seconds > 0).then(|| text!(r, "timeout={seconds}"))
     }),
-    volatile("sent_http_transfer_encoding", |r| match &r.session {
-        crate::connection::Session::Http1(h) if h.chunked => Some(Text::from("chunked")),
+    volatile("sent_http_transfer_encoding", |r| match &r.downstream {
+        crate::connection::Downstream::Http1(h) if h.chunked => Some(Text::from("chunked")),
         _ => None,
     }),
     Builtin {
@@ -161,7 +161,7 @@ fn said(text: Text) -> Option<Text> {
 
 fn set_limit_rate(r: &mut Request, value: Text) {
     match conf::value::size(r.get(value)) {
-        Some(rate) => r.limit_rate = Some(rate),
+        Some(rate) => r.answer.limit_rate = Some(rate),
         None => {
             crate::log_error!(r, Error, "invalid $limit_rate \"{}\"", String::from_utf8_lossy(r.get(value)));
         }
@@ -169,7 +169,7 @@ fn set_limit_rate(r: &mut Request, value: Text) {
 }
 
 fn host(r: &mut Request) -> Option<Text> {
-    if let Some(host) = r.headers_in.host {
+    if let Some(host) = r.head.headers.host {
         return Some(host);
     }
     let name = r.server().name.clone();
@@ -227,7 +227,7 @@ fn server_port(r: &mut Request) -> Option<Text> {
 }
 
 fn server_protocol(r: &mut Request) -> Option<Text> {
-    r.headers_in.head.protocol.map(Text::Own)
+    r.head.headers.head.protocol.map(Text::Own)
 }
 
 fn realpath_root(r: &mut Request) -> Option<Text> {
@@ -245,8 +245,8 @@ fn realpath_root(r: &mut Request) -> Option<Text> {
 
 /// Where credentials are: for a proxy, which CONNECT makes of this server, in a header of their own (RFC 9110 section 11.7.2).
 pub fn authorization(r: &Request) -> Option<Text> {
-    let connects = r.method == crate::request::Method::Connect;
-    r.headers_in.find(if connects { K::ProxyAuthorization } else { K::Authorization })
+    let connects = r.head.method == crate::request::Method::Connect;
+    r.head.headers.find(if connects { K::ProxyAuthorization } else { K::Authorization })
 }
 
 /// User name and password of `Authorization: Basic`, decoded once (`ngx_http_auth_basic_user`).
@@ -268,11 +268,11 @@ pub(super) fn remote_user(r: &mut Request) -> Option<Text> {
 
 /// `$status`
 pub fn status(r: &Request) -> u16 {
-    if r.error_status != 0 && r.headers_out.status == 0 {
-        r.error_status
-    } else if r.headers_out.status != 0 {
-        r.headers_out.status
-    } else if r.version == crate::request::Version::HTTP09 {
+    if r.flow.error_status != 0 && r.answer.headers.status == 0 {
+        r.flow.error_status
+    } else if r.answer.headers.status != 0 {
+        r.answer.headers.status
+    } else if r.head.version == crate::request::Version::HTTP09 {
         9
     } else {
         0
@@ -281,7 +281,7 @@ pub fn status(r: &Request) -> u16 {
 
 fn request_body(r: &mut Request) -> Option<Text> {
     let stored = r.body.stored.clone()?;
-    let announced = r.headers_in.chunked || r.headers_in.find(K::ContentLength).is_some();
+    let announced = r.head.headers.chunked || r.head.headers.find(K::ContentLength).is_some();
     (stored.file.is_none() && announced).then(|| r.text(&stored.memory))
 }
 
@@ -305,13 +305,13 @@ pub fn request_id(r: &mut Request) -> Option<Text> {
 }
 
 fn sent_content_type(r: &mut Request) -> Option<Text> {
-    let kind = r.headers_out.content_type?;
-    if r.headers_out.charset.is_none() {
+    let kind = r.answer.headers.content_type?;
+    if r.answer.headers.charset.is_none() {
         return Some(kind);
     }
     let mut room = std::mem::take(&mut r.room);
     room.clear();
-    r.headers_out.write_content_type(&r.arena, &mut room);
+    r.answer.headers.write_content_type(&r.arena, &mut room);
     let text = r.text(&room);
     r.room = room;
     Some(text)
@@ -345,8 +345,8 @@ pub fn is_named(header: &[u8], name: &str) -> bool {
 fn request_header(r: &mut Request, name: &str) -> Option<Text> {
     let separator: &'static str = if name == "cookie" { "; " } else { ", " };
     let mut found: Option<Text> = None;
-    for i in 0..r.headers_in.head.headers.len() {
-        let line = r.headers_in.head.headers[i];
+    for i in 0..r.head.headers.head.headers.len() {
+        let line = r.head.headers.head.headers[i];
         if is_named(r.arena.span(line.name), name) {
             found = Some(joined(r, found, separator, line.value.into()));
         }
@@ -365,8 +365,8 @@ fn joined(r: &mut Request, first: Option<Text>, separator: &'static str, next: T
 
 fn sent_header(r: &mut Request, name: &str) -> Option<Text> {
     let mut found: Option<Text> = None;
-    for i in 0..r.headers_out.lines.len() {
-        let line = r.headers_out.lines[i];
+    for i in 0..r.answer.headers.lines.len() {
+        let line = r.answer.headers.lines[i];
         if is_named(r.get(line.name), name) {
             found = Some(joined(r, found, ", ", line.value));
         }
@@ -376,8 +376,8 @@ fn sent_header(r: &mut Request, name: &str) -> Option<Text> {
 
 fn sent_trailer(r: &mut Request, name: &str) -> Option<Text> {
     let mut found: Option<Text> = None;
-    for i in 0..r.headers_out.trailers.len() {
-        let line = r.headers_out.trailers[i];
+    for i in 0..r.answer.headers.trailers.len() {
+        let line = r.answer.headers.trailers[i];
         if is_named(r.get(line.name), name) {
             found = Some(joined(r, found, ", ", line.value));
         }
@@ -389,7 +389,7 @@ pub(super) fn cookie(r: &mut Request, name: &str) -> Option<Text> {
     if name.is_empty() {
         return None;
     }
-    for line in r.headers_in.lines().iter().filter(|l| l.known == K::Cookie) {
+    for line in r.head.headers.lines().iter().filter(|l| l.known == K::Cookie) {
         let all = r.arena.span(line.value);
         if let Some(value) = wire::http1::values::find_in_list(all, name.as_bytes(), b';') {
             let value = value.to_vec();
@@ -403,12 +403,12 @@ fn argument(r: &mut Request, name: &str) -> Option<Text> {
     if name.is_empty() {
         return None;
     }
-    let args = r.get(r.args);
+    let args = r.get(r.head.args);
     let value = wire::http1::target::argument(args, name.as_bytes())?;
     // A piece of what is there already: nothing is copied, however often it is asked for.
     let start = value.as_ptr().addr() - args.as_ptr().addr();
     let end = start + value.len();
-    Some(match r.args {
+    Some(match r.head.args {
         Text::Fixed(bytes) => Text::Fixed(&bytes[start..end]),
         Text::Own(mut span) => {
             span.end = span.start + end as u32;

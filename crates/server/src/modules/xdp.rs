@@ -3,10 +3,10 @@
 
 use crate::balancer::load::ReportTo;
 use crate::balancer::plan::choice_of;
-use crate::config::set::{self, duplicate, invalid};
-use crate::config::{Build, Directive, Level, Scope, stream};
-use crate::settings;
-use crate::settings::{ListenAddress, SocketKind};
+use crate::config::setters::{self, duplicate, invalid};
+use crate::config::{Build, ConfigLevel, Directive, Scope, stream};
+use crate::merged_values;
+use crate::process_settings::{ListenAddress, SocketKind};
 use crate::snapshot::VariableId;
 use conf::{Node, Problem, value};
 use l4::plan::Mode;
@@ -44,16 +44,16 @@ pub const DIRECTIVES: &[Directive] = &[
     stream("xdp_reports", reports),
     stream("xdp_report_to", report_to),
     stream("xdp_source", source),
-    stream("xdp_timeout_reset", |s, n| set::flag(&mut s.level.conf.xdp.timeout_reset, n)),
+    stream("xdp_timeout_reset", |s, n| setters::flag(&mut s.level.conf.xdp.timeout_reset, n)),
     stream("xdp_affinity", affinity),
     stream("xdp_syn_cookies", syn_cookies),
     stream("xdp_gue_port", |s, n| {
         let port = value::number(&n.args[0].text).and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
-        set::value(&mut s.level.conf.xdp.gue_port, n, port.ok_or_else(|| invalid(n))?)
+        setters::value(&mut s.level.conf.xdp.gue_port, n, port.ok_or_else(|| invalid(n))?)
     }),
 ];
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Source addresses of our own, for full NAT and tunnels.
@@ -161,7 +161,7 @@ fn source(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         w.as_str().parse::<IpAddr>().map_err(|_| node.problem(format!("invalid address \"{}\"", w.as_str())))
     };
     let all = node.args.iter().map(address).collect::<Result<Vec<_>, _>>()?;
-    set::value(&mut scope.level.conf.xdp.source, node, Arc::new(all))
+    setters::value(&mut scope.level.conf.xdp.source, node, Arc::new(all))
 }
 
 /// `xdp_affinity off | TIME`
@@ -170,7 +170,7 @@ fn affinity(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         b"off" => Duration::ZERO,
         text => Duration::from_secs(value::seconds(text).ok_or_else(|| invalid(node))?),
     };
-    set::value(&mut scope.level.conf.xdp.affinity, node, time)
+    setters::value(&mut scope.level.conf.xdp.affinity, node, time)
 }
 
 /// `xdp_syn_cookies off | on | NUMBERr/s`
@@ -183,11 +183,11 @@ fn syn_cookies(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             number.filter(|n| *n > 1).ok_or_else(|| invalid(node))?
         }
     };
-    set::value(&mut scope.level.conf.xdp.syn_cookies, node, cookies)
+    setters::value(&mut scope.level.conf.xdp.syn_cookies, node, cookies)
 }
 
 /// Names what the kernel would not do of what a server says, so that nothing of it is left out in silence.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     if level.listens.iter().all(|l| l.spec.xdp.is_none()) {
         return;
     }
@@ -206,7 +206,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
 
 fn unfit(
     build: &Build<'_>,
-    level: &Level,
+    level: &ConfigLevel,
     mode: Mode,
     listen: &super::listen::Listen,
     addresses: [VariableId; 2],

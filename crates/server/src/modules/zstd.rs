@@ -4,14 +4,14 @@
 use super::encoded::{self, Coder, Encode, Op, Rules};
 use super::gzip_static::Mode;
 use super::ignored;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::types::TypeSet;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, http};
 use crate::request::Request;
 use crate::request::phases::Verdict;
 use crate::request::respond::Filtered;
-use crate::{inherited, settings};
+use crate::{inherited, merged_values};
 use ::zstd::stream::raw::{CParameter, Encoder, Operation, OutBuffer};
 use conf::{Node, Problem, value};
 use std::cell::RefCell;
@@ -20,11 +20,11 @@ use std::sync::Arc;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
-    http("zstd", |s, n| set::flag(&mut s.level.conf.zstd.zstd, n)),
-    http("zstd_static", |s, n| set::one_of(&mut s.level.conf.zstd.zstd_static, n, &Mode::WORDS)),
+    http("zstd", |s, n| setters::flag(&mut s.level.conf.zstd.zstd, n)),
+    http("zstd_static", |s, n| setters::one_of(&mut s.level.conf.zstd.zstd_static, n, &Mode::WORDS)),
     http("zstd_types", |s, n| TypeSet::set(&mut s.level.conf.zstd.zstd_types, s.build, n, "text/html")),
     http("zstd_comp_level", comp_level),
-    http("zstd_min_length", |s, n| set::size(&mut s.level.conf.zstd.zstd_min_length, n)),
+    http("zstd_min_length", |s, n| setters::size(&mut s.level.conf.zstd.zstd_min_length, n)),
     http("zstd_buffers", ignored::buffers),
     http("zstd_dict_file", dictionary),
 ];
@@ -47,7 +47,7 @@ const KEPT: usize = 8;
 /// Larger dictionaries are refused.
 const MAX_DICTIONARY: usize = 10 * 1024 * 1024;
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Whether answers are compressed.
@@ -74,7 +74,7 @@ fn comp_level(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         None => value::number(text).and_then(|n| i32::try_from(n).ok()),
     };
     match level.filter(|n| *n != 0 && LEVELS.contains(n)) {
-        Some(level) => set::value(&mut scope.level.conf.zstd.zstd_comp_level, node, level),
+        Some(level) => setters::value(&mut scope.level.conf.zstd.zstd_comp_level, node, level),
         None => Err(node.problem("value must be between 1 and 22, or below 0".to_owned())),
     }
 }
@@ -89,7 +89,7 @@ fn dictionary(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         let text = format!("dictionary \"{}\" must have 1 to {MAX_DICTIONARY} bytes", path.display());
         return Err(node.problem(text));
     }
-    set::value(&mut scope.level.conf.zstd.zstd_dict_file, node, Some(bytes.into()))
+    setters::value(&mut scope.level.conf.zstd.zstd_dict_file, node, Some(bytes.into()))
 }
 
 /// `zstd_static`, in the content phase.
@@ -103,12 +103,12 @@ pub fn filter(r: &mut Request) -> Filtered {
     if !*r.conf().zstd.zstd {
         return Filtered::Next;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.zstd;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.zstd;
     let rules = Rules { coding: CODING, min_length: *conf.zstd_min_length, types: &conf.zstd_types };
     if encoded::begins(r, &rules) {
         match Zstd::take(*conf.zstd_comp_level, (*conf.zstd_dict_file).clone()) {
-            Ok(coder) => r.body_filters.push(Box::new(Encode::new(CODING, Box::new(coder)))),
+            Ok(coder) => r.answer.body_filters.push(Box::new(Encode::new(CODING, Box::new(coder)))),
             Err(e) => {
                 crate::log_error!(r, Alert, "zstd: no compressor: {e}");
                 return Filtered::Refuse(500);

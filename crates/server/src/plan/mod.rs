@@ -14,8 +14,8 @@ mod state;
 mod text;
 
 use crate::config::read::{Which, read};
+use crate::process_settings::SocketKind;
 use crate::serve;
-use crate::settings::SocketKind;
 use crate::snapshot::Snapshot;
 use crate::tls::expiry::{self, Held};
 use conf::Disk;
@@ -161,15 +161,15 @@ fn new_process(old: &Snapshot, new: &Snapshot) -> Vec<String> {
 }
 
 fn listeners(old: &Snapshot, new: &Snapshot, live: Option<&doctor::live::Connections>) -> Vec<Listener> {
-    let shown = |l: &crate::settings::ListenSpec, change| {
-        let is_unix = matches!(l.address, crate::settings::ListenAddress::Unix(_));
+    let shown = |l: &crate::process_settings::ListenSpec, change| {
+        let is_unix = matches!(l.address, crate::process_settings::ListenAddress::Unix(_));
         let kind = match l.kind {
             _ if is_unix => "unix",
             SocketKind::Stream => "tcp",
             SocketKind::Datagram => "udp",
         };
         let inet = match &l.address {
-            crate::settings::ListenAddress::Inet(address) if l.kind == SocketKind::Stream => Some(*address),
+            crate::process_settings::ListenAddress::Inet(address) if l.kind == SocketKind::Stream => Some(*address),
             _ => None,
         };
         let connections = inet.and_then(|address| live.map(|live| live.to(address)));

@@ -3,11 +3,11 @@
 
 use super::line::{Part, cut};
 use crate::config::Matching;
-use crate::connection::{Address, Client, Session};
+use crate::connection::{Address, Client, Downstream};
 use crate::modules::log::{Readable, Shape, readable};
+use crate::process_settings::{ListenAddress, SocketKind};
 use crate::request::{Request, head, phases};
-use crate::settings::{ListenAddress, SocketKind};
-use crate::snapshot::{Location, Shot, Snapshot};
+use crate::snapshot::{Location, Snapshot, ThreadSnapshot};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::io::{Read, Seek, SeekFrom};
@@ -196,33 +196,33 @@ fn read_line(log: &Readable, line: &[u8]) -> Option<Asked> {
 }
 
 /// A view whose listeners are its addresses, one by one.
-fn view(snapshot: Arc<Snapshot>) -> Rc<Shot> {
-    let shot = Shot::new(snapshot);
-    let _ = shot.places.set((0..shot.listens.len()).collect());
-    Rc::new(shot)
+fn view(snapshot: Arc<Snapshot>) -> Rc<ThreadSnapshot> {
+    let snapshot = ThreadSnapshot::new(snapshot);
+    let _ = snapshot.places.set((0..snapshot.listens.len()).collect());
+    Rc::new(snapshot)
 }
 
 /// The address that a request most likely came to: that of its port, spoken to as it was; the first one otherwise.
-fn address_of(shot: &Shot, asked: &Asked) -> Option<usize> {
+fn address_of(snapshot: &ThreadSnapshot, asked: &Asked) -> Option<usize> {
     let host = String::from_utf8_lossy(&asked.host);
     let port = asked.port.or_else(|| host.rsplit_once(':')?.1.parse().ok());
     let fits = |at: usize| {
-        let l = &shot.listens[at];
+        let l = &snapshot.listens[at];
         let same_port = matches!(&l.address, ListenAddress::Inet(a) if Some(a.port()) == port);
-        let same_way = asked.is_tls.is_none_or(|tls| tls == shot.ports[at].encrypted());
+        let same_way = asked.is_tls.is_none_or(|tls| tls == snapshot.ports[at].encrypted());
         (u8::from(same_port) * 2 + u8::from(same_way), std::cmp::Reverse(at))
     };
-    let all = (0..shot.ports.len()).filter(|at| shot.listens[*at].kind == SocketKind::Stream);
+    let all = (0..snapshot.ports.len()).filter(|at| snapshot.listens[*at].kind == SocketKind::Stream);
     all.max_by_key(|at| fits(*at))
 }
 
 /// Where a request is answered under a configuration, and whether programs are on its way.
-fn route(shot: &Rc<Shot>, asked: &Asked) -> (Where, bool) {
+fn route(snapshot: &Rc<ThreadSnapshot>, asked: &Asked) -> (Where, bool) {
     let nowhere = |why: &str| (Where { server: "-".into(), location: "-".into(), handler: why.into() }, false);
-    let Some(listen) = address_of(shot, asked) else { return nowhere("nobody listens") };
+    let Some(listen) = address_of(snapshot, asked) else { return nowhere("nobody listens") };
     let ip = asked.client.unwrap_or(IpAddr::from([127, 0, 0, 1]));
     let client = Client::new(1, Address::Inet(SocketAddr::new(ip, 1)), listen, Weak::new());
-    if let ListenAddress::Inet(address) = &shot.listens[listen].address {
+    if let ListenAddress::Inet(address) = &snapshot.listens[listen].address {
         client.local.replace(Some(Address::Inet(*address)));
     }
     let mut text = [&asked.method, b" ".as_slice(), &asked.target, b" HTTP/1.0\r\n"].concat();
@@ -232,12 +232,12 @@ fn route(shot: &Rc<Shot>, asked: &Asked) -> (Where, bool) {
         }
     }
     text.extend_from_slice(b"\r\n");
-    let mut r = Request::new(shot.clone(), client, Session::None);
+    let mut r = Request::new(snapshot.clone(), client, Downstream::None);
     r.server = head::default_server(&r);
     r.location = r.server().root;
     let rules =
         Rules { ignore_invalid_headers: true, underscores_in_headers: false, max_headers: 8, pause_at_host: false };
-    match RequestParser::default().parse(&text, &rules, &mut r.headers_in.head) {
+    match RequestParser::default().parse(&text, &rules, &mut r.head.headers.head) {
         Ok(Parsed::Complete { .. }) => {}
         _ => return nowhere("no request"),
     }
@@ -250,13 +250,13 @@ fn route(shot: &Rc<Shot>, asked: &Asked) -> (Where, bool) {
 }
 
 fn place(r: &mut Request, status: Option<u16>) -> Where {
-    let shot = r.shot.clone();
+    let snapshot = r.snapshot.clone();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let name = &shot.server(r.server).name;
-    let location = shot.location(r.location);
+    let name = &snapshot.server(r.server).name;
+    let location = snapshot.location(r.location);
     let handler = match status {
         Some(status) => {
-            let to = r.headers_out.find(crate::request::headers::KnownHeader::Location);
+            let to = r.answer.headers.find(crate::request::headers::KnownHeader::Location);
             let to = to
                 .filter(|_| (300..400).contains(&status))
                 .map(|to| format!(" {}", text(r.get(to))))
@@ -264,7 +264,7 @@ fn place(r: &mut Request, status: Option<u16>) -> Where {
             format!("return {status}{to}")
         }
         None if !location.handler.is_empty() => location.handler.to_string(),
-        None if r.content_handler.is_some() => "the handler of the location around".to_owned(),
+        None if r.flow.content_handler.is_some() => "the handler of the location around".to_owned(),
         None => {
             let root = crate::modules::root::document_root(r);
             format!("files in {}", text(r.get(root)))

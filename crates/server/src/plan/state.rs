@@ -25,7 +25,7 @@ pub struct Group {
     /// Its name.
     pub name: String,
     /// `http` or `stream`.
-    pub plane: &'static str,
+    pub subsystem: &'static str,
     /// What becomes of it.
     pub change: Change,
     /// Servers that come.
@@ -108,13 +108,13 @@ pub(super) fn groups(old: &Snapshot, new: &Snapshot) -> Vec<Group> {
     let none: &[std::sync::Arc<group::Group>] = &[];
     let of = |snapshot: &Snapshot| snapshot.stream.clone().map(|s| s.groups.clone());
     let (old_stream, new_stream) = (of(old), of(new));
-    let mut all = plane("http", &old.groups, &new.groups);
-    all.extend(plane("stream", old_stream.as_deref().unwrap_or(none), new_stream.as_deref().unwrap_or(none)));
+    let mut all = subsystem("http", &old.groups, &new.groups);
+    all.extend(subsystem("stream", old_stream.as_deref().unwrap_or(none), new_stream.as_deref().unwrap_or(none)));
     all
 }
 
-fn plane(
-    plane: &'static str,
+fn subsystem(
+    subsystem: &'static str,
     old: &[std::sync::Arc<group::Group>],
     new: &[std::sync::Arc<group::Group>],
 ) -> Vec<Group> {
@@ -124,7 +124,7 @@ fn plane(
         let is_changed = |(name, settings): &&Line| new.iter().any(|(n, s)| n == name && s != settings);
         Group {
             name: name.to_owned(),
-            plane,
+            subsystem,
             change,
             servers_added: comings.added,
             servers_removed: comings.removed,

@@ -87,7 +87,7 @@ impl Plan {
 
     fn groups(&self, out: &mut String) {
         for g in &self.upstreams {
-            let _ = write!(out, "  {} upstream {} ({})", sign(g.change), g.name, g.plane);
+            let _ = write!(out, "  {} upstream {} ({})", sign(g.change), g.name, g.subsystem);
             if let Some((a, b)) = &g.method {
                 let _ = write!(out, ", {a} -> {b}");
             }

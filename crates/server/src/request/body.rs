@@ -6,7 +6,7 @@ use super::phases::Verdict;
 use crate::connection::http1::Http1;
 use crate::connection::incoming::{Filled, Incoming};
 use crate::connection::slow::{self, Watch};
-use crate::connection::{Session, http2, http3};
+use crate::connection::{Downstream, http2, http3};
 use crate::log_error;
 use crate::status::spent::Part;
 use std::future::poll_fn;
@@ -188,23 +188,23 @@ impl From<BodyError> for Verdict {
 /// Sends `100 Continue` when the client waits for it (`ngx_http_test_expect`).
 pub fn confirm_expectation(r: &mut Request) {
     use super::headers::KnownHeader as K;
-    if r.expect_tested || r.version < super::Version::HTTP11 {
+    if r.flow.expect_tested || r.head.version < super::Version::HTTP11 {
         return;
     }
-    let Some(expect) = r.headers_in.find(K::Expect) else { return };
-    r.expect_tested = true;
+    let Some(expect) = r.head.headers.find(K::Expect) else { return };
+    r.flow.expect_tested = true;
     if !r.get(expect).eq_ignore_ascii_case(b"100-continue") {
         return;
     }
     // The client has not waited (RFC 9110 section 10.1.1).
-    if r.session.stream().is_some_and(|stream| stream.has_ended()) {
+    if r.downstream.stream().is_some_and(|stream| stream.has_ended()) {
         return;
     }
-    match &mut r.session {
-        Session::Http1(http) => http.output.push_bytes(b"HTTP/1.1 100 Continue\r\n\r\n"),
-        Session::Http2(stream) => http2::informational(stream, 100, &mut std::iter::empty()),
-        Session::Http3(stream) => http3::informational(stream, 100, &mut std::iter::empty()),
-        Session::Sub(_) | Session::Held(_) | Session::None => {}
+    match &mut r.downstream {
+        Downstream::Http1(http) => http.output.push_bytes(b"HTTP/1.1 100 Continue\r\n\r\n"),
+        Downstream::Http2(stream) => http2::informational(stream, 100, &mut std::iter::empty()),
+        Downstream::Http3(stream) => http3::informational(stream, 100, &mut std::iter::empty()),
+        Downstream::Sub(_) | Downstream::Held(_) | Downstream::None => {}
     }
 }
 
@@ -222,10 +222,10 @@ pub async fn read_some(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyE
 /// Takes the body bytes that came with the head, without waiting. `Ok(true)`: the body is complete.
 pub fn take_preread(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError> {
     let before = r.body.received;
-    if r.session.stream().is_some() {
+    if r.downstream.stream().is_some() {
         return stream_body::take(r, out).and_then(|complete| finish_read(r, before, complete));
     }
-    let Session::Http1(http) = &mut r.session else { return Ok(true) };
+    let Downstream::Http1(http) = &mut r.downstream else { return Ok(true) };
     match r.body.take(http, Some(out)) {
         Ok(complete) => finish_read(r, before, complete),
         Err(()) => {
@@ -237,8 +237,8 @@ pub fn take_preread(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyErro
 
 /// Starts the clock for [`poll_some`].
 pub fn arm(r: &mut Request, timeout: Duration) {
-    match &mut r.session {
-        Session::Http1(http) => http.incoming.timer.set(timeout),
+    match &mut r.downstream {
+        Downstream::Http1(http) => http.incoming.timer.set(timeout),
         other => {
             if let Some(stream) = other.stream() {
                 stream.arm(timeout);
@@ -259,18 +259,18 @@ pub fn poll_some(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Po
     }
     if poll_too_slow(r, cx).is_ready() {
         log_error!(r, Info, "{}", slow::TOO_SLOW);
-        return Poll::Ready(Err(if r.session.stream().is_some() {
+        return Poll::Ready(Err(if r.downstream.stream().is_some() {
             stream_body::end(r)
         } else {
             BodyError::Status(408)
         }));
     }
-    match &mut r.session {
-        Session::Http1(_) if r.client.is_taken() => {
+    match &mut r.downstream {
+        Downstream::Http1(_) if r.client.is_taken() => {
             r.broken(&io::ErrorKind::QuotaExceeded.into());
             Poll::Ready(Err(BodyError::Gone))
         }
-        Session::Http1(http) => {
+        Downstream::Http1(http) => {
             r.client.owes(http.output.written);
             http.incoming.timer.poll_expired(cx).map(|()| Err(BodyError::Status(408)))
         }
@@ -285,11 +285,11 @@ fn poll_too_slow(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
     if !rule.is_set() {
         return Poll::Pending;
     }
-    let of_stream = r.session.stream().is_some();
+    let of_stream = r.downstream.stream().is_some();
     let begin = || Watch::new(rule, places).map(|watch| if of_stream { watch } else { watch.of_all() });
     let Some(mut watch) = r.body.watch.take().or_else(begin) else { return Poll::Pending };
     let received = r.body.received;
-    let (client, stream) = (&r.client, r.session.stream());
+    let (client, stream) = (&r.client, r.downstream.stream());
     let bytes = || match stream {
         None => received,
         Some(stream) => stream.moved().map(|(came, _)| came).or_else(|| client.progress()).unwrap_or(received),
@@ -302,11 +302,11 @@ fn poll_too_slow(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
 /// The same without a clock.
 pub fn poll_patiently(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
     let before = r.body.received;
-    if r.session.stream().is_some() {
+    if r.downstream.stream().is_some() {
         let complete = std::task::ready!(stream_body::poll(r, out));
         return Poll::Ready(complete.and_then(|complete| finish_read(r, before, complete)));
     }
-    let Session::Http1(http) = &mut r.session else { return Poll::Ready(Ok(true)) };
+    let Downstream::Http1(http) = &mut r.downstream else { return Poll::Ready(Ok(true)) };
     loop {
         match r.body.take(http, Some(out)) {
             Ok(true) => return Poll::Ready(finish_read(r, before, true)),
@@ -328,13 +328,13 @@ pub fn poll_patiently(r: &mut Request, cx: &mut Context<'_>, out: &mut Vec<u8>) 
         match http.poll_fill(cx) {
             Poll::Ready(Ok(0)) => {
                 log_error!(r, Info, "client prematurely closed connection");
-                r.aborted = true;
+                r.flow.aborted = true;
                 return Poll::Ready(Err(BodyError::Status(400)));
             }
             Poll::Ready(Ok(_)) => {}
             Poll::Ready(Err(e)) => {
                 log_error!(r, Info, "{}", crate::log::read_error("recv()", &e));
-                r.aborted = true;
+                r.flow.aborted = true;
                 return Poll::Ready(Err(BodyError::Status(400)));
             }
             Poll::Pending => return Poll::Pending,
@@ -358,8 +358,8 @@ pub async fn read_all(r: &mut Request) -> Result<Rc<Stored>, BodyError> {
     if let Some(stored) = &r.body.stored {
         return Ok(stored.clone());
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
     let keep = *conf.client_body_buffer_size;
     let always_file = conf.client_body_in_file_only.wanted();
     let mut memory = Vec::new();
@@ -445,10 +445,10 @@ pub fn discard_arrived(r: &mut Request) -> Result<(), u16> {
         return Ok(());
     }
     r.body.discarded = true;
-    if let Some(stream) = r.session.stream() {
+    if let Some(stream) = r.downstream.stream() {
         stream.skip_body();
     }
-    let Session::Http1(http) = &mut r.session else { return Ok(()) };
+    let Downstream::Http1(http) = &mut r.downstream else { return Ok(()) };
     r.body.take(http, None).map(|_| ()).map_err(|()| 400)
 }
 
@@ -457,7 +457,7 @@ pub async fn discard(r: &mut Request) -> bool {
     if !r.body.is_pending() {
         return true;
     }
-    if !r.expect_tested && r.headers_in.find(super::headers::KnownHeader::Expect).is_some() {
+    if !r.flow.expect_tested && r.head.headers.find(super::headers::KnownHeader::Expect).is_some() {
         // It was never told to send the body, and may not.
         return false;
     }
@@ -465,7 +465,7 @@ pub async fn discard(r: &mut Request) -> bool {
     let timeout = *r.conf().core.lingering_timeout;
     let start = r.body.received;
     loop {
-        let Session::Http1(http) = &mut r.session else { return false };
+        let Downstream::Http1(http) = &mut r.downstream else { return false };
         match r.body.take(http, None) {
             Ok(true) => return true,
             Ok(false) if r.body.received - start > DISCARD_AT_MOST => return false,
@@ -476,7 +476,7 @@ pub async fn discard(r: &mut Request) -> bool {
         if super::flow::flush_rest(r).await.is_err() {
             return false;
         }
-        let Session::Http1(http) = &mut r.session else { return false };
+        let Downstream::Http1(http) = &mut r.downstream else { return false };
         http.incoming.timer.set(timeout);
         if !matches!(http.fill(&r.client).await, Filled::Read(Ok(n)) if n > 0) {
             return false;

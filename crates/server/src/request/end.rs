@@ -2,7 +2,7 @@
 //! `subrequest`, `include`, `cache::lookup`, `stream`. To: the list of loggers in `modules`.
 
 use super::Request;
-use crate::connection::doing;
+use crate::connection::action;
 use crate::modules;
 use crate::status::requests;
 
@@ -14,7 +14,7 @@ pub fn end(r: &mut Request) {
     if r.ctx.stream.is_some() {
         requests::end_session(r);
     } else if r.is_main() {
-        r.doing = doing::LOGGING;
+        r.action = action::LOGGING;
         requests::end(r);
     } else if !*r.conf().core.log_subrequest {
         return;
@@ -36,8 +36,8 @@ impl Drop for Request {
 fn cut_off(r: &mut Request) {
     if let Some(facts) = &mut r.ctx.stream {
         facts.status = 200;
-    } else if !r.header_sent && r.headers_out.status == 0 && r.session.stream().is_some() {
-        r.headers_out.status = 499;
+    } else if !r.answer.header_sent && r.answer.headers.status == 0 && r.downstream.stream().is_some() {
+        r.answer.headers.status = 499;
     }
     end(r);
 }
@@ -45,8 +45,8 @@ fn cut_off(r: &mut Request) {
 /// Ends a client's request and makes the one that follows it (`post_action`).
 pub async fn conclude(r: &mut Request) {
     end(r);
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
     if !conf.post_action.is_empty() {
         super::subrequest::post_action(r, &conf.post_action.clone()).await;
     }

@@ -53,8 +53,8 @@ impl Request {
     }
 
     fn evaluate(&mut self, id: VariableId) -> Option<Text> {
-        let shot = self.shot.clone();
-        let variable = &shot.variables[id.0 as usize];
+        let snapshot = self.snapshot.clone();
+        let variable = &snapshot.variables[id.0 as usize];
         let evaluate = variable.evaluate.as_ref()?;
         if !self.may_evaluate(&variable.name) {
             return None;
@@ -121,10 +121,10 @@ impl Request {
             return true;
         };
         self.fail();
-        let shot = self.shot.clone();
+        let snapshot = self.snapshot.clone();
         match part {
             Part::Variable(id) => {
-                let name = &shot.variables[id.0 as usize].name;
+                let name = &snapshot.variables[id.0 as usize].name;
                 log_error!(self, Error, "{text} while evaluating variable \"{name}\"");
             }
             Part::Capture(n) => log_error!(self, Error, "{text} while evaluating variable \"{n}\""),
@@ -160,7 +160,7 @@ impl Request {
     pub(super) fn may_refuse(&mut self) -> bool {
         let refusals = &mut self.evaluation.refusals;
         *refusals += 1;
-        self.error_page |= *refusals > 1;
+        self.flow.error_page |= *refusals > 1;
         *refusals <= MAX_REFUSALS
     }
 }

@@ -164,7 +164,7 @@ impl Rest<'_> {
 
 /// Sends a piece through all filters of the answer.
 pub fn run(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
-    if r.body_filters.is_empty() {
+    if r.answer.body_filters.is_empty() {
         return r.queue(chunk, last);
     }
     run_from(r, 0, chunk, last)
@@ -172,25 +172,25 @@ pub fn run(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
 
 /// Sends a piece through the filters from number `at` on.
 pub fn run_from(r: &mut Request, at: usize, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
-    let mut filters = std::mem::take(&mut r.body_filters);
+    let mut filters = std::mem::take(&mut r.answer.body_filters);
     let result = Rest(&mut filters[at..]).push(r, chunk, last);
-    r.body_filters = filters;
+    r.answer.body_filters = filters;
     result
 }
 
 /// Sends a piece through the filters behind another answer's includes (see `include`).
 pub fn run_tail(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
-    let mut tail = std::mem::take(&mut r.tail);
+    let mut tail = std::mem::take(&mut r.answer.tail);
     let result = Rest(&mut tail).push(r, chunk, false);
-    r.tail = tail;
+    r.answer.tail = tail;
     result
 }
 
 /// Lets a filter that waits go on.
 pub fn resume(r: &mut Request, at: usize) -> io::Result<()> {
-    let mut filters = std::mem::take(&mut r.body_filters);
+    let mut filters = std::mem::take(&mut r.answer.body_filters);
     let result = resume_in(r, &mut filters, at);
-    r.body_filters = filters;
+    r.answer.body_filters = filters;
     result
 }
 
@@ -201,18 +201,18 @@ fn resume_in(r: &mut Request, filters: &mut [Box<dyn BodyFilter>], at: usize) ->
 
 /// Whether a filter between the request and the client holds back what would be too much at once.
 pub fn is_stuffed(r: &Request) -> bool {
-    r.body_filters.iter().chain(&r.tail).any(|f| f.is_stuffed())
+    r.answer.body_filters.iter().chain(&r.answer.tail).any(|f| f.is_stuffed())
 }
 
 /// Lets the one of them that is nearest to the client go on: by about [`PIECE`] of what it makes.
 pub fn resume_stuffed(r: &mut Request) -> io::Result<()> {
-    if let Some(at) = r.tail.iter().rposition(|f| f.is_stuffed()) {
-        let mut tail = std::mem::take(&mut r.tail);
+    if let Some(at) = r.answer.tail.iter().rposition(|f| f.is_stuffed()) {
+        let mut tail = std::mem::take(&mut r.answer.tail);
         let result = resume_in(r, &mut tail, at);
-        r.tail = tail;
+        r.answer.tail = tail;
         return result;
     }
-    match r.body_filters.iter().rposition(|f| f.is_stuffed()) {
+    match r.answer.body_filters.iter().rposition(|f| f.is_stuffed()) {
         Some(at) => resume(r, at),
         None => Ok(()),
     }

@@ -5,7 +5,7 @@ use super::headers::KnownHeader as K;
 use super::phases::{self, From, Verdict};
 use super::route::Found;
 use super::{Request, Text};
-use crate::connection::doing;
+use crate::connection::action;
 use crate::log_error;
 use crate::modules::core::{ErrorPage, ServerTokens};
 use crate::modules::{self, RequestContexts};
@@ -17,79 +17,79 @@ const PADDING: &str = "<!-- a padding to disable MSIE and Chrome friendly error 
 
 /// Answers with a status: an `error_page`, or the built-in text.
 pub fn special_response(r: &mut Request, status: u16) -> Verdict {
-    if r.header_sent {
+    if r.answer.header_sent {
         // The answer is out already: all that is left is to break it off.
-        r.keepalive = false;
+        r.flow.keepalive = false;
         return Verdict::Broken;
     }
     if !r.is_main() && super::subrequest::absorbs(r, status) {
         return Verdict::Answered;
     }
-    if r.stub.is_some() {
+    if r.answer.stub.is_some() {
         return super::include::answer_stub(r);
     }
     if matches!(status, 408 | 444 | 499) {
         // Nothing is said: who did not finish its request is not listening for an answer to it.
-        r.headers_out.status = status;
-        r.aborted = true;
+        r.answer.headers.status = status;
+        r.flow.aborted = true;
         return Verdict::Broken;
     }
-    r.error_status = status;
+    r.flow.error_status = status;
     if matches!(status, 400 | 413 | 414 | 495 | 496 | 497 | 500 | 501) {
-        r.keepalive = false;
+        r.flow.keepalive = false;
     }
     if matches!(status, 400 | 495 | 496 | 497) {
-        r.lingering_close = false;
+        r.flow.lingering_close = false;
     }
-    r.headers_out.content_type = None;
-    (r.headers_out.charset, r.headers_out.written) = (None, None);
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
-    if !r.error_page && !conf.error_pages.is_empty() && r.uri_changes != 0 {
-        r.error_page = !*conf.recursive_error_pages;
+    r.answer.headers.content_type = None;
+    (r.answer.headers.charset, r.answer.headers.written) = (None, None);
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
+    if !r.flow.error_page && !conf.error_pages.is_empty() && r.flow.uri_changes != 0 {
+        r.flow.error_page = !*conf.recursive_error_pages;
         if let Some(page) = conf.error_pages.iter().find(|p| p.status == status) {
             return error_page(r, page);
         }
     }
-    r.expect_tested = true;
+    r.flow.expect_tested = true;
     if super::body::discard_arrived(r).is_err() {
-        r.keepalive = false;
+        r.flow.keepalive = false;
     }
-    if *conf.msie_refresh && r.headers_in.msie && matches!(status, 301 | 302) {
+    if *conf.msie_refresh && r.head.headers.msie && matches!(status, 301 | 302) {
         return refresh(r);
     }
     if matches!(status, 494..=497) {
-        r.error_status = 400;
+        r.flow.error_status = 400;
     }
     built_in(r, status)
 }
 
 /// A header filter wants another answer than the one under way.
 pub fn replace(r: &mut Request, status: u16) -> Verdict {
-    r.body_filters.clear();
-    r.in_memory = false;
-    r.headers_out.clear();
+    r.answer.body_filters.clear();
+    r.answer.in_memory = false;
+    r.answer.headers.clear();
     Verdict::Status(status)
 }
 
 fn error_page(r: &mut Request, page: &ErrorPage) -> Verdict {
     if page.overwrite.is_some_and(|o| o != 200) {
-        r.expect_tested = true;
+        r.flow.expect_tested = true;
     }
     if let Some(overwrite) = page.overwrite {
-        r.error_status = overwrite;
+        r.flow.error_status = overwrite;
     }
     let target = page.target.eval(r);
     if r.take_fault() {
-        r.error_status = 500;
+        r.flow.error_status = 500;
         return built_in(r, 500);
     }
     match r.get(target).first() {
         Some(b'/') => {
             let (uri, args) = split_args(r, target);
-            if r.method != super::Method::Head {
-                r.method = super::Method::Get;
-                r.method_name = Text::from("GET");
+            if r.head.method != super::Method::Head {
+                r.head.method = super::Method::Get;
+                r.head.method_name = Text::from("GET");
             }
             internal_redirect(r, uri, args)
         }
@@ -98,15 +98,15 @@ fn error_page(r: &mut Request, page: &ErrorPage) -> Verdict {
             named_location(r, &name)
         }
         _ => {
-            r.expect_tested = true;
+            r.flow.expect_tested = true;
             if !matches!(page.overwrite, Some(301 | 302 | 303 | 307 | 308)) {
-                r.error_status = 302;
+                r.flow.error_status = 302;
             }
-            r.headers_out.set(K::Location, "Location", target);
-            if *r.conf().core.msie_refresh && r.headers_in.msie {
+            r.answer.headers.set(K::Location, "Location", target);
+            if *r.conf().core.msie_refresh && r.head.headers.msie {
                 return refresh(r);
             }
-            let status = r.error_status;
+            let status = r.flow.error_status;
             built_in(r, status)
         }
     }
@@ -128,8 +128,8 @@ pub fn split_args(r: &Request, text: Text) -> (Text, Text) {
 
 /// Sends the request to another uri inside (`ngx_http_internal_redirect`).
 pub fn internal_redirect(r: &mut Request, uri: Text, args: Text) -> Verdict {
-    r.uri_changes = r.uri_changes.saturating_sub(1);
-    if r.uri_changes == 0 {
+    r.flow.uri_changes = r.flow.uri_changes.saturating_sub(1);
+    if r.flow.uri_changes == 0 {
         log_error!(
             r,
             Error,
@@ -138,11 +138,11 @@ pub fn internal_redirect(r: &mut Request, uri: Text, args: Text) -> Verdict {
         );
         return Verdict::Status(500);
     }
-    r.uri = uri;
-    r.args = args;
-    r.plain_uri = false;
-    r.valid_target = false;
-    r.internal = true;
+    r.head.uri = uri;
+    r.head.args = args;
+    r.head.plain_uri = false;
+    r.head.valid_target = false;
+    r.flow.internal = true;
     let kept = std::mem::take(&mut r.ctx);
     r.ctx = RequestContexts::after_redirect(kept);
     r.location = r.server().root;
@@ -151,8 +151,8 @@ pub fn internal_redirect(r: &mut Request, uri: Text, args: Text) -> Verdict {
 
 /// Sends the request to a named location (`ngx_http_named_location`); the name is without `@`.
 pub fn named_location(r: &mut Request, name: &[u8]) -> Verdict {
-    r.uri_changes = r.uri_changes.saturating_sub(1);
-    if r.uri_changes == 0 {
+    r.flow.uri_changes = r.flow.uri_changes.saturating_sub(1);
+    if r.flow.uri_changes == 0 {
         log_error!(
             r,
             Error,
@@ -161,18 +161,18 @@ pub fn named_location(r: &mut Request, name: &[u8]) -> Verdict {
         );
         return Verdict::Status(500);
     }
-    if r.get(r.uri).is_empty() {
+    if r.get(r.head.uri).is_empty() {
         log_error!(r, Error, "empty URI in redirect to named location \"@{}\"", String::from_utf8_lossy(name));
         return Verdict::Status(500);
     }
-    let shot = r.shot.clone();
-    let root = shot.server(r.server).root;
-    match shot.location(root).inside.named(name) {
+    let snapshot = r.snapshot.clone();
+    let root = snapshot.server(r.server).root;
+    match snapshot.location(root).inside.named(name) {
         Found::Location(id) => {
             r.location = id;
-            r.internal = true;
-            r.content_handler = None;
-            r.uri_changed = false;
+            r.flow.internal = true;
+            r.flow.content_handler = None;
+            r.flow.uri_changed = false;
             let kept = std::mem::take(&mut r.ctx);
             r.ctx = RequestContexts::after_redirect(kept);
             phases::enter_location(r);
@@ -187,23 +187,23 @@ pub fn named_location(r: &mut Request, name: &[u8]) -> Verdict {
 
 /// `msie_refresh`: a page that sends old Internet Explorers on, in place of a redirect.
 fn refresh(r: &mut Request) -> Verdict {
-    let to = r.headers_out.find(K::Location).unwrap_or(Text::EMPTY);
+    let to = r.answer.headers.find(K::Location).unwrap_or(Text::EMPTY);
     let mut page = b"<html><head><meta http-equiv=\"Refresh\" content=\"0; URL=".to_vec();
     wire::http1::escape::escape_uri(r.get(to), wire::http1::escape::Escape::Refresh, &mut page);
     page.extend_from_slice(b"\"></head><body></body></html>\r\n");
-    r.headers_out.remove(K::Location);
-    r.error_status = 200;
+    r.answer.headers.remove(K::Location);
+    r.flow.error_status = 200;
     clear_entity(r);
-    r.headers_out.content_type = Some(Text::from("text/html"));
+    r.answer.headers.content_type = Some(Text::from("text/html"));
     r.respond(200, &page)
 }
 
 fn clear_entity(r: &mut Request) {
-    let h = &mut r.headers_out;
+    let h = &mut r.answer.headers;
     h.last_modified = None;
     h.remove(K::AcceptRanges);
     h.remove(K::Etag);
-    r.allow_ranges = false;
+    r.answer.allow_ranges = false;
 }
 
 fn built_in(r: &mut Request, status: u16) -> Verdict {
@@ -211,8 +211,8 @@ fn built_in(r: &mut Request, status: u16) -> Verdict {
     let Some(title) = title(status) else {
         return r.respond(status, b"");
     };
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
     let name = match *conf.server_tokens {
         ServerTokens::On | ServerTokens::Build => SERVER_VERSION,
         ServerTokens::Off => SERVER,
@@ -239,12 +239,12 @@ fn built_in(r: &mut Request, status: u16) -> Verdict {
     page.extend_from_slice(b"<hr><center>");
     page.extend_from_slice(name.as_bytes());
     page.extend_from_slice(b"</center>\r\n</body>\r\n</html>\r\n");
-    if *conf.msie_padding && r.headers_in.msie && r.version >= super::Version::HTTP10 && status >= 400 {
+    if *conf.msie_padding && r.head.headers.msie && r.head.version >= super::Version::HTTP10 && status >= 400 {
         for _ in 0..6 {
             page.extend_from_slice(PADDING.as_bytes());
         }
     }
-    r.headers_out.content_type = Some(Text::from("text/html"));
+    r.answer.headers.content_type = Some(Text::from("text/html"));
     let verdict = r.respond(status, &page);
     r.scratch = page;
     verdict
@@ -310,33 +310,33 @@ impl fmt::Display for LogFacts<'_> {
         if let Some(facts) = &r.ctx.stream {
             return facts.log(r, f);
         }
-        let now = r.doing;
+        let now = r.action;
         if !now.is_empty() {
             write!(f, " while {now}")?;
         }
         write!(f, ", client: {}", r.client.remote.borrow().host())?;
-        if now == doing::WAITING {
-            let listen = &r.shot.listens[crate::worker::port_of(&r.shot, r.client.listener)];
+        if now == action::WAITING {
+            let listen = &r.snapshot.listens[crate::worker::port_of(&r.snapshot, r.client.listener)];
             return write!(f, ", server: {}", listen.address);
         }
         write!(f, ", server: {}", String::from_utf8_lossy(&r.server().name))?;
-        let line = r.get(r.line);
+        let line = r.get(r.head.line);
         if !line.is_empty() {
             write!(f, ", request: \"{}\"", String::from_utf8_lossy(line))?;
         }
         if !r.is_main() {
-            write!(f, ", subrequest: \"{}\"", String::from_utf8_lossy(r.get(r.uri)))?;
+            write!(f, ", subrequest: \"{}\"", String::from_utf8_lossy(r.get(r.head.uri)))?;
         }
         if let Some(upstream) = crate::upstream::current_url(r) {
             write!(f, ", upstream: \"{upstream}\"")?;
         }
-        if matches!(now, doing::READING_LINE | doing::READING_PIPELINED_LINE) {
+        if matches!(now, action::READING_LINE | action::READING_PIPELINED_LINE) {
             return Ok(());
         }
-        if let Some(host) = r.headers_in.find(K::Host) {
+        if let Some(host) = r.head.headers.find(K::Host) {
             write!(f, ", host: \"{}\"", String::from_utf8_lossy(r.get(host)))?;
         }
-        if let Some(referer) = r.headers_in.find(K::Referer) {
+        if let Some(referer) = r.head.headers.find(K::Referer) {
             write!(f, ", referrer: \"{}\"", String::from_utf8_lossy(r.get(referer)))?;
         }
         Ok(())

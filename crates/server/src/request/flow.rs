@@ -6,7 +6,7 @@ use super::{Request, filter};
 use crate::connection::incoming::Incoming;
 use crate::connection::slow::{TooSlow, Watch};
 use crate::connection::stream::Stream;
-use crate::connection::{Client, Session, http1};
+use crate::connection::{Client, Downstream, http1};
 use crate::modules;
 use crate::status::spent::Part;
 use runtime::clock;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Waits until what is queued is written, within `limit_rate` and `send_timeout`. For answers in pieces.
 pub async fn flush(r: &mut Request) -> Result<(), Verdict> {
-    if r.deferred.is_some() {
+    if r.answer.deferred.is_some() {
         Box::pin(super::include::drive(r)).await?;
     }
     if filter::is_stuffed(r) {
@@ -28,40 +28,40 @@ pub async fn flush(r: &mut Request) -> Result<(), Verdict> {
 
 /// The same without the answer's includes.
 pub async fn flush_now(r: &mut Request) -> Result<(), Verdict> {
-    if let Session::Sub(_) = r.session {
+    if let Downstream::Sub(_) = r.downstream {
         poll_fn(|_| super::subrequest::poll_room(r)).await;
         return Ok(());
     }
     let result = flush_rest(r).await;
     result.map_err(|_| {
         // Why was logged by `flush_rest`.
-        r.aborted = true;
+        r.flow.aborted = true;
         Verdict::Broken
     })
 }
 
 /// The rate in bytes per second that holds for the answer, 0 for none, and how many bytes are free of it.
 pub fn rate(r: &mut Request) -> (u64, u64) {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
-    let rate = match r.limit_rate {
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
+    let rate = match r.answer.limit_rate {
         Some(rate) => rate,
         None if conf.limit_rate.is_empty() => return (0, 0),
         None => {
             let rate = modules::core::size_of(r, &conf.limit_rate);
-            r.limit_rate = Some(rate);
+            r.answer.limit_rate = Some(rate);
             rate
         }
     };
     if rate == 0 {
         return (0, 0);
     }
-    let after = match r.limit_rate_after {
+    let after = match r.answer.limit_rate_after {
         Some(after) => after,
         None if conf.limit_rate_after.is_empty() => 0,
         None => {
             let after = modules::core::size_of(r, &conf.limit_rate_after);
-            r.limit_rate_after = Some(after);
+            r.answer.limit_rate_after = Some(after);
             after
         }
     };
@@ -87,7 +87,7 @@ fn wait_ms(rate: u64, over: u64, next_step_ms: u64) -> u64 {
 
 /// The queue on its way out while something else goes on: rate and timeout included. While it waits for the client, the connection may
 /// have to make room for another (`connection::reuse`).
-pub struct Flow {
+pub struct Flush {
     rate: u64,
     after: u64,
     timeout: Duration,
@@ -103,21 +103,21 @@ fn gone<V>() -> Poll<io::Result<V>> {
     Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
 }
 
-impl Flow {
+impl Flush {
     /// For a request's answer.
-    pub fn new(r: &mut Request) -> Flow {
+    pub fn new(r: &mut Request) -> Flush {
         let (rate, after) = rate(r);
         let conf = r.conf();
         let watch = Watch::new(*conf.slow.send_min_rate, conf.slow.places());
-        Flow { rate, after, timeout: *conf.core.send_timeout, rest: None, armed: false, seen: 0, watch }
+        Flush { rate, after, timeout: *conf.core.send_timeout, rest: None, armed: false, seen: 0, watch }
     }
 
     /// Writes what the kernel and the rate take. Ready when the queue is empty. Error `TimedOut`: `send_timeout` passed
     /// without a byte taken.
     pub fn poll(&mut self, r: &mut Request, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
-        let http = match &mut r.session {
-            Session::Http1(http) => http,
-            Session::Sub(_) => return super::subrequest::poll_room(r).map(Ok),
+        let http = match &mut r.downstream {
+            Downstream::Http1(http) => http,
+            Downstream::Sub(_) => return super::subrequest::poll_room(r).map(Ok),
             other => {
                 return other.stream().map_or(Poll::Ready(Ok(())), |stream| self.poll_stream(stream, &r.client, cx));
             }
@@ -239,7 +239,7 @@ impl Flow {
 /// Writes the queue. Errors: `TimedOut`, `send_timeout` passed without a byte taken; `ConnectionAborted`, the client has
 /// closed while it was waited for (nginx's `ngx_http_test_reading`); `QuotaExceeded`, another connection has its seat.
 pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
-    let mut flow = Flow::new(r);
+    let mut flow = Flush::new(r);
     let before = r.spent.enter(Part::Client);
     let flushed = poll_fn(|cx| match flow.poll(r, cx) {
         Poll::Pending if is_client_gone(r, cx) => {
@@ -259,8 +259,8 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
 
 /// Whether the client has closed, as far as is known; the task is woken when it does.
 pub fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool {
-    match &mut r.session {
-        Session::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
+    match &mut r.downstream {
+        Downstream::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
         other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),
     }
 }

@@ -4,14 +4,14 @@
 use super::arena::{Span, Text};
 use super::headers::KnownHeader as K;
 use super::{Method, Request, Version};
-use crate::connection::doing;
+use crate::connection::action;
 use crate::log_error;
 use crate::snapshot::ServerId;
 use wire::http1::{target, values};
 
 /// The server that stands for an address before the name is known.
 pub fn default_server(r: &Request) -> ServerId {
-    r.shot.ports[crate::worker::port_of(&r.shot, r.client.listener)].site(&r.client).default
+    r.snapshot.ports[crate::worker::port_of(&r.snapshot, r.client.listener)].site(&r.client).default
 }
 
 /// Takes over what the parser found and checks it as nginx does (`ngx_http_process_request_header`).
@@ -24,10 +24,10 @@ pub fn accept(r: &mut Request) -> Result<(), u16> {
     check_server(r, chosen?)?;
     framing(r)?;
     refuse_methods(r)?;
-    if r.version < Version::HTTP11 {
-        r.keepalive = r.headers_in.connection_keep_alive && !r.headers_in.connection_close;
+    if r.head.version < Version::HTTP11 {
+        r.flow.keepalive = r.head.headers.connection_keep_alive && !r.head.headers.connection_close;
     } else {
-        r.keepalive = !r.headers_in.connection_close;
+        r.flow.keepalive = !r.head.headers.connection_close;
     }
     Ok(())
 }
@@ -43,7 +43,7 @@ pub fn accept_part(r: &mut Request) {
     if request_line(r).is_err() {
         return;
     }
-    let host = r.headers_in.host.or(r.headers_in.find(K::Host));
+    let host = r.head.headers.host.or(r.head.headers.find(K::Host));
     if host.is_some_and(|host| set_host(r, host, "client sent invalid host header").is_ok()) {
         // It is refused in any case.
         let _ = find_server(r);
@@ -57,14 +57,14 @@ pub fn accept_stream(r: &mut Request, authority: Option<Span>, ended: bool) -> R
         set_host(r, authority.into(), "client sent invalid \":authority\" header")?;
     }
     let secured = choose_server(r)?;
-    if r.headers_in.host.is_none() {
+    if r.head.headers.host.is_none() {
         log_error!(r, Info, "client sent neither \":authority\" nor \"Host\" header");
         return Err(400);
     }
     check_server(r, secured)?;
-    let port = &r.shot.ports[crate::worker::port_of(&r.shot, r.client.listener)];
+    let port = &r.snapshot.ports[crate::worker::port_of(&r.snapshot, r.client.listener)];
     let (http2, http3) = (&r.conf().http2, &r.conf().http3);
-    let enabled = match r.version {
+    let enabled = match r.head.version {
         Version::HTTP30 => *http3.http3,
         Version::HTTP09 => *http3.http3_hq,
         _ => *http2.http2 || port.site(&r.client).http2,
@@ -75,24 +75,24 @@ pub fn accept_stream(r: &mut Request, authority: Option<Span>, ended: bool) -> R
         return Err(421);
     }
     connection_headers(r)?;
-    match (authority, r.headers_in.find(K::Host)) {
+    match (authority, r.head.headers.find(K::Host)) {
         (Some(authority), Some(host)) if r.get(host) != r.get(authority) => {
             log_error!(r, Info, "client sent \":authority\" and \"Host\" headers with different values");
             return Err(400);
         }
         (Some(value), None) => {
             let name = r.arena.push(b"host");
-            r.headers_in.head.headers.push(super::headers::HeaderLine { name, value, known: K::Host });
+            r.head.headers.head.headers.push(super::headers::HeaderLine { name, value, known: K::Host });
         }
         _ => {}
     }
-    if r.headers_in.content_length.is_some_and(|n| n > 0) && ended {
+    if r.head.headers.content_length.is_some_and(|n| n > 0) && ended {
         log_error!(r, Info, "client prematurely closed stream");
         return Err(400);
     }
     if !ended {
-        r.headers_in.chunked = r.headers_in.content_length.is_none();
-        r.body.expect_stream(r.headers_in.content_length);
+        r.head.headers.chunked = r.head.headers.content_length.is_none();
+        r.body.expect_stream(r.head.headers.content_length);
     }
     refuse_methods(r)
 }
@@ -107,12 +107,12 @@ fn connection_headers(r: &Request) -> Result<(), u16> {
         (K::Upgrade, "Upgrade"),
     ];
     for (known, name) in named {
-        if r.headers_in.find(known).is_some() {
+        if r.head.headers.find(known).is_some() {
             log_error!(r, Info, "client sent \"{name}\" header");
             return Err(400);
         }
     }
-    let mut te = r.headers_in.lines().iter().filter(|l| l.known == K::Te);
+    let mut te = r.head.headers.lines().iter().filter(|l| l.known == K::Te);
     if let Some(first) = te.next()
         && (te.next().is_some() || !r.arena.span(first.value).eq_ignore_ascii_case(b"trailers"))
     {
@@ -123,17 +123,17 @@ fn connection_headers(r: &Request) -> Result<(), u16> {
 }
 
 fn refuse_methods(r: &mut Request) -> Result<(), u16> {
-    if r.method == Method::Trace {
+    if r.head.method == Method::Trace {
         log_error!(r, Info, "client sent TRACE method");
-        r.lingering_close = true;
+        r.flow.lingering_close = true;
         return Err(405);
     }
-    if r.method == Method::Connect {
-        if r.version != Version::HTTP11 || !r.server().conf.allow_connect {
+    if r.head.method == Method::Connect {
+        if r.head.version != Version::HTTP11 || !r.server().conf.allow_connect {
             log_error!(r, Info, "client sent CONNECT method");
             return Err(405);
         }
-        if r.headers_in.content_length.is_some_and(|n| n > 0) || r.headers_in.chunked {
+        if r.head.headers.content_length.is_some_and(|n| n > 0) || r.head.headers.chunked {
             log_error!(r, Info, "client sent CONNECT request with body");
             return Err(400);
         }
@@ -142,13 +142,13 @@ fn refuse_methods(r: &mut Request) -> Result<(), u16> {
 }
 
 fn request_line(r: &mut Request) -> Result<(), u16> {
-    let head = &r.headers_in.head;
-    r.method = head.method_id;
-    r.method_name = head.method.into();
-    r.line = head.line.into();
-    r.target = head.target.into();
-    r.version = head.version;
-    r.scheme = head.scheme.map(Text::Own);
+    let head = &r.head.headers.head;
+    r.head.method = head.method_id;
+    r.head.method_name = head.method.into();
+    r.head.line = head.line.into();
+    r.head.target = head.target.into();
+    r.head.version = head.version;
+    r.head.scheme = head.scheme.map(Text::Own);
     let absolute = head.absolute_host;
     if head.needs_normalizing() {
         let raw = head.target;
@@ -158,8 +158,8 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
         let found = target::normalize(r.arena.span(raw), merge, &mut path);
         let result: Result<(), u16> = match found {
             Ok(n) => {
-                r.uri = r.text(&path[n.path.range()]);
-                r.args = match n.args.filter(|args| !args.is_empty()) {
+                r.head.uri = r.text(&path[n.path.range()]);
+                r.head.args = match n.args.filter(|args| !args.is_empty()) {
                     Some(a) => wire::span::Span { start: raw.start + a.start, end: raw.start + a.end }.into(),
                     None => Text::EMPTY,
                 };
@@ -167,8 +167,8 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
             }
             Err(_) => {
                 // As with nginx: the target is none, and its path is empty.
-                (r.target, r.uri) = (Text::EMPTY, r.text(b""));
-                r.doing = doing::READING_LINE;
+                (r.head.target, r.head.uri) = (Text::EMPTY, r.text(b""));
+                r.action = action::READING_LINE;
                 log_error!(r, Info, "client sent invalid request");
                 Err(400)
             }
@@ -176,9 +176,9 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
         r.scratch = path;
         result?;
     } else {
-        r.uri = head.path.into();
-        r.args = head.args.filter(|args| !args.is_empty()).map_or(Text::EMPTY, Text::Own);
-        r.plain_uri = true;
+        r.head.uri = head.path.into();
+        r.head.args = head.args.filter(|args| !args.is_empty()).map_or(Text::EMPTY, Text::Own);
+        r.head.plain_uri = true;
     }
     if let Some(host) = absolute {
         set_host(r, host.into(), "client sent invalid host in request line")?;
@@ -193,8 +193,8 @@ fn set_host(r: &mut Request, host: Text, complaint: &'static str) -> Result<(), 
     let result = match found {
         Ok(parts) => {
             let name = r.text(&out);
-            r.headers_in.host = Some(name);
-            r.request_port = Some(parts.port).filter(|p| *p > 0);
+            r.head.headers.host = Some(name);
+            r.head.port = Some(parts.port).filter(|p| *p > 0);
             Ok(())
         }
         Err(_) => {
@@ -207,16 +207,16 @@ fn set_host(r: &mut Request, host: Text, complaint: &'static str) -> Result<(), 
 }
 
 fn log_ignored(r: &mut Request) {
-    for i in 0..r.headers_in.head.ignored.len() {
-        let line = r.headers_in.head.ignored[i];
+    for i in 0..r.head.headers.head.ignored.len() {
+        let line = r.head.headers.head.ignored[i];
         log_error!(r, Info, "client sent invalid header line: \"{}\"", String::from_utf8_lossy(r.arena.span(line)));
     }
 }
 
 fn headers(r: &mut Request) -> Result<(), u16> {
     let (mut host_seen, mut length_seen, mut coding_seen) = (false, false, false);
-    for i in 0..r.headers_in.head.headers.len() {
-        let line = r.headers_in.head.headers[i];
+    for i in 0..r.head.headers.head.headers.len() {
+        let line = r.head.headers.head.headers[i];
         let value = Text::Own(line.value);
         match line.known {
             K::Host => {
@@ -224,13 +224,13 @@ fn headers(r: &mut Request) -> Result<(), u16> {
                     return Err(duplicate(r, line, "duplicate host header"));
                 }
                 host_seen = true;
-                if r.headers_in.host.is_none() {
+                if r.head.headers.host.is_none() {
                     set_host(r, value, "client sent invalid host header")?;
                 } else {
                     // The host of an absolute target wins, but the header has to be a host all the same.
-                    let (kept, port) = (r.headers_in.host, r.request_port);
+                    let (kept, port) = (r.head.headers.host, r.head.port);
                     set_host(r, value, "client sent invalid host header")?;
-                    (r.headers_in.host, r.request_port) = (kept, port);
+                    (r.head.headers.host, r.head.port) = (kept, port);
                 }
             }
             K::ContentLength => {
@@ -239,7 +239,7 @@ fn headers(r: &mut Request) -> Result<(), u16> {
                 }
                 length_seen = true;
                 match values::parse_content_length(r.get(value)) {
-                    Some(n) => r.headers_in.content_length = Some(n),
+                    Some(n) => r.head.headers.content_length = Some(n),
                     None => {
                         log_error!(r, Info, "client sent invalid \"Content-Length\" header");
                         return Err(400);
@@ -255,8 +255,8 @@ fn headers(r: &mut Request) -> Result<(), u16> {
             K::Connection => {
                 let kind = values::parse_connection(r.arena.span(line.value));
                 if let Some(kind) = kind {
-                    r.headers_in.connection_close = kind == values::ConnectionType::Close;
-                    r.headers_in.connection_keep_alive = kind == values::ConnectionType::KeepAlive;
+                    r.head.headers.connection_close = kind == values::ConnectionType::Close;
+                    r.head.headers.connection_keep_alive = kind == values::ConnectionType::KeepAlive;
                 }
             }
             K::UserAgent => browser(r, line.value),
@@ -270,7 +270,7 @@ fn headers(r: &mut Request) -> Result<(), u16> {
             | K::Expect
             | K::Authorization
             | K::ProxyAuthorization
-                if r.headers_in.head.headers[..i].iter().any(|l| l.known == line.known) =>
+                if r.head.headers.head.headers[..i].iter().any(|l| l.known == line.known) =>
             {
                 return Err(duplicate(r, line, "duplicate header line"));
             }
@@ -285,7 +285,7 @@ fn duplicate(r: &Request, line: super::headers::HeaderLine, what: &str) -> u16 {
         let (name, value) = (r.arena.span(line.name), r.arena.span(line.value));
         format!("\"{}: {}\"", String::from_utf8_lossy(name), String::from_utf8_lossy(value))
     };
-    let first = r.headers_in.lines().iter().find(|l| l.known == line.known).copied().unwrap_or(line);
+    let first = r.head.headers.lines().iter().find(|l| l.known == line.known).copied().unwrap_or(line);
     log_error!(r, Info, "client sent {what}: {}, previous value: {}", shown(line), shown(first));
     400
 }
@@ -293,7 +293,7 @@ fn duplicate(r: &Request, line: super::headers::HeaderLine, what: &str) -> u16 {
 /// The browsers that `keepalive_disable`, `msie_padding` and `msie_refresh` are about.
 fn browser(r: &mut Request, agent: wire::span::Span) {
     let agent = r.arena.span(agent);
-    let h = &mut r.headers_in;
+    let h = &mut r.head.headers;
     (h.msie, h.msie6, h.safari) = (false, false, false);
     if let Some(at) = memchr::memmem::find(agent, b"MSIE ") {
         let rest = &agent[at + 5..];
@@ -322,7 +322,7 @@ fn browser(r: &mut Request, agent: wire::span::Span) {
 /// after the host is answered by that server.
 fn choose_server(r: &mut Request) -> Result<bool, u16> {
     let read = headers(r);
-    if r.headers_in.host.is_none() {
+    if r.head.headers.host.is_none() {
         read?;
     }
     let secured = find_server(r);
@@ -332,12 +332,12 @@ fn choose_server(r: &mut Request) -> Result<bool, u16> {
 /// The error is 500: a pattern among the names gave up, so nobody knows whose the request is.
 fn find_server(r: &mut Request) -> Result<bool, u16> {
     // A request without host is for the server called "".
-    let host = r.headers_in.host.unwrap_or(Text::EMPTY);
-    let shot = r.shot.clone();
-    let site = shot.ports[crate::worker::port_of(&shot, r.client.listener)].site(&r.client);
+    let host = r.head.headers.host.unwrap_or(Text::EMPTY);
+    let snapshot = r.snapshot.clone();
+    let site = snapshot.ports[crate::worker::port_of(&snapshot, r.client.listener)].site(&r.client);
     let found = site.find(r, host);
     r.server = found.as_ref().ok().copied().flatten().unwrap_or(site.default);
-    r.location = shot.server(r.server).root;
+    r.location = snapshot.server(r.server).root;
     match found {
         Ok(_) => Ok(site.ssl || site.quic),
         Err(_) => {
@@ -350,23 +350,23 @@ fn find_server(r: &mut Request) -> Result<bool, u16> {
 /// What the server that was chosen asks of every request.
 fn check_server(r: &mut Request, secured: bool) -> Result<(), u16> {
     // RFC 9112 section 3.2: a host in the target does not stand in for the header.
-    let missing = match r.version {
-        Version::HTTP11 => r.headers_in.find(K::Host).is_none(),
-        _ => r.headers_in.host.is_none(),
+    let missing = match r.head.version {
+        Version::HTTP11 => r.head.headers.find(K::Host).is_none(),
+        _ => r.head.headers.host.is_none(),
     };
-    if missing && r.version >= Version::HTTP11 {
+    if missing && r.head.version >= Version::HTTP11 {
         log_error!(r, Info, "client sent HTTP/1.1 request without \"Host\" header");
         return Err(400);
     }
     if secured {
-        crate::modules::ssl::check(r, r.headers_in.host.unwrap_or(Text::EMPTY))?;
+        crate::modules::ssl::check(r, r.head.headers.host.unwrap_or(Text::EMPTY))?;
     }
     Ok(())
 }
 
 fn framing(r: &mut Request) -> Result<(), u16> {
-    if let Some(coding) = r.headers_in.find(K::TransferEncoding) {
-        if r.version < Version::HTTP11 {
+    if let Some(coding) = r.head.headers.find(K::TransferEncoding) {
+        if r.head.version < Version::HTTP11 {
             log_error!(r, Info, "client sent HTTP/1.0 request with \"Transfer-Encoding\" header");
             return Err(400);
         }
@@ -375,12 +375,12 @@ fn framing(r: &mut Request) -> Result<(), u16> {
             log_error!(r, Info, "client sent unknown \"Transfer-Encoding\": \"{shown}\"");
             return Err(501);
         }
-        r.headers_in.chunked = true;
-        if r.headers_in.content_length.is_some() {
+        r.head.headers.chunked = true;
+        if r.head.headers.content_length.is_some() {
             log_error!(r, Info, "client sent \"Content-Length\" and \"Transfer-Encoding\" headers at the same time");
             return Err(400);
         }
     }
-    r.body.expect(r.headers_in.content_length, r.headers_in.chunked);
+    r.body.expect(r.head.headers.content_length, r.head.headers.chunked);
     Ok(())
 }

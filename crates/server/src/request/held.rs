@@ -1,4 +1,4 @@
-//! A handler takes the connection (docs/push.md): who waits for something rare gives request, desk and buffers back and keeps the socket, and of the request
+//! A handler takes the connection (docs/push.md): who waits for something rare gives request, request task and buffers back and keeps the socket, and of the request
 //! what its log line needs. From: a content handler that calls [`hold`]. To: `connection::http1`, whose task runs the work, and then goes
 //! on with the request that the work gives back. Only for HTTP/1: a request of a stream is its own task already.
 
@@ -14,9 +14,9 @@ use super::{Method, Request, Text, Value, Version};
 use crate::connection::http1::Http1;
 use crate::connection::incoming::Incoming;
 use crate::connection::socket::Socket;
-use crate::connection::{Address, Client, Session, pool};
+use crate::connection::{Address, Client, Downstream, pool};
 use crate::modules::{RequestContexts, js, limit_conn, limit_req, lua, modsecurity, nchan, otel};
-use crate::snapshot::{LocationId, ServerId, Shot};
+use crate::snapshot::{LocationId, ServerId, ThreadSnapshot};
 use crate::status::requests::Underway;
 use crate::upstream::Attempts;
 use std::ops::{Deref, DerefMut};
@@ -27,9 +27,9 @@ pub struct Kept(Option<Parts>);
 
 /// Texts are places in `bytes`, whatever they were places in before.
 pub struct Parts {
-    shot: Rc<Shot>,
+    snapshot: Rc<ThreadSnapshot>,
     client: Rc<Client>,
-    doing: &'static str,
+    action: &'static str,
     bytes: Box<[u8]>,
     headers: Box<[HeaderLine]>,
     /// The values of variables that were looked up.
@@ -93,19 +93,22 @@ struct Flags {
 
 /// Gives the request's connection to `work`. The answer's head, if it has been sent, is written. The verdict is the handler's.
 pub fn hold(r: &mut Request, work: impl FnOnce(Box<Kept>, Socket) -> Work) -> Verdict {
-    let Session::Http1(mut http) = std::mem::take(&mut r.session) else { return Verdict::Broken };
+    let Downstream::Http1(mut http) = std::mem::take(&mut r.downstream) else { return Verdict::Broken };
     let kept = Kept::of(r, &mut http);
     let socket = std::mem::replace(&mut http.incoming.socket, Socket::none());
     http.lend_input();
     pool::give_buffer(http.output.take_buffer());
     drop(http);
-    r.session = Session::Held(work(kept, socket));
+    r.downstream = Downstream::Held(work(kept, socket));
     Verdict::Answered
 }
 
 /// Whether the request's connection can be held: it is one of HTTP/1, and what the request sends reaches it unchanged.
 pub fn may_hold(r: &Request) -> bool {
-    matches!(r.session, Session::Http1(_)) && r.is_main() && r.body_filters.is_empty() && r.tail.is_empty()
+    matches!(r.downstream, Downstream::Http1(_))
+        && r.is_main()
+        && r.answer.body_filters.is_empty()
+        && r.answer.tail.is_empty()
 }
 
 /// A text's place among the bytes that are kept: one of the program's joins them. None: the empty one that stands for nothing.
@@ -160,7 +163,7 @@ impl Kept {
             }
         }
         let nothing = Span { start: 0, end: 0 };
-        let answer = r.headers_out.lines.iter();
+        let answer = r.answer.headers.lines.iter();
         let answer: Vec<_> = answer
             .map(|l| {
                 let [name, value] = [l.name, l.value].map(|text| place(&mut bytes, text).unwrap_or(nothing));
@@ -168,25 +171,26 @@ impl Kept {
             })
             .collect();
         let [method_name, line, target, uri, args] =
-            [r.method_name, r.line, r.target, r.uri, r.args].map(|text| place(&mut bytes, text));
+            [r.head.method_name, r.head.line, r.head.target, r.head.uri, r.head.args]
+                .map(|text| place(&mut bytes, text));
         let [scheme, host, id, content_type, charset] =
-            [r.scheme, r.headers_in.host, r.id, r.headers_out.content_type, r.headers_out.charset]
+            [r.head.scheme, r.head.headers.host, r.id, r.answer.headers.content_type, r.answer.headers.charset]
                 .map(|text| text.and_then(|text| place(&mut bytes, text)));
         let early = http.unread().to_vec();
         http.consume(early.len());
         Box::new(Kept(Some(Parts {
-            shot: r.shot.clone(),
+            snapshot: r.snapshot.clone(),
             client: r.client.clone(),
-            doing: r.doing,
+            action: r.action,
             bytes: bytes.into(),
-            headers: r.headers_in.lines().into(),
+            headers: r.head.headers.lines().into(),
             values: values.into(),
             captures: r.captures.as_slice().into(),
             answer: answer.into(),
             server: r.server,
             location: r.location,
-            method: r.method,
-            version: r.version,
+            method: r.head.method,
+            version: r.head.version,
             method_name,
             line,
             target,
@@ -197,18 +201,18 @@ impl Kept {
             id,
             content_type,
             charset,
-            protocol: r.headers_in.head.protocol,
-            request_port: r.request_port,
-            status: r.headers_out.status,
+            protocol: r.head.headers.head.protocol,
+            request_port: r.head.port,
+            status: r.answer.headers.status,
             flags: Flags {
-                plain_uri: r.plain_uri,
-                valid_target: r.valid_target,
-                valid_location: r.valid_location,
-                internal: r.internal,
-                header_sent: r.header_sent,
-                keepalive: r.keepalive,
-                pipelined: r.pipelined,
-                logged: r.logged,
+                plain_uri: r.head.plain_uri,
+                valid_target: r.head.valid_target,
+                valid_location: r.flow.valid_location,
+                internal: r.flow.internal,
+                header_sent: r.answer.header_sent,
+                keepalive: r.flow.keepalive,
+                pipelined: r.flow.pipelined,
+                logged: r.flow.logged,
             },
             started_ms: r.started_ms,
             request_length: r.request_length,
@@ -257,8 +261,8 @@ impl Drop for Kept {
 
 impl Parts {
     /// The snapshot it began with.
-    pub fn shot(&self) -> &Rc<Shot> {
-        &self.shot
+    pub fn snapshot(&self) -> &Rc<ThreadSnapshot> {
+        &self.snapshot
     }
 
     /// The level whose values hold for it.
@@ -286,42 +290,42 @@ impl Parts {
         incoming.input = self.early;
         let mut http = Http1::new(incoming);
         (http.output.queued, http.output.written, http.header_size) = (self.sent, self.sent, self.header_size);
-        let mut r = pool::take_request(self.shot, self.client, Session::Http1(http));
+        let mut r = pool::take_request(self.snapshot, self.client, Downstream::Http1(http));
         r.arena.push(&self.bytes);
-        r.headers_in.head.headers.extend_from_slice(&self.headers);
-        r.headers_in.head.protocol = self.protocol;
-        r.headers_in.host = self.host.map(Text::Own);
+        r.head.headers.head.headers.extend_from_slice(&self.headers);
+        r.head.headers.head.protocol = self.protocol;
+        r.head.headers.host = self.host.map(Text::Own);
         let text = |span: Option<Span>| span.map_or(Text::EMPTY, Text::Own);
         for (number, value) in self.values {
             r.values[number as usize] = Value::Known(value.map(Text::Own));
         }
         r.captures.extend_from_slice(&self.captures);
         let line = |&(name, value, known): &_| HeaderOut { name: Text::Own(name), value: Text::Own(value), known };
-        r.headers_out.lines.extend(self.answer.iter().map(line));
-        r.headers_out.status = self.status;
-        r.headers_out.content_type = self.content_type.map(Text::Own);
-        r.headers_out.charset = self.charset.map(Text::Own);
-        r.doing = self.doing;
+        r.answer.headers.lines.extend(self.answer.iter().map(line));
+        r.answer.headers.status = self.status;
+        r.answer.headers.content_type = self.content_type.map(Text::Own);
+        r.answer.headers.charset = self.charset.map(Text::Own);
+        r.action = self.action;
         r.server = self.server;
         r.location = self.location;
-        r.method = self.method;
-        r.version = self.version;
-        r.method_name = text(self.method_name);
-        r.line = text(self.line);
-        r.target = text(self.target);
-        r.uri = text(self.uri);
-        r.args = text(self.args);
-        r.scheme = self.scheme.map(Text::Own);
+        r.head.method = self.method;
+        r.head.version = self.version;
+        r.head.method_name = text(self.method_name);
+        r.head.line = text(self.line);
+        r.head.target = text(self.target);
+        r.head.uri = text(self.uri);
+        r.head.args = text(self.args);
+        r.head.scheme = self.scheme.map(Text::Own);
         r.id = self.id.map(Text::Own);
-        r.request_port = self.request_port;
-        r.plain_uri = self.flags.plain_uri;
-        r.valid_target = self.flags.valid_target;
-        r.valid_location = self.flags.valid_location;
-        r.internal = self.flags.internal;
-        r.header_sent = self.flags.header_sent;
-        r.keepalive = self.flags.keepalive;
-        r.pipelined = self.flags.pipelined;
-        r.logged = self.flags.logged;
+        r.head.port = self.request_port;
+        r.head.plain_uri = self.flags.plain_uri;
+        r.head.valid_target = self.flags.valid_target;
+        r.flow.valid_location = self.flags.valid_location;
+        r.flow.internal = self.flags.internal;
+        r.answer.header_sent = self.flags.header_sent;
+        r.flow.keepalive = self.flags.keepalive;
+        r.flow.pipelined = self.flags.pipelined;
+        r.flow.logged = self.flags.logged;
         r.started_ms = self.started_ms;
         r.request_length = self.request_length;
         self.contexts.give(&mut r.ctx);

@@ -12,7 +12,7 @@ use super::filter::{BodyFilter, Chunk, PIECE, Rest};
 use super::phases::{self, From, Verdict};
 use super::subrequest::{self, Mode, Options, SubSession};
 use super::{MAX_SUBREQUESTS, Request, Text, Values, end, flow};
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::respond::Filtered;
 use runtime::TaskId;
@@ -85,8 +85,8 @@ impl Deferred {
 
 /// The header filter: behind all filters that may include.
 pub fn filter(r: &mut Request) -> Filtered {
-    if r.deferred.is_some() {
-        r.body_filters.push(Box::new(Postpone));
+    if r.answer.deferred.is_some() {
+        r.answer.body_filters.push(Box::new(Postpone));
     }
     Filtered::Next
 }
@@ -96,7 +96,7 @@ struct Postpone;
 
 impl BodyFilter for Postpone {
     fn push(&mut self, r: &mut Request, chunk: Chunk<'_>, last: bool, mut rest: Rest<'_>) -> io::Result<()> {
-        match &mut r.deferred {
+        match &mut r.answer.deferred {
             Some(deferred) if !deferred.0.is_empty() => {
                 deferred.add(chunk, last);
                 Ok(())
@@ -106,7 +106,7 @@ impl BodyFilter for Postpone {
     }
 
     fn include(&mut self, r: &mut Request, include: Include, _rest: Rest<'_>) -> io::Result<()> {
-        r.deferred.get_or_insert_default().0.push_back(Piece::Include(include));
+        r.answer.deferred.get_or_insert_default().0.push_back(Piece::Include(include));
         Ok(())
     }
 
@@ -117,12 +117,12 @@ impl BodyFilter for Postpone {
 
 /// Puts an include behind what an answer has sent so far; [`drive`] runs it. The head must have gone out with `deferred` set.
 pub fn add(r: &mut Request, include: Include) {
-    r.deferred.get_or_insert_default().0.push_back(Piece::Include(include));
+    r.answer.deferred.get_or_insert_default().0.push_back(Piece::Include(include));
 }
 
 /// Whether the request may make another subrequest; logs why not.
 pub fn is_allowed(r: &Request, uri: Text) -> bool {
-    if r.depth < MAX_SUBREQUESTS && r.subrequests < MAX_INCLUDES {
+    if r.flow.depth < MAX_SUBREQUESTS && r.flow.subrequests < MAX_INCLUDES {
         return true;
     }
     log_error!(r, Error, "subrequests cycle while processing \"{}\"", String::from_utf8_lossy(r.get(uri)));
@@ -131,12 +131,12 @@ pub fn is_allowed(r: &Request, uri: Text) -> bool {
 
 /// Lets the includes of an answer run and sends what they say and what stands between them, until nothing is left that can be sent now.
 pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
-    while r.deferred.is_some() {
+    while r.answer.deferred.is_some() {
         begin_waiting(r);
-        let Some(deferred) = &mut r.deferred else { return Ok(()) };
+        let Some(deferred) = &mut r.answer.deferred else { return Ok(()) };
         let done = match deferred.0.pop_front() {
             // The one nearest to the client: what those before it still have would only come on top.
-            None => match r.body_filters.iter().rposition(|f| f.is_waiting() || f.is_stuffed()) {
+            None => match r.answer.body_filters.iter().rposition(|f| f.is_waiting() || f.is_stuffed()) {
                 None => return Ok(()),
                 Some(at) => {
                     let done = super::filter::resume(r, at);
@@ -149,7 +149,7 @@ pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
                 let n = if has_filters_behind(r) { len.min(PIECE) } else { len };
                 if n < len {
                     let rest = Piece::File { file: file.clone(), offset: offset + n, len: len - n };
-                    r.deferred.get_or_insert_default().0.push_front(rest);
+                    r.answer.deferred.get_or_insert_default().0.push_front(rest);
                 }
                 behind(r, Chunk::File { file: &file, offset, len: n }, false)
             }
@@ -175,12 +175,12 @@ pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
 
 /// Whether filters see what is sent behind [`Postpone`].
 pub(super) fn has_filters_behind(r: &Request) -> bool {
-    !r.tail.is_empty() || r.body_filters.last().is_some_and(|f| !f.is_postpone())
+    !r.answer.tail.is_empty() || r.answer.body_filters.last().is_some_and(|f| !f.is_postpone())
 }
 
 /// Sends a piece through the filters behind [`Postpone`].
 fn behind(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
-    match r.body_filters.iter().position(|f| f.is_postpone()) {
+    match r.answer.body_filters.iter().position(|f| f.is_postpone()) {
         Some(at) => super::filter::run_from(r, at + 1, chunk, last),
         None => r.queue(chunk, last),
     }
@@ -188,15 +188,15 @@ fn behind(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
 
 /// Begins the includes that wait, as many as may be under way at once, in their order.
 fn begin_waiting(r: &mut Request) {
-    let Some(deferred) = &r.deferred else { return };
+    let Some(deferred) = &r.answer.deferred else { return };
     let under_way = deferred.0.iter().filter(|piece| matches!(piece, Piece::Child(_))).count();
     let waits = |(at, piece): (usize, &Piece)| matches!(piece, Piece::Include(_)).then_some(at);
     let waiting: Vec<usize> = deferred.0.iter().enumerate().filter_map(waits).collect();
     for at in waiting.into_iter().take(MAX_TOGETHER.saturating_sub(under_way)) {
-        let Some(slot) = r.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at)) else { return };
+        let Some(slot) = r.answer.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at)) else { return };
         if let Piece::Include(include) = std::mem::replace(slot, Piece::End) {
             let child = begin(r, include);
-            if let Some(slot) = r.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at)) {
+            if let Some(slot) = r.answer.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at)) {
                 *slot = Piece::Child(child);
             }
         }
@@ -207,7 +207,7 @@ fn begin_waiting(r: &mut Request) {
 async fn go_on(r: &mut Request, mut child: Child) -> Result<(), Verdict> {
     match next(r, &child).await? {
         Next::Pieces(pieces) => {
-            let queue = &mut r.deferred.get_or_insert_default().0;
+            let queue = &mut r.answer.deferred.get_or_insert_default().0;
             queue.push_front(Piece::Child(child));
             pieces.0.into_iter().rev().for_each(|piece| queue.push_front(piece));
             Ok(())
@@ -223,11 +223,11 @@ pub(super) fn stub(text: Rc<Vec<u8>>, content_type: Option<Text>) -> Box<Stub> {
 
 /// Answers a subrequest that has failed with its stub, if it has one.
 pub fn answer_stub(r: &mut Request) -> Verdict {
-    let Some(stub) = r.stub.take() else { return Verdict::Answered };
-    if !r.header_sent {
-        r.headers_out.status = 200;
-        r.headers_out.content_type = stub.content_type;
-        r.headers_out.content_length = None;
+    let Some(stub) = r.answer.stub.take() else { return Verdict::Answered };
+    if !r.answer.header_sent {
+        r.answer.headers.status = 200;
+        r.answer.headers.content_type = stub.content_type;
+        r.answer.headers.content_length = None;
         if let Err(verdict) = r.send_header() {
             return verdict;
         }
@@ -298,7 +298,7 @@ impl Aside {
 
 /// Begins an include, and lets it come as far as it does without waiting.
 pub(super) fn begin(r: &mut Request, include: Include) -> Child {
-    r.subrequests += 1;
+    r.flow.subrequests += 1;
     let aside = Rc::new(Aside {
         held: RefCell::default(),
         waiting: Cell::new(0),
@@ -311,21 +311,21 @@ pub(super) fn begin(r: &mut Request, include: Include) -> Child {
     r.ctx.ssi_shared.get_or_insert_default();
     let mut session = SubSession::new(if include.set.is_some() { Mode::Capture } else { Mode::Hold });
     session.aside = include.set.is_none().then(|| aside.clone());
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(session));
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), Downstream::Sub(session));
     child.copy_shared(r);
     let options = Options { mode: Mode::Capture, with_body: true, get: true };
     subrequest::prepare(&mut child, r, include.uri, include.args, &options);
-    (child.limit_rate, child.limit_rate_after) = (Some(0), Some(0));
-    child.in_memory = has_filters_behind(r);
-    child.stub = include.stub.map(|text| stub(text, r.headers_out.content_type));
+    (child.answer.limit_rate, child.answer.limit_rate_after) = (Some(0), Some(0));
+    child.answer.in_memory = has_filters_behind(r);
+    child.answer.stub = include.stub.map(|text| stub(text, r.answer.headers.content_type));
     let begun = Child {
         aside: aside.clone(),
         set: include.set,
         before: r.known_values(),
         base: r.arena.mark(),
-        subrequests: r.subrequests,
+        subrequests: r.flow.subrequests,
     };
-    let at_once = r.depth < AT_ONCE;
+    let at_once = r.flow.depth < AT_ONCE;
     let mut work = Box::pin(work(child, aside.clone()));
     let task = poll_fn(move |cx| {
         aside.child.set(runtime::current());
@@ -341,8 +341,8 @@ pub(super) fn begin(r: &mut Request, include: Include) -> Child {
 
 async fn work(mut r: Box<Request>, aside: Rc<Aside>) {
     Box::pin(phases::conclude(&mut r, Verdict::Restart(From::ServerRewrite))).await;
-    if r.stub.is_some() && !r.output_begun && !r.aborted {
-        r.response_done = false;
+    if r.answer.stub.is_some() && !r.answer.output_begun && !r.flow.aborted {
+        r.answer.done = false;
         let verdict = answer_stub(&mut r);
         Box::pin(phases::conclude(&mut r, verdict)).await;
     }
@@ -367,7 +367,7 @@ pub(super) async fn next(r: &mut Request, child: &Child) -> Result<Next, Verdict
         }
         if flow::is_client_gone(r, cx) {
             crate::log_error!(r, Info, "client prematurely closed connection");
-            r.aborted = true;
+            r.flow.aborted = true;
             return Poll::Ready(Err(Verdict::Broken));
         }
         Poll::Pending
@@ -377,14 +377,14 @@ pub(super) async fn next(r: &mut Request, child: &Child) -> Result<Next, Verdict
 
 /// Takes over what a child that is done has changed.
 pub(super) fn end_child(r: &mut Request, child: &mut Child, mut done: Box<Request>) -> Result<(), Verdict> {
-    r.subrequests = r.subrequests.saturating_add(done.subrequests - child.subrequests);
+    r.flow.subrequests = r.flow.subrequests.saturating_add(done.flow.subrequests - child.subrequests);
     r.take_values(&done, &child.before, child.base);
     if let Some(name) = child.set.take()
-        && let Session::Sub(sub) = std::mem::take(&mut done.session)
-        && done.headers_out.status < 300
-        && done.output_begun
+        && let Downstream::Sub(sub) = std::mem::take(&mut done.downstream)
+        && done.answer.headers.status < 300
+        && done.answer.output_begun
     {
         r.ctx.ssi_shared.get_or_insert_default().borrow_mut().set(&name, sub.captured);
     }
-    if done.aborted { Err(Verdict::Broken) } else { Ok(()) }
+    if done.flow.aborted { Err(Verdict::Broken) } else { Ok(()) }
 }

@@ -5,7 +5,7 @@ use super::respond::Refused;
 use super::route::Found;
 use super::{Request, filter, finish, headers::KnownHeader as K, include, pending};
 use crate::config::complex::Complex;
-use crate::connection::doing;
+use crate::connection::action;
 use crate::log_error;
 use crate::modules;
 use std::future::Future;
@@ -148,8 +148,8 @@ fn wants_early_body(r: &mut Request) -> bool {
     if !r.body.is_present() {
         return false;
     }
-    let shot = r.shot.clone();
-    let conditions = &shot.server(r.server).conf.core.client_body_early_read;
+    let snapshot = r.snapshot.clone();
+    let conditions = &snapshot.server(r.server).conf.core.client_body_early_read;
     !conditions.is_empty() && Complex::any_is_true(r, conditions)
 }
 
@@ -166,9 +166,9 @@ async fn read_early_body(r: &mut Request) -> Option<Verdict> {
 /// A body whose length is above `client_max_body_size`.
 fn too_large_body(r: &mut Request) -> Option<Verdict> {
     let max = *r.conf().core.client_max_body_size;
-    let length = r.headers_in.content_length.filter(|length| max > 0 && *length > max && !r.body.is_discarded())?;
+    let length = r.head.headers.content_length.filter(|length| max > 0 && *length > max && !r.body.is_discarded())?;
     log_error!(r, Error, "client intended to send too large body: {length} bytes");
-    r.expect_tested = true;
+    r.flow.expect_tested = true;
     Some(Verdict::Status(413))
 }
 
@@ -180,17 +180,17 @@ pub async fn answer_status(r: &mut Request, status: u16) {
 /// Follows verdicts until there is an answer.
 pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
     loop {
-        if let Some(refused) = r.refused.take() {
+        if let Some(refused) = r.answer.refused.take() {
             verdict = r.instead(*refused);
         }
         // A value could not be made: whatever was made of it does not count, unless it is out already.
-        if r.take_fault() && !r.header_sent && !matches!(verdict, Verdict::Answered | Verdict::Broken) {
+        if r.take_fault() && !r.answer.header_sent && !matches!(verdict, Verdict::Answered | Verdict::Broken) {
             verdict = Verdict::Status(500);
         }
         verdict = match verdict {
-            Verdict::Answered => match r.pending.take() {
+            Verdict::Answered => match r.answer.pending.take() {
                 Some(pending) => Box::pin(pending::finish(r, *pending)).await,
-                None if r.deferred.is_some() => match Box::pin(include::drive(r)).await {
+                None if r.answer.deferred.is_some() => match Box::pin(include::drive(r)).await {
                     Ok(()) => return,
                     Err(verdict) => verdict,
                 },
@@ -200,11 +200,11 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
                 },
                 None if modules::slice::is_open(r) => Box::pin(modules::slice::drive(r)).await,
                 // The rest of a body that was to be judged never came.
-                None if r.head_held => r.instead(Refused { status: 502, location: None }),
+                None if r.answer.head_held => r.instead(Refused { status: 502, location: None }),
                 None => return,
             },
             Verdict::Broken => {
-                r.aborted = true;
+                r.flow.aborted = true;
                 return;
             }
             Verdict::Restart(from) => run_phases(r, from).await,
@@ -219,10 +219,10 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
         run_phase!(r, Phase::PostRead);
     }
     if from != From::Rewrite {
-        r.doing = doing::NOTHING;
+        r.action = action::NOTHING;
         r.location = r.server().root;
         run_phase!(r, Phase::ServerRewrite);
-        r.uri_changed = false;
+        r.flow.uri_changed = false;
     }
     let mut known = from == From::Rewrite;
     loop {
@@ -231,17 +231,17 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
         }
         known = false;
         run_phase!(r, Phase::Rewrite);
-        if !r.uri_changed {
+        if !r.flow.uri_changed {
             break;
         }
-        r.uri_changed = false;
-        r.uri_changes -= 1;
-        if r.uri_changes == 0 {
+        r.flow.uri_changed = false;
+        r.flow.uri_changes -= 1;
+        if r.flow.uri_changes == 0 {
             log_error!(
                 r,
                 Error,
                 "rewrite or internal redirection cycle while processing \"{}\"",
-                String::from_utf8_lossy(r.get(r.uri))
+                String::from_utf8_lossy(r.get(r.head.uri))
             );
             return Verdict::Status(500);
         }
@@ -272,7 +272,7 @@ pub fn find_way(r: &mut Request) -> Way {
     let mut way = Way::default();
     let mut from = From::ServerRewrite;
     // What `return` says goes nowhere, and passes no filter.
-    r.header_sent = true;
+    r.answer.header_sent = true;
     // Internal redirects are counted by the request itself, which ends them.
     loop {
         match one_way(r, from, &mut way) {
@@ -282,7 +282,7 @@ pub fn find_way(r: &mut Request) -> Way {
                 return way;
             }
             Verdict::Answered => {
-                way.status = Some(r.headers_out.status);
+                way.status = Some(r.answer.headers.status);
                 return way;
             }
             _ => return way,
@@ -297,7 +297,7 @@ fn one_way(r: &mut Request, from: From, way: &mut Way) -> Verdict {
         if let Some(v) = stop(modules::rewrite::server_handler(r), r) {
             return v;
         }
-        r.uri_changed = false;
+        r.flow.uri_changed = false;
     }
     let mut known = from == From::Rewrite;
     loop {
@@ -309,19 +309,19 @@ fn one_way(r: &mut Request, from: From, way: &mut Way) -> Verdict {
             return v;
         }
         way.has_programs |= r.conf().lua.rewrite.is_some();
-        if !r.uri_changed {
+        if !r.flow.uri_changed {
             break;
         }
-        r.uri_changed = false;
-        r.uri_changes -= 1;
-        if r.uri_changes == 0 {
+        r.flow.uri_changed = false;
+        r.flow.uri_changes -= 1;
+        if r.flow.uri_changes == 0 {
             return Verdict::Status(500);
         }
     }
     if let Some(v) = stop(modules::try_files::handler(r), r) {
         return v;
     }
-    if r.content_handler.is_some() { Verdict::Decline } else { modules::index::handler(r) }
+    if r.flow.content_handler.is_some() { Verdict::Decline } else { modules::index::handler(r) }
 }
 
 /// What ends the phases. A handler that had no values to judge by has not said that the request may go on.
@@ -335,33 +335,33 @@ fn stop(verdict: Verdict, r: &Request) -> Option<Verdict> {
 
 /// The find-config phase (`ngx_http_core_find_config_phase`).
 fn find_location(r: &mut Request) -> Option<Verdict> {
-    r.content_handler = None;
-    r.uri_changed = false;
-    r.valid_location = true;
-    let shot = r.shot.clone();
-    r.location = shot.server(r.server).root;
-    let Ok(found) = shot.location(r.location).inside.find(r, &shot) else { return Some(Verdict::Status(500)) };
+    r.flow.content_handler = None;
+    r.flow.uri_changed = false;
+    r.flow.valid_location = true;
+    let snapshot = r.snapshot.clone();
+    r.location = snapshot.server(r.server).root;
+    let Ok(found) = snapshot.location(r.location).inside.find(r, &snapshot) else { return Some(Verdict::Status(500)) };
     if let Found::Location(id) | Found::AutoRedirect(id) = found {
         r.location = id;
     }
-    if !r.internal && shot.location(r.location).conf.core.internal {
+    if !r.flow.internal && snapshot.location(r.location).conf.core.internal {
         return Some(Verdict::Status(404));
     }
     enter_location(r);
-    log_error!(r, Debug, "using configuration \"{}\"", String::from_utf8_lossy(&shot.location(r.location).name));
+    log_error!(r, Debug, "using configuration \"{}\"", String::from_utf8_lossy(&snapshot.location(r.location).name));
     if let Some(refused) = too_large_body(r) {
         return Some(refused);
     }
     if let Found::AutoRedirect(id) = found {
-        let location = shot.location(id);
+        let location = snapshot.location(id);
         let mut target = Vec::with_capacity(location.name.len() + 1);
         wire::http1::escape::escape_uri(&location.name, wire::http1::escape::Escape::Uri, &mut target);
-        if !r.get(r.args).is_empty() {
+        if !r.get(r.head.args).is_empty() {
             target.push(b'?');
-            target.extend_from_slice(r.get(r.args));
+            target.extend_from_slice(r.get(r.head.args));
         }
         let target = r.text(&target);
-        r.headers_out.set(K::Location, "Location", target);
+        r.answer.headers.set(K::Location, "Location", target);
         return Some(Verdict::Status(301));
     }
     None
@@ -369,26 +369,26 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
 
 /// What changes with the location (`ngx_http_update_location_config`).
 pub fn enter_location(r: &mut Request) {
-    let shot = r.shot.clone();
-    if let Some(limit) = &shot.location(r.location).conf.core.limit_except
-        && !limit.methods.contains(&r.method)
+    let snapshot = r.snapshot.clone();
+    if let Some(limit) = &snapshot.location(r.location).conf.core.limit_except
+        && !limit.methods.contains(&r.head.method)
     {
         r.location = limit.location;
     }
-    let conf = &shot.location(r.location).conf.core;
-    if r.keepalive && r.is_main() {
+    let conf = &snapshot.location(r.location).conf.core;
+    if r.flow.keepalive && r.is_main() {
         let now = runtime::clock::wall_ms();
         if conf.keepalive_timeout.is_zero()
             || r.client.requests.get() >= *conf.keepalive_requests
             || now.saturating_sub(r.client.started_ms) > conf.keepalive_time.as_millis() as u64
-            || (r.headers_in.msie6 && r.method == super::Method::Post && conf.keepalive_disable.msie6)
-            || (r.headers_in.safari && conf.keepalive_disable.safari)
+            || (r.head.headers.msie6 && r.head.method == super::Method::Post && conf.keepalive_disable.msie6)
+            || (r.head.headers.safari && conf.keepalive_disable.safari)
         {
-            r.keepalive = false;
+            r.flow.keepalive = false;
         }
     }
     if let Some(handler) = conf.handler {
-        r.content_handler = Some(handler);
+        r.flow.content_handler = Some(handler);
     }
 }
 
@@ -404,13 +404,13 @@ async fn access(r: &mut Request) -> Option<Verdict> {
             Verdict::Decline => {}
             Verdict::Allow if !any => {}
             Verdict::Allow => {
-                r.access_code = 0;
-                r.headers_out.remove(K::WwwAuthenticate);
+                r.flow.access_code = 0;
+                r.answer.headers.remove(K::WwwAuthenticate);
                 return None;
             }
             Verdict::Status(code @ (401 | 403)) if any => {
-                if r.access_code != 401 {
-                    r.access_code = code;
+                if r.flow.access_code != 401 {
+                    r.flow.access_code = code;
                 }
             }
             Verdict::Status(401) => {
@@ -420,7 +420,7 @@ async fn access(r: &mut Request) -> Option<Verdict> {
             other => return Some(other),
         }
     }
-    let code = std::mem::take(&mut r.access_code);
+    let code = std::mem::take(&mut r.flow.access_code);
     match code {
         0 => None,
         401 => {
@@ -435,7 +435,7 @@ async fn access(r: &mut Request) -> Option<Verdict> {
 }
 
 async fn content(r: &mut Request) -> Verdict {
-    let verdict = match r.content_handler {
+    let verdict = match r.flow.content_handler {
         Some(Content::Now(f)) => f(r),
         Some(Content::Later(f)) => f(r).await,
         Some(Content::Proxy) => return modules::proxy::run(r).await,
@@ -446,7 +446,7 @@ async fn content(r: &mut Request) -> Verdict {
         return verdict;
     }
     run_phase!(r, Phase::Content);
-    if r.get(r.uri).ends_with(b"/") {
+    if r.get(r.head.uri).ends_with(b"/") {
         let path = modules::root::path_of(r);
         log_error!(r, Error, "directory index of \"{}\" is forbidden", String::from_utf8_lossy(&path));
         return Verdict::Status(403);

@@ -8,7 +8,7 @@ use super::phases::Verdict;
 use super::{Request, Text};
 use crate::config::complex::Complex;
 use crate::connection::slow::TooSlow;
-use crate::connection::{Session, http1, http2, http3};
+use crate::connection::{Downstream, http1, http2, http3};
 use crate::modules;
 use crate::modules::core::ServerTokens;
 use runtime::clock;
@@ -67,20 +67,20 @@ pub const SERVER_VERSION: &str = concat!("ironweir/", env!("CARGO_PKG_VERSION"))
 impl Request {
     /// Sends the head. On `Err` the verdict is what the handler has to return.
     pub fn send_header(&mut self) -> Result<(), Verdict> {
-        if self.header_sent {
+        if self.answer.header_sent {
             return Ok(());
         }
-        if self.error_status != 0 {
-            self.headers_out.status = self.error_status;
-            self.headers_out.status_line = None;
+        if self.flow.error_status != 0 {
+            self.answer.headers.status = self.flow.error_status;
+            self.answer.headers.status_line = None;
         }
         for f in modules::HEADER_FILTERS {
             match f(self) {
                 Filtered::Next => {}
                 Filtered::Replace(status) => return Err(super::finish::replace(self, status)),
                 Filtered::Refuse(status) => {
-                    self.body_filters.clear();
-                    self.in_memory = false;
+                    self.answer.body_filters.clear();
+                    self.answer.in_memory = false;
                     return Err(Verdict::Status(status));
                 }
                 Filtered::Instead(verdict) => return Err(verdict),
@@ -90,7 +90,7 @@ impl Request {
         if self.has_fault() || (self.is_main() && self.unsendable().is_some()) {
             self.refuse_head()?;
         }
-        self.header_sent = true;
+        self.answer.header_sent = true;
         self.final_head();
         Ok(())
     }
@@ -99,7 +99,7 @@ impl Request {
     /// decoded it. Texts of the program have none.
     fn unsendable(&self) -> Option<Text> {
         let bad = |text: Text| matches!(text, Text::Own(span) if ends_line(self.arena.span(span)));
-        let h = &self.headers_out;
+        let h = &self.answer.headers;
         if [h.content_type, h.charset].into_iter().flatten().any(bad) {
             return Some(Text::from("Content-Type"));
         }
@@ -118,7 +118,7 @@ impl Request {
         if !self.is_main() || self.may_refuse() {
             return Err(super::finish::replace(self, 500));
         }
-        let (arena, h) = (&self.arena, &mut self.headers_out);
+        let (arena, h) = (&self.arena, &mut self.answer.headers);
         let good = |text: Text| !ends_line(arena.get(text));
         h.lines.retain(|l| good(l.name) && good(l.value));
         h.content_type = h.content_type.filter(|t| good(*t));
@@ -128,16 +128,16 @@ impl Request {
 
     /// What the head of an answer implies, then its bytes (`ngx_http_chunked_filter`, `ngx_http_header_filter`).
     fn final_head(&mut self) {
-        let h = &mut self.headers_out;
-        if self.method == super::Method::Head {
-            self.header_only = true;
+        let h = &mut self.answer.headers;
+        if self.head.method == super::Method::Head {
+            self.answer.header_only = true;
         }
         if h.last_modified.is_some() && !matches!(h.status, 200 | 206 | 304) {
             h.last_modified = None;
         }
         match h.status {
             204 => {
-                self.header_only = true;
+                self.answer.header_only = true;
                 // An upstream's stays, as with nginx.
                 if h.status_line.is_none() {
                     h.content_type = None;
@@ -146,14 +146,14 @@ impl Request {
                 h.last_modified = None;
             }
             // What an upstream says of the answer that the client has is passed on; ours says nothing (`not_modified`).
-            304 => self.header_only = true,
+            304 => self.answer.header_only = true,
             _ => {}
         }
-        if self.header_only {
+        if self.answer.header_only {
             // No body comes by that could let it go.
-            self.head_held = false;
+            self.answer.head_held = false;
         }
-        if self.is_main() && !self.head_held {
+        if self.is_main() && !self.answer.head_held {
             self.write_head();
         }
     }
@@ -162,31 +162,31 @@ impl Request {
     /// filter may end the answer with [`Refused`], and must keep all of the body to itself. How much that may be is its business.
     pub fn hold_head(&mut self) {
         debug_assert!(self.is_main(), "the head of a subrequest goes nowhere");
-        self.head_held = true;
+        self.answer.head_held = true;
     }
 
     /// Lets a head go that is held.
     pub fn release_head(&mut self) {
-        if std::mem::take(&mut self.head_held) && self.header_sent {
+        if std::mem::take(&mut self.answer.head_held) && self.answer.header_sent {
             self.write_head();
         }
     }
 
     /// What a body filter has refused is as if it had never been begun. Gives the verdict that answers in its place.
     pub fn instead(&mut self, refused: Refused) -> Verdict {
-        if self.header_sent && !self.head_held {
+        if self.answer.header_sent && !self.answer.head_held {
             // Its head is out already.
-            self.keepalive = false;
+            self.flow.keepalive = false;
             return Verdict::Broken;
         }
-        (self.header_sent, self.head_held, self.header_only) = (false, false, false);
-        (self.response_done, self.output_begun) = (false, false);
-        (self.pending, self.deferred, self.ctx.slice) = (None, None, None);
-        self.allow_ranges = false;
+        (self.answer.header_sent, self.answer.head_held, self.answer.header_only) = (false, false, false);
+        (self.answer.done, self.answer.output_begun) = (false, false);
+        (self.answer.pending, self.answer.deferred, self.ctx.slice) = (None, None, None);
+        self.answer.allow_ranges = false;
         let verdict = super::finish::replace(self, refused.status);
         if let Some(to) = refused.location {
             let to = self.text(&to);
-            self.headers_out.set(K::Location, "Location", to);
+            self.answer.headers.set(K::Location, "Location", to);
         }
         verdict
     }
@@ -196,56 +196,56 @@ impl Request {
             ServerTokens::On | ServerTokens::Build => SERVER_VERSION.as_bytes(),
             ServerTokens::Off => SERVER.as_bytes(),
         };
-        match self.session {
-            Session::Http1(_) => self.http1_head(token),
-            Session::Http2(_) => {
+        match self.downstream {
+            Downstream::Http1(_) => self.http1_head(token),
+            Downstream::Http2(_) => {
                 self.absolute_location();
                 http2::write_head(self, token);
             }
-            Session::Http3(_) => {
+            Downstream::Http3(_) => {
                 self.absolute_location();
                 http3::write_head(self, token);
             }
-            Session::Sub(_) | Session::Held(_) | Session::None => {}
+            Downstream::Sub(_) | Downstream::Held(_) | Downstream::None => {}
         }
     }
 
     fn http1_head(&mut self, token: &'static [u8]) {
-        if self.version < super::Version::HTTP10 {
+        if self.head.version < super::Version::HTTP10 {
             // HTTP/0.9 has no head.
-            self.keepalive = false;
-            if let Session::Http1(http) = &mut self.session {
+            self.flow.keepalive = false;
+            if let Downstream::Http1(http) = &mut self.downstream {
                 http.answer_start = http.output.queued;
                 http.header_size = 0;
             }
             return;
         }
         // RFC 9110 section 9.3.6: what follows a 2xx to CONNECT is no body.
-        let tunnels = self.method == super::Method::Connect && (200..300).contains(&self.headers_out.status);
-        let bodiless = matches!(self.headers_out.status, 304 | 204) || self.headers_out.status < 200 || tunnels;
+        let tunnels = self.head.method == super::Method::Connect && (200..300).contains(&self.answer.headers.status);
+        let bodiless = matches!(self.answer.headers.status, 304 | 204) || self.answer.headers.status < 200 || tunnels;
         let mut chunked = false;
-        let h = &self.headers_out;
-        if (h.content_length.is_none() || h.expect_trailers) && !bodiless && self.method != super::Method::Head {
+        let h = &self.answer.headers;
+        if (h.content_length.is_none() || h.expect_trailers) && !bodiless && self.head.method != super::Method::Head {
             chunked = http1::may_chunk(self);
             if chunked {
-                self.headers_out.content_length = None;
-            } else if self.headers_out.content_length.is_none() {
-                self.keepalive = false;
+                self.answer.headers.content_length = None;
+            } else if self.answer.headers.content_length.is_none() {
+                self.flow.keepalive = false;
             }
         }
         self.absolute_location();
-        let Session::Http1(mut http) = std::mem::take(&mut self.session) else { unreachable!("asked above") };
+        let Downstream::Http1(mut http) = std::mem::take(&mut self.downstream) else { unreachable!("asked above") };
         http.chunked = chunked;
         http.rate_start_ms = clock::monotonic_ms();
         http1::write_head(self, &mut http, token);
-        self.session = Session::Http1(http);
+        self.downstream = Downstream::Http1(http);
     }
 
     /// `absolute_redirect`, `server_name_in_redirect`, `port_in_redirect`.
     fn absolute_location(&mut self) {
-        let shot = self.shot.clone();
-        let conf = &shot.location(self.location).conf.core;
-        let Some(location) = self.headers_out.find(K::Location) else { return };
+        let snapshot = self.snapshot.clone();
+        let conf = &snapshot.location(self.location).conf.core;
+        let Some(location) = self.answer.headers.find(K::Location) else { return };
         if !*conf.absolute_redirect || self.get(location).first() != Some(&b'/') {
             return;
         }
@@ -255,7 +255,7 @@ impl Request {
         let mut url = scheme.as_bytes().to_vec();
         if *conf.server_name_in_redirect {
             url.extend_from_slice(&self.server().name);
-        } else if let Some(host) = self.headers_in.host {
+        } else if let Some(host) = self.head.headers.host {
             url.extend_from_slice(self.get(host));
         } else if let crate::connection::Address::Inet(a) = &local {
             match a.ip() {
@@ -271,38 +271,38 @@ impl Request {
         }
         url.extend_from_slice(self.get(location));
         let url = self.text(&url);
-        self.headers_out.set(K::Location, "Location", url);
+        self.answer.headers.set(K::Location, "Location", url);
     }
 
     /// Sends a piece of the body through the filters. `last` ends the answer.
     pub fn send_body(&mut self, chunk: Chunk<'_>, last: bool) -> Result<(), Verdict> {
-        if self.response_done {
+        if self.answer.done {
             return Ok(());
         }
         if last {
-            self.response_done = true;
+            self.answer.done = true;
         }
-        if self.header_only {
+        if self.answer.header_only {
             return Ok(());
         }
-        self.output_begun |= !chunk.is_empty();
+        self.answer.output_begun |= !chunk.is_empty();
         let now = match chunk {
             Chunk::File { len, .. } if last && self.wants_bytes() && len > filter::PIECE => {
-                self.pending = Some(Box::new(Pending::rest(chunk.cut(filter::PIECE, u64::MAX))));
+                self.answer.pending = Some(Box::new(Pending::rest(chunk.cut(filter::PIECE, u64::MAX))));
                 chunk.cut(0, filter::PIECE)
             }
             whole => whole,
         };
-        let last = last && self.pending.is_none();
+        let last = last && self.answer.pending.is_none();
         filter::run(self, now, last).map_err(|e| self.broken(&e))?;
-        if self.header_sent && self.take_fault() {
-            if self.head_held {
-                self.refused = Some(Box::new(Refused { status: 500, location: None }));
+        if self.answer.header_sent && self.take_fault() {
+            if self.answer.head_held {
+                self.answer.refused = Some(Box::new(Refused { status: 500, location: None }));
                 return Err(Verdict::Broken);
             }
             // A part of the body could not be made: the client is not to take it for the whole.
-            self.keepalive = false;
-            self.aborted = true;
+            self.flow.keepalive = false;
+            self.flow.aborted = true;
             return Err(Verdict::Broken);
         }
         Ok(())
@@ -310,20 +310,20 @@ impl Request {
 
     /// Whether filters may need the bytes of the body: its own, or those behind the answer that it is a part of.
     pub fn wants_bytes(&self) -> bool {
-        self.in_memory || !self.tail.is_empty()
+        self.answer.in_memory || !self.answer.tail.is_empty()
     }
 
     /// The answer is no longer the file byte for byte: `"x"` becomes `W/"x"` (`ngx_http_weak_etag`).
     pub fn weaken_etag(&mut self) {
-        let Some(etag) = self.headers_out.find(K::Etag) else { return };
+        let Some(etag) = self.answer.headers.find(K::Etag) else { return };
         match self.get(etag) {
             [b'W', b'/', _, ..] => {}
             [b'"', ..] => {
                 let weak = [b"W/", self.get(etag)].concat();
                 let weak = self.text(&weak);
-                self.headers_out.set(K::Etag, "ETag", weak);
+                self.answer.headers.set(K::Etag, "ETag", weak);
             }
-            _ => self.headers_out.remove(K::Etag),
+            _ => self.answer.headers.remove(K::Etag),
         }
     }
 
@@ -331,13 +331,13 @@ impl Request {
     pub fn broken(&mut self, error: &io::Error) -> Verdict {
         if let Some(refused) = error.get_ref().and_then(|e| e.downcast_ref::<Refused>()) {
             // `phases::conclude` answers.
-            self.refused = Some(Box::new(refused.clone()));
+            self.answer.refused = Some(Box::new(refused.clone()));
             return Verdict::Broken;
         }
         if let Some(slow) = error.get_ref().and_then(|e| e.downcast_ref::<TooSlow>()) {
             crate::log_error!(self, Info, "{slow}");
             // What the kernel still has for it is not to stay there as long as it likes.
-            if let Session::Http1(http) = &self.session {
+            if let Downstream::Http1(http) = &self.downstream {
                 http1::reset_on_close(&http.incoming.socket);
             }
         } else if error.kind() == io::ErrorKind::UnexpectedEof {
@@ -354,35 +354,35 @@ impl Request {
         } else {
             crate::log_error!(self, Info, "writev() failed ({})", crate::log::os_error(error));
         }
-        self.aborted = true;
+        self.flow.aborted = true;
         Verdict::Broken
     }
 
     /// Where filtered pieces go.
     pub(crate) fn queue(&mut self, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
-        if !self.tail.is_empty() {
+        if !self.answer.tail.is_empty() {
             return filter::run_tail(self, chunk);
         }
-        match &mut self.session {
+        match &mut self.downstream {
             // An include's end is not the answer's.
-            Session::Http1(_) => http1::queue(self, chunk, last && self.depth == 0),
-            Session::Http2(_) => http2::queue(self, chunk, last && self.depth == 0),
-            Session::Http3(_) => http3::queue(self, chunk, last && self.depth == 0),
-            Session::Sub(_) => super::subrequest::queue(self, chunk),
-            Session::Held(_) | Session::None => Ok(()),
+            Downstream::Http1(_) => http1::queue(self, chunk, last && self.flow.depth == 0),
+            Downstream::Http2(_) => http2::queue(self, chunk, last && self.flow.depth == 0),
+            Downstream::Http3(_) => http3::queue(self, chunk, last && self.flow.depth == 0),
+            Downstream::Sub(_) => super::subrequest::queue(self, chunk),
+            Downstream::Held(_) | Downstream::None => Ok(()),
         }
     }
 
     /// The answer's body is made anew, so its length is not known.
     pub fn clear_content_length(&mut self) {
-        self.headers_out.content_length = None;
-        self.headers_out.remove(K::ContentLength);
+        self.answer.headers.content_length = None;
+        self.answer.headers.remove(K::ContentLength);
     }
 
     /// There are no parts of it.
     pub fn clear_accept_ranges(&mut self) {
-        self.allow_ranges = false;
-        self.headers_out.remove(K::AcceptRanges);
+        self.answer.allow_ranges = false;
+        self.answer.headers.remove(K::AcceptRanges);
     }
 
     /// What an answer made anew is identified by: nothing, unless its last change is that of its parts.
@@ -390,29 +390,29 @@ impl Request {
         if keep_last_modified {
             return self.weaken_etag();
         }
-        self.headers_out.last_modified = None;
-        self.headers_out.remove(K::LastModified);
-        self.headers_out.remove(K::Etag);
+        self.answer.headers.last_modified = None;
+        self.answer.headers.remove(K::LastModified);
+        self.answer.headers.remove(K::Etag);
     }
 
     /// Whether nobody will see the answer's body: subrequests that ask for a status.
     pub fn is_body_unwanted(&self) -> bool {
-        matches!(&self.session, Session::Sub(s) if s.mode == super::subrequest::Mode::Discard)
+        matches!(&self.downstream, Downstream::Sub(s) if s.mode == super::subrequest::Mode::Discard)
     }
 
     /// Bytes that wait for the client.
     pub fn unsent_bytes(&self) -> u64 {
-        match &self.session {
-            Session::Http1(http) => http.output.waiting(),
-            Session::Sub(sub) => sub.aside.as_ref().map_or(0, |aside| aside.waiting()),
+        match &self.downstream {
+            Downstream::Http1(http) => http.output.waiting(),
+            Downstream::Sub(sub) => sub.aside.as_ref().map_or(0, |aside| aside.waiting()),
             other => other.stream().map_or(0, |stream| stream.waiting()),
         }
     }
 
     /// A whole answer from memory: `return`, error pages, status pages.
     pub fn respond(&mut self, status: u16, body: &[u8]) -> Verdict {
-        self.headers_out.status = status;
-        self.headers_out.content_length = Some(body.len() as u64);
+        self.answer.headers.status = status;
+        self.answer.headers.content_length = Some(body.len() as u64);
         if let Err(v) = self.send_header() {
             return v;
         }
@@ -429,15 +429,15 @@ impl Request {
         }
         if matches!(status, 301 | 302 | 303 | 307 | 308) {
             let to = text.eval(self);
-            self.headers_out.set(K::Location, "Location", to);
+            self.answer.headers.set(K::Location, "Location", to);
             return Verdict::Status(status);
         }
-        if self.error_status == 0 {
+        if self.flow.error_status == 0 {
             // The text may speak of it.
-            self.headers_out.status = status;
+            self.answer.headers.status = status;
         }
         match kind {
-            Some(kind) => self.headers_out.content_type = Some(kind),
+            Some(kind) => self.answer.headers.content_type = Some(kind),
             None => modules::root::set_content_type(self),
         }
         if let Some(fixed) = text.as_fixed() {
@@ -453,8 +453,8 @@ impl Request {
 
     /// Bytes of the answer handed to the session: `$bytes_sent`.
     pub fn bytes_sent(&self) -> u64 {
-        match &self.session {
-            Session::Http1(h) if self.header_sent && !self.head_held => {
+        match &self.downstream {
+            Downstream::Http1(h) if self.answer.header_sent && !self.answer.head_held => {
                 h.output.queued - h.answer_start - self.unsent(h)
             }
             other => other.stream().map_or(0, |stream| stream.sent().0),
@@ -463,9 +463,9 @@ impl Request {
 
     /// Without the head: `$body_bytes_sent`.
     pub fn body_bytes_sent(&self) -> u64 {
-        match &self.session {
-            Session::Http1(h) => self.bytes_sent().saturating_sub(h.header_size),
-            Session::Sub(s) => s.length,
+        match &self.downstream {
+            Downstream::Http1(h) => self.bytes_sent().saturating_sub(h.header_size),
+            Downstream::Sub(s) => s.length,
             other => other.stream().map_or(0, |stream| {
                 let (all, head) = stream.sent();
                 all - head
@@ -474,6 +474,6 @@ impl Request {
     }
 
     fn unsent(&self, http: &http1::Http1) -> u64 {
-        if self.aborted { http.output.waiting().min(http.output.queued - http.answer_start) } else { 0 }
+        if self.flow.aborted { http.output.waiting().min(http.output.queued - http.answer_start) } else { 0 }
     }
 }

@@ -3,7 +3,7 @@
 use super::{Request, Text};
 use crate::config::pattern::{GaveUp, Pattern};
 use crate::connection::{Address, Client};
-use crate::snapshot::{LocationId, ServerId, Shot};
+use crate::snapshot::{LocationId, ServerId, ThreadSnapshot};
 use hashbrown::HashMap;
 use std::cmp::Ordering;
 use std::net::IpAddr;
@@ -217,14 +217,14 @@ impl LocationTree {
     }
 
     /// The location for the request's uri, nested ones included (`ngx_http_core_find_location`).
-    pub fn find(&self, r: &mut Request, shot: &Shot) -> Result<Found, GaveUp> {
-        Ok(self.look(r, shot)?.0)
+    pub fn find(&self, r: &mut Request, snapshot: &ThreadSnapshot) -> Result<Found, GaveUp> {
+        Ok(self.look(r, snapshot)?.0)
     }
 
     /// The same, and whether it is settled. It is not where a prefix matched and no pattern inside it did: then the patterns of the
     /// levels around are asked too.
-    fn look(&self, r: &mut Request, shot: &Shot) -> Result<(Found, bool), GaveUp> {
-        let uri = r.get(r.uri);
+    fn look(&self, r: &mut Request, snapshot: &ThreadSnapshot) -> Result<(Found, bool), GaveUp> {
+        let uri = r.get(r.head.uri);
         if let Some(id) = self.exact.get(uri) {
             return Ok((Found::Location(*id), true));
         }
@@ -236,7 +236,7 @@ impl LocationTree {
         }
         let mut found = Found::None;
         if let Some(p) = prefix {
-            let (inner, settled) = shot.location(p.id).inside.look(r, shot)?;
+            let (inner, settled) = snapshot.location(p.id).inside.look(r, snapshot)?;
             found = inner.or(p.id);
             if settled {
                 return Ok((found, true));
@@ -244,8 +244,8 @@ impl LocationTree {
         }
         if prefix.is_none_or(|p| !p.last) {
             for (pattern, id) in &self.patterns {
-                if pattern.exec(r, r.uri)? {
-                    return Ok((shot.location(*id).inside.look(r, shot)?.0.or(*id), true));
+                if pattern.exec(r, r.head.uri)? {
+                    return Ok((snapshot.location(*id).inside.look(r, snapshot)?.0.or(*id), true));
                 }
             }
         }

@@ -6,7 +6,7 @@ use super::include::{self, Aside};
 use super::phases::{self, From, Verdict};
 use super::{Method, Request, Text, end};
 use crate::config::complex::Complex;
-use crate::connection::Session;
+use crate::connection::Downstream;
 use std::io;
 use std::rc::Rc;
 use std::task::Poll;
@@ -64,21 +64,21 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
     if !include::is_allowed(r, uri) {
         return Err(Verdict::Status(500));
     }
-    r.subrequests += 1;
-    let session = Session::Sub(SubSession::new(options.mode));
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
+    r.flow.subrequests += 1;
+    let session = Downstream::Sub(SubSession::new(options.mode));
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     let mut lent = Lent { parent: r, child: &mut child };
     lent.swap();
     prepare(lent.child, lent.parent, uri, args, &options);
     Box::pin(phases::conclude(lent.child, Verdict::Restart(From::ServerRewrite))).await;
     end(lent.child);
     drop(lent);
-    r.subrequests = child.subrequests;
+    r.flow.subrequests = child.flow.subrequests;
     // nginx has one word for a connection: what a subrequest did last stands in its parent's lines too.
-    r.doing = child.doing;
+    r.action = child.action;
     r.ctx.limit_req = child.ctx.limit_req;
-    if child.aborted && child.headers_out.status == 0 {
-        child.headers_out.status = 500;
+    if child.flow.aborted && child.answer.headers.status == 0 {
+        child.answer.headers.status = 500;
     }
     Ok(child)
 }
@@ -107,9 +107,9 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
     if !include::is_allowed(r, uri) {
         return Err(Verdict::Status(500));
     }
-    r.subrequests += 1;
-    let session = Session::Sub(SubSession::new(options.mode));
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
+    r.flow.subrequests += 1;
+    let session = Downstream::Sub(SubSession::new(options.mode));
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     child.copy_shared(r);
     prepare(&mut child, r, uri, args, &options);
     child.ctx.limit_conn = r.ctx.limit_conn.without_places();
@@ -121,46 +121,46 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
 }
 
 /// The same request once more, for the same handler: what is shared between it and its parent is the caller's business.
-pub(crate) fn duplicate(r: &mut Request, session: Session) -> Box<Request> {
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
+pub(crate) fn duplicate(r: &mut Request, session: Downstream) -> Box<Request> {
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     let options = Options { mode: Mode::Discard, with_body: true, get: false };
-    prepare(&mut child, r, r.uri, r.args, &options);
-    child.valid_target = r.valid_target;
-    child.valid_location = r.valid_location;
-    child.plain_uri = r.plain_uri;
+    prepare(&mut child, r, r.head.uri, r.head.args, &options);
+    child.head.valid_target = r.head.valid_target;
+    child.flow.valid_location = r.flow.valid_location;
+    child.head.plain_uri = r.head.plain_uri;
     child.captures.clone_from(&r.captures);
-    child.content_handler = r.content_handler;
+    child.flow.content_handler = r.flow.content_handler;
     child.ctx.slice.clone_from(&r.ctx.slice);
     child
 }
 
 /// Makes a new request a subrequest of `r`.
 pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Text, options: &Options) {
-    child.depth = r.depth + 1;
-    child.subrequests = r.subrequests;
-    child.internal = true;
-    child.doing = r.doing;
+    child.flow.depth = r.flow.depth + 1;
+    child.flow.subrequests = r.flow.subrequests;
+    child.flow.internal = true;
+    child.action = r.action;
     child.server = r.server;
     child.location = r.location;
-    child.method = if options.get { Method::Get } else { r.method };
-    child.method_name = if options.get { Text::from("GET") } else { r.method_name };
-    child.line = r.line;
-    child.target = r.target;
-    child.valid_target = false;
-    child.uri = uri;
-    child.args = args;
-    child.version = r.version;
-    child.scheme = r.scheme;
-    child.headers_in.head.headers.clone_from(&r.headers_in.head.headers);
-    child.headers_in.head.protocol = r.headers_in.head.protocol;
-    child.headers_in.host = r.headers_in.host;
-    child.headers_in.content_length = r.headers_in.content_length;
-    child.headers_in.chunked = r.headers_in.chunked;
-    (child.headers_in.msie, child.headers_in.msie6) = (r.headers_in.msie, r.headers_in.msie6);
-    child.request_port = r.request_port;
+    child.head.method = if options.get { Method::Get } else { r.head.method };
+    child.head.method_name = if options.get { Text::from("GET") } else { r.head.method_name };
+    child.head.line = r.head.line;
+    child.head.target = r.head.target;
+    child.head.valid_target = false;
+    child.head.uri = uri;
+    child.head.args = args;
+    child.head.version = r.head.version;
+    child.head.scheme = r.head.scheme;
+    child.head.headers.head.headers.clone_from(&r.head.headers.head.headers);
+    child.head.headers.head.protocol = r.head.headers.head.protocol;
+    child.head.headers.host = r.head.headers.host;
+    child.head.headers.content_length = r.head.headers.content_length;
+    child.head.headers.chunked = r.head.headers.chunked;
+    (child.head.headers.msie, child.head.headers.msie6) = (r.head.headers.msie, r.head.headers.msie6);
+    child.head.port = r.head.port;
     child.started_ms = runtime::clock::wall_ms();
-    child.parent_uri = Some(r.uri);
-    child.main_charset = if r.is_main() { r.headers_out.charset } else { r.main_charset };
+    child.flow.parent_uri = Some(r.head.uri);
+    child.flow.main_charset = if r.is_main() { r.answer.headers.charset } else { r.flow.main_charset };
     child.ctx.realip.clone_from(&r.ctx.realip);
     child.ctx.limit_req = r.ctx.limit_req;
     child.ctx.nchan.clone_from(&r.ctx.nchan);
@@ -171,21 +171,21 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
 
 /// A status without an error page in a subrequest: the parent looks at the status, there is no text.
 pub fn absorbs(r: &mut Request, status: u16) -> bool {
-    let has_page = !r.error_page && r.conf().core.error_pages.iter().any(|p| p.status == status);
-    let Session::Sub(sub) = &mut r.session else { return false };
+    let has_page = !r.flow.error_page && r.conf().core.error_pages.iter().any(|p| p.status == status);
+    let Downstream::Sub(sub) = &mut r.downstream else { return false };
     if has_page || sub.mode != Mode::Discard {
         return false;
     }
     sub.plain_status = true;
-    r.headers_out.status = status;
-    r.header_sent = true;
-    r.response_done = true;
+    r.answer.headers.status = status;
+    r.answer.header_sent = true;
+    r.answer.done = true;
     true
 }
 
 /// Takes a piece of a subrequest's body.
 pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
-    let Session::Sub(sub) = &mut r.session else { return Ok(()) };
+    let Downstream::Sub(sub) = &mut r.downstream else { return Ok(()) };
     sub.length += chunk.len();
     if let Some(aside) = &sub.aside {
         aside.hold(chunk);
@@ -193,7 +193,7 @@ pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
     }
     let most = match sub.mode {
         Mode::Discard | Mode::Hold => return Ok(()),
-        Mode::Capture => *r.shot.location(r.location).conf.core.subrequest_output_buffer_size,
+        Mode::Capture => *r.snapshot.location(r.location).conf.core.subrequest_output_buffer_size,
         Mode::Whole => MAX_WHOLE,
     };
     if sub.length > most {
@@ -220,8 +220,8 @@ pub(crate) fn queue(r: &mut Request, chunk: Chunk<'_>) -> io::Result<()> {
 
 /// A subrequest waits for nobody, unless it has said as much before its turn as is held.
 pub(crate) fn poll_room(r: &Request) -> Poll<()> {
-    match &r.session {
-        Session::Sub(SubSession { aside: Some(aside), .. }) => aside.poll_room(),
+    match &r.downstream {
+        Downstream::Sub(SubSession { aside: Some(aside), .. }) => aside.poll_room(),
         _ => Poll::Ready(()),
     }
 }
@@ -229,15 +229,15 @@ pub(crate) fn poll_room(r: &Request) -> Poll<()> {
 /// `post_action`: the finished request goes through the phases once more for another uri; the client sees nothing.
 pub async fn post_action(r: &mut Request, target: &Complex) {
     let target = target.eval(r);
-    let status = r.headers_out.status;
-    let session = std::mem::replace(&mut r.session, Session::Sub(SubSession::new(Mode::Discard)));
-    let (keepalive, aborted) = (r.keepalive, r.aborted);
-    r.header_sent = false;
-    r.response_done = false;
-    r.aborted = false;
-    r.error_status = 0;
-    r.headers_out.clear();
-    r.depth = 1;
+    let status = r.answer.headers.status;
+    let session = std::mem::replace(&mut r.downstream, Downstream::Sub(SubSession::new(Mode::Discard)));
+    let (keepalive, aborted) = (r.flow.keepalive, r.flow.aborted);
+    r.answer.header_sent = false;
+    r.answer.done = false;
+    r.flow.aborted = false;
+    r.flow.error_status = 0;
+    r.answer.headers.clear();
+    r.flow.depth = 1;
     let verdict = match r.get(target).first() {
         Some(b'@') => {
             let name = r.get(target)[1..].to_vec();
@@ -246,8 +246,8 @@ pub async fn post_action(r: &mut Request, target: &Complex) {
         _ => super::finish::internal_redirect(r, target, Text::EMPTY),
     };
     Box::pin(phases::conclude(r, verdict)).await;
-    r.depth = 0;
-    r.session = session;
-    r.headers_out.status = status;
-    (r.keepalive, r.aborted) = (keepalive, aborted);
+    r.flow.depth = 0;
+    r.downstream = session;
+    r.answer.headers.status = status;
+    (r.flow.keepalive, r.flow.aborted) = (keepalive, aborted);
 }

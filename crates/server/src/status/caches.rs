@@ -33,7 +33,7 @@ fn place(status: Status) -> usize {
 /// A request that asked a cache is done.
 pub fn count(r: &Request) {
     let (Some(number), Some(status)) = (r.attempts.cache_number, r.attempts.cache) else { return };
-    let mine = r.shot.main.cache.caches[number].zone.counts.mine();
+    let mine = r.snapshot.main.cache.caches[number].zone.counts.mine();
     mine.add(place(status), 1);
     mine.add(place(status) + 1, r.body_bytes_sent());
 }

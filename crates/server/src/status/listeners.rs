@@ -3,7 +3,7 @@
 
 use super::tally::Tally;
 use crate::master::sys;
-use crate::settings::{ListenAddress, SocketKind};
+use crate::process_settings::{ListenAddress, SocketKind};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 

@@ -8,7 +8,7 @@ use super::tally::{Mine, Tally};
 use super::trial;
 use crate::modules::variables;
 use crate::request::Request;
-use crate::snapshot::{ServerId, Shot};
+use crate::snapshot::{ServerId, ThreadSnapshot};
 use runtime::clock;
 use std::rc::Rc;
 
@@ -76,7 +76,7 @@ pub fn reset(counts: &Counts) {
 pub struct Underway(Option<Place>);
 
 struct Place {
-    shot: Rc<Shot>,
+    snapshot: Rc<ThreadSnapshot>,
     server: ServerId,
     is_request: bool,
 }
@@ -93,8 +93,8 @@ impl Underway {
     }
 
     /// A request of a client that counts already.
-    pub fn counted(shot: Rc<Shot>, server: ServerId) -> Underway {
-        Underway(Some(Place { shot, server, is_request: true }))
+    pub fn counted(snapshot: Rc<ThreadSnapshot>, server: ServerId) -> Underway {
+        Underway(Some(Place { snapshot, server, is_request: true }))
     }
 }
 
@@ -104,7 +104,7 @@ impl Drop for Underway {
         if place.is_request {
             ALL.mine().sub(PROCESSING, 1);
         }
-        if let Some(zone) = &place.shot.server(place.server).conf.zone {
+        if let Some(zone) = &place.snapshot.server(place.server).conf.zone {
             zone.counts.mine().sub(PROCESSING, 1);
         }
     }
@@ -124,13 +124,13 @@ pub fn begin(r: &mut Request) {
     if let Some(zone) = &r.server().conf.zone {
         start(zone.counts.mine());
     }
-    r.underway = Underway(Some(Place { shot: r.shot.clone(), server: r.server, is_request }));
+    r.underway = Underway(Some(Place { snapshot: r.snapshot.clone(), server: r.server, is_request }));
 }
 
 /// A client's request is done.
 pub fn end(r: &mut Request) {
     let status = variables::status(r);
-    let (received, sent, answered) = (r.request_length, r.bytes_sent(), r.header_sent);
+    let (received, sent, answered) = (r.request_length, r.bytes_sent(), r.answer.header_sent);
     let finish = |mine: Mine<'_, WIDTH>| {
         mine.add(RECEIVED, received);
         mine.add(SENT, sent);
@@ -146,7 +146,7 @@ pub fn end(r: &mut Request) {
     let ms = clock::wall_ms().saturating_sub(r.started_ms);
     latency::count(latency::REQUESTS_MS.mine(), 0, ms);
     // Who gave up has been told nothing, but is no failure of ours.
-    trial::request(r.shot.generation, (answered || (400..500).contains(&status)).then_some(status), ms);
+    trial::request(r.snapshot.generation, (answered || (400..500).contains(&status)).then_some(status), ms);
     if let Some(zone) = &r.server().conf.zone {
         finish(zone.counts.mine());
         zone.times.count(ms);

@@ -18,7 +18,7 @@ pub mod udp;
 use crate::connection::arrival::Arrival;
 use crate::connection::incoming::Incoming;
 use crate::connection::proxy_header::{self, Header};
-use crate::connection::{Address, Client, Session as Way, pool};
+use crate::connection::{Address, Client, Downstream, pool};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::stream_core::Handler;
@@ -73,7 +73,7 @@ impl Facts {
         }
         let udp = if self.datagrams { "udp " } else { "" };
         write!(f, ", {udp}client: {}", r.client.remote.borrow().host())?;
-        if let Some(listen) = r.shot.whole().listens.get(self.listen) {
+        if let Some(listen) = r.snapshot.whole().listens.get(self.listen) {
             write!(f, ", server: {}", listen.address)?;
         }
         if !self.proxied {
@@ -153,12 +153,12 @@ pub enum End {
 
 /// Makes the session; none if the listener is gone with a reload.
 fn begin(client: Rc<Client>, datagrams: bool) -> Option<Box<Request>> {
-    let whole = crate::worker::shot();
+    let whole = crate::worker::snapshot();
     let listen = crate::worker::stream_listen_of(&client)?;
-    let shot = whole.stream.clone()?;
-    let site = shot.ports[listen - whole.ports.len()].site(&client);
+    let snapshot = whole.stream.clone()?;
+    let site = snapshot.ports[listen - whole.ports.len()].site(&client);
     let (server, started_ms) = (site.default, client.started_ms);
-    let mut r = pool::take_request(shot, client, Way::None);
+    let mut r = pool::take_request(snapshot, client, Downstream::None);
     r.server = server;
     r.location = r.server().root;
     r.started_ms = started_ms;
@@ -177,9 +177,9 @@ impl Session {
     /// All phases but the log. What only some sessions wait for is a box of its own: all the others would hold room for it as long as they
     /// live.
     async fn run(&mut self) -> End {
-        let shot = self.r.shot.clone();
+        let snapshot = self.r.snapshot.clone();
         let listen = facts(&mut self.r).listen;
-        let port = &shot.ports[listen - shot.whole().ports.len()];
+        let port = &snapshot.ports[listen - snapshot.whole().ports.len()];
         if port.proxy_protocol
             && let Err(status) = Box::pin(self.read_proxy_header(listen)).await
         {
@@ -245,8 +245,8 @@ impl Session {
     /// Reads the PROXY header. The error is the session's status.
     async fn read_proxy_header(&mut self, listen: usize) -> Result<(), u16> {
         facts(&mut self.r).action = "reading PROXY protocol";
-        let (shot, client) = (self.r.shot.clone(), self.r.client.clone());
-        let arrival = Arrival::at_stream(&shot, &client, listen);
+        let (snapshot, client) = (self.r.snapshot.clone(), self.r.client.clone());
+        let arrival = Arrival::at_stream(&snapshot, &client, listen);
         match proxy_header::read(&mut self.incoming, arrival).await {
             Header::Read => Ok(()),
             Header::Broken => Err(400),
@@ -262,8 +262,8 @@ impl Session {
     async fn return_text(&mut self) -> u16 {
         let r = &mut self.r;
         facts(r).action = "returning text";
-        let shot = r.shot.clone();
-        let text = shot.location(r.location).conf.stream_core.text.eval(r);
+        let snapshot = r.snapshot.clone();
+        let text = snapshot.location(r.location).conf.stream_core.text.eval(r);
         if r.has_fault() {
             return 500;
         }
@@ -315,14 +315,14 @@ fn choose_server(r: &mut Request, name: &[u8]) {
     if name.is_empty() {
         return;
     }
-    let shot = r.shot.clone();
+    let snapshot = r.snapshot.clone();
     let listen = facts(r).listen;
-    let site = shot.ports[listen - shot.whole().ports.len()].site(&r.client);
+    let site = snapshot.ports[listen - snapshot.whole().ports.len()].site(&r.client);
     let name = r.text(name);
     // A pattern that gives up is a fault: the session ends.
     if let Ok(Some(server)) = site.find(r, name) {
         r.server = server;
-        r.location = shot.server(server).root;
+        r.location = snapshot.server(server).root;
     }
 }
 
@@ -339,7 +339,7 @@ fn close(mut r: Box<Request>, status: u16) {
     facts(&mut r).status = status;
     end(&mut r);
     // A configuration that nobody else uses must not live on in the pool.
-    if crate::worker::shot().generation == r.shot.generation {
+    if crate::worker::snapshot().generation == r.snapshot.generation {
         pool::give_request(r);
     }
 }

@@ -35,8 +35,8 @@ pub(super) async fn preread(session: &mut Session) -> Result<(), u16> {
 /// `mqtt`: reads the CONNECT, and puts `mqtt_set_connect`'s words in. Whoever says something else is no client. The error is the
 /// session's status.
 pub(super) async fn filter(session: &mut Session) -> Result<(), u16> {
-    let shot = session.r.shot.clone();
-    let conf = &shot.location(session.r.location).conf.stream_mqtt;
+    let snapshot = session.r.snapshot.clone();
+    let conf = &snapshot.location(session.r.location).conf.stream_mqtt;
     let (number, size) = *conf.mqtt_buffers;
     let whole = |bytes: &[u8]| parse(bytes).transpose();
     let Ok(connect) = read_until(session, number.saturating_mul(size), whole).await? else {

@@ -7,8 +7,8 @@ use crate::connection::incoming::Incoming;
 use crate::connection::{Address, Client};
 use crate::log_error;
 use crate::modules::{listen, upstream_server};
+use crate::process_settings::{ListenAddress, SocketKind};
 use crate::request::Request;
-use crate::settings::{ListenAddress, SocketKind};
 use std::rc::Rc;
 
 /// How often a connection may be passed on (`NGX_STREAM_PASS_MAX_PASSES`).
@@ -28,8 +28,8 @@ pub fn parse(text: &str) -> Result<Address, String> {
 
 /// Finds the listener.
 pub fn hand_over(r: &mut Request) -> End {
-    let shot = r.shot.clone();
-    let text = shot.location(r.location).conf.stream_core.pass.eval(r);
+    let snapshot = r.snapshot.clone();
+    let text = snapshot.location(r.location).conf.stream_core.pass.eval(r);
     if r.has_fault() {
         return End::Status(500);
     }
@@ -41,8 +41,8 @@ pub fn hand_over(r: &mut Request) -> End {
             return End::Status(500);
         }
     };
-    let fits = |l: &&crate::settings::ListenSpec| l.kind == SocketKind::Stream && is_for(&l.address, &address);
-    let whole = shot.whole();
+    let fits = |l: &&crate::process_settings::ListenSpec| l.kind == SocketKind::Stream && is_for(&l.address, &address);
+    let whole = snapshot.whole();
     let listen = whole.listens.iter().position(|l| fits(&l));
     let listener = listen.and_then(|listen| Some((listen, crate::worker::listener_of(listen)?)));
     let Some((listen, listener)) = listener else {
@@ -50,7 +50,7 @@ pub fn hand_over(r: &mut Request) -> End {
         return End::Status(200);
     };
     let client = r.client.passed_to(listener, address);
-    let next = whole.ports.iter().chain(&shot.ports).nth(listen);
+    let next = whole.ports.iter().chain(&snapshot.ports).nth(listen);
     if let Some(facts) = r.client.tls.get()
         && !next.is_some_and(|port| port.encrypted() && port.site(&client).ssl)
     {

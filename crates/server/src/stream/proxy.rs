@@ -5,7 +5,7 @@ use super::relay::{self, Relay};
 use super::{Session, Totals, facts, note};
 use crate::config::complex::Complex;
 use crate::connection::socket::Socket;
-use crate::connection::{Address, doing};
+use crate::connection::{Address, action};
 use crate::health::cause::Cause;
 use crate::health::passive;
 use crate::log::error::Level;
@@ -13,11 +13,11 @@ use crate::log_error;
 use crate::modules::core::size_of;
 use crate::modules::stream_proxy::{Conf, Pass, ProxyHeader};
 use crate::request::Request;
-use crate::upstream::choose::{self, Chosen, Walk};
+use crate::upstream::availability::Role;
+use crate::upstream::choose::{self, SelectedPeer, Selection};
 use crate::upstream::directives::parse_local;
 use crate::upstream::group::Group;
 use crate::upstream::peer::State;
-use crate::upstream::standing::Role;
 use crate::upstream::{Attempt, connect, names, secure};
 use runtime::clock;
 use runtime::timer::Timer;
@@ -28,7 +28,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 /// What lines of the error log say after `while`.
-const CONNECTING: &str = doing::CONNECTING;
+const CONNECTING: &str = action::CONNECTING;
 
 /// What the log says of a session that `proxy_session_drop` has ended.
 pub const DROPPED: &str = "session dropped: its peer is removed, down or unhealthy";
@@ -36,19 +36,19 @@ pub const DROPPED: &str = "session dropped: its peer is removed, down or unhealt
 /// A peer that takes the session.
 pub struct Found {
     /// The peer.
-    pub chosen: Chosen,
+    pub chosen: SelectedPeer,
     /// The connection to it, made secure if that is wanted: then it has its PROXY header as well.
     pub socket: Socket,
     /// Whose peer it is.
     pub group: Arc<Group>,
-    walk: Walk,
+    selection: Selection,
     tries: usize,
 }
 
 impl Found {
     /// The peer turned out not to be there.
     pub fn failed(&mut self, r: &mut Request) {
-        set_back(r, &self.group, self.tries, &mut self.walk, &self.chosen);
+        set_back(r, &self.group, self.tries, &mut self.selection, &self.chosen);
     }
 }
 
@@ -62,8 +62,8 @@ pub async fn find(r: &mut Request, conf: &Conf) -> Result<Found, u16> {
 
 /// Serves a session by a peer; gives its status.
 pub async fn handle(session: &mut Session) -> u16 {
-    let shot = session.r.shot.clone();
-    let conf = &shot.location(session.r.location).conf.stream_proxy;
+    let snapshot = session.r.snapshot.clone();
+    let conf = &snapshot.location(session.r.location).conf.stream_proxy;
     let began_ms = clock::wall_ms();
     let Found { chosen, socket, group, .. } = match find(&mut session.r, conf).await {
         Ok(found) => found,
@@ -99,7 +99,7 @@ fn local_address(r: &mut Request, conf: &Conf) -> Option<SocketAddr> {
 /// The peers there are to ask. The error is the session's status.
 async fn group(r: &mut Request, conf: &Conf) -> Result<Arc<Group>, u16> {
     match &*conf.own.pass {
-        Some(Pass::Group(id)) => Ok(r.shot.groups[id.0 as usize].clone()),
+        Some(Pass::Group(id)) => Ok(r.snapshot.groups[id.0 as usize].clone()),
         Some(Pass::Variables(text)) => evaluated(r, text).await,
         Some(Pass::Written(..)) | None => Err(500),
     }
@@ -111,7 +111,7 @@ async fn evaluated(r: &mut Request, text: &Complex) -> Result<Arc<Group>, u16> {
         return Err(500);
     }
     let name = String::from_utf8_lossy(r.get(text)).into_owned();
-    if let Some(group) = r.shot.groups.iter().find(|g| g.name.eq_ignore_ascii_case(&name)) {
+    if let Some(group) = r.snapshot.groups.iter().find(|g| g.name.eq_ignore_ascii_case(&name)) {
         return Ok(group.clone());
     }
     if name.is_empty() {
@@ -137,20 +137,20 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
     if let Some(live) = &group.live {
         live.first_answer().await;
     }
-    let (mut walk, tries) = Walk::begin(&group);
+    let (mut selection, tries) = Selection::begin(&group);
     let mut left = tries;
     if *conf.upstream.next_upstream_tries > 0 {
         left = left.min(*conf.upstream.next_upstream_tries as usize);
     }
     facts(r).action = CONNECTING;
     loop {
-        (walk.said.left, walk.said.limit) = (left, *conf.upstream.next_upstream_tries as usize);
-        let chosen = choose::choose(r, &group, &mut walk);
+        (selection.said.left, selection.said.limit) = (left, *conf.upstream.next_upstream_tries as usize);
+        let chosen = choose::choose(r, &group, &mut selection);
         if r.has_fault() {
             // The address, or the key that chose, has no value.
             return Err(500);
         }
-        if let Some(status) = walk.said.refused.take() {
+        if let Some(status) = selection.said.refused.take() {
             return Err(status);
         }
         let Some(chosen) = chosen else {
@@ -158,8 +158,8 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
             log_error!(r, Error, "no live upstreams");
             return Err(502);
         };
-        left += std::mem::take(&mut walk.said.more);
-        let local = walk.said.changes.take().and_then(|c| c.local).or(local);
+        left += std::mem::take(&mut selection.said.more);
+        let local = selection.said.changes.take().and_then(|c| c.local).or(local);
         r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
         let started = clock::monotonic_ms();
         match open(r, conf, &group, &chosen, local).await {
@@ -171,12 +171,12 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
                 if let Some(sticky) = &group.sticky {
                     sticky.connected(r, &chosen.peer.session_id());
                 }
-                return Ok(Found { chosen, socket, group, walk, tries });
+                return Ok(Found { chosen, socket, group, selection, tries });
             }
             Err(failure) => {
                 r.attempts.current().response_ms = Some(clock::monotonic_ms() - started);
                 match failure {
-                    Failure::Peer => set_back(r, &group, tries, &mut walk, &chosen),
+                    Failure::Peer => set_back(r, &group, tries, &mut selection, &chosen),
                     Failure::Local => {}
                     Failure::Ours => return Err(500),
                 }
@@ -191,8 +191,8 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
     }
 }
 
-fn set_back(r: &mut Request, group: &Group, tries: usize, walk: &mut Walk, chosen: &Chosen) {
-    if choose::failed(group, walk, chosen, r.attempts.current()) && tries > 1 {
+fn set_back(r: &mut Request, group: &Group, tries: usize, selection: &mut Selection, chosen: &SelectedPeer) {
+    if choose::failed(group, selection, chosen, r.attempts.current()) && tries > 1 {
         log_error!(r, Warn, "upstream server temporarily disabled");
     }
 }
@@ -211,7 +211,7 @@ async fn open(
     r: &mut Request,
     conf: &Conf,
     group: &Group,
-    chosen: &Chosen,
+    chosen: &SelectedPeer,
     local: Option<SocketAddr>,
 ) -> Result<Socket, Failure> {
     facts(r).action = CONNECTING;
@@ -240,7 +240,7 @@ async fn secure(
     r: &mut Request,
     conf: &Conf,
     group: &Group,
-    chosen: &Chosen,
+    chosen: &SelectedPeer,
     mut socket: Socket,
     timer: &Timer,
 ) -> Result<Socket, Failure> {
@@ -251,7 +251,7 @@ async fn secure(
         log_error!(r, Error, "send() of the PROXY header failed");
         return Err(Failure::Peer);
     }
-    facts(r).action = doing::SHAKING_UPSTREAM;
+    facts(r).action = action::SHAKING_UPSTREAM;
     let secure = match context.secure(r, group.name.as_bytes()) {
         Ok(secure) => secure,
         Err(text) => {
@@ -265,7 +265,7 @@ async fn secure(
     })
 }
 
-fn failed(r: &Request, chosen: &Chosen, f: &connect::Failed) -> Failure {
+fn failed(r: &Request, chosen: &SelectedPeer, f: &connect::Failed) -> Failure {
     log_error!(r, Error, "{} failed ({})", f.call, crate::log::os_error(&f.error));
     if f.is_ours() {
         return Failure::Ours;
@@ -281,7 +281,7 @@ fn failed(r: &Request, chosen: &Chosen, f: &connect::Failed) -> Failure {
 async fn relay_with(
     session: &mut Session,
     conf: &Conf,
-    (group, chosen): (&Group, &Chosen),
+    (group, chosen): (&Group, &SelectedPeer),
     mut peer: Socket,
     began_ms: u64,
 ) -> u16 {
@@ -348,7 +348,7 @@ fn say_end(r: &mut Request, end: relay::End) -> u16 {
 
 /// `proxy_session_drop`: whether the peer is no longer one of the group, or no longer serves. `version`: the list of peers in which it was
 /// found last.
-pub fn is_gone(group: &Group, chosen: &Chosen, version: &Cell<Option<u32>>) -> bool {
+pub fn is_gone(group: &Group, chosen: &SelectedPeer, version: &Cell<Option<u32>>) -> bool {
     if matches!(chosen.peer.state(), State::Down | State::Unhealthy) {
         return true;
     }

@@ -15,12 +15,12 @@ use std::io;
 pub(super) async fn accept(session: &mut Session, listen: usize) -> Result<(), u16> {
     let Session { r, incoming } = session;
     facts(r).action = handshake::DOING;
-    let (shot, client) = (r.shot.clone(), r.client.clone());
-    let arrival = Arrival::at_stream(&shot, &client, listen);
+    let (snapshot, client) = (r.snapshot.clone(), r.client.clone());
+    let arrival = Arrival::at_stream(&snapshot, &client, listen);
     match handshake::accept(incoming, arrival, Some(r)).await {
         Accepted::Encrypted => {}
         Accepted::Plain => {
-            status::ssl::failed(shot.server(r.server), Some(&io::ErrorKind::InvalidData.into()));
+            status::ssl::failed(snapshot.server(r.server), Some(&io::ErrorKind::InvalidData.into()));
             let text = "SSL_do_handshake() failed (SSL: wrong version number)";
             arrival.line(handshake::DOING, Level::Info, format_args!("{text}"));
             return Err(500);

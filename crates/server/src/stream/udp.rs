@@ -46,8 +46,8 @@ async fn content(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
     }
     match content_handler(r) {
         Handler::Return => {
-            let shot = r.shot.clone();
-            let text = shot.location(r.location).conf.stream_core.text.eval(r);
+            let snapshot = r.snapshot.clone();
+            let text = snapshot.location(r.location).conf.stream_core.text.eval(r);
             facts(r).received += first.len() as u64;
             if r.has_fault() {
                 return 500;
@@ -70,8 +70,8 @@ async fn content(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
 
 /// `proxy_pass`
 async fn proxied(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.stream_proxy;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.stream_proxy;
     let began_ms = clock::wall_ms();
     let mut found = match proxy::find(r, conf).await {
         Ok(found) => found,

@@ -15,7 +15,7 @@ use crate::modules;
 use crate::modules::lua::ssl;
 use crate::request::Request;
 use crate::request::route::Site;
-use crate::snapshot::{ServerId, Shot};
+use crate::snapshot::{ServerId, ThreadSnapshot};
 use rustls::{AlertDescription as Alert, ServerConfig};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -26,7 +26,7 @@ use wire::tls::ClientHello;
 /// A handshake of which the ClientHello is there: what hooks look at, and what they may change.
 pub struct Asked<'h> {
     /// The configuration: that of `http`, or of `stream`.
-    pub shot: &'h Rc<Shot>,
+    pub snapshot: &'h Rc<ThreadSnapshot>,
     /// The servers of the address.
     pub site: &'h Site,
     /// Who asks.
@@ -82,7 +82,7 @@ pub enum Hook {
 impl<'h> Asked<'h> {
     /// A handshake as it begins: with the address's default server.
     pub fn new(
-        shot: &'h Rc<Shot>,
+        snapshot: &'h Rc<ThreadSnapshot>,
         site: &'h Site,
         client: &'h Rc<Client>,
         message: &'h [u8],
@@ -90,7 +90,7 @@ impl<'h> Asked<'h> {
     ) -> Asked<'h> {
         let name = hello.server_name.and_then(|name| handshake::host(name.of(message)));
         Asked {
-            shot,
+            snapshot,
             site,
             client,
             session: None,
@@ -109,14 +109,14 @@ impl<'h> Asked<'h> {
     /// What is noted of it with the client.
     pub fn facts(&self) -> Facts {
         let name = self.name.as_deref().filter(|_| self.named);
-        handshake::facts(self.shot, self.message, self.hello, name, self.server, self.client.quic)
+        handshake::facts(self.snapshot, self.message, self.hello, name, self.server, self.client.quic)
     }
 
     /// Work with variables: of the session, or of what would be the connection's first request.
     pub fn with_request<T>(&mut self, work: impl FnOnce(&mut Request) -> T) -> T {
         match &mut self.session {
             Some(session) => work(session),
-            None => handshake::with_request(self.shot, self.client, self.server, work),
+            None => handshake::with_request(self.snapshot, self.client, self.server, work),
         }
     }
 }
@@ -226,15 +226,15 @@ mod tests {
         files.add_file("/c/nginx.conf", CONF);
         let which = Which { file: "/c/nginx.conf".into(), prefix: "/c".into(), globals: Vec::new(), error_log: None };
         let snapshot = read(&files, &which, 1).snapshot.expect("nothing is wrong with it");
-        let (shot, hello) = (Rc::new(Shot::new(Arc::new(snapshot))), ClientHello::default());
+        let (snapshot, hello) = (Rc::new(ThreadSnapshot::new(Arc::new(snapshot))), ClientHello::default());
         let client = Client::new(1, Address::Unix(Default::default()), 0, std::rc::Weak::new());
         let asked = |name: &str| {
-            let asked = Asked::new(&shot, &shot.ports[0].any, &client, &[], &hello);
+            let asked = Asked::new(&snapshot, &snapshot.ports[0].any, &client, &[], &hello);
             Asked { name: Some(name.to_owned()), ..asked }
         };
         let mut unknown = asked("c.org");
         assert_eq!(run_at_once(HOOKS, &mut unknown), Ok(()));
-        assert!(!unknown.named && unknown.server == shot.ports[0].any.default);
+        assert!(!unknown.named && unknown.server == snapshot.ports[0].any.default);
         let mut known = asked("b.org");
         let refused = run_at_once(HOOKS, &mut known).expect_err("it would have to wait");
         assert!(known.named && refused.text.contains("QUIC"));

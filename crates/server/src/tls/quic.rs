@@ -147,14 +147,14 @@ fn of_hello(e: HelloError) -> TransportError {
 fn begin(message: &[u8], params: Vec<u8>) -> Result<Begun, TransportError> {
     let hello = wire::tls::parse(message).map_err(of_hello)?;
     let client = CLIENT.with_borrow(Clone::clone).expect("handshakes are worked on for a client");
-    let shot = crate::worker::shot();
-    let site = shot.ports[crate::worker::port_of(&shot, client.listener)].site(&client);
+    let snapshot = crate::worker::snapshot();
+    let site = snapshot.ports[crate::worker::port_of(&snapshot, client.listener)].site(&client);
     let refused = |refused: Refused| alert(refused.alert, refused.text);
-    let mut asked = Asked::new(&shot, site, &client, message, &hello);
+    let mut asked = Asked::new(&snapshot, site, &client, message, &hello);
     hooks::client_hello_at_once(&mut asked).map_err(refused)?;
     let _ = client.tls.set(Rc::new(asked.facts()));
     let rejected = || alert(AlertDescription::UnrecognisedName, "callback failed");
-    let context = handshake::context(&shot, asked.server, site.default).ok_or_else(rejected)?;
+    let context = handshake::context(&snapshot, asked.server, site.default).ok_or_else(rejected)?;
     let config = context.quic.as_ref().ok_or_else(rejected)?;
     asked.context = Some(context.clone());
     // Another configuration's protocols are none of QUIC.

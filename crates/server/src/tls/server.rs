@@ -12,7 +12,7 @@ use super::ocsp::{Clients, Responder};
 use super::sessions::{Cache, Zone};
 use super::tickets::{Scope, TicketKey, Tickets};
 use super::verify::{self, Trust};
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::fetch::Fetch;
 use crate::modules::ssl::{Alpn, Ocsp, QuicProtocols, ServerSettings, SessionCache, VerifyClient};
 use aws_lc_rs::digest::{Context as Digest, SHA256};
@@ -116,20 +116,20 @@ pub struct Complaints {
 /// Makes the context of a server that has a certificate or refuses handshakes.
 pub fn build(
     conf: &ServerSettings,
-    plane: Plane,
+    subsystem: Subsystem,
     source: Source<'_>,
     dynamic: Option<Dynamic>,
     fetch: Fetch,
 ) -> (Option<Context>, Complaints) {
     let mut complaints = Complaints::default();
-    let context = try_build(conf, plane, source, dynamic, fetch, &mut complaints);
+    let context = try_build(conf, subsystem, source, dynamic, fetch, &mut complaints);
     let context = context.map_err(|e| complaints.errors.push(e)).ok();
     (context, complaints)
 }
 
 fn try_build(
     conf: &ServerSettings,
-    plane: Plane,
+    subsystem: Subsystem,
     source: Source<'_>,
     dynamic: Option<Dynamic>,
     fetch: Fetch,
@@ -151,7 +151,7 @@ fn try_build(
     };
     let ocsp = ocsp(conf, || responder(&conf.ocsp_responder))?;
     let staples = staples(conf, source, &certificates, || responder(&conf.stapling_responder), complaints)?;
-    let scope = scope(conf, plane, &certificates, &hints);
+    let scope = scope(conf, subsystem, &certificates, &hints);
     let versions: Vec<_> = options.protocols.versions().collect();
     if versions.is_empty() {
         return Err("SSL_CTX_new() failed (SSL: no protocols available)".to_owned());
@@ -320,13 +320,18 @@ fn trust(
 }
 
 /// What a session belongs to (`ngx_ssl_session_id_context`): elsewhere it cannot be resumed.
-fn scope(conf: &ServerSettings, plane: Plane, certificates: &[CertifiedKey], hints: &[DistinguishedName]) -> Scope {
+fn scope(
+    conf: &ServerSettings,
+    subsystem: Subsystem,
+    certificates: &[CertifiedKey],
+    hints: &[DistinguishedName],
+) -> Scope {
     let mut digest = Digest::new(&SHA256);
     let mut add = |bytes: &[u8]| {
         digest.update(&(bytes.len() as u64).to_be_bytes());
         digest.update(bytes);
     };
-    add(if plane.is_stream() { b"STREAM" } else { b"HTTP" });
+    add(if subsystem.is_stream() { b"STREAM" } else { b"HTTP" });
     add(&[*conf.verify_client as u8]);
     for leaf in certificates.iter().filter_map(|c| c.cert.first()) {
         add(leaf);

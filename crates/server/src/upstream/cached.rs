@@ -111,7 +111,7 @@ pub(super) fn resend(r: &mut Request, conf: &UpstreamConf, entry: &Entry) -> Ver
     {
         caching::confirm(r, &caching, &conf.cache, ignored);
     }
-    r.disable_not_modified = !caching::judge(r, &conf.cache, ignored).allows();
+    r.answer.disable_not_modified = !caching::judge(r, &conf.cache, ignored).allows();
     pass_on::accel_limit_rate(r, conf);
     if let Some(verdict) = pass_on::accel_redirect(r, conf) {
         return verdict;
@@ -120,20 +120,20 @@ pub(super) fn resend(r: &mut Request, conf: &UpstreamConf, entry: &Entry) -> Ver
     let length = pass_on::content_length(r).filter(|_| !chunked);
     pass_on::copy_headers(r, conf, length, Parts::Any);
     if r.attempts.head.version < Version::HTTP10 {
-        r.headers_out.status = 200;
+        r.answer.headers.status = 200;
     } else {
-        r.headers_out.status = r.attempts.head.status;
+        r.answer.headers.status = r.attempts.head.status;
         let line = r.attempts.head.status_line;
-        r.headers_out.status_line = (line.start < line.end).then(|| r.attempts.text(line));
+        r.answer.headers.status_line = (line.start < line.end).then(|| r.attempts.text(line));
     }
     pass_on::accel_charset(r, conf);
     if *conf.cache.rfc9111 {
         let age = caching::age(r, entry);
         let age = crate::text!(r, "{age}");
-        r.headers_out.set(K::Age, "Age", age);
+        r.answer.headers.set(K::Age, "Age", age);
     }
     if *conf.force_ranges {
-        r.allow_ranges = true;
+        r.answer.allow_ranges = true;
     }
     if let Err(verdict) = r.send_header() {
         return verdict;

@@ -1,13 +1,13 @@
 //! Whom to ask: the group's method over its peers' states, with this thread's turn.
 
 use super::Attempt;
+use super::availability::Role;
 use super::group::{Better, Group, Method, Tier, Tiers, Timing, Until};
 use super::job::Changes;
 use super::live::Live;
 use super::peer::{Peer, Times};
 use super::queue::Queue;
 use super::shed::Permit;
-use super::standing::Role;
 use crate::modules::lua::balancer;
 use crate::request::Request;
 use balance::{Choice, FULL_RAMP, Latency, Peers, Tried, Weights, ip_hash_key};
@@ -48,14 +48,14 @@ impl Peers for View<'_> {
 
     fn enabled(&self, i: usize) -> bool {
         let p = &self.tier.peers[i];
-        let stands = p.state.standing.now();
-        stands.is_well() && stands.role().unwrap_or(p.settings.role) == Role::Up
+        let availability = p.state.availability.now();
+        availability.is_well() && availability.role().unwrap_or(p.settings.role) == Role::Up
     }
 
     fn accepts_sessions(&self, i: usize) -> bool {
         let p = &self.tier.peers[i];
-        let stands = p.state.standing.now();
-        stands.is_well() && stands.role().unwrap_or(p.settings.role) != Role::Down
+        let availability = p.state.availability.now();
+        availability.is_well() && availability.role().unwrap_or(p.settings.role) != Role::Down
     }
 
     fn single(&self) -> bool {
@@ -104,7 +104,7 @@ impl Peers for View<'_> {
 
 thread_local! {
     /// Turns by the group's number: they outlive a reload.
-    static TURNS: RefCell<Vec<Option<Turn>>> = const { RefCell::new(Vec::new()) };
+    static ROTATIONS: RefCell<Vec<Option<Rotation>>> = const { RefCell::new(Vec::new()) };
     static SEED: RefCell<u64> = const { RefCell::new(0) };
 }
 
@@ -113,15 +113,15 @@ thread_local! {
 type Held = Rc<Arc<Tiers>>;
 
 /// Whose turn it is in a group, for this thread.
-struct Turn {
+struct Rotation {
     weights: [Weights; 2],
     /// The number of the peers' list, and the list, of a group whose names are followed.
     live: Option<(u32, Held)>,
 }
 
-impl Turn {
-    fn new(tiers: &Tiers) -> Turn {
-        Turn { weights: fresh(tiers), live: None }
+impl Rotation {
+    fn new(tiers: &Tiers) -> Rotation {
+        Rotation { weights: fresh(tiers), live: None }
     }
 
     /// The current list of a live group; the turns begin anew with a new one.
@@ -154,19 +154,19 @@ fn fresh(tiers: &Tiers) -> [Weights; 2] {
     tiers.each_ref().map(|t| Weights::new(&View::still(t)))
 }
 
-fn with_turn<T>(group: &Group, work: impl FnOnce(&mut Turn) -> T) -> T {
-    TURNS.with_borrow_mut(|turns| {
+fn with_rotation<T>(group: &Group, work: impl FnOnce(&mut Rotation) -> T) -> T {
+    ROTATIONS.with_borrow_mut(|turns| {
         let number = group.number as usize;
         if turns.len() <= number {
             turns.resize_with(number + 1, || None);
         }
-        work(turns[number].get_or_insert_with(|| Turn::new(&group.tiers)))
+        work(turns[number].get_or_insert_with(|| Rotation::new(&group.tiers)))
     })
 }
 
 /// A request's way through a group.
 #[derive(Debug, Default)]
-pub struct Walk {
+pub struct Selection {
     tried: Tried,
     backup: bool,
     /// The turns of a group that is made for one request, or of a list of peers that is no longer the newest.
@@ -194,13 +194,13 @@ pub struct Said {
     pub changes: Option<Box<Changes>>,
 }
 
-impl Walk {
+impl Selection {
     /// Begins a way, and says how often the request may be tried: every peer that is not down once.
-    pub fn begin(group: &Group) -> (Walk, usize) {
-        let tiers = group.live.as_ref().map(|live| with_turn(group, |turn| turn.tiers(group, live)));
+    pub fn begin(group: &Group) -> (Selection, usize) {
+        let tiers = group.live.as_ref().map(|live| with_rotation(group, |rotation| rotation.tiers(group, live)));
         let peers = tiers.as_deref().unwrap_or(&group.tiers).iter().flat_map(|t| &t.peers);
         let tries = peers.filter(|p| p.role() != Role::Down).count();
-        (Walk { tiers, ..Walk::default() }, tries)
+        (Selection { tiers, ..Selection::default() }, tries)
     }
 
     /// No peer has been tried yet.
@@ -210,7 +210,7 @@ impl Walk {
 }
 
 /// A peer that was chosen; its connection counts as in use until it is dropped.
-pub struct Chosen {
+pub struct SelectedPeer {
     /// The peer.
     pub peer: Arc<Peer>,
     tier: usize,
@@ -228,7 +228,7 @@ pub struct Chosen {
     pub permit: RefCell<Option<Permit>>,
 }
 
-impl Drop for Chosen {
+impl Drop for SelectedPeer {
     fn drop(&mut self) {
         self.peer.state.conns.fetch_sub(1, Relaxed);
         self.landed();
@@ -242,16 +242,26 @@ impl Drop for Chosen {
 /// The place of a peer that is none of its group's.
 const BESIDE: usize = usize::MAX;
 
-impl Chosen {
+impl SelectedPeer {
     /// A peer that is none of its group's: a program has chosen it.
-    pub fn beside(peer: Arc<Peer>) -> Chosen {
+    pub fn beside(peer: Arc<Peer>) -> SelectedPeer {
         peer.state.conns.fetch_add(1, Relaxed);
         peer.state.selected_ms.store(clock::wall_ms(), Relaxed);
         peer.state.counts.chosen();
         let chosen_us = clock::monotonic_us();
         let (head_us, is_under_way) = (Cell::new(None), Cell::new(false));
         let permit = RefCell::default();
-        Chosen { peer, tier: 0, index: BESIDE, timing: None, queue: None, chosen_us, head_us, is_under_way, permit }
+        SelectedPeer {
+            peer,
+            tier: 0,
+            index: BESIDE,
+            timing: None,
+            queue: None,
+            chosen_us,
+            head_us,
+            is_under_way,
+            permit,
+        }
     }
 
     /// It no longer counts among the requests under way.
@@ -314,7 +324,7 @@ impl Chosen {
 
 /// What of a request has a say in the choice.
 #[derive(Clone, Copy)]
-struct By<'r> {
+struct SelectionKey<'r> {
     /// Of `hash`.
     key: &'r [u8],
     /// What the peer is called that the client is bound to.
@@ -322,13 +332,13 @@ struct By<'r> {
 }
 
 /// The next peer for a request; none when there is no usable one left.
-pub fn choose(r: &mut Request, group: &Arc<Group>, walk: &mut Walk) -> Option<Chosen> {
+pub fn choose(r: &mut Request, group: &Arc<Group>, selection: &mut Selection) -> Option<SelectedPeer> {
     if let Some(program) = &group.balancer {
-        match balancer::ask(r, group, program, walk) {
+        match balancer::ask(r, group, program, selection) {
             balancer::Answer::Peer(chosen) => return Some(chosen),
             balancer::Answer::Usual => {}
             balancer::Answer::Refused(status) => {
-                walk.said.refused = Some(status);
+                selection.said.refused = Some(status);
                 return None;
             }
         }
@@ -343,42 +353,51 @@ pub fn choose(r: &mut Request, group: &Arc<Group>, walk: &mut Walk) -> Option<Ch
     };
     // Asked anew for every try: what is learnt may have changed with the last one.
     let bound = group.sticky.as_ref().and_then(|sticky| sticky.wanted(r));
-    let by = By { key: &key, bound: bound.as_deref() };
+    let by = SelectionKey { key: &key, bound: bound.as_deref() };
     if group.for_one_request {
-        return choose_alone(r, group, walk, &group.tiers, by);
+        return choose_alone(r, group, selection, &group.tiers, by);
     }
-    let Some(tiers) = walk.tiers.clone() else {
-        return with_turn(group, |turn| choose_in_turn(r, group, walk, &group.tiers, &mut turn.weights, by));
+    let Some(tiers) = selection.tiers.clone() else {
+        return with_rotation(group, |rotation| {
+            choose_in_turn(r, group, selection, &group.tiers, &mut rotation.weights, by)
+        });
     };
-    let newest = |turn: &Turn| turn.live.as_ref().is_some_and(|(_, t)| Rc::ptr_eq(t, &tiers));
-    let chosen =
-        with_turn(group, |turn| newest(turn).then(|| choose_in_turn(r, group, walk, &tiers, &mut turn.weights, by)));
-    chosen.unwrap_or_else(|| choose_alone(r, group, walk, &tiers, by))
+    let newest = |rotation: &Rotation| rotation.live.as_ref().is_some_and(|(_, t)| Rc::ptr_eq(t, &tiers));
+    let chosen = with_rotation(group, |rotation| {
+        newest(rotation).then(|| choose_in_turn(r, group, selection, &tiers, &mut rotation.weights, by))
+    });
+    chosen.unwrap_or_else(|| choose_alone(r, group, selection, &tiers, by))
 }
 
-fn choose_alone(r: &Request, group: &Group, walk: &mut Walk, tiers: &Tiers, by: By<'_>) -> Option<Chosen> {
-    let mut turns = walk.turns.take().unwrap_or_else(|| fresh(tiers));
-    let chosen = choose_in_turn(r, group, walk, tiers, &mut turns, by);
-    walk.turns = Some(turns);
+fn choose_alone(
+    r: &Request,
+    group: &Group,
+    selection: &mut Selection,
+    tiers: &Tiers,
+    by: SelectionKey<'_>,
+) -> Option<SelectedPeer> {
+    let mut turns = selection.turns.take().unwrap_or_else(|| fresh(tiers));
+    let chosen = choose_in_turn(r, group, selection, tiers, &mut turns, by);
+    selection.turns = Some(turns);
     chosen
 }
 
 fn choose_in_turn(
     r: &Request,
     group: &Group,
-    walk: &mut Walk,
+    selection: &mut Selection,
     tiers: &Tiers,
     turns: &mut [Weights; 2],
-    by: By<'_>,
-) -> Option<Chosen> {
+    by: SelectionKey<'_>,
+) -> Option<SelectedPeer> {
     let timing = group.method.timing();
     loop {
-        let number = walk.backup as usize;
+        let number = selection.backup as usize;
         let tier = &tiers[number];
         let now_ms = clock::monotonic_ms();
         let now_us = clock::monotonic_us();
         let view = View { tier, now_ms, now_us, timing };
-        if let Some(index) = pick(r, &group.method, &view, &mut turns[number], &mut walk.tried, by) {
+        if let Some(index) = pick(r, &group.method, &view, &mut turns[number], &mut selection.tried, by) {
             let peer = tier.peers[index].clone();
             // When a peer was last chosen matters to methods by time even if nothing is against it.
             if timing.is_some() || !peer.state.is_clean() {
@@ -395,7 +414,7 @@ fn choose_in_turn(
             }
             let queue = group.queue.as_ref().map(|line| line.queue.clone());
             let (head_us, is_under_way) = (Cell::new(None), Cell::new(inflight));
-            return Some(Chosen {
+            return Some(SelectedPeer {
                 peer,
                 tier: number,
                 index,
@@ -407,11 +426,11 @@ fn choose_in_turn(
                 permit: RefCell::default(),
             });
         }
-        if walk.backup || tiers[1].peers.is_empty() {
+        if selection.backup || tiers[1].peers.is_empty() {
             return None;
         }
-        walk.backup = true;
-        walk.tried.clear();
+        selection.backup = true;
+        selection.tried.clear();
     }
 }
 
@@ -421,7 +440,7 @@ fn pick(
     view: &View<'_>,
     weights: &mut Weights,
     tried: &mut Tried,
-    by: By<'_>,
+    by: SelectionKey<'_>,
 ) -> Option<usize> {
     let tier = view.tier;
     if tier.peers.is_empty() {
@@ -483,7 +502,7 @@ pub fn random() -> u64 {
 }
 
 /// A try at a peer succeeded.
-pub fn succeeded(chosen: &Chosen, attempt: &Attempt) {
+pub fn succeeded(chosen: &SelectedPeer, attempt: &Attempt) {
     let (state, policy) = (&chosen.peer.state, chosen.peer.settings.policy);
     if !state.is_clean() {
         let mut f = state.failures();
@@ -502,7 +521,7 @@ pub fn succeeded(chosen: &Chosen, attempt: &Attempt) {
 }
 
 /// A session of `stream` is over, whose connection counted as a success before.
-pub fn session_over(chosen: &Chosen, attempt: &Attempt) {
+pub fn session_over(chosen: &SelectedPeer, attempt: &Attempt) {
     let state = &chosen.peer.state;
     state.counts.carried(attempt.sent, attempt.received);
     if attempt.header_ms.is_some() && attempt.response_ms.is_some() {
@@ -511,7 +530,7 @@ pub fn session_over(chosen: &Chosen, attempt: &Attempt) {
 }
 
 /// A try at a peer failed. True when the peer is now set aside.
-pub fn failed(group: &Group, walk: &mut Walk, chosen: &Chosen, attempt: &Attempt) -> bool {
+pub fn failed(group: &Group, selection: &mut Selection, chosen: &SelectedPeer, attempt: &Attempt) -> bool {
     let now_s = clock::monotonic_ms() / 1000;
     let (state, policy) = (&chosen.peer.state, chosen.peer.settings.policy);
     let mut f = state.failures();
@@ -528,14 +547,14 @@ pub fn failed(group: &Group, walk: &mut Walk, chosen: &Chosen, attempt: &Attempt
     if chosen.index == BESIDE {
         return aside;
     }
-    let tiers = walk.tiers.as_deref().unwrap_or(&group.tiers);
+    let tiers = selection.tiers.as_deref().unwrap_or(&group.tiers);
     let view = View::still(&tiers[chosen.tier]);
     let lower = |t: &mut [Weights; 2]| t[chosen.tier].failed(&view, chosen.index, policy.max_fails);
-    match &mut walk.turns {
+    match &mut selection.turns {
         Some(own) => lower(own),
-        None => with_turn(group, |turn| {
-            if walk.tiers.is_none() || turn.live.as_ref().is_some_and(|(_, t)| Arc::ptr_eq(t, tiers)) {
-                lower(&mut turn.weights);
+        None => with_rotation(group, |rotation| {
+            if selection.tiers.is_none() || rotation.live.as_ref().is_some_and(|(_, t)| Arc::ptr_eq(t, tiers)) {
+                lower(&mut rotation.weights);
             }
         }),
     }

@@ -3,7 +3,7 @@
 
 use super::settings::{Bind, Store};
 use crate::config::complex::Complex;
-use crate::config::{Scope, set};
+use crate::config::{Scope, setters};
 use conf::{Node, Problem, value};
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 #[macro_export]
 macro_rules! upstream_directives {
     ($prefix:literal, $($conf:ident).+, $next:expr) => {{
-        use $crate::config::{http, set};
+        use $crate::config::{http, setters};
         use $crate::upstream::conf::UpstreamConf;
         use $crate::upstream::directives;
         fn conf<'s>(scope: &'s mut $crate::config::Scope<'_, '_>) -> &'s mut UpstreamConf {
@@ -20,19 +20,19 @@ macro_rules! upstream_directives {
         }
         &[
             http(concat!($prefix, "_next_upstream"), |s, n| {
-                set::bits(s.build, &mut s.level.conf.$($conf).+.upstream.next_upstream, n, $next)
+                setters::bits(s.build, &mut s.level.conf.$($conf).+.upstream.next_upstream, n, $next)
             }),
-            http(concat!($prefix, "_connect_timeout"), |s, n| set::time(&mut conf(s).connect_timeout, n)),
-            http(concat!($prefix, "_send_timeout"), |s, n| set::time(&mut conf(s).send_timeout, n)),
-            http(concat!($prefix, "_read_timeout"), |s, n| set::time(&mut conf(s).read_timeout, n)),
-            http(concat!($prefix, "_next_upstream_tries"), |s, n| set::number(&mut conf(s).next_upstream_tries, n)),
-            http(concat!($prefix, "_next_upstream_timeout"), |s, n| set::time(&mut conf(s).next_upstream_timeout, n)),
-            http(concat!($prefix, "_buffer_size"), |s, n| set::size(&mut conf(s).buffer_size, n)),
+            http(concat!($prefix, "_connect_timeout"), |s, n| setters::time(&mut conf(s).connect_timeout, n)),
+            http(concat!($prefix, "_send_timeout"), |s, n| setters::time(&mut conf(s).send_timeout, n)),
+            http(concat!($prefix, "_read_timeout"), |s, n| setters::time(&mut conf(s).read_timeout, n)),
+            http(concat!($prefix, "_next_upstream_tries"), |s, n| setters::number(&mut conf(s).next_upstream_tries, n)),
+            http(concat!($prefix, "_next_upstream_timeout"), |s, n| setters::time(&mut conf(s).next_upstream_timeout, n)),
+            http(concat!($prefix, "_buffer_size"), |s, n| setters::size(&mut conf(s).buffer_size, n)),
             http(concat!($prefix, "_bind"), |s, n| {
                 let bind = directives::bind_value(s, n)?;
-                set::value(&mut conf(s).bind, n, bind)
+                setters::value(&mut conf(s).bind, n, bind)
             }),
-            http(concat!($prefix, "_socket_keepalive"), |s, n| set::flag(&mut conf(s).socket_keepalive, n)),
+            http(concat!($prefix, "_socket_keepalive"), |s, n| setters::flag(&mut conf(s).socket_keepalive, n)),
         ]
     }};
 }
@@ -41,21 +41,21 @@ macro_rules! upstream_directives {
 #[macro_export]
 macro_rules! header_directives {
     ($prefix:literal, $($conf:ident).+) => {{
-        use $crate::config::{http, set};
+        use $crate::config::{http, setters};
         use $crate::upstream::conf::UpstreamConf;
         use $crate::upstream::settings::ignore;
         fn conf<'s>(scope: &'s mut $crate::config::Scope<'_, '_>) -> &'s mut UpstreamConf {
             &mut scope.level.conf.$($conf).+.upstream
         }
         &[
-            http(concat!($prefix, "_socket_rcvbuf"), |s, n| set::size(&mut conf(s).socket_rcvbuf, n)),
-            http(concat!($prefix, "_socket_sndbuf"), |s, n| set::size(&mut conf(s).socket_sndbuf, n)),
-            http(concat!($prefix, "_intercept_errors"), |s, n| set::flag(&mut conf(s).intercept_errors, n)),
+            http(concat!($prefix, "_socket_rcvbuf"), |s, n| setters::size(&mut conf(s).socket_rcvbuf, n)),
+            http(concat!($prefix, "_socket_sndbuf"), |s, n| setters::size(&mut conf(s).socket_sndbuf, n)),
+            http(concat!($prefix, "_intercept_errors"), |s, n| setters::flag(&mut conf(s).intercept_errors, n)),
             http(concat!($prefix, "_ignore_headers"), |s, n| {
-                set::bits(s.build, &mut s.level.conf.$($conf).+.upstream.ignore_headers, n, ignore::WORDS)
+                setters::bits(s.build, &mut s.level.conf.$($conf).+.upstream.ignore_headers, n, ignore::WORDS)
             }),
-            http(concat!($prefix, "_hide_header"), |s, n| set::lower(&mut conf(s).hide_headers, n)),
-            http(concat!($prefix, "_pass_header"), |s, n| set::lower(&mut conf(s).pass_headers, n)),
+            http(concat!($prefix, "_hide_header"), |s, n| setters::lower(&mut conf(s).hide_headers, n)),
+            http(concat!($prefix, "_pass_header"), |s, n| setters::lower(&mut conf(s).pass_headers, n)),
         ]
     }};
 }
@@ -64,7 +64,7 @@ macro_rules! header_directives {
 #[macro_export]
 macro_rules! buffering_directives {
     ($prefix:literal, $($conf:ident).+) => {{
-        use $crate::config::{http, set};
+        use $crate::config::{http, setters};
         use $crate::modules::ignored;
         use $crate::upstream::conf::UpstreamConf;
         use $crate::upstream::directives;
@@ -72,39 +72,39 @@ macro_rules! buffering_directives {
             &mut scope.level.conf.$($conf).+.upstream
         }
         &[
-            http(concat!($prefix, "_buffering"), |s, n| set::flag(&mut conf(s).buffering, n)),
-            http(concat!($prefix, "_request_buffering"), |s, n| set::flag(&mut conf(s).request_buffering, n)),
+            http(concat!($prefix, "_buffering"), |s, n| setters::flag(&mut conf(s).buffering, n)),
+            http(concat!($prefix, "_request_buffering"), |s, n| setters::flag(&mut conf(s).request_buffering, n)),
             http(concat!($prefix, "_buffers"), |s, n| {
                 let buffers = directives::buffers_value(n)?;
-                set::value(&mut conf(s).buffers, n, buffers)
+                setters::value(&mut conf(s).buffers, n, buffers)
             }),
             http(concat!($prefix, "_busy_buffers_size"), |s, n| {
                 directives::optional_size(s, n, |s| &mut conf(s).busy_buffers_size)
             }),
-            http(concat!($prefix, "_max_temp_file_size"), |s, n| set::size(&mut conf(s).max_temp_file_size, n)),
+            http(concat!($prefix, "_max_temp_file_size"), |s, n| setters::size(&mut conf(s).max_temp_file_size, n)),
             http(concat!($prefix, "_temp_file_write_size"), |s, n| {
                 directives::optional_size(s, n, |s| &mut conf(s).temp_file_write_size)
             }),
             http(concat!($prefix, "_temp_path"), |s, n| {
                 let path = $crate::modules::core::temp_path(s, n)?;
-                set::value(&mut conf(s).temp_path, n, path)
+                setters::value(&mut conf(s).temp_path, n, path)
             }),
             http(concat!($prefix, "_send_lowat"), ignored::size),
-            http(concat!($prefix, "_ignore_client_abort"), |s, n| set::flag(&mut conf(s).ignore_client_abort, n)),
+            http(concat!($prefix, "_ignore_client_abort"), |s, n| setters::flag(&mut conf(s).ignore_client_abort, n)),
             http(concat!($prefix, "_limit_rate"), |s, n| {
-                set::complex_size(s.build, &mut s.level.conf.$($conf).+.upstream.limit_rate, n)
+                setters::complex_size(s.build, &mut s.level.conf.$($conf).+.upstream.limit_rate, n)
             }),
-            http(concat!($prefix, "_pass_request_headers"), |s, n| set::flag(&mut conf(s).pass_request_headers, n)),
-            http(concat!($prefix, "_pass_request_body"), |s, n| set::flag(&mut conf(s).pass_request_body, n)),
-            http(concat!($prefix, "_force_ranges"), |s, n| set::flag(&mut conf(s).force_ranges, n)),
+            http(concat!($prefix, "_pass_request_headers"), |s, n| setters::flag(&mut conf(s).pass_request_headers, n)),
+            http(concat!($prefix, "_pass_request_body"), |s, n| setters::flag(&mut conf(s).pass_request_body, n)),
+            http(concat!($prefix, "_force_ranges"), |s, n| setters::flag(&mut conf(s).force_ranges, n)),
             http(concat!($prefix, "_store"), |s, n| {
                 let has_cache = conf(s).cache.cache.is_set() && conf(s).cache.is_on();
                 let store = directives::store_value(s, n, has_cache)?;
-                set::value(&mut conf(s).store, n, store)
+                setters::value(&mut conf(s).store, n, store)
             }),
             http(concat!($prefix, "_store_access"), |s, n| {
                 let mode = directives::store_access_value(n)?;
-                set::value(&mut conf(s).store_access, n, mode)
+                setters::value(&mut conf(s).store_access, n, mode)
             }),
         ]
     }};
@@ -112,7 +112,7 @@ macro_rules! buffering_directives {
 
 /// `*_buffers number size`
 pub fn buffers_value(node: &Node) -> Result<(u64, u64), Problem> {
-    let invalid = || set::invalid(node);
+    let invalid = || setters::invalid(node);
     let number = value::number(&node.args[0].text).filter(|n| *n > 0).ok_or_else(invalid)?;
     let size = value::size(&node.args[1].text).filter(|n| *n > 0).ok_or_else(invalid)?;
     Ok((number, size))
@@ -124,8 +124,8 @@ pub fn optional_size(
     node: &Node,
     setting: for<'s> fn(&'s mut Scope<'_, '_>) -> &'s mut crate::config::setting::Setting<Option<u64>>,
 ) -> Result<(), Problem> {
-    let size = value::size(&node.args[0].text).ok_or_else(|| set::invalid(node))?;
-    set::value(setting(scope), node, Some(size))?;
+    let size = value::size(&node.args[0].text).ok_or_else(|| setters::invalid(node))?;
+    setters::value(setting(scope), node, Some(size))?;
     scope.build.note(node);
     Ok(())
 }

@@ -1,16 +1,16 @@
 //! One try at one peer: a connection, the request out (`send`), the answer's head in (`head`). To: `relay`, or `retry` with
 //! another peer.
 
-use super::choose::Chosen;
+use super::choose::SelectedPeer;
 use super::connect;
 use super::fastcgi::Records;
+use super::framing::Framing;
 use super::http2;
 use super::job::{Job, Protocol};
-use super::layer::Layer;
 use super::memcached::Reply;
 use super::pool::{self, Connection, InUse};
 use super::settings::{UpstreamSettings, next};
-use crate::connection::{Session, doing, pool as buffers};
+use crate::connection::{Downstream, action, pool as buffers};
 use crate::health::cause::Cause;
 use crate::health::passive;
 use crate::log_error;
@@ -32,7 +32,7 @@ pub struct Answer {
     /// See `input`.
     pub at: usize,
     /// The peer.
-    pub chosen: Chosen,
+    pub chosen: SelectedPeer,
     /// All of the request has been sent.
     pub request_sent: bool,
     /// When the try began, ms.
@@ -73,8 +73,8 @@ impl Failure {
 
 /// Whether the client has gone away.
 pub fn poll_client_gone(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
-    match &mut r.session {
-        Session::Http1(http) => http.incoming.socket.poll_closed(cx),
+    match &mut r.downstream {
+        Downstream::Http1(http) => http.incoming.socket.poll_closed(cx),
         other => other.stream().map_or(Poll::Pending, |stream| stream.poll_gone()),
     }
 }
@@ -100,9 +100,9 @@ pub async fn ask(
     r: &mut Request,
     job: &Job,
     conf: &UpstreamSettings,
-    chosen: Chosen,
+    chosen: SelectedPeer,
     fresh: bool,
-) -> Result<Answer, (Failure, Chosen)> {
+) -> Result<Answer, (Failure, SelectedPeer)> {
     let started_ms = clock::monotonic_ms();
     let in_use = pool::begin(&job.group);
     let shared = matches!(job.protocol, Protocol::Http2(_));
@@ -123,8 +123,8 @@ pub async fn ask(
     };
     connection.requests += 1;
     match &job.protocol {
-        Protocol::FastCgi(f) => connection.layer = Layer::Records(Box::new(Records::new(f.keep))),
-        Protocol::Memcached(asked) => connection.layer = Layer::Reply(Box::new(Reply::new(asked.clone()))),
+        Protocol::FastCgi(f) => connection.framing = Framing::Records(Box::new(Records::new(f.keep))),
+        Protocol::Memcached(asked) => connection.framing = Framing::Reply(Box::new(Reply::new(asked.clone()))),
         Protocol::Http1(_) | Protocol::Http2(_) | Protocol::Cgi(_) | Protocol::Tunnel => {}
     }
     if matches!(job.protocol, Protocol::Tunnel) {
@@ -139,7 +139,7 @@ pub async fn ask(
             _in_use: in_use,
         });
     }
-    r.doing = doing::SENDING_REQUEST;
+    r.action = action::SENDING_REQUEST;
     r.spent.enter(Part::FirstByte);
     let mut this = Try { job, conf, connection, input: Vec::new(), reused };
     // The head of a stream is out already; its body goes while the answer is waited for.
@@ -167,7 +167,7 @@ pub(super) async fn open(
     r: &mut Request,
     job: &Job,
     conf: &UpstreamSettings,
-    chosen: &Chosen,
+    chosen: &SelectedPeer,
     started_ms: u64,
 ) -> Result<Connection, Failure> {
     let timer = Timer::new();
@@ -221,7 +221,7 @@ pub(super) fn poll_end<T>(r: &mut Request, cx: &mut Context<'_>, timer: &Timer, 
     Poll::Pending
 }
 
-fn connect_failed(r: &Request, job: &Job, chosen: &Chosen, f: &connect::Failed) -> Failure {
+fn connect_failed(r: &Request, job: &Job, chosen: &SelectedPeer, f: &connect::Failed) -> Failure {
     if !f.is_local() {
         passive::not_connected(&chosen.peer, f);
     }

@@ -1,4 +1,4 @@
-//! A connection to a FastCGI application, read as if it spoke HTTP without a status line: a `layer` that takes records apart.
+//! A connection to a FastCGI application, read as if it spoke HTTP without a status line: a `framing` that takes records apart.
 //! What is sent is made by `modules::fastcgi`.
 
 use super::exchange::Failure;

@@ -1,12 +1,12 @@
 //! A group of peers: an `upstream` block, or the address of a `proxy_pass`. What its peers are made of stands in `servers`,
 //! what is known of each in `peer`.
 
+use super::availability::Role;
 use super::live::Live;
 use super::peer::Peer;
 use super::queue;
 use super::shed::Shed;
-use super::standing::Role;
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::config::complex::Complex;
 use crate::connection::Address;
 use crate::health::outlier::Outliers;
@@ -178,14 +178,14 @@ pub fn number_of(name: &str) -> u32 {
 }
 
 /// What a group's turns and its peers' states are known by: groups of `http` and `stream` may have the same name.
-pub fn key_of(plane: Plane, name: &str) -> String {
-    if plane.is_stream() { format!("stream {name}") } else { name.to_owned() }
+pub fn key_of(subsystem: Subsystem, name: &str) -> String {
+    if subsystem.is_stream() { format!("stream {name}") } else { name.to_owned() }
 }
 
 impl Group {
     /// A group for addresses that no `upstream` block names.
-    pub fn implicit(plane: Plane, name: &str, addresses: Vec<Address>) -> Group {
-        let key = key_of(plane, name);
+    pub fn implicit(subsystem: Subsystem, name: &str, addresses: Vec<Address>) -> Group {
+        let key = key_of(subsystem, name);
         let peers = addresses.into_iter().map(|a| Arc::new(Peer::new(&key, name, a, 0))).collect();
         Group {
             name: name.into(),

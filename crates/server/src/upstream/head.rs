@@ -6,7 +6,7 @@ use super::job::Protocol;
 use super::settings::next;
 use crate::connection::http1::Http1;
 use crate::connection::incoming::Incoming;
-use crate::connection::{Session, doing, http2, http3, pool as buffers};
+use crate::connection::{Downstream, action, http2, http3, pool as buffers};
 use crate::log_error;
 use crate::request::Request;
 use std::future::poll_fn;
@@ -55,7 +55,7 @@ impl Try<'_> {
                 (reading.parser, is_told) = (parser, true);
             }
             if is_told && self.input.len() > reading.start {
-                r.doing = doing::READING_HEAD;
+                r.action = action::READING_HEAD;
                 match self.parse(r, &mut reading) {
                     Ok(None) => {}
                     Ok(Some(body)) => break Ok(body),
@@ -113,7 +113,7 @@ impl Try<'_> {
     fn accept(&self, r: &mut Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), Failure> {
         let status = match &self.job.protocol {
             // RFC 9110 section 15.2.2: only who asked for another protocol is told that it is spoken from here on.
-            Protocol::Http1(_) if head.status == 101 && r.headers_in.find(K::Upgrade).is_none() => {
+            Protocol::Http1(_) if head.status == 101 && r.head.headers.find(K::Upgrade).is_none() => {
                 Err("upstream switched protocols though nobody asked it to".to_owned())
             }
             Protocol::Http1(_) | Protocol::Memcached(_) | Protocol::Tunnel => Ok(()),
@@ -158,7 +158,7 @@ impl Try<'_> {
             }
             if !uploading && !std::mem::replace(&mut armed, true) {
                 connection.timer.set(r.attempts.read_timeout(conf));
-                if let Session::Http1(http) = &mut r.session {
+                if let Downstream::Http1(http) = &mut r.downstream {
                     http.lend_input();
                 }
             }
@@ -169,7 +169,7 @@ impl Try<'_> {
                 return Poll::Ready(Event::ClientGone);
             }
             // What waits for the client (100 Continue) goes out meanwhile.
-            if let Session::Http1(http) = &mut r.session
+            if let Downstream::Http1(http) = &mut r.downstream
                 && !http.output.is_empty()
             {
                 let Http1 { incoming: Incoming { socket, .. }, output, .. } = &mut **http;
@@ -179,7 +179,7 @@ impl Try<'_> {
         })
         .await;
         if !matches!(event, Event::ClientGone) {
-            r.doing = doing::READING_HEAD;
+            r.action = action::READING_HEAD;
         }
         match event {
             Event::Done(Ok(Ok(n))) if n > 0 => {
@@ -219,20 +219,20 @@ impl Try<'_> {
 
 /// Sends 103 on, where `early_hints` allows it.
 fn early_hints(r: &mut Request, head: &ResponseHead, bytes: &[u8]) {
-    let shot = r.shot.clone();
-    let allowed = &shot.location(r.location).conf.core.early_hints;
-    if r.version < Version::HTTP11 || !r.is_main() || allowed.is_empty() || !allowed.iter().any(|c| c.is_true(r)) {
+    let snapshot = r.snapshot.clone();
+    let allowed = &snapshot.location(r.location).conf.core.early_hints;
+    if r.head.version < Version::HTTP11 || !r.is_main() || allowed.is_empty() || !allowed.iter().any(|c| c.is_true(r)) {
         return;
     }
     let passed = |known| !matches!(known, K::Connection | K::KeepAlive | K::TransferEncoding | K::ContentLength);
     let lines = head.headers.iter().filter(|l| passed(l.known));
     let mut lines = lines.map(|l| (l.name.of(bytes), l.value.of(bytes)));
-    match &r.session {
-        Session::Http2(stream) => return http2::informational(stream, 103, &mut lines),
-        Session::Http3(stream) => return http3::informational(stream, 103, &mut lines),
+    match &r.downstream {
+        Downstream::Http2(stream) => return http2::informational(stream, 103, &mut lines),
+        Downstream::Http3(stream) => return http3::informational(stream, 103, &mut lines),
         _ => {}
     }
-    let Session::Http1(http) = &mut r.session else { return };
+    let Downstream::Http1(http) = &mut r.downstream else { return };
     let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
     for line in head.headers.iter().filter(|l| passed(l.known)) {
         out.extend_from_slice(line.name.of(bytes));

@@ -3,10 +3,10 @@
 //! takes the old one's place. What was known of a name before a reload holds until the first answer after it. A failing
 //! name server changes nothing.
 
+use super::availability::AtomicAvailability;
 use super::group::{Group, Tiers};
 use super::names;
 use super::servers::{EditError, Servers};
-use super::standing::Standing;
 use crate::log::error::Level;
 use crate::log::{os_error, process_line};
 use crate::resolve::{NOT_FOUND, Resolver, ResolverConfig, Service, ServiceError};
@@ -54,7 +54,7 @@ pub struct Host {
     /// There has been an answer, whatever it was.
     answered: AtomicBool,
     /// What the operator says of its peers.
-    pub(super) standing: Standing,
+    pub(super) availability: AtomicAvailability,
 }
 
 #[derive(Debug, Default)]
@@ -99,8 +99,8 @@ impl Host {
             return host;
         }
         let (name, service) = (key.1.clone(), key.2.clone());
-        let (known, answered, standing) = Default::default();
-        let host = Arc::new(Host { name, service, known, answered, standing });
+        let (known, answered, availability) = Default::default();
+        let host = Arc::new(Host { name, service, known, answered, availability });
         hosts.insert(key, Arc::downgrade(&host));
         host
     }

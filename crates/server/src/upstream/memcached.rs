@@ -1,4 +1,4 @@
-//! A connection to memcached, read as if it spoke HTTP: a `layer` that makes a head of an answer's first line. What is asked is made
+//! A connection to memcached, read as if it spoke HTTP: a `framing` that makes a head of an answer's first line. What is asked is made
 //! by `modules::memcached`.
 
 use super::exchange::Failure;

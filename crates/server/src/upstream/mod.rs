@@ -3,6 +3,7 @@
 //! to the client), around it `retry` (the next peer). What is sent and how the answer is read belongs to the protocol's module
 //! (`modules::proxy`).
 
+pub mod availability;
 pub mod cached;
 pub mod cgi;
 pub mod choose;
@@ -12,11 +13,11 @@ pub mod counts;
 pub mod directives;
 pub mod exchange;
 pub mod fastcgi;
+pub mod framing;
 pub mod group;
 mod head;
 pub mod http2;
 pub mod job;
-pub mod layer;
 pub mod live;
 pub mod memcached;
 pub mod names;
@@ -34,13 +35,12 @@ pub mod servers;
 pub mod settings;
 pub mod shed;
 mod spool;
-pub mod standing;
 pub mod store;
 pub mod tunnel;
 
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::request::{Request, Text};
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use peer::Peer;
 use settings::UpstreamSettings;
 use std::rc::Rc;
@@ -177,7 +177,7 @@ pub fn current_url(r: &Request) -> Option<String> {
 }
 
 /// An answer has been read as far as anybody wanted it.
-pub fn ended_well(r: &mut Request, group: &group::Group, chosen: &choose::Chosen) {
+pub fn ended_well(r: &mut Request, group: &group::Group, chosen: &choose::SelectedPeer) {
     choose::succeeded(chosen, r.attempts.current());
     if let Some(sticky) = &group.sticky {
         sticky.ended(r, &chosen.peer.session_id());
@@ -186,7 +186,7 @@ pub fn ended_well(r: &mut Request, group: &group::Group, chosen: &choose::Chosen
 
 /// What the kernel knows about the client's end, for the error log: ` (104: Connection reset by peer)` or nothing.
 pub fn client_error(r: &Request) -> String {
-    let Session::Http1(http) = &r.session else { return String::new() };
+    let Downstream::Http1(http) = &r.downstream else { return String::new() };
     match rustix::net::sockopt::socket_error(&http.incoming.socket) {
         Ok(Err(e)) => format!(" ({})", crate::log::os_error(&e.into())),
         Ok(Ok(())) | Err(_) => String::new(),
@@ -198,13 +198,13 @@ fn client_nodelay(r: &mut Request) {
     if !*r.conf().core.tcp_nodelay {
         return;
     }
-    if let Session::Http1(http) = &mut r.session {
+    if let Downstream::Http1(http) = &mut r.downstream {
         http.incoming.set_nodelay();
     }
 }
 
 /// A thread takes a new snapshot: idle connections of groups that are gone are closed.
-pub fn adopt(shot: &Rc<Shot>) {
-    pool::retain(shot);
-    http2::sharing::retain(shot);
+pub fn adopt(snapshot: &Rc<ThreadSnapshot>) {
+    pool::retain(snapshot);
+    http2::sharing::retain(snapshot);
 }

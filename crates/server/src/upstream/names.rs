@@ -56,7 +56,7 @@ pub(crate) async fn resolve(
 
 /// The group of that name, or one that is made for the request: a pass without a default port.
 pub async fn group(r: &mut Request, target: &str) -> Result<Arc<Group>, Verdict> {
-    if let Some(group) = r.shot.groups.iter().find(|g| g.name.eq_ignore_ascii_case(target)) {
+    if let Some(group) = r.snapshot.groups.iter().find(|g| g.name.eq_ignore_ascii_case(target)) {
         return Ok(group.clone());
     }
     let host_end = target.rfind(']').unwrap_or(0);
@@ -81,8 +81,8 @@ pub async fn addresses(r: &mut Request, target: &str, default_port: u16) -> Resu
     if let Ok(ip) = host.trim_matches(['[', ']']).parse::<IpAddr>() {
         return Ok(vec![Address::Inet(SocketAddr::new(ip, port))]);
     }
-    let shot = r.shot.clone();
-    let core = &shot.location(r.location).conf.core;
+    let snapshot = r.snapshot.clone();
+    let core = &snapshot.location(r.location).conf.core;
     let Some(config) = &*core.resolver else {
         log_error!(r, Error, "no resolver defined to resolve {host}");
         return Err(Verdict::Status(502));

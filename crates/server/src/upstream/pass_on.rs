@@ -1,5 +1,5 @@
 //! What becomes of an upstream's answer: which of its headers the client gets, what the peer may ask of us (`X-Accel-*`), and
-//! where the body goes. The answers of all modules with an upstream come this way.
+//! where the body goes. The answers of all modules with an upstream come this options.
 
 use super::conf::UpstreamConf;
 use super::exchange::{self, Answer};
@@ -47,14 +47,14 @@ pub async fn pass_on(r: &mut Request, conf: &UpstreamConf, job: &Job, answer: An
     let chunked = r.attempts.head.header(K::TransferEncoding).is_some();
     let cacheable = r.ctx.cache.as_ref().is_some_and(|c| c.cacheable);
     copy_headers(r, conf, length.filter(|_| !chunked), if cacheable { Parts::One } else { Parts::AsSaid });
-    r.headers_out.status = if http09 { 200 } else { status };
+    r.answer.headers.status = if http09 { 200 } else { status };
     if !http09 {
         let line = r.attempts.head.status_line;
-        r.headers_out.status_line = (line.start < line.end).then(|| r.attempts.text(line));
+        r.answer.headers.status_line = (line.start < line.end).then(|| r.attempts.text(line));
     }
     // Whoever gets it speaks another protocol from here on, asked for or not.
-    r.keepalive &= status != 101;
-    if status == 101 && r.headers_in.find(K::Upgrade).is_some() {
+    r.flow.keepalive &= status != 101;
+    if status == 101 && r.head.headers.find(K::Upgrade).is_some() {
         if let Err(v) = r.send_header() {
             return v;
         }
@@ -62,16 +62,16 @@ pub async fn pass_on(r: &mut Request, conf: &UpstreamConf, job: &Job, answer: An
         return tunnel::run(r, conf, answer).await;
     }
     let buffering = accel_buffering(r, conf);
-    r.unbuffered = !buffering;
+    r.answer.unbuffered = !buffering;
     accel_charset(r, conf);
     let rate = core::size_of(r, &conf.limit_rate);
     open_store(r, conf);
     if *conf.force_ranges {
-        r.allow_ranges = true;
-        r.single_range = true;
+        r.answer.allow_ranges = true;
+        r.answer.single_range = true;
     }
     // The peer has judged the client's conditions.
-    r.disable_not_modified = !cacheable;
+    r.answer.disable_not_modified = !cacheable;
     if let Err(v) = r.send_header() {
         return v;
     }
@@ -79,14 +79,15 @@ pub async fn pass_on(r: &mut Request, conf: &UpstreamConf, job: &Job, answer: An
         caching::decide(r, &conf.cache, conf, buffering.then_some(status));
     }
     let wanted = r.ctx.store.is_some() || r.ctx.cache.is_some();
-    if r.header_only && !job.is_head && !matches!(status, 204 | 304) && !wanted {
+    if r.answer.header_only && !job.is_head && !matches!(status, 204 | 304) && !wanted {
         // The client wants no body: what the peer sends of it is not waited for.
-        r.response_done = true;
+        r.answer.done = true;
         done_early(r, job, answer, keep, length);
         return Verdict::Answered;
     }
-    let way = relay::Way { buffering, rate, keep, length: length.filter(|_| !chunked), trailers: *conf.pass_trailers };
-    relay::body(r, job, conf, answer, way).await
+    let options =
+        relay::Options { buffering, rate, keep, length: length.filter(|_| !chunked), trailers: *conf.pass_trailers };
+    relay::body(r, job, conf, answer, options).await
 }
 
 /// The answer's body is not wanted; its connection is kept if there is none.
@@ -115,12 +116,12 @@ pub(super) fn content_length(r: &Request) -> Option<u64> {
 
 /// `proxy_intercept_errors`: an `error_page` of the location stands in for the answer.
 fn intercept(r: &mut Request, conf: &UpstreamConf, status: u16) -> Option<Verdict> {
-    let shot = r.shot.clone();
-    let core = &shot.location(r.location).conf.core;
+    let snapshot = r.snapshot.clone();
+    let core = &snapshot.location(r.location).conf.core;
     if status == 404 && conf.intercept_not_found {
         return Some(Verdict::Status(404));
     }
-    if !*conf.intercept_errors || r.error_page {
+    if !*conf.intercept_errors || r.flow.error_page {
         return None;
     }
     core.error_pages.iter().any(|p| p.status == status).then(|| {
@@ -135,7 +136,7 @@ fn copy_known(r: &mut Request, known: K, name: &'static str) {
     for i in 0..r.attempts.head.headers.len() {
         let h = r.attempts.head.headers[i];
         if h.known == known {
-            r.headers_out.add(known, name, r.attempts.text(h.value));
+            r.answer.headers.add(known, name, r.attempts.text(h.value));
         }
     }
 }
@@ -151,15 +152,15 @@ pub(super) fn accel_redirect(r: &mut Request, conf: &UpstreamConf) -> Option<Ver
         let h = r.attempts.head.headers[i];
         let value = r.attempts.text(h.value);
         match h.known {
-            K::ContentType => r.headers_out.set_content_type(&r.arena, value),
+            K::ContentType => r.answer.headers.set_content_type(&r.arena, value),
             K::SetCookie | K::ContentDisposition | K::CacheControl | K::Expires | K::AcceptRanges => {
                 let name = r.attempts.text(h.name);
-                r.headers_out.lines.push(HeaderOut { name, value, known: h.known });
+                r.answer.headers.lines.push(HeaderOut { name, value, known: h.known });
             }
             _ => {}
         }
     }
-    r.error_status = 0;
+    r.flow.error_status = 0;
     if r.get(to).first() == Some(&b'@') {
         let name = r.get(to)[1..].to_vec();
         return Some(finish::named_location(r, &name));
@@ -172,9 +173,9 @@ pub(super) fn accel_redirect(r: &mut Request, conf: &UpstreamConf) -> Option<Ver
     };
     let uri = r.text(&path[parts.path.range()]);
     let args = parts.args.map_or(Text::EMPTY, |a| r.text(&raw[a.range()]));
-    if r.method != Method::Head {
-        r.method = Method::Get;
-        r.method_name = Text::from("GET");
+    if r.head.method != Method::Head {
+        r.head.method = Method::Get;
+        r.head.method_name = Text::from("GET");
     }
     Some(finish::internal_redirect(r, uri, args))
 }
@@ -184,9 +185,9 @@ pub(super) fn accel_limit_rate(r: &mut Request, conf: &UpstreamConf) {
     if *conf.ignore_headers & ignore::LIMIT_RATE == 0
         && let Some(text) = r.attempts.header(K::XAccelLimitRate)
     {
-        r.limit_rate = match r.get(text) {
+        r.answer.limit_rate = match r.get(text) {
             b"off" => Some(0),
-            digits => value::number(digits).or(r.limit_rate),
+            digits => value::number(digits).or(r.answer.limit_rate),
         };
     }
 }
@@ -211,7 +212,7 @@ pub(super) fn accel_charset(r: &mut Request, conf: &UpstreamConf) {
     if *conf.ignore_headers & ignore::CHARSET == 0
         && let Some(charset) = r.attempts.header(K::XAccelCharset)
     {
-        r.headers_out.override_charset = Some(charset);
+        r.answer.headers.override_charset = Some(charset);
     }
 }
 
@@ -228,7 +229,7 @@ pub(super) enum Parts {
 
 /// Copies an answer's headers into the client's.
 pub(super) fn copy_headers(r: &mut Request, conf: &UpstreamConf, length: Option<u64>, parts: Parts) {
-    r.headers_out.content_length = length;
+    r.answer.headers.content_length = length;
     let rewrites = &conf.headers.rewrites;
     for i in 0..r.attempts.head.headers.len() {
         let h = r.attempts.head.headers[i];
@@ -238,40 +239,40 @@ pub(super) fn copy_headers(r: &mut Request, conf: &UpstreamConf, length: Option<
         }
         match h.known {
             K::ContentLength | K::Connection | K::KeepAlive | K::TransferEncoding => {}
-            K::ContentType => r.headers_out.set_content_type(&r.arena, value),
+            K::ContentType => r.answer.headers.set_content_type(&r.arena, value),
             K::LastModified => {
-                r.headers_out.last_modified = wire::date::parse_http(r.get(value));
+                r.answer.headers.last_modified = wire::date::parse_http(r.get(value));
                 // The line stays as the upstream wrote it, whatever the status.
-                r.headers_out.lines.push(HeaderOut { name, value, known: K::LastModified });
+                r.answer.headers.lines.push(HeaderOut { name, value, known: K::LastModified });
             }
             K::Location => {
                 // What the upstream says of a place without a host stays as it is: `absolute_redirect` is for our own.
                 let rewritten = rewrite::apply(r, &rewrites.redirects, value);
                 let known = if rewritten.is_some() { K::Location } else { K::Other };
-                r.headers_out.lines.push(HeaderOut { name, value: rewritten.unwrap_or(value), known });
+                r.answer.headers.lines.push(HeaderOut { name, value: rewritten.unwrap_or(value), known });
             }
             K::Refresh => {
                 let value = rewrite::refresh(r, &rewrites.redirects, value);
-                r.headers_out.lines.push(HeaderOut { name, value, known: K::Refresh });
+                r.answer.headers.lines.push(HeaderOut { name, value, known: K::Refresh });
             }
             K::SetCookie => {
                 let value = rewrite::set_cookie(r, rewrites, value);
-                r.headers_out.lines.push(HeaderOut { name, value, known: K::SetCookie });
+                r.answer.headers.lines.push(HeaderOut { name, value, known: K::SetCookie });
             }
-            K::Upgrade if r.version >= Version::HTTP20 => {}
+            K::Upgrade if r.head.version >= Version::HTTP20 => {}
             K::AcceptRanges if *conf.force_ranges => {}
             K::AcceptRanges if parts != Parts::AsSaid => {
-                r.allow_ranges = true;
-                r.single_range = parts == Parts::One;
+                r.answer.allow_ranges = true;
+                r.answer.single_range = parts == Parts::One;
             }
-            known => r.headers_out.lines.push(HeaderOut { name, value, known }),
+            known => r.answer.headers.lines.push(HeaderOut { name, value, known }),
         }
     }
     // What the upstream is trusted with and does not send is not made up.
     for (name, known) in [("Date", K::Date), ("Server", K::Server)] {
         let passed = || conf.pass_headers.iter().any(|n| name.as_bytes().eq_ignore_ascii_case(n));
-        if !conf.pass_headers.is_empty() && !r.headers_out.has(known) && passed() {
-            r.headers_out.add(known, name, Text::EMPTY);
+        if !conf.pass_headers.is_empty() && !r.answer.headers.has(known) && passed() {
+            r.answer.headers.add(known, name, Text::EMPTY);
         }
     }
 }

@@ -1,9 +1,9 @@
 //! A peer: one address of one `server` line, and what all threads know of it. States outlive reloads: they are found again
 //! by group, address and which of several lines with this address.
 
+use super::availability::{AtomicAvailability, Role};
 use super::counts::Counts;
 use super::group::Keepalive;
-use super::standing::{Role, Standing};
 use crate::connection::Address;
 use crate::health::record::Record;
 use balance::{FailurePolicy, Failures, Inflight};
@@ -106,7 +106,7 @@ pub struct PeerState {
     /// When it came back from being set aside (monotonic ms), for `slow_start`; 0: never.
     pub recovered_ms: AtomicU64,
     /// What checks, ejection and the operator say.
-    pub standing: Standing,
+    pub availability: AtomicAvailability,
     /// When it was chosen last (wall clock ms since 1970); 0: never.
     pub selected_ms: AtomicU64,
     /// Tries that failed.
@@ -177,7 +177,7 @@ impl Default for PeerState {
             accessed_s: AtomicU64::new(0),
             checked_s: AtomicU64::new(0),
             recovered_ms: AtomicU64::new(0),
-            standing: Standing::default(),
+            availability: AtomicAvailability::default(),
             selected_ms: AtomicU64::new(0),
             fails: AtomicU64::new(0),
             unanswered: AtomicU64::new(0),
@@ -221,7 +221,7 @@ impl PeerState {
     /// It went out of use, or may be in use again: what is asked decides.
     pub fn note_use(&self, policy: FailurePolicy) {
         let aside = policy.max_fails > 0 && self.count.load(Relaxed) >= policy.max_fails;
-        let is_out = aside || !self.standing.now().is_well();
+        let is_out = aside || !self.availability.now().is_well();
         let mut out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         match (is_out, out.since_ms) {
             (true, None) => out.since_ms = Some(clock::wall_ms()),
@@ -283,7 +283,7 @@ impl Peer {
     /// What is meant for it: by the operator, else by the configuration.
     #[inline]
     pub fn role(&self) -> Role {
-        self.state.standing.now().role().unwrap_or(self.settings.role)
+        self.state.availability.now().role().unwrap_or(self.settings.role)
     }
 
     /// What sessions call it: its `route`, or a digest of its name.
@@ -301,12 +301,12 @@ impl Peer {
 
     /// How it is now.
     pub fn state(&self) -> State {
-        let stands = self.state.standing.now();
+        let availability = self.state.availability.now();
         match self.role() {
             Role::Down => State::Down,
-            _ if stands.is_failing() => State::Unhealthy,
-            _ if stands.is_unproven() => State::Checking,
-            _ if stands.is_ejected() || self.is_set_aside(clock::monotonic_ms() / 1000) => State::Unavail,
+            _ if availability.is_failing() => State::Unhealthy,
+            _ if availability.is_unproven() => State::Checking,
+            _ if availability.is_ejected() || self.is_set_aside(clock::monotonic_ms() / 1000) => State::Unavail,
             Role::Drain => State::Draining,
             Role::Up => State::Up,
         }
@@ -317,7 +317,7 @@ impl Peer {
         let notes = self.state.health.notes();
         let cause = match self.state() {
             State::Unhealthy | State::Checking => notes.active.as_ref(),
-            State::Unavail if self.state.standing.now().is_ejected() => notes.outlier.as_ref(),
+            State::Unavail if self.state.availability.now().is_ejected() => notes.outlier.as_ref(),
             State::Unavail => notes.passive.as_ref(),
             State::Up | State::Draining | State::Down => None,
         };

@@ -1,11 +1,11 @@
 //! Idle connections to peers, per thread. Kept by demand: as many as were in use at once lately, and `keepalive N` at
 //! least, so that a burst does not thrash the pool. What the other side closed is found without asking the kernel.
 
+use super::framing::Framing;
 use super::group::{Group, Keepalive, Tiers};
-use super::layer::Layer;
 use super::peer::Peer;
 use crate::connection::socket::Socket;
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use crate::status::Tally;
 use hashbrown::HashMap;
 use runtime::timer::Timer;
@@ -37,7 +37,7 @@ pub struct Connection {
     /// With TLS: what it was made for. It is good for nothing else.
     identity: Option<Arc<[u8]>>,
     /// How its answer is taken apart.
-    pub layer: Layer,
+    pub framing: Framing,
 }
 
 impl Connection {
@@ -51,7 +51,7 @@ impl Connection {
             idle_since_ms: 0,
             idle_for_ms: 0,
             identity,
-            layer: Layer::Plain,
+            framing: Framing::Plain,
         }
     }
 }
@@ -285,11 +285,11 @@ pub fn clear() {
 }
 
 /// Closes what belongs to groups that a new snapshot does not have, or has otherwise.
-pub fn retain(shot: &Rc<Shot>) {
+pub fn retain(snapshot: &Rc<ThreadSnapshot>) {
     POOLS.with_borrow_mut(|pools| {
         for place in pools {
             let Some(pool) = place else { continue };
-            let Some(group) = shot.groups.iter().find(|g| g.number == pool.group.number) else {
+            let Some(group) = snapshot.groups.iter().find(|g| g.number == pool.group.number) else {
                 *place = None;
                 continue;
             };

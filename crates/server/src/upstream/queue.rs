@@ -2,7 +2,7 @@
 //! nobody. A connection that ends calls the first in the row; the rest is looked at now and then, since peers also come
 //! back by themselves.
 
-use super::choose::{self, Chosen, Walk};
+use super::choose::{self, SelectedPeer, Selection};
 use super::exchange::poll_client_gone;
 use super::group::Group;
 use crate::request::Request;
@@ -145,8 +145,13 @@ impl Drop for Place {
     }
 }
 
-/// Waits for a peer. The walk begins anew with every look.
-pub async fn wait(r: &mut Request, group: &Arc<Group>, line: &Line, walk: &mut Walk) -> Result<Chosen, InVain> {
+/// Waits for a peer. The selection begins anew with every look.
+pub async fn wait(
+    r: &mut Request,
+    group: &Arc<Group>,
+    line: &Line,
+    selection: &mut Selection,
+) -> Result<SelectedPeer, InVain> {
     let place = line.queue.enter(line.most).ok_or(InVain::NoRoom)?;
     let end_ms = clock::monotonic_ms() + line.timeout.as_millis() as u64;
     let timer = Timer::new();
@@ -172,8 +177,8 @@ pub async fn wait(r: &mut Request, group: &Arc<Group>, line: &Line, walk: &mut W
         if !place.is_first() {
             continue;
         }
-        *walk = Walk::begin(group).0;
-        if let Some(chosen) = choose::choose(r, group, walk) {
+        *selection = Selection::begin(group).0;
+        if let Some(chosen) = choose::choose(r, group, selection) {
             return Ok(chosen);
         }
     }

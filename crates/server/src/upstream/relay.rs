@@ -5,10 +5,10 @@ use super::exchange::{Answer, is_bodiless, poll_client_gone, release};
 use super::job::Job;
 use super::settings::{UpstreamSettings, next};
 use super::spool::Spool;
-use crate::connection::{doing, pool as buffers};
+use crate::connection::{action, pool as buffers};
 use crate::log_error;
 use crate::request::filter::{self, Chunk};
-use crate::request::flow::{self, Flow};
+use crate::request::flow::{self, Flush};
 use crate::request::headers::KnownHeader as K;
 use crate::request::pending::Pending;
 use crate::request::phases::Verdict;
@@ -46,7 +46,7 @@ enum Framing {
 }
 
 /// What is known about the way of an answer.
-pub struct Way {
+pub struct Options {
     /// `proxy_buffering`, or what the answer says about it.
     pub buffering: bool,
     /// Bytes a second from the peer, 0: no limit.
@@ -72,15 +72,21 @@ enum Step {
 }
 
 /// Sends the body after the head has been sent.
-pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answer: Answer, way: Way) -> Verdict {
-    let framing = framing(&r.attempts.head, job.is_head, way.length);
+pub async fn body(
+    r: &mut Request,
+    job: &Job,
+    conf: &UpstreamSettings,
+    mut answer: Answer,
+    options: Options,
+) -> Verdict {
+    let framing = framing(&r.attempts.head, job.is_head, options.length);
     let mut relay = Relay {
         conf,
         memory: conf.buffers.0 * conf.buffers.1 + *conf.buffer_size,
         framing,
         spool: Spool::None,
         backlog: Pending::default(),
-        way,
+        options,
         done: false,
         extra: false,
         alone: false,
@@ -91,14 +97,14 @@ pub async fn body(r: &mut Request, job: &Job, conf: &UpstreamSettings, mut answe
     let verdict = relay.run(r, &mut answer).await;
     r.spent.enter(Part::Own);
     answer.connection.complain(r, job);
-    r.doing = doing::SENDING_TO_CLIENT;
+    r.action = action::SENDING_TO_CLIENT;
     let now = clock::monotonic_ms();
     let started = answer.started_ms;
     r.attempts.current().response_ms = Some(now - started);
     let keep = answer.connection.is_complete()
         && relay.done
         && !relay.extra
-        && relay.way.keep
+        && relay.options.keep
         && answer.request_sent
         && answer.at == answer.input.len();
     super::ended_well(r, &job.group, &answer.chosen);
@@ -125,7 +131,7 @@ struct Relay<'c> {
     /// What the filters have not been given yet: it waits in a file until there is room with the client. So the queue towards the
     /// client stays short in memory and in number, and filters that need the bytes see them when they can be taken.
     backlog: Pending,
-    way: Way,
+    options: Options,
     done: bool,
     /// The peer sent more than it announced.
     extra: bool,
@@ -139,9 +145,9 @@ struct Relay<'c> {
 
 impl Relay<'_> {
     async fn run(&mut self, r: &mut Request, answer: &mut Answer) -> Verdict {
-        r.doing = doing::READING_UPSTREAM;
+        r.action = action::READING_UPSTREAM;
         let mut rate_timer = None;
-        if !self.way.buffering {
+        if !self.options.buffering {
             super::client_nodelay(r);
         }
         loop {
@@ -152,7 +158,7 @@ impl Relay<'_> {
                 answer.connection.keep_trailers(r);
                 return self.end(r);
             }
-            if r.deferred.is_some()
+            if r.answer.deferred.is_some()
                 && let Err(v) = Box::pin(include::drive(r)).await
             {
                 return v;
@@ -162,8 +168,8 @@ impl Relay<'_> {
                 Err(v) => return v,
             };
             // What the client still sends has to go on meanwhile: then `room` waits for what is sent here.
-            if !self.way.buffering && !answer.connection.is_uploading() {
-                r.doing = doing::SENDING_TO_CLIENT;
+            if !self.options.buffering && !answer.connection.is_uploading() {
+                r.action = action::SENDING_TO_CLIENT;
                 if let Err(v) = flow::flush(r).await {
                     return v;
                 }
@@ -184,15 +190,15 @@ impl Relay<'_> {
                 Step::Read(Ok(_)) => return self.closed(r, answer),
                 Step::Read(Err(e)) => {
                     // nginx reads into its list of buffers, or into its only one.
-                    let call = if self.way.buffering { "readv()" } else { "recv()" };
+                    let call = if self.options.buffering { "readv()" } else { "recv()" };
                     log_error!(r, Error, "{}", crate::log::read_error(call, &e));
                     return self.cut_short(r);
                 }
                 Step::Drained => {}
                 Step::ClientFailed(e) if is_filling(r) => {
-                    r.doing = doing::SENDING_TO_CLIENT;
+                    r.action = action::SENDING_TO_CLIENT;
                     log_error!(r, Info, "writev() failed ({})", crate::log::os_error(&e));
-                    r.doing = doing::READING_UPSTREAM;
+                    r.action = action::READING_UPSTREAM;
                     self.go_alone();
                 }
                 Step::TimedOut => {
@@ -202,11 +208,11 @@ impl Relay<'_> {
                 }
                 Step::UploadTimedOut => return self.cut_short(r),
                 Step::UploadFailed => {
-                    r.aborted = true;
+                    r.flow.aborted = true;
                     return Verdict::Broken;
                 }
                 Step::ClientFailed(e) => {
-                    r.doing = doing::SENDING_TO_CLIENT;
+                    r.action = action::SENDING_TO_CLIENT;
                     return r.broken(&e);
                 }
                 Step::ClientGone => {
@@ -216,7 +222,7 @@ impl Relay<'_> {
                         "epoll_wait() reported that client prematurely closed connection, so upstream connection is closed too{}",
                         super::client_error(r)
                     );
-                    r.aborted = true;
+                    r.flow.aborted = true;
                     return Verdict::Broken;
                 }
             }
@@ -238,8 +244,8 @@ impl Relay<'_> {
         }
         let mut paused = paused.is_some();
         let mut armed = false;
-        let hurried = !self.way.buffering && connection.is_uploading();
-        let mut outflow = Flow::new(r);
+        let hurried = !self.options.buffering && connection.is_uploading();
+        let mut outflow = Flush::new(r);
         let step = poll_fn(|cx| {
             let before = waiting(r);
             let client = if alone { Poll::Ready(Ok(())) } else { outflow.poll(r, cx) };
@@ -280,17 +286,17 @@ impl Relay<'_> {
         .await;
         // What the peer does after a wait is about the peer.
         if armed && matches!(step, Step::Read(_) | Step::TimedOut) {
-            r.doing = doing::READING_UPSTREAM;
+            r.action = action::READING_UPSTREAM;
         }
         step
     }
 
     /// How long reading has to rest for `proxy_limit_rate`.
     fn pause(&self) -> Option<Duration> {
-        if self.way.rate == 0 {
+        if self.options.rate == 0 {
             return None;
         }
-        let due = self.read * 1000 / self.way.rate;
+        let due = self.read * 1000 / self.options.rate;
         let passed = clock::monotonic_ms() - self.began;
         (due > passed).then(|| Duration::from_millis(due - passed))
     }
@@ -305,7 +311,7 @@ impl Relay<'_> {
 
     /// Whether what the client does not take yet may wait in a file.
     fn may_spool(&self) -> bool {
-        self.way.buffering && *self.conf.max_temp_file_size > 0 && self.spool.is_usable()
+        self.options.buffering && *self.conf.max_temp_file_size > 0 && self.spool.is_usable()
     }
 
     /// Whether nothing stands between what comes next and the client's queue.
@@ -450,7 +456,7 @@ impl Relay<'_> {
             store.write(bytes);
         }
         let room = waiting(r) + bytes.len() as u64 <= self.memory;
-        let at_once = self.alone || !self.way.buffering || self.is_clear(r) && (room || !self.may_wait(r));
+        let at_once = self.alone || !self.options.buffering || self.is_clear(r) && (room || !self.may_wait(r));
         let kept = self.keep(r, bytes, !at_once);
         if self.alone {
             return Ok(());
@@ -503,7 +509,7 @@ impl Relay<'_> {
             Framing::Close if !connection.is_cut() => {
                 self.done = true;
                 // Records tell the end of an answer without the connection's.
-                self.way.keep &= connection.tells_end();
+                self.options.keep &= connection.tells_end();
                 self.end(r)
             }
             // Only the last record was waited for.
@@ -513,7 +519,7 @@ impl Relay<'_> {
             }
             // An answer to HEAD may do without its body. Nothing is kept of it: GET would get nothing.
             Framing::Length(_)
-                if connection.has_ended() && r.method == Method::Head && r.attempts.current().body_bytes == 0 =>
+                if connection.has_ended() && r.head.method == Method::Head && r.attempts.current().body_bytes == 0 =>
             {
                 self.done = true;
                 (r.ctx.store, r.ctx.cache) = (None, None);
@@ -530,7 +536,7 @@ impl Relay<'_> {
     fn end(&mut self, r: &mut Request) -> Verdict {
         // The answer to a HEAD announces a length and has no body: that is no file.
         if let Some(store) = r.ctx.store.take()
-            && self.way.length.is_none_or(|n| n == store.written())
+            && self.options.length.is_none_or(|n| n == store.written())
         {
             store.finish(r);
         }
@@ -538,10 +544,10 @@ impl Relay<'_> {
             caching.keep(r);
         }
         if self.alone {
-            r.aborted = true;
+            r.flow.aborted = true;
             return Verdict::Broken;
         }
-        if self.way.trailers {
+        if self.options.trailers {
             pass_trailers(r);
         }
         self.leave(r, true)
@@ -549,7 +555,7 @@ impl Relay<'_> {
 
     /// The client gets what there is and then a closed connection: the only way to say that something is missing.
     fn cut_short(&mut self, r: &mut Request) -> Verdict {
-        r.keepalive = false;
+        r.flow.keepalive = false;
         r.ctx.store = None;
         r.ctx.cache = None;
         self.leave(r, false)
@@ -563,8 +569,8 @@ impl Relay<'_> {
         }
         if r.wants_bytes() && !backlog.is_empty() {
             backlog.last = last;
-            r.response_done |= last;
-            r.pending = Some(Box::new(backlog));
+            r.answer.done |= last;
+            r.answer.pending = Some(Box::new(backlog));
             return Verdict::Answered;
         }
         let mut sent = Ok(());
@@ -584,7 +590,7 @@ impl Relay<'_> {
 fn pass_trailers(r: &mut Request) {
     for i in 0..r.attempts.trailers.len() {
         let (name, value) = r.attempts.trailers[i];
-        r.headers_out.trailers.push(crate::request::headers::HeaderOut { name, value, known: K::Other });
+        r.answer.headers.trailers.push(crate::request::headers::HeaderOut { name, value, known: K::Other });
     }
 }
 

@@ -29,20 +29,20 @@ pub async fn take(r: &mut Request, conf: &UpstreamConf, wanted: Wanted) -> Resul
     if r.is_main() && r.body.stored.is_none() {
         body::confirm_expectation(r);
     }
-    let length = r.headers_in.content_length;
-    let streamable = wanted.of_any_length || !r.headers_in.chunked;
+    let length = r.head.headers.content_length;
+    let streamable = wanted.of_any_length || !r.head.headers.chunked;
     if !*conf.request_buffering && wanted.passed && streamable && r.is_main() && r.body.stored.is_none() {
         if !r.body.is_present() {
             return Ok(RequestBody { body: JobBody::None, length, chunked: false });
         }
         r.body.streamed = true;
-        let chunked = r.headers_in.chunked;
+        let chunked = r.head.headers.chunked;
         let mut first = Vec::new();
         let complete = body::take_preread(r, &mut first).map_err(Verdict::from)?;
         if complete && chunked {
             // All of it is here, so its length is known (`r->reading_body`).
             let length = Some(first.len() as u64);
-            r.headers_in.content_length = length;
+            r.head.headers.content_length = length;
             return Ok(RequestBody {
                 body: JobBody::Stream { chunked: false, first, complete },
                 length,
@@ -58,10 +58,10 @@ pub async fn take(r: &mut Request, conf: &UpstreamConf, wanted: Wanted) -> Resul
         return Ok(RequestBody { body: JobBody::None, length, chunked: false });
     }
     let stored = body::read_all(r).await.map_err(Verdict::from)?;
-    if r.headers_in.chunked {
-        r.headers_in.content_length = Some(stored.len);
+    if r.head.headers.chunked {
+        r.head.headers.content_length = Some(stored.len);
     }
-    let length = r.headers_in.content_length;
+    let length = r.head.headers.content_length;
     let body = if wanted.passed { JobBody::Stored(stored) } else { JobBody::None };
     Ok(RequestBody { body, length, chunked: false })
 }

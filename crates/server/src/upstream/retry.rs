@@ -1,13 +1,13 @@
 //! Asks peers of a group until one gives an answer to pass on (`proxy_next_upstream`).
 
 use super::Attempt;
-use super::choose::{self, Chosen, Walk};
+use super::choose::{self, SelectedPeer, Selection};
 use super::exchange::{self, Answer};
 use super::job::{Job, JobBody};
 use super::queue::{self, InVain};
 use super::settings::{UpstreamSettings, next};
 use super::shed::{self, Permit, Refused};
-use crate::connection::doing;
+use crate::connection::action;
 use crate::health::passive;
 use crate::log_error;
 use crate::modules;
@@ -26,26 +26,26 @@ pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings
         live.first_answer().await;
     }
     let mut permit = admit(r, job).await?;
-    let (mut walk, tries) = Walk::begin(&job.group);
+    let (mut selection, tries) = Selection::begin(&job.group);
     let mut left = tries;
     if *conf.next_upstream_tries > 0 {
         left = left.min(*conf.next_upstream_tries as usize);
     }
     loop {
-        r.doing = doing::CONNECTING;
+        r.action = action::CONNECTING;
         r.spent.enter(Part::Connect);
-        (walk.said.left, walk.said.limit) = (left, *conf.next_upstream_tries as usize);
-        let chosen = choose_or_wait(r, job, &mut walk).await?;
+        (selection.said.left, selection.said.limit) = (left, *conf.next_upstream_tries as usize);
+        let chosen = choose_or_wait(r, job, &mut selection).await?;
         if r.has_fault() {
             // Something in what would be sent, or in the key that chose, has no value.
             return Err(Verdict::Status(500));
         }
-        if let Some(status) = walk.said.refused.take() {
+        if let Some(status) = selection.said.refused.take() {
             return Err(refused(r, job, status));
         }
         let Some(chosen) = chosen else { return Err(no_live_upstreams(r, job)) };
-        left += std::mem::take(&mut walk.said.more);
-        if let Some(changes) = walk.said.changes.take() {
+        left += std::mem::take(&mut selection.said.more);
+        if let Some(changes) = selection.said.changes.take() {
             job.change(r, *changes)?;
         }
         let job = &*job;
@@ -83,7 +83,7 @@ pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings
         if let Some(status) = failure.over {
             r.spent.enter(Part::Own);
             attempt.status = status;
-            r.aborted |= status == 499;
+            r.flow.aborted |= status == 499;
             return Err(Verdict::Status(status));
         }
         attempt.status = status_of(failure.kind);
@@ -99,7 +99,7 @@ pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings
         if is_its_fault {
             passive::failed(&chosen.peer, failure.kind, r.attempts.head.status, r.attempts.current(), conf);
         }
-        if is_its_fault && choose::failed(&job.group, &mut walk, &chosen, r.attempts.current()) && tries > 1 {
+        if is_its_fault && choose::failed(&job.group, &mut selection, &chosen, r.attempts.current()) && tries > 1 {
             log_error!(r, Warn, "upstream server temporarily disabled");
         }
         log_error!(r, Debug, "http next upstream, {:x}", failure.kind << 1);
@@ -108,7 +108,7 @@ pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings
             && clock::monotonic_ms() - started >= conf.next_upstream_timeout.as_millis() as u64;
         let wanted = *conf.next_upstream & failure.kind != 0;
         if left == 0 || late || !wanted || !may_repeat(r, conf, job, failure.request_sent) {
-            r.doing = doing::SENDING_TO_CLIENT;
+            r.action = action::SENDING_TO_CLIENT;
             r.spent.enter(Part::Own);
             r.attempts.failed = failure.kind;
             return Err(Verdict::Status(status));
@@ -139,7 +139,7 @@ async fn admit(r: &mut Request, job: &Job) -> Result<Option<Permit>, Verdict> {
         match waited {
             Ok(permit) => return Ok(Some(permit)),
             Err(InVain::ClientGone) => {
-                r.aborted = true;
+                r.flow.aborted = true;
                 return Err(Verdict::Status(499));
             }
             Err(InVain::NoRoom) => {}
@@ -156,24 +156,28 @@ async fn admit(r: &mut Request, job: &Job) -> Result<Option<Permit>, Verdict> {
 }
 
 /// A peer; the first choice of a request may wait for one (`queue`).
-async fn choose_or_wait(r: &mut Request, job: &Job, walk: &mut Walk) -> Result<Option<Chosen>, Verdict> {
-    let Some(line) = job.group.queue.as_ref().filter(|_| walk.is_fresh() && job.group.balancer.is_none()) else {
-        return Ok(choose::choose(r, &job.group, walk));
+async fn choose_or_wait(
+    r: &mut Request,
+    job: &Job,
+    selection: &mut Selection,
+) -> Result<Option<SelectedPeer>, Verdict> {
+    let Some(line) = job.group.queue.as_ref().filter(|_| selection.is_fresh() && job.group.balancer.is_none()) else {
+        return Ok(choose::choose(r, &job.group, selection));
     };
     // Nobody overtakes those that wait.
     if line.queue.is_empty()
-        && let Some(chosen) = choose::choose(r, &job.group, walk)
+        && let Some(chosen) = choose::choose(r, &job.group, selection)
     {
         return Ok(Some(chosen));
     }
     r.spent.enter(Part::Queue);
-    let waited = Box::pin(queue::wait(r, &job.group, line, walk)).await;
+    let waited = Box::pin(queue::wait(r, &job.group, line, selection)).await;
     r.spent.enter(Part::Connect);
     match waited {
         Ok(chosen) => Ok(Some(chosen)),
         Err(InVain::NoRoom) => Ok(None),
         Err(InVain::ClientGone) => {
-            r.aborted = true;
+            r.flow.aborted = true;
             Err(Verdict::Status(499))
         }
     }
@@ -184,7 +188,7 @@ fn refused(r: &mut Request, job: &Job, status: u16) -> Verdict {
     if status == 502 {
         return no_live_upstreams(r, job);
     }
-    r.doing = doing::SENDING_TO_CLIENT;
+    r.action = action::SENDING_TO_CLIENT;
     r.spent.enter(Part::Own);
     Verdict::Status(status)
 }
@@ -193,7 +197,7 @@ fn no_live_upstreams(r: &mut Request, job: &Job) -> Verdict {
     let group = Some(job.group.name.clone());
     r.attempts.all.push(Attempt { group, status: 502, ..Attempt::default() });
     log_error!(r, Error, "no live upstreams");
-    r.doing = doing::SENDING_TO_CLIENT;
+    r.action = action::SENDING_TO_CLIENT;
     r.spent.enter(Part::Own);
     r.attempts.failed = next::NO_LIVE;
     Verdict::Status(502)
@@ -207,7 +211,7 @@ fn may_repeat(r: &Request, conf: &UpstreamSettings, job: &Job, sent: bool) -> bo
     if matches!(job.body, JobBody::Stream { .. }) {
         return false;
     }
-    let harmful = matches!(r.method, Method::Post | Method::Lock | Method::Patch);
+    let harmful = matches!(r.head.method, Method::Post | Method::Lock | Method::Patch);
     !harmful || *conf.next_upstream & next::NON_IDEMPOTENT != 0
 }
 

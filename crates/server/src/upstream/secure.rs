@@ -1,9 +1,9 @@
 //! The TLS handshake with a peer, after `connect` and before the first byte of a request.
 
-use super::choose::Chosen;
+use super::choose::SelectedPeer;
 use super::exchange::{self, Event, Failure};
 use super::settings::{UpstreamSettings, next};
-use crate::connection::doing;
+use crate::connection::action;
 use crate::connection::socket::Socket;
 use crate::connection::tls::Tls;
 use crate::log_error;
@@ -26,9 +26,9 @@ pub async fn shake(
     timer: &Timer,
     socket: Socket,
     secure: &Secure,
-    chosen: &Chosen,
+    chosen: &SelectedPeer,
 ) -> Result<Socket, Failure> {
-    r.doing = doing::SHAKING_UPSTREAM;
+    r.action = action::SHAKING_UPSTREAM;
     let peer = &chosen.peer.state;
     let Ok(config) = lua::upstream::certificate(r, secure.config()).await else {
         log_error!(r, Error, "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)");

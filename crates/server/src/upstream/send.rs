@@ -276,7 +276,7 @@ fn frame(piece: &[u8], framing: Framing, complete: bool, out: &mut Vec<u8>) {
 /// `$request_body` of a body that came in one piece, where the configuration asks for it.
 pub(super) fn keep_for_variable(r: &mut Request, piece: &[u8], complete: bool) {
     let whole = complete && r.body.received == piece.len() as u64;
-    if whole && r.shot.uses_request_body && piece.len() as u64 <= *r.conf().core.client_body_buffer_size {
+    if whole && r.snapshot.uses_request_body && piece.len() as u64 <= *r.conf().core.client_body_buffer_size {
         let stored = Stored { memory: piece.to_vec(), file: None, len: piece.len() as u64 };
         r.body.stored = Some(Rc::new(stored));
     }

@@ -1,10 +1,10 @@
 //! The `server` lines of a group and the peers they stand for. To: `group` (the peers in their ranks). Lines change while
 //! the server runs: names are followed (`live`), and whoever may edits them (`Group::edit`), which a `state` file keeps.
 
+use super::availability::{AtomicAvailability, Role};
 use super::group::{Group, Method, Tier, Tiers};
 use super::live::{self, Host};
 use super::peer::{Peer, PeerSettings, PeerState, name_of, state_of};
-use super::standing::{Role, Standing};
 use crate::connection::Address;
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -44,10 +44,10 @@ pub enum At {
 
 impl At {
     /// Where what the operator says of the line is kept, since it outlives reloads.
-    fn standing(&self) -> &Standing {
+    fn availability(&self) -> &AtomicAvailability {
         match self {
-            At::Fixed(_, state) => &state.standing,
-            At::Named(host, _) => &host.standing,
+            At::Fixed(_, state) => &state.availability,
+            At::Named(host, _) => &host.availability,
         }
     }
 }
@@ -122,7 +122,7 @@ impl Servers {
     /// What the operator said of lines before a reload still holds.
     pub fn take_roles(&mut self) {
         for line in &mut self.lines {
-            line.settings.role = line.at.standing().now().role().unwrap_or(line.settings.role);
+            line.settings.role = line.at.availability().now().role().unwrap_or(line.settings.role);
         }
     }
 
@@ -130,10 +130,10 @@ impl Servers {
     pub fn note_roles(&self, before: &Servers) {
         for old in &before.lines {
             match self.lines.iter().find(|new| new.id == old.id) {
-                None => old.at.standing().set_role(None),
+                None => old.at.availability().set_role(None),
                 Some(new) if new.settings.role != old.settings.role => {
-                    old.at.standing().set_role(None);
-                    new.at.standing().set_role((new.settings.role != new.written).then_some(new.settings.role));
+                    old.at.availability().set_role(None);
+                    new.at.availability().set_role((new.settings.role != new.written).then_some(new.settings.role));
                 }
                 Some(_) => {}
             }

@@ -2,8 +2,8 @@
 //! `ngx_http_upstream_conf_t`.
 
 use crate::config::complex::Complex;
+use crate::merged_values;
 use crate::modules::ssl::Protocols;
-use crate::settings;
 use crate::temp::TempPath;
 use crate::tls::dynamic::CacheLimits;
 use std::sync::Arc;
@@ -125,7 +125,7 @@ pub mod ignore {
     ];
 }
 
-settings! {
+merged_values! {
     /// See the module's head.
     pub struct UpstreamSettings {
         /// `*_connect_timeout`
@@ -230,7 +230,7 @@ pub struct Bind {
     pub transparent: bool,
 }
 
-settings! {
+merged_values! {
     /// `*_ssl_*`: TLS towards peers.
     pub struct SslSettings {
         /// `*_ssl_certificate`, empty: none.

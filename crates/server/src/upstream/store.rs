@@ -47,7 +47,7 @@ impl Store {
             let _ = std::fs::create_dir_all(parent);
         }
         let _ = std::fs::set_permissions(&self.temporary, std::fs::Permissions::from_mode(self.mode));
-        if let Some(t) = r.headers_out.last_modified {
+        if let Some(t) = r.answer.headers.last_modified {
             let at = rustix::fs::Timespec { tv_sec: t, tv_nsec: 0 };
             let _ = rustix::fs::futimens(&self.fd, &rustix::fs::Timestamps { last_access: at, last_modification: at });
         }

@@ -3,7 +3,7 @@
 use super::exchange::Answer;
 use super::settings::UpstreamSettings;
 use crate::connection::socket::Socket;
-use crate::connection::{Session, doing, pool as buffers};
+use crate::connection::{Downstream, action, pool as buffers};
 use crate::log_error;
 use crate::request::Request;
 use crate::request::held::{Kept, hold};
@@ -90,11 +90,11 @@ struct Tunnel {
 /// Runs the tunnel; the head of the answer is queued already. The request is put aside meanwhile (`request/held.rs`).
 pub async fn run(r: &mut Request, conf: &UpstreamSettings, mut answer: Answer) -> Verdict {
     super::client_nodelay(r);
-    r.doing = doing::TUNNELING;
+    r.action = action::TUNNELING;
     r.spent.stop();
     let down = Pipe::new(&answer.input[answer.at..]);
     buffers::give_buffer(std::mem::take(&mut answer.input));
-    let Session::Http1(http) = &mut r.session else { return Verdict::Status(502) };
+    let Downstream::Http1(http) = &mut r.downstream else { return Verdict::Status(502) };
     if http.flush().await.is_err() {
         return Verdict::Broken;
     }
@@ -124,7 +124,7 @@ async fn carry(mut tunnel: Box<Tunnel>) -> Released {
             attempt.sent += sent;
             attempt.body_bytes += received;
             drop(answer);
-            r.response_done = true;
+            r.answer.done = true;
             ended(r, result);
             Verdict::Answered
         })

@@ -6,7 +6,7 @@ use crate::connection::handshake::Facts;
 use crate::connection::socket::Socket;
 use crate::connection::tls::{Moving, Tls};
 use crate::connection::{Address, Client};
-use crate::settings::{ListenAddress, SocketKind};
+use crate::process_settings::{ListenAddress, SocketKind};
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -49,8 +49,8 @@ pub fn has_heirs() -> bool {
 
 /// Hands a connection over. If nobody takes it any more, it is closed.
 pub fn send(fd: OwnedFd, tls: Option<Moving>, client: &Client, wait: Duration) {
-    let shot = super::shot();
-    let address = shot.listens.get(super::port_of(&shot, client.listener)).map(|l| l.address.clone());
+    let snapshot = super::snapshot();
+    let address = snapshot.listens.get(super::port_of(&snapshot, client.listener)).map(|l| l.address.clone());
     let parcel = Parcel {
         fd,
         tls,
@@ -75,9 +75,9 @@ pub fn send(fd: OwnedFd, tls: Option<Moving>, client: &Client, wait: Duration) {
 impl Parcel {
     /// The client on this thread, its connection, and how long that may wait.
     pub fn open(self) -> (Rc<Client>, Socket, Duration) {
-        let shot = super::shot();
+        let snapshot = super::snapshot();
         let kind = SocketKind::Stream;
-        let place = self.address.and_then(|a| shot.listens.iter().position(|l| l.address == a && l.kind == kind));
+        let place = self.address.and_then(|a| snapshot.listens.iter().position(|l| l.address == a && l.kind == kind));
         // Where this thread has no such address, the first port's settings hold, as for any whose address is gone.
         let listener = place.and_then(super::listener_of).unwrap_or(0);
         let socket = Socket::new(self.fd);

@@ -8,14 +8,14 @@ pub mod process;
 pub mod thread;
 
 use crate::connection::{Address, Client};
-use crate::settings::{ListenAddress, SocketKind};
-use crate::snapshot::Shot;
+use crate::process_settings::{ListenAddress, SocketKind};
+use crate::snapshot::ThreadSnapshot;
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 
 thread_local! {
-    static SHOT: RefCell<Option<Rc<Shot>>> = const { RefCell::new(None) };
+    static SNAPSHOT: RefCell<Option<Rc<ThreadSnapshot>>> = const { RefCell::new(None) };
     static DRAINING: Cell<bool> = const { Cell::new(false) };
     static CUTTING: Cell<bool> = const { Cell::new(false) };
     /// What each listener of this thread listens on, those that are closed included: connections know theirs by its number.
@@ -26,26 +26,27 @@ thread_local! {
 
 /// A configuration that serves a share of new connections, beside the one that serves the others (`ironweir canary`).
 struct Trial {
-    shot: Rc<Shot>,
+    snapshot: Rc<ThreadSnapshot>,
     /// The share, as a part of 2^64.
     share: u64,
 }
 
 /// The snapshot for the next request.
-pub fn shot() -> Rc<Shot> {
-    SHOT.with_borrow(|s| s.clone()).expect("a thread that serves has a snapshot")
+pub fn snapshot() -> Rc<ThreadSnapshot> {
+    SNAPSHOT.with_borrow(|s| s.clone()).expect("a thread that serves has a snapshot")
 }
 
 /// The snapshot for the next request of a client: that of the canary if its connection was given to it and the canary is still there.
 #[inline]
-pub fn shot_for(client: &Client) -> Rc<Shot> {
+pub fn shot_for(client: &Client) -> Rc<ThreadSnapshot> {
     let trial = client.trial.get();
     if trial != 0
-        && let Some(shot) = TRIAL.with_borrow(|t| t.as_ref().map(|t| t.shot.clone()).filter(|s| s.generation == trial))
+        && let Some(snapshot) =
+            TRIAL.with_borrow(|t| t.as_ref().map(|t| t.snapshot.clone()).filter(|s| s.generation == trial))
     {
-        return shot;
+        return snapshot;
     }
-    shot()
+    snapshot()
 }
 
 /// Decides whether a new connection is the canary's, if there is one. Numbers of connections times the golden ratio are spread evenly
@@ -56,11 +57,12 @@ pub fn draw(client: &Client) {
     TRIAL.with_borrow(|trial| {
         let Some(trial) = trial else { return };
         // An address that the canary does not have, or has in `stream`, stays with the old configuration.
-        let serves = |shot: &Shot| place_of(shot, client.listener).is_some_and(|at| at < shot.ports.len());
-        let both = serves(&trial.shot) && SHOT.with_borrow(|s| s.as_ref().is_some_and(|s| serves(s)));
+        let serves =
+            |snapshot: &ThreadSnapshot| place_of(snapshot, client.listener).is_some_and(|at| at < snapshot.ports.len());
+        let both = serves(&trial.snapshot) && SNAPSHOT.with_borrow(|s| s.as_ref().is_some_and(|s| serves(s)));
         let chosen = both && client.number.wrapping_mul(GOLDEN) < trial.share;
         if chosen {
-            client.trial.set(trial.shot.generation);
+            client.trial.set(trial.snapshot.generation);
         }
         if both {
             crate::status::trial::connection(chosen);
@@ -69,16 +71,16 @@ pub fn draw(client: &Client) {
 }
 
 /// Gives each snapshot its own list of where the thread's listeners are in it.
-fn find_places(shot: &Shot) {
+fn find_places(snapshot: &ThreadSnapshot) {
     let of = |(address, kind): &(ListenAddress, SocketKind)| {
-        shot.listens.iter().position(|l| l.address == *address && l.kind == *kind).unwrap_or(usize::MAX)
+        snapshot.listens.iter().position(|l| l.address == *address && l.kind == *kind).unwrap_or(usize::MAX)
     };
     let places = LISTENERS.with_borrow(|all| all.iter().map(of).collect());
-    let _ = shot.places.set(places);
+    let _ = snapshot.places.set(places);
 }
 
-fn place_of(shot: &Shot, listener: usize) -> Option<usize> {
-    shot.places.get().and_then(|places| places.get(listener)).copied()
+fn place_of(snapshot: &ThreadSnapshot, listener: usize) -> Option<usize> {
+    snapshot.places.get().and_then(|places| places.get(listener)).copied()
 }
 
 /// Whether the thread is to end once its connections are done.
@@ -104,19 +106,20 @@ pub fn local_address(client: &Client) -> Address {
 
 /// The port of the snapshot that a listener of this thread stands for. A listener whose address is gone keeps the
 /// connections it brought: they are served by the first port until they close.
-pub fn port_of(shot: &Shot, listener: usize) -> usize {
-    place_of(shot, listener).filter(|index| *index < shot.ports.len()).unwrap_or(0)
+pub fn port_of(snapshot: &ThreadSnapshot, listener: usize) -> usize {
+    place_of(snapshot, listener).filter(|index| *index < snapshot.ports.len()).unwrap_or(0)
 }
 
 /// For a client that came to an address of `stream`: the index of the address in the current snapshot's `listens`.
 pub fn stream_listen_of(client: &Client) -> Option<usize> {
-    SHOT.with_borrow(|s| {
-        let shot = s.as_ref()?;
-        place_of(shot, client.listener).filter(|index| (shot.ports.len()..shot.listens.len()).contains(index))
+    SNAPSHOT.with_borrow(|s| {
+        let snapshot = s.as_ref()?;
+        place_of(snapshot, client.listener)
+            .filter(|index| (snapshot.ports.len()..snapshot.listens.len()).contains(index))
     })
 }
 
 /// The number of this thread's listener for an address of the current snapshot.
 pub fn listener_of(listen: usize) -> Option<usize> {
-    SHOT.with_borrow(|s| s.as_ref()?.places.get()?.iter().position(|index| *index == listen))
+    SNAPSHOT.with_borrow(|s| s.as_ref()?.places.get()?.iter().position(|index| *index == listen))
 }

@@ -1,7 +1,7 @@
 //! The worker process: starts its threads, hands them snapshots and sockets, ends them. Its own thread is the control
 //! thread: everything that may block or allocate freely happens here.
 
-use super::thread::{self, Ear, Handle, Order};
+use super::thread::{self, Handle, ListenSocket, Order};
 use crate::listen::socket::Listener;
 use crate::snapshot::Snapshot;
 use std::sync::Arc;
@@ -34,8 +34,8 @@ impl Workers {
         let extra = self.threads.split_off(count.min(self.threads.len()));
         self.retired.retain(|t| !t.join.is_finished());
         for (number, t) in self.threads.iter().enumerate() {
-            let ears = share(snapshot, listeners, number, count);
-            let _ = t.orders.send(Order::Configure { snapshot: snapshot.clone(), ears });
+            let sockets = share(snapshot, listeners, number, count);
+            let _ = t.orders.send(Order::Configure { snapshot: snapshot.clone(), sockets });
         }
         // Those who stay have the new configuration before they are handed connections.
         for thread in extra {
@@ -44,8 +44,8 @@ impl Workers {
             self.retired.push(thread);
         }
         for number in self.threads.len()..count {
-            let ears = share(snapshot, listeners, number, count);
-            self.threads.push(thread::start(number, snapshot.clone(), ears)?);
+            let sockets = share(snapshot, listeners, number, count);
+            self.threads.push(thread::start(number, snapshot.clone(), sockets)?);
         }
         Ok(())
     }
@@ -122,15 +122,15 @@ fn cut(threads: &[Handle]) {
 }
 
 /// The sockets of one thread.
-fn share(snapshot: &Snapshot, listeners: &[Listener], thread: usize, threads: usize) -> Vec<Ear> {
-    let mut ears = Vec::new();
+fn share(snapshot: &Snapshot, listeners: &[Listener], thread: usize, threads: usize) -> Vec<ListenSocket> {
+    let mut sockets = Vec::new();
     for l in listeners {
         let Some(listen) = snapshot.listens.iter().position(|s| s.address == l.address && s.kind == l.kind) else {
             continue;
         };
         for (place, socket) in l.of_thread(thread, threads) {
-            ears.push(Ear { listen, id: socket.id, place, fd: socket.fd.clone() });
+            sockets.push(ListenSocket { listen, id: socket.id, place, fd: socket.fd.clone() });
         }
     }
-    ears
+    sockets
 }

@@ -1,10 +1,10 @@
 //! The loop of one worker thread: listeners, connections, orders from the control thread, logs at the end of a turn.
 
 use super::handover::{self, Parcel};
-use super::{CUTTING, DRAINING, LISTENERS, SHOT, TRIAL, Trial};
+use super::{CUTTING, DRAINING, LISTENERS, SNAPSHOT, TRIAL, Trial};
 use crate::connection;
 use crate::listen::Listener;
-use crate::snapshot::{Shot, Snapshot};
+use crate::snapshot::{Snapshot, ThreadSnapshot};
 use runtime::timer;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
 
 /// One listening socket for one thread.
-pub struct Ear {
+pub struct ListenSocket {
     /// The index of its address in the snapshot's `listens`.
     pub listen: usize,
     /// Known by this through reloads.
@@ -31,7 +31,7 @@ pub enum Order {
         /// The new snapshot.
         snapshot: Arc<Snapshot>,
         /// All sockets.
-        ears: Vec<Ear>,
+        sockets: Vec<ListenSocket>,
     },
     /// Serve a share of new connections (a part of 2^64) with this snapshot, on the sockets there are.
     Try {
@@ -87,12 +87,12 @@ pub const HOOKS: runtime::Hooks = runtime::Hooks {
     },
 };
 
-struct Ears {
+struct Listeners {
     listeners: Vec<Rc<Listener>>,
 }
 
 /// Starts thread number `number`.
-pub fn start(number: usize, snapshot: Arc<Snapshot>, ears: Vec<Ear>) -> std::io::Result<Handle> {
+pub fn start(number: usize, snapshot: Arc<Snapshot>, sockets: Vec<ListenSocket>) -> std::io::Result<Handle> {
     let (orders, receiver) = mpsc::unbounded_channel();
     let open = Arc::new(AtomicUsize::new(0));
     let counted = open.clone();
@@ -102,26 +102,31 @@ pub fn start(number: usize, snapshot: Arc<Snapshot>, ears: Vec<Ear>) -> std::io:
             pin(&cpus);
         }
         let _counts = crate::status::slot::enter(number);
-        run(snapshot, ears, receiver, counted);
+        run(snapshot, sockets, receiver, counted);
     })?;
     Ok(Handle { orders, open, join })
 }
 
-fn pin(cpus: &crate::settings::CpuSet) {
+fn pin(cpus: &crate::process_settings::CpuSet) {
     if let Err(e) = crate::master::sys::pin_thread(&cpus.0) {
         let text = crate::log::os_error(&e);
         crate::log::process_line(crate::log::error::Level::Alert, format_args!("sched_setaffinity() failed ({text})"));
     }
 }
 
-fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedReceiver<Order>, open: Arc<AtomicUsize>) {
+fn run(
+    snapshot: Arc<Snapshot>,
+    sockets: Vec<ListenSocket>,
+    mut orders: mpsc::UnboundedReceiver<Order>,
+    open: Arc<AtomicUsize>,
+) {
     let ended = runtime::run(HOOKS, async move {
         connection::OPEN.set(Some(open.clone()));
-        let mut mine = Ears { listeners: Vec::new() };
-        configure(&mut mine, snapshot, ears);
+        let mut mine = Listeners { listeners: Vec::new() };
+        configure(&mut mine, snapshot, sockets);
         while let Some(order) = orders.recv().await {
             match order {
-                Order::Configure { snapshot, ears } => configure(&mut mine, snapshot, ears),
+                Order::Configure { snapshot, sockets } => configure(&mut mine, snapshot, sockets),
                 Order::Try { snapshot, share } => try_out(snapshot, share),
                 Order::EndTrial(done) => {
                     end_trial();
@@ -139,7 +144,7 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
                     }
                     DRAINING.set(true);
                     end_trial();
-                    SHOT.with_borrow(|shot| shot.iter().for_each(|s| s.leave()));
+                    SNAPSHOT.with_borrow(|snapshot| snapshot.iter().for_each(|s| s.leave()));
                     // Connections between two requests close.
                     runtime::wake_all();
                     while open.load(Ordering::Relaxed) > 0 || connection::parked::count() > 0 {
@@ -172,49 +177,49 @@ fn run(snapshot: Arc<Snapshot>, ears: Vec<Ear>, mut orders: mpsc::UnboundedRecei
     connection::pool::clear();
     crate::upstream::pool::clear();
     TRIAL.set(None);
-    SHOT.set(None);
+    SNAPSHOT.set(None);
 }
 
 /// New connections are the canary's from now on, as far as its share goes.
 fn try_out(snapshot: Arc<Snapshot>, share: u64) {
-    let shot = Rc::new(Shot::new(snapshot));
-    super::find_places(&shot);
-    shot.begin();
+    let snapshot = Rc::new(ThreadSnapshot::new(snapshot));
+    super::find_places(&snapshot);
+    snapshot.begin();
     end_trial();
-    TRIAL.set(Some(Trial { shot, share }));
+    TRIAL.set(Some(Trial { snapshot, share }));
 }
 
 /// Requests that have begun under the canary end under it; the next ones on its connections have the other configuration.
 fn end_trial() {
     let Some(trial) = TRIAL.take() else { return };
-    trial.shot.leave();
+    trial.snapshot.leave();
     drop(trial);
     connection::pool::clear();
-    SHOT.with_borrow(|shot| shot.iter().for_each(crate::upstream::adopt));
+    SNAPSHOT.with_borrow(|snapshot| snapshot.iter().for_each(crate::upstream::adopt));
 }
 
-fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
-    let shot = Rc::new(Shot::new(snapshot));
+fn configure(mine: &mut Listeners, snapshot: Arc<Snapshot>, sockets: Vec<ListenSocket>) {
+    let snapshot = Rc::new(ThreadSnapshot::new(snapshot));
     end_trial();
     connection::pool::clear();
     // Connections that a listener brought go on under its address's new place, or under the first port if it is gone.
     mine.listeners.retain(|l| {
-        let stays = ears.iter().any(|e| e.id == l.id);
+        let stays = sockets.iter().any(|e| e.id == l.id);
         if !stays {
             l.close();
         }
         stays
     });
-    for ear in ears {
-        if mine.listeners.iter().any(|l| l.id == ear.id) {
+    for socket in sockets {
+        if mine.listeners.iter().any(|l| l.id == socket.id) {
             continue;
         }
-        let spec = &shot.listens[ear.listen];
+        let spec = &snapshot.listens[socket.listen];
         let number = LISTENERS.with_borrow_mut(|all| {
             all.push((spec.address.clone(), spec.kind));
             all.len() - 1
         });
-        match Listener::new(number, ear, spec) {
+        match Listener::new(number, socket, spec) {
             Ok(l) => mine.listeners.push(l),
             Err(e) => crate::log::process_line(
                 crate::log::error::Level::Alert,
@@ -222,14 +227,14 @@ fn configure(mine: &mut Ears, snapshot: Arc<Snapshot>, ears: Vec<Ear>) {
             ),
         }
     }
-    super::find_places(&shot);
-    connection::parked::set_crowd(&shot);
-    shot.begin();
-    if let Some(before) = SHOT.replace(Some(shot.clone())) {
+    super::find_places(&snapshot);
+    connection::parked::set_crowd(&snapshot);
+    snapshot.begin();
+    if let Some(before) = SNAPSHOT.replace(Some(snapshot.clone())) {
         before.leave();
     }
     for l in &mine.listeners {
         l.start();
     }
-    crate::upstream::adopt(&shot);
+    crate::upstream::adopt(&snapshot);
 }

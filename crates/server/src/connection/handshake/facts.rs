@@ -1,6 +1,6 @@
 //! What is known of a client's TLS: of its ClientHello at once, of the rest when the handshake is done.
 
-use crate::snapshot::{ServerId, Shot};
+use crate::snapshot::{ServerId, ThreadSnapshot};
 use crate::tls::notes::Notes;
 use crate::tls::verify::Failure;
 use rustls::pki_types::CertificateDer;
@@ -67,7 +67,7 @@ const OFFERED: [&str; 3] = ["ssl_ciphers", "ssl_curves", "ssl_sigalgs"];
 
 /// What a ClientHello tells.
 pub fn facts(
-    shot: &Shot,
+    snapshot: &ThreadSnapshot,
     message: &[u8],
     hello: &ClientHello,
     found: Option<&str>,
@@ -75,14 +75,14 @@ pub fn facts(
     quic: bool,
 ) -> Facts {
     let asked = hello.server_name.and_then(|name| std::str::from_utf8(name.of(message)).ok());
-    let wanted = shot.variables.iter().any(|v| OFFERED.contains(&&*v.name));
+    let wanted = snapshot.variables.iter().any(|v| OFFERED.contains(&&*v.name));
     let offered = || Box::new([hello.ciphers, hello.groups, hello.signatures].map(|list| list.of(message).into()));
     Facts {
         asked: asked.map(Into::into),
         server_name: found.map(Into::into),
         server,
         offered: wanted.then(offered),
-        ja4: shot.variables.iter().any(|v| &*v.name == "ssl_ja4").then(|| ja4(message, hello, quic).into()),
+        ja4: snapshot.variables.iter().any(|v| &*v.name == "ssl_ja4").then(|| ja4(message, hello, quic).into()),
         early: Cell::new(false),
         done: OnceCell::new(),
     }

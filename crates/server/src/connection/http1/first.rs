@@ -1,5 +1,5 @@
 //! Waits for what a client says: first, or next of something that it has begun. A silent connection is this wait and nothing else:
-//! neither a buffer nor a request nor a desk is its own. From: `connection`, `handshake`. To: `head`.
+//! neither a buffer nor a request nor a request task is its own. From: `connection`, `handshake`. To: `head`.
 
 use super::{Filled, Http1, head};
 use crate::connection::Client;
@@ -17,9 +17,9 @@ pub(super) async fn first_bytes(mut http: Box<Http1>, client: &Rc<Client>) -> Op
         return begun(http, client, Filled::Read(read));
     }
     let timeout = {
-        let shot = crate::worker::shot_for(client);
-        let port = &shot.ports[crate::worker::port_of(&shot, client.listener)];
-        *shot.server(port.site(client).default).conf.core.client_header_timeout
+        let snapshot = crate::worker::shot_for(client);
+        let port = &snapshot.ports[crate::worker::port_of(&snapshot, client.listener)];
+        *snapshot.server(port.site(client).default).conf.core.client_header_timeout
     };
     http.incoming.timer.set(timeout);
     http.head_armed = true;

@@ -2,7 +2,7 @@
 
 use super::Http1;
 use crate::connection::output::Output;
-use crate::connection::{Session, pool};
+use crate::connection::{Downstream, pool};
 use crate::request::filter::Chunk;
 use crate::request::{Request, Version};
 use runtime::clock;
@@ -23,17 +23,17 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
     let before = http.output.buffer().len();
     http.answer_start = http.output.queued;
     if let Some(handshake) = http.mqtt {
-        (r.keepalive, http.chunked) = (false, false);
-        handshake.answer(r.headers_out.status, http.output.buffer());
+        (r.flow.keepalive, http.chunked) = (false, false);
+        handshake.answer(r.answer.headers.status, http.output.buffer());
         http.header_size = (http.output.buffer().len() - before) as u64;
         http.output.appended(before);
         return;
     }
-    r.keepalive &= !crate::worker::draining();
-    let conf = &r.shot.location(r.location).conf.core;
+    r.flow.keepalive &= !crate::worker::draining();
+    let conf = &r.snapshot.location(r.location).conf.core;
     http.output.nopush = *conf.tcp_nopush;
     let out = http.output.buffer();
-    let h = &r.headers_out;
+    let h = &r.answer.headers;
     use crate::request::headers::KnownHeader as K;
     let plain = h.status == 200 && h.status_line.is_none_or(|l| r.arena.get(l) == b"200 OK");
     if plain && !h.has(K::Server) && !h.has(K::Date) {
@@ -73,7 +73,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
     }
     if h.status == 101 {
         out.extend_from_slice(b"Connection: upgrade\r\n");
-    } else if r.keepalive {
+    } else if r.flow.keepalive {
         out.extend_from_slice(b"Connection: keep-alive\r\n");
         let header = *conf.keepalive_header;
         if header > 0 {
@@ -124,7 +124,7 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 /// Queues a piece of the body in the answer's framing.
 pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     let limited = chunk.len() >= crate::connection::output::DIRECT as u64 && crate::request::flow::rate(r).0 > 0;
-    let Session::Http1(http) = &mut r.session else { return Ok(()) };
+    let Downstream::Http1(http) = &mut r.downstream else { return Ok(()) };
     if http.mqtt.is_some() {
         // A client of MQTT reads no body.
         return Ok(());
@@ -151,7 +151,7 @@ pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
         let before = http.output.buffer().len();
         let out = http.output.buffer();
         out.extend_from_slice(b"0\r\n");
-        for t in &r.headers_out.trailers {
+        for t in &r.answer.headers.trailers {
             line(out, r.arena.get(t.name), r.arena.get(t.value));
         }
         out.extend_from_slice(b"\r\n");
@@ -162,5 +162,5 @@ pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
 
 /// Whether the answer of a request may be chunked at all.
 pub fn may_chunk(r: &Request) -> bool {
-    r.version >= Version::HTTP11 && *r.conf().core.chunked_transfer_encoding
+    r.head.version >= Version::HTTP11 && *r.conf().core.chunked_transfer_encoding
 }

@@ -2,7 +2,7 @@
 
 use super::{Filled, Http1, reset_on_close};
 use crate::connection::slow::{self, Watch};
-use crate::connection::{Client, Session, doing, http2, pool};
+use crate::connection::{Client, Downstream, action, http2, pool};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::request::headers::{HeaderLine, RequestHead};
@@ -34,11 +34,11 @@ pub(super) enum HeadRead {
 
 /// Reads the next head into the request's arena.
 pub(super) async fn read_head(r: &mut Request) -> HeadRead {
-    let shot = r.shot.clone();
+    let snapshot = r.snapshot.clone();
     let server = head::default_server(r);
-    let conf = &shot.server(server).conf.core;
+    let conf = &snapshot.server(server).conf.core;
     r.server = server;
-    r.location = shot.server(server).root;
+    r.location = snapshot.server(server).root;
     let rules = Rules {
         ignore_invalid_headers: *conf.ignore_invalid_headers,
         underscores_in_headers: *conf.underscores_in_headers,
@@ -46,11 +46,11 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
         pause_at_host: false,
     };
     let mut parser = RequestParser::default();
-    r.doing = if r.client.requests.get() > 0 { doing::KEPT } else { doing::WAITING };
+    r.action = if r.client.requests.get() > 0 { action::KEPT } else { action::WAITING };
     let mut waiting = false;
     let mut watch = watch_of(r);
     loop {
-        let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+        let Downstream::Http1(http) = &mut r.downstream else { unreachable!("heads are read from HTTP/1 sessions") };
         let preface = begins_http2(http.unread(), &r.client);
         if preface == Some(true) {
             return HeadRead::Http2;
@@ -59,22 +59,22 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
             if r.started_ms == 0 {
                 r.started_ms = clock::wall_ms();
                 counters::request();
-                let line = if r.pipelined { doing::READING_PIPELINED_LINE } else { doing::READING_LINE };
-                r.doing = line;
+                let line = if r.flow.pipelined { action::READING_PIPELINED_LINE } else { action::READING_LINE };
+                r.action = line;
             }
-            match parser.parse(http.unread(), &rules, &mut r.headers_in.head) {
+            match parser.parse(http.unread(), &rules, &mut r.head.headers.head) {
                 Ok(Parsed::Complete { len }) => {
-                    r.doing = doing::READING_HEADERS;
-                    if let Some(status) = oversized(&r.headers_in.head, len, conf) {
+                    r.action = action::READING_HEADERS;
+                    if let Some(status) = oversized(&r.head.headers.head, len, conf) {
                         let (number, size) = *conf.large_client_header_buffers;
                         let room = *conf.client_header_buffer_size as usize + number * size;
                         let long = |h: &&HeaderLine| {
                             (h.value.end - h.name.start) as usize >= size || h.value.end as usize >= room
                         };
-                        let line = r.headers_in.head.headers.iter().find(long).map(|h| h.name.start as usize);
+                        let line = r.head.headers.head.headers.iter().find(long).map(|h| h.name.start as usize);
                         return refuse_large(r, status, line.filter(|_| status == 494));
                     }
-                    let Session::Http1(http) = &mut r.session else { unreachable!("taken above") };
+                    let Downstream::Http1(http) = &mut r.downstream else { unreachable!("taken above") };
                     r.arena.push(&http.unread()[..len]);
                     r.request_length = len as u64;
                     http.consume(len);
@@ -83,7 +83,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
                 }
                 Ok(_) => {
                     if parser.is_line_complete() {
-                        r.doing = doing::READING_HEADERS;
+                        r.action = action::READING_HEADERS;
                     }
                     let skip = parser.empty_lines();
                     if skip > 0 {
@@ -100,12 +100,12 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
                     let mut text = Vec::new();
                     error.log(http.unread(), &mut text);
                     if parser.is_line_complete() {
-                        r.doing = doing::READING_HEADERS;
+                        r.action = action::READING_HEADERS;
                     }
                     keep_line(r, parser.is_line_complete());
                     if error == RequestError::InvalidMethodHttp09 {
                         // Whoever speaks HTTP/0.9 cannot read a head.
-                        r.version = Version::HTTP09;
+                        r.head.version = Version::HTTP09;
                     }
                     log_error!(r, Info, "{}", String::from_utf8_lossy(&text));
                     return HeadRead::Refused(error.status());
@@ -114,13 +114,15 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
         }
         if !waiting {
             waiting = true;
-            let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+            let Downstream::Http1(http) = &mut r.downstream else {
+                unreachable!("heads are read from HTTP/1 sessions")
+            };
             // Answers to pipelined requests before this incomplete one must not wait for its rest.
             if !http.output.is_empty() && http.flush().await.is_err() {
                 return HeadRead::Nothing;
             }
         }
-        let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+        let Downstream::Http1(http) = &mut r.downstream else { unreachable!("heads are read from HTTP/1 sessions") };
         let got = match poll_fn(|cx| Poll::Ready(http.poll_fill(cx))).await {
             Poll::Ready(read) => Some(Filled::Read(read)),
             Poll::Pending => {
@@ -137,7 +139,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
                 got
             }
         };
-        let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+        let Downstream::Http1(http) = &mut r.downstream else { unreachable!("heads are read from HTTP/1 sessions") };
         let began = !http.unread().is_empty();
         let got = match got {
             Some(got) => got,
@@ -192,14 +194,14 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
     if !r.logs(Level::Info) {
         return;
     }
-    let began = matches!(&r.session, Session::Http1(http) if !http.unread().is_empty());
+    let began = matches!(&r.downstream, Downstream::Http1(http) if !http.unread().is_empty());
     if began {
         keep_line(r, parser.is_line_complete());
     }
     match error {
         // A record that makes no sense is no way to close.
         Some(e) if e.kind() == io::ErrorKind::InvalidData => log_error!(r, Info, "{}", crate::log::read_error("", &e)),
-        error if r.doing == doing::KEPT => {
+        error if r.action == action::KEPT => {
             let text = error.map_or_else(String::new, |e| format!(" ({})", crate::log::os_error(&e)));
             let client = r.client.remote.borrow();
             let line = format_args!("client {} closed keepalive connection{text}", client.host());
@@ -213,11 +215,11 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
 
 /// A connection is over before its client has said anything: the log is told, as of a request.
 pub(super) fn say_over(http: Box<Http1>, client: &Rc<Client>, filled: Filled) {
-    let mut r = pool::take_request(crate::worker::shot_for(client), client.clone(), Session::Http1(http));
-    let shot = r.shot.clone();
+    let mut r = pool::take_request(crate::worker::shot_for(client), client.clone(), Downstream::Http1(http));
+    let snapshot = r.snapshot.clone();
     r.server = head::default_server(&r);
-    r.location = shot.server(r.server).root;
-    r.doing = doing::WAITING;
+    r.location = snapshot.server(r.server).root;
+    r.action = action::WAITING;
     match filled {
         Filled::Taken => {}
         Filled::Read(end) => ended(&mut r, &RequestParser::default(), end.err()),
@@ -226,7 +228,7 @@ pub(super) fn say_over(http: Box<Http1>, client: &Rc<Client>, filled: Filled) {
             let _ = time_out(&mut r, false);
         }
     }
-    r.session = Session::None;
+    r.downstream = Downstream::None;
     pool::give_request(r);
 }
 
@@ -246,13 +248,13 @@ fn begins_http2(unread: &[u8], client: &Client) -> Option<bool> {
 /// A head that stays incomplete is not answered; only the log line says 408.
 fn time_out(r: &mut Request, began: bool) -> HeadRead {
     if began {
-        r.headers_out.status = 408;
-        r.aborted = true;
+        r.answer.headers.status = 408;
+        r.flow.aborted = true;
         requests::begin(r);
         end(r);
     }
     if *r.conf().core.reset_timedout_connection
-        && let Session::Http1(http) = &r.session
+        && let Downstream::Http1(http) = &r.downstream
     {
         reset_on_close(&http.incoming.socket);
     }
@@ -261,7 +263,7 @@ fn time_out(r: &mut Request, began: bool) -> HeadRead {
 
 /// Makes the bytes of a refused head part of the request, for the log.
 fn keep_line(r: &mut Request, line_complete: bool) {
-    let Session::Http1(http) = &mut r.session else { return };
+    let Downstream::Http1(http) = &mut r.downstream else { return };
     r.arena.push(http.unread());
     r.request_length = http.unread().len() as u64;
     let n = http.unread().len();
@@ -271,7 +273,7 @@ fn keep_line(r: &mut Request, line_complete: bool) {
     } else {
         let all = r.arena.since(0);
         let end = memchr::memchr2(b'\r', b'\n', r.arena.span(all)).unwrap_or(all.len());
-        r.line = arena_span(0, end).into();
+        r.head.line = arena_span(0, end).into();
     }
 }
 
@@ -309,7 +311,7 @@ fn oversized(head: &RequestHead, len: usize, conf: &crate::modules::core::Server
 /// `line`: where the header line begins that is too long.
 fn refuse_large(r: &mut Request, status: u16, line: Option<usize>) -> HeadRead {
     let complete = status == 494;
-    let Session::Http1(http) = &mut r.session else { unreachable!("heads are read from HTTP/1 sessions") };
+    let Downstream::Http1(http) = &mut r.downstream else { unreachable!("heads are read from HTTP/1 sessions") };
     let shown = line.map(|at| {
         let rest = &http.unread()[at..];
         let line = &rest[..memchr::memchr2(b'\r', b'\n', rest).unwrap_or(rest.len())];
@@ -321,9 +323,9 @@ fn refuse_large(r: &mut Request, status: u16, line: Option<usize>) -> HeadRead {
     } else if complete {
         log_error!(r, Info, "client sent too large request");
     } else {
-        r.doing = doing::READING_LINE;
+        r.action = action::READING_LINE;
         log_error!(r, Info, "client sent too long URI");
     }
-    r.lingering_close = true;
+    r.flow.lingering_close = true;
     HeadRead::Refused(status)
 }

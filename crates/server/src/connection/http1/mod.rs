@@ -1,19 +1,19 @@
-//! The HTTP/1 session: reads heads (`head`), hands requests on (`desk`), frames their answers (`framing`), decides what becomes
+//! The HTTP/1 session: reads heads (`head`), hands requests on (`request_task`), frames their answers (`framing`), decides what becomes
 //! of the connection.
 //! From: `connection`. Around: `request`. RFC 9112; nginx's `ngx_http_request.c` where the RFC leaves a choice.
 
-mod desk;
 mod first;
 mod framing;
 mod head;
 mod parked;
+mod request_task;
 
 pub use framing::{may_chunk, queue, write_head};
 
 use super::incoming::{Filled, Incoming};
 use super::output::Output;
 use super::socket::Socket;
-use super::{Client, Session, pool};
+use super::{Client, Downstream, pool};
 use crate::connection::mqtt::Handshake;
 use crate::modules::core::Lingering;
 use crate::request::phases::{Back, GoOn, Released};
@@ -21,8 +21,8 @@ use crate::request::{Request, end, phases};
 use crate::status::requests;
 use crate::worker::counters;
 use crate::worker::handover;
-use desk::{Done, New, Then};
 use head::{HeadRead, read_head};
+use request_task::{Done, New, Then};
 use runtime::clock;
 use std::future::poll_fn;
 use std::io;
@@ -147,9 +147,9 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
 
 /// The connection's next request, of which bytes have come.
 fn next(http: Box<Http1>, client: &Rc<Client>) -> New {
-    let mut r = pool::take_request(crate::worker::shot_for(client), client.clone(), Session::None);
-    r.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
-    r.session = Session::Http1(http);
+    let mut r = pool::take_request(crate::worker::shot_for(client), client.clone(), Downstream::None);
+    r.flow.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
+    r.downstream = Downstream::Http1(http);
     New::Request(r)
 }
 
@@ -163,7 +163,7 @@ async fn serve_from(mut new: New, client: &Rc<Client>) -> Option<Box<Http1>> {
     loop {
         let mut http;
         let then = loop {
-            let Done { request, then, session } = desk::work(new).await;
+            let Done { request, then, session } = request_task::work(new).await;
             pool::give_request(request);
             if let Then::Held(work) = then {
                 new = match work.await {
@@ -287,17 +287,17 @@ async fn next_request(http: &mut Http1, client: &Client) -> Awaited {
 async fn one_request(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     match read_head(r).await {
         HeadRead::Nothing => {
-            let Session::Http1(mut http) = std::mem::take(&mut r.session) else { return (Then::OVER, None) };
+            let Downstream::Http1(mut http) = std::mem::take(&mut r.downstream) else { return (Then::OVER, None) };
             let _ = http.flush().await;
             return (Then::OVER, None);
         }
         HeadRead::Http2 => {
-            let Session::Http1(http) = std::mem::take(&mut r.session) else { return (Then::OVER, None) };
+            let Downstream::Http1(http) = std::mem::take(&mut r.downstream) else { return (Then::OVER, None) };
             return (Then::Http2, Some(http));
         }
         HeadRead::Refused(status) => {
             requests::begin(r);
-            r.keepalive = false;
+            r.flow.keepalive = false;
             phases::answer_status(r, status).await;
         }
         HeadRead::Complete => {
@@ -321,45 +321,45 @@ async fn go_on(r: &mut Request, handler: GoOn) -> (Then, Option<Box<Http1>>) {
 
 /// After the answer: the rest of the body, the last bytes, the log line, and whether the connection lives on.
 async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.core;
-    match std::mem::take(&mut r.session) {
-        Session::Http1(http) => r.session = Session::Http1(http),
-        Session::Held(work) => return (Then::Held(work), None),
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.core;
+    match std::mem::take(&mut r.downstream) {
+        Downstream::Http1(http) => r.downstream = Downstream::Http1(http),
+        Downstream::Held(work) => return (Then::Held(work), None),
         // The connection was handed over.
         _ => return (Then::OVER, None),
     }
-    if r.keepalive && !r.aborted && !crate::request::body::discard(r).await {
-        r.keepalive = false;
-        r.lingering_close = true;
+    if r.flow.keepalive && !r.flow.aborted && !crate::request::body::discard(r).await {
+        r.flow.keepalive = false;
+        r.flow.lingering_close = true;
     }
     // The rest of a body is on its way: a close waits for it, lest the client miss the answer.
-    r.lingering_close |= !r.keepalive && r.body.is_pending() && r.error_status != 400;
-    let keep = r.keepalive && !r.aborted && r.response_done;
-    let Session::Http1(http) = &mut r.session else { unreachable!("checked above") };
-    if !keep && r.response_done {
+    r.flow.lingering_close |= !r.flow.keepalive && r.body.is_pending() && r.flow.error_status != 400;
+    let keep = r.flow.keepalive && !r.flow.aborted && r.answer.done;
+    let Downstream::Http1(http) = &mut r.downstream else { unreachable!("checked above") };
+    if !keep && r.answer.done {
         let waiting = http.output.waiting();
         http.incoming.socket.tls_mut().into_iter().for_each(|tls| tls.end_after(waiting));
         // Nothing is waited for between the last byte and the close.
         http.output.last = conf.post_action.is_empty() && r.ctx.cache_update.is_none();
     }
     // A complete batch leaves in one write: only what nothing follows is written now.
-    if !r.aborted && (!keep || http.unread().is_empty()) && crate::request::flow::flush_rest(r).await.is_err() {
-        r.aborted = true;
+    if !r.flow.aborted && (!keep || http.unread().is_empty()) && crate::request::flow::flush_rest(r).await.is_err() {
+        r.flow.aborted = true;
     }
     end::conclude(r).await;
-    let keep = keep && !r.aborted;
+    let keep = keep && !r.flow.aborted;
     // Who sees the connection close finds the cache up to date, as with nginx. A kept connection need not wait for it.
     if !keep && let Some(update) = r.ctx.cache_update.take() {
         let _ = update.await;
     }
-    let linger = !r.aborted
+    let linger = !r.flow.aborted
         && match *conf.lingering_close {
             Lingering::Off => false,
-            Lingering::On => r.lingering_close || has_unread(r),
+            Lingering::On => r.flow.lingering_close || has_unread(r),
             Lingering::Always => true,
         };
-    let Session::Http1(mut http) = std::mem::take(&mut r.session) else { unreachable!("checked above") };
+    let Downstream::Http1(mut http) = std::mem::take(&mut r.downstream) else { unreachable!("checked above") };
     http.chunked = false;
     if keep {
         if *conf.tcp_nodelay {
@@ -375,14 +375,14 @@ async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
     if linger && !crate::worker::draining() {
         return (Then::Linger { time: *conf.lingering_time, each: *conf.lingering_timeout }, Some(http));
     }
-    if r.aborted && *conf.reset_timedout_connection {
+    if r.flow.aborted && *conf.reset_timedout_connection {
         reset_on_close(&http.incoming.socket);
     }
     (Then::OVER, None)
 }
 
 fn has_unread(r: &Request) -> bool {
-    let Session::Http1(http) = &r.session else { return false };
+    let Downstream::Http1(http) = &r.downstream else { return false };
     !http.unread().is_empty() || http.incoming.socket.has_unread()
 }
 

@@ -7,12 +7,12 @@ use wire::http2::PREFACE;
 /// its address stands for.
 /// Where there is TLS, ALPN is the place to agree.
 pub fn is_wanted(client: &Client) -> bool {
-    let shot = crate::worker::shot_for(client);
-    let site = shot.ports[crate::worker::port_of(&shot, client.listener)].site(client);
+    let snapshot = crate::worker::shot_for(client);
+    let site = snapshot.ports[crate::worker::port_of(&snapshot, client.listener)].site(client);
     if site.ssl {
         return false;
     }
-    site.http2 || *shot.location(shot.server(site.default).root).conf.http2.http2
+    site.http2 || *snapshot.location(snapshot.server(site.default).root).conf.http2.http2
 }
 
 /// Whether a client has agreed on HTTP/2 by ALPN.

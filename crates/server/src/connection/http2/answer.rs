@@ -1,7 +1,7 @@
 //! An answer as frames: head, body, trailers. What the windows let pass goes into the connection's output at once.
 
 use super::{Http2Stream, OUTPUT_LIMIT, State};
-use crate::connection::Session as Way;
+use crate::connection::Downstream;
 use crate::connection::fields::head_fields;
 use crate::request::Request;
 use crate::request::filter::Chunk;
@@ -11,13 +11,13 @@ use wire::http2::frame::HEADER;
 
 /// Writes the answer's head (`ngx_http_v2_header_filter`). The stream ends with it if no body can follow.
 pub fn write_head(r: &mut Request, server_token: &[u8]) {
-    let Way::Http2(stream) = &r.session else { return };
-    let end = r.header_only || (r.headers_out.content_length == Some(0) && !r.headers_out.expect_trailers);
+    let Downstream::Http2(stream) = &r.downstream else { return };
+    let end = r.answer.header_only || (r.answer.headers.content_length == Some(0) && !r.answer.headers.expect_trailers);
     let conf = &r.conf().http2;
     let chunk = (*conf.http2_chunk_size).min(wire::http2::MAX_FRAME as u64) as usize;
     let mut state = stream.session.state.borrow_mut();
     let sent = state.wire.send_head(stream.id, end, |encoder, out| {
-        encoder.status(r.headers_out.status, out);
+        encoder.status(r.answer.headers.status, out);
         head_fields(r, server_token, |name, value| encoder.field(name, value, out));
     });
     if let Some(s) = state.wire.stream(stream.id) {
@@ -48,7 +48,7 @@ pub fn informational(stream: &Http2Stream, status: u16, lines: &mut dyn Iterator
 /// Takes a piece of the body. What cannot go now waits with the stream.
 pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     let limited = crate::request::flow::rate(r).0 > 0;
-    let Way::Http2(stream) = &r.session else { return Ok(()) };
+    let Downstream::Http2(stream) = &r.downstream else { return Ok(()) };
     let mut state = stream.session.state.borrow_mut();
     let state = &mut *state;
     let Some(s) = state.wire.stream(stream.id) else { return Ok(()) };
@@ -62,7 +62,7 @@ pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
         s.data.last = true;
         let texts =
             |t: &crate::request::headers::HeaderOut| (r.arena.get(t.name).to_vec(), r.arena.get(t.value).to_vec());
-        s.data.trailers = r.headers_out.trailers.iter().map(texts).collect();
+        s.data.trailers = r.answer.headers.trailers.iter().map(texts).collect();
     }
     let direct = !limited && s.data.output.is_empty() && state.ready.is_empty();
     let done = if direct { send_now(state, stream.id, chunk)? } else { 0 };

@@ -10,11 +10,11 @@ use crate::connection::http1::Http1;
 use crate::connection::order::Row;
 use crate::connection::slow::Watch;
 use crate::connection::socket::Socket;
-use crate::connection::{Client, Session as Way, pool, stream};
+use crate::connection::{Client, Downstream, pool, stream};
 use crate::log::error::Level;
 use crate::modules::core::Conf;
 use crate::request::Version;
-use crate::snapshot::{LocationId, ServerId, Shot};
+use crate::snapshot::{LocationId, ServerId, ThreadSnapshot};
 use crate::worker::counters;
 use runtime::TaskId;
 use runtime::clock;
@@ -83,10 +83,10 @@ pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) {
 
 impl Driver {
     fn new(http: &mut Http1, client: Rc<Client>) -> Driver {
-        let shot = crate::worker::shot_for(&client);
-        let (server, root) = default_server(&shot, &client);
-        let conf = &shot.location(root).conf.http2;
-        let core = &shot.server(server).conf.core;
+        let snapshot = crate::worker::shot_for(&client);
+        let (server, root) = default_server(&snapshot, &client);
+        let conf = &snapshot.location(root).conf.http2;
+        let core = &snapshot.server(server).conf.core;
         let (number, size) = *core.large_client_header_buffers;
         let config = Config {
             role: Role::Server,
@@ -309,10 +309,10 @@ impl Driver {
         // Among the idle it stands behind all others from now on.
         self.client.works();
         counters::request();
-        let shot = crate::worker::shot_for(&self.client);
-        let way = Way::Http2(Http2Stream { session: self.session.clone(), id });
-        let (r, accepted) = fields::open(way, &self.client, shot.clone(), arrived);
-        self.limit_requests(&shot);
+        let snapshot = crate::worker::shot_for(&self.client);
+        let way = Downstream::Http2(Http2Stream { session: self.session.clone(), id });
+        let (r, accepted) = fields::open(way, &self.client, snapshot.clone(), arrived);
+        self.limit_requests(&snapshot);
         let mut work = Box::pin(stream::answer(r, accepted));
         if work.as_mut().poll(cx).is_pending() {
             runtime::spawn(work);
@@ -320,8 +320,8 @@ impl Driver {
     }
 
     /// `keepalive_requests`, `keepalive_time`, `keepalive_timeout 0`: this stream is the last.
-    fn limit_requests(&self, shot: &Shot) {
-        let core = self.settings(shot);
+    fn limit_requests(&self, snapshot: &ThreadSnapshot) {
+        let core = self.settings(snapshot);
         let age = clock::wall_ms().saturating_sub(self.client.started_ms);
         if core.keepalive_timeout.is_zero()
             || self.client.requests.get() >= *core.keepalive_requests
@@ -331,8 +331,8 @@ impl Driver {
         }
     }
 
-    fn settings<'a>(&self, shot: &'a Shot) -> &'a Conf {
-        &shot.location(default_server(shot, &self.client).1).conf.core
+    fn settings<'a>(&self, snapshot: &'a ThreadSnapshot) -> &'a Conf {
+        &snapshot.location(default_server(snapshot, &self.client).1).conf.core
     }
 
     /// Writes what waits. True: the socket takes no more now.
@@ -347,8 +347,8 @@ impl Driver {
     }
 
     fn log(&self, level: Level, text: &str) {
-        let shot = crate::worker::shot_for(&self.client);
-        let log = &self.settings(&shot).error_log;
+        let snapshot = crate::worker::shot_for(&self.client);
+        let log = &self.settings(&snapshot).error_log;
         if log.enabled(level) || self.client.debug.get() {
             let remote = self.client.remote.borrow();
             let (client, server) = (remote.host(), crate::worker::local_address(&self.client));
@@ -368,9 +368,9 @@ impl Drop for Driver {
     }
 }
 
-fn default_server(shot: &Shot, client: &Client) -> (ServerId, LocationId) {
-    let server = shot.ports[crate::worker::port_of(shot, client.listener)].site(client).default;
-    (server, shot.server(server).root)
+fn default_server(snapshot: &ThreadSnapshot, client: &Client) -> (ServerId, LocationId) {
+    let server = snapshot.ports[crate::worker::port_of(snapshot, client.listener)].site(client).default;
+    (server, snapshot.server(server).root)
 }
 
 fn reset_text(stream: u32, code: ErrorCode) -> String {

@@ -1,7 +1,7 @@
 //! An answer as frames: head, body, trailers. Frames gather with their stream until the driver hands them to QUIC.
 
 use super::{Http3Stream, State, StreamState, code};
-use crate::connection::Session as Way;
+use crate::connection::Downstream;
 use crate::connection::fields::head_fields;
 use crate::request::Request;
 use crate::request::filter::Chunk;
@@ -31,14 +31,14 @@ fn write_section(out: &mut Vec<u8>, fields: impl FnOnce(&mut Vec<u8>)) {
 
 /// Writes the answer's head. The stream ends with it if no body can follow.
 pub fn write_head(r: &mut Request, server_token: &[u8]) {
-    let Way::Http3(stream) = &r.session else { return };
-    let end = r.header_only || (r.headers_out.content_length == Some(0) && !r.headers_out.expect_trailers);
+    let Downstream::Http3(stream) = &r.downstream else { return };
+    let end = r.answer.header_only || (r.answer.headers.content_length == Some(0) && !r.answer.headers.expect_trailers);
     let mut state = stream.session.state.borrow_mut();
     let Some(s) = state.streams.get_mut(&stream.id) else { return };
     if !stream.session.hq.get() {
         let before = s.frames.len();
         write_section(&mut s.frames, |out| {
-            encoder::status(r.headers_out.status, out);
+            encoder::status(r.answer.headers.status, out);
             head_fields(r, server_token, |name, value| encoder::field(name, value, out));
         });
         s.sent += (s.frames.len() - before) as u64;
@@ -73,7 +73,7 @@ pub fn informational(stream: &Http3Stream, status: u16, lines: &mut dyn Iterator
 /// Takes a piece of the body.
 pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     let limited = crate::request::flow::rate(r).0 > 0;
-    let Way::Http3(stream) = &r.session else { return Ok(()) };
+    let Downstream::Http3(stream) = &r.downstream else { return Ok(()) };
     let hq = stream.session.hq.get();
     let mut state = stream.session.state.borrow_mut();
     let Some(s) = state.streams.get_mut(&stream.id) else { return Ok(()) };
@@ -95,9 +95,9 @@ pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     }
     if last {
         s.last = true;
-        if !hq && !r.headers_out.trailers.is_empty() {
+        if !hq && !r.answer.headers.trailers.is_empty() {
             write_section(&mut s.trailers, |out| {
-                for t in &r.headers_out.trailers {
+                for t in &r.answer.headers.trailers {
                     encoder::field(r.arena.get(t.name), r.arena.get(t.value), out);
                 }
             });

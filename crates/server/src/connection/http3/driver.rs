@@ -9,7 +9,7 @@ use crate::connection::{Address, Client};
 use crate::listen::quic::{self, Link};
 use crate::log::error::Level;
 use crate::modules::core::Conf;
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use crate::tls::quic::with_client;
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -100,8 +100,8 @@ pub async fn serve(link: Rc<Link>, connection: Connection, client: Rc<Client>) {
 
 impl Driver {
     fn new(link: Rc<Link>, quic: Connection, client: Rc<Client>) -> Driver {
-        let shot = crate::worker::shot();
-        let server = shot.server(default_server(&shot, &client));
+        let snapshot = crate::worker::snapshot();
+        let server = snapshot.server(default_server(&snapshot, &client));
         let (number, size) = *server.conf.core.large_client_header_buffers;
         let state = State {
             quic,
@@ -323,8 +323,8 @@ impl Driver {
     }
 
     /// `keepalive_requests`, `keepalive_time`, `keepalive_timeout 0`: this stream is the last.
-    pub(super) fn limit_requests(&mut self, shot: &Shot) {
-        let core = self.settings(shot);
+    pub(super) fn limit_requests(&mut self, snapshot: &ThreadSnapshot) {
+        let core = self.settings(snapshot);
         let age = clock::wall_ms().saturating_sub(self.client.started_ms);
         if core.keepalive_timeout.is_zero()
             || self.client.requests.get() >= *core.keepalive_requests
@@ -334,8 +334,8 @@ impl Driver {
         }
     }
 
-    pub(super) fn settings<'a>(&self, shot: &'a Shot) -> &'a Conf {
-        &shot.location(shot.server(default_server(shot, &self.client)).root).conf.core
+    pub(super) fn settings<'a>(&self, snapshot: &'a ThreadSnapshot) -> &'a Conf {
+        &snapshot.location(snapshot.server(default_server(snapshot, &self.client)).root).conf.core
     }
 
     /// Whether all that was to be said is said, and nothing may follow: then the connection is closed.

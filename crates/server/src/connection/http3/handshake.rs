@@ -40,10 +40,10 @@ impl Driver {
         facts.early.set(state.quic.is_handshaking());
         drop(state);
         self.session.hq.set(done.alpn.as_deref() == Some(wire::http3::ALPN_HQ));
-        let shot = crate::worker::shot();
-        ssl::note(shot.server(facts.server), ssl::Event::Handshake);
+        let snapshot = crate::worker::snapshot();
+        ssl::note(snapshot.server(facts.server), ssl::Event::Handshake);
         if done.kind == Some(HandshakeKind::Resumed) {
-            ssl::note(shot.server(facts.server), ssl::Event::Reuse);
+            ssl::note(snapshot.server(facts.server), ssl::Event::Reuse);
         }
         if path.is_empty() {
             let _ = facts.done.set(done);
@@ -97,9 +97,9 @@ pub fn failed(client: &Rc<Client>, reason: &Lost) {
         Lost::ApplicationClosed(_) | Lost::LocallyClosed | Lost::Reset => {}
         _ => log(client, Level::Info, &format!("QUIC handshake failed ({reason})")),
     }
-    let shot = crate::worker::shot();
+    let snapshot = crate::worker::snapshot();
     let facts = client.tls.get();
-    let server = shot.server(facts.map_or_else(|| default_server(&shot, client), |facts| facts.server));
+    let server = snapshot.server(facts.map_or_else(|| default_server(&snapshot, client), |facts| facts.server));
     // What was counted as complete (a request came early) is not counted again.
     if facts.is_none_or(|facts| facts.done.get().is_none()) {
         ssl::note(server, ssl::Event::Failed);

@@ -300,9 +300,9 @@ fn code(code: ErrorCode) -> VarInt {
 
 /// Writes a line about a connection.
 fn log(client: &Rc<Client>, level: Level, text: &str) {
-    let shot = crate::worker::shot();
-    let root = shot.server(default_server(&shot, client)).root;
-    let log = &shot.location(root).conf.core.error_log;
+    let snapshot = crate::worker::snapshot();
+    let root = snapshot.server(default_server(&snapshot, client)).root;
+    let log = &snapshot.location(root).conf.core.error_log;
     if log.enabled(level) || client.debug.get() {
         let remote = client.remote.borrow();
         let (host, server) = (remote.host(), crate::worker::local_address(client));
@@ -313,6 +313,6 @@ fn log(client: &Rc<Client>, level: Level, text: &str) {
     }
 }
 
-fn default_server(shot: &crate::snapshot::Shot, client: &Client) -> crate::snapshot::ServerId {
-    shot.ports[crate::worker::port_of(shot, client.listener)].site(client).default
+fn default_server(snapshot: &crate::snapshot::ThreadSnapshot, client: &Client) -> crate::snapshot::ServerId {
+    snapshot.ports[crate::worker::port_of(snapshot, client.listener)].site(client).default
 }

@@ -2,7 +2,7 @@
 
 use super::driver::Driver;
 use super::{Http3Stream, MAX_BLOCKED, Session, State, code};
-use crate::connection::Session as Way;
+use crate::connection::Downstream;
 use crate::connection::fields::{self, Arrived, Refused};
 use crate::connection::stream;
 use crate::request::Version;
@@ -226,11 +226,11 @@ impl Driver {
             s.owned = true;
             s.ended && s.input.is_empty()
         };
-        let shot = crate::worker::shot();
-        let way = Way::Http3(Http3Stream { session: self.session.clone(), id });
+        let snapshot = crate::worker::snapshot();
+        let way = Downstream::Http3(Http3Stream { session: self.session.clone(), id });
         let arrived = Arrived { version, end, len, block };
-        let (r, accepted) = fields::open(way, &self.client, shot.clone(), &arrived);
-        self.limit_requests(&shot);
+        let (r, accepted) = fields::open(way, &self.client, snapshot.clone(), &arrived);
+        self.limit_requests(&snapshot);
         // Among the idle it stands behind all others from now on.
         self.client.works();
         let mut work = Box::pin(stream::answer(r, accepted));

@@ -42,13 +42,13 @@ impl Driver {
         self.count_idle(wait == Wait::Idle);
         self.stand(wait);
         if std::mem::replace(&mut self.wait, wait) != wait {
-            let shot = crate::worker::shot();
-            let server = shot.server(default_server(&shot, &self.client));
+            let snapshot = crate::worker::snapshot();
+            let server = snapshot.server(default_server(&snapshot, &self.client));
             match wait {
                 Wait::Streams | Wait::Farewell => self.patience.clear(),
-                Wait::Acknowledgements => self.patience.set(*self.settings(&shot).send_timeout),
+                Wait::Acknowledgements => self.patience.set(*self.settings(&snapshot).send_timeout),
                 Wait::Handshake | Wait::Head => self.patience.set(*server.conf.core.client_header_timeout),
-                Wait::Idle => self.patience.set(*self.settings(&shot).keepalive_timeout),
+                Wait::Idle => self.patience.set(*self.settings(&snapshot).keepalive_timeout),
             }
         }
         if self.client.is_taken() && wait != Wait::Farewell {
@@ -88,8 +88,8 @@ impl Driver {
             return false;
         }
         if self.watch.as_ref().is_none_or(|(of, _)| *of != wait) {
-            let shot = crate::worker::shot();
-            let conf = &shot.location(shot.server(default_server(&shot, &self.client)).root).conf.slow;
+            let snapshot = crate::worker::snapshot();
+            let conf = &snapshot.location(snapshot.server(default_server(&snapshot, &self.client)).root).conf.slow;
             let rule = if is_head { *conf.client_header_min_rate } else { *conf.send_min_rate };
             self.watch = Watch::new(rule, conf.places()).map(|watch| (wait, watch));
         }

@@ -22,8 +22,8 @@ use super::Listener;
 use crate::connection::{self, Address};
 use crate::log::error::Level;
 use crate::modules::http3::Conf;
-use crate::settings::ListenAddress;
-use crate::snapshot::Shot;
+use crate::process_settings::ListenAddress;
+use crate::snapshot::ThreadSnapshot;
 use crate::tls::quic::with_client;
 use bytes::BytesMut;
 pub use ids::LEN as ID_LEN;
@@ -113,8 +113,8 @@ pub async fn serve(listener: Rc<Listener>) {
 impl Endpoint {
     fn new(listener: Rc<Listener>) -> io::Result<Endpoint> {
         let udp = UdpSocketState::new(UdpSockRef::from(&listener.fd))?;
-        let shot = crate::worker::shot();
-        let host_key = settings(&shot, &listener).quic_host_key.clone();
+        let snapshot = crate::worker::snapshot();
+        let host_key = settings(&snapshot, &listener).quic_host_key.clone();
         let host_key = host_key.as_deref().unwrap_or(keys::own());
         let (number, mailbox) = mail::open().ok_or_else(|| io::Error::other("too many QUIC sockets"))?;
         let owner = Owner { socket: listener.place as u16, endpoint: number };
@@ -169,15 +169,15 @@ impl Endpoint {
 
     /// New connections begin with the current configuration.
     fn adopt(&self) {
-        let shot = crate::worker::shot();
-        if self.generation.replace(shot.generation) == shot.generation {
+        let snapshot = crate::worker::snapshot();
+        if self.generation.replace(snapshot.generation) == snapshot.generation {
             return;
         }
-        let conf = settings(&shot, &self.listener);
+        let conf = settings(&snapshot, &self.listener);
         self.ids.keys.turn(conf.quic_host_key.as_deref().unwrap_or(keys::own()));
         self.retry.set(*conf.quic_retry);
         self.gso.set(*conf.quic_gso);
-        let core = &shot.location(root(&shot, &self.listener)).conf.core;
+        let core = &snapshot.location(root(&snapshot, &self.listener)).conf.core;
         let configs = transport::configs(conf, core);
         self.proto.borrow_mut().set_server_config(configs.outside);
         self.inside.replace(configs.inside);
@@ -426,11 +426,11 @@ pub fn plain(address: SocketAddr) -> SocketAddr {
     (address.ip().to_canonical(), address.port()).into()
 }
 
-fn root(shot: &Shot, listener: &Listener) -> crate::snapshot::LocationId {
-    let port = &shot.ports[crate::worker::port_of(shot, listener.number)];
-    shot.server(port.any.default).root
+fn root(snapshot: &ThreadSnapshot, listener: &Listener) -> crate::snapshot::LocationId {
+    let port = &snapshot.ports[crate::worker::port_of(snapshot, listener.number)];
+    snapshot.server(port.any.default).root
 }
 
-fn settings<'s>(shot: &'s Shot, listener: &Listener) -> &'s Conf {
-    &shot.location(root(shot, listener)).conf.http3
+fn settings<'s>(snapshot: &'s ThreadSnapshot, listener: &Listener) -> &'s Conf {
+    &snapshot.location(root(snapshot, listener)).conf.http3
 }

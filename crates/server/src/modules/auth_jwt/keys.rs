@@ -2,8 +2,8 @@
 //! signature. A key fits only the algorithms of its own kind, so a public key is never taken for a secret.
 
 use crate::config::complex::Complex;
-use crate::config::{Scope, set};
-use crate::connection::Session;
+use crate::config::{Scope, setters};
+use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::phases::Verdict;
 use crate::request::subrequest::{self, Mode, Options};
@@ -79,7 +79,7 @@ pub(super) fn source(
         Arc::make_mut(sources.entry()).push(Source { place, text });
         return Ok(());
     }
-    set::value(sources, node, Arc::new(vec![Source { place, text }]))
+    setters::value(sources, node, Arc::new(vec![Source { place, text }]))
 }
 
 /// A set of keys.
@@ -347,9 +347,11 @@ async fn from_request(r: &mut Request, uri: &[u8], cache: Duration) -> Result<Rc
     let options = Options { mode: Mode::Capture, with_body: false, get: true };
     let mut child =
         subrequest::run(r, uri, args, options).await.map_err(|_| "the subrequest was refused".to_owned())?;
-    let Session::Sub(answer) = std::mem::take(&mut child.session) else { return Err("there is no answer".to_owned()) };
-    if child.headers_out.status != 200 || child.aborted {
-        return Err(format!("the answer has status {}", child.headers_out.status));
+    let Downstream::Sub(answer) = std::mem::take(&mut child.downstream) else {
+        return Err("there is no answer".to_owned());
+    };
+    if child.answer.headers.status != 200 || child.flow.aborted {
+        return Err(format!("the answer has status {}", child.answer.headers.status));
     }
     let keys = Rc::new(Keys::parse(&answer.captured)?);
     keep(id, &keys, (0, 0, 0, 0));

@@ -4,14 +4,14 @@
 mod keys;
 
 use crate::config::complex::Complex;
-use crate::config::set;
+use crate::config::setters;
 use crate::config::variables::Prefix;
 use crate::config::{Directive, Scope, http};
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict};
 use crate::request::{Method, Request, Text};
-use crate::{inherited, settings};
+use crate::{inherited, merged_values};
 use conf::{Node, Problem};
 use keys::Source;
 use runtime::clock;
@@ -25,8 +25,8 @@ pub const DIRECTIVES: &[Directive] = &[
     http("auth_jwt", auth_jwt),
     http("auth_jwt_key_file", |s, n| keys::source(s, n, keys::file)),
     http("auth_jwt_key_request", |s, n| keys::source(s, n, keys::request)),
-    http("auth_jwt_key_cache", |s, n| set::time(&mut s.level.conf.auth_jwt.auth_jwt_key_cache, n)),
-    http("auth_jwt_leeway", |s, n| set::seconds(&mut s.level.conf.auth_jwt.auth_jwt_leeway, n)),
+    http("auth_jwt_key_cache", |s, n| setters::time(&mut s.level.conf.auth_jwt.auth_jwt_key_cache, n)),
+    http("auth_jwt_leeway", |s, n| setters::seconds(&mut s.level.conf.auth_jwt.auth_jwt_leeway, n)),
     http("auth_jwt_type", auth_jwt_type),
     http("auth_jwt_require", require),
     http("auth_jwt_claim_set", |s, n| set_variable(s, n, |context| &context.claims)),
@@ -53,7 +53,7 @@ pub const VARIABLES: &[crate::config::variables::Builtin] = &[crate::config::var
 /// Its place in the access phase.
 pub const HANDLER: Handler = Handler::Later(|r| r.conf().auth_jwt.is_on(), |r| Box::pin(check(r)));
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// The realm, and where the token is.
@@ -116,7 +116,7 @@ fn auth_jwt(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         };
         Some(Arc::new(Asked { realm: Complex::compile(scope.build, realm)?, token }))
     };
-    set::value(&mut scope.level.conf.auth_jwt.auth_jwt, node, asked)
+    setters::value(&mut scope.level.conf.auth_jwt.auth_jwt, node, asked)
 }
 
 fn auth_jwt_type(_: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -181,8 +181,8 @@ fn text_of(value: &Value) -> Option<String> {
 }
 
 async fn check(r: &mut Request) -> Verdict {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.auth_jwt;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.auth_jwt;
     let Some(asked) = &*conf.auth_jwt else { return Verdict::Decline };
     let realm = asked.realm.eval(r);
     let Some(token) = token(r, asked) else {
@@ -271,10 +271,10 @@ fn refuse(r: &mut Request, realm: Text, error: &'static str) -> Verdict {
         value.push(b'"');
     }
     let value = r.text(&value);
-    if r.method == Method::Connect {
-        r.headers_out.push(Text::from("Proxy-Authenticate"), value);
+    if r.head.method == Method::Connect {
+        r.answer.headers.push(Text::from("Proxy-Authenticate"), value);
         return Verdict::Status(407);
     }
-    r.headers_out.set(K::WwwAuthenticate, "WWW-Authenticate", value);
+    r.answer.headers.set(K::WwwAuthenticate, "WWW-Authenticate", value);
     Verdict::Status(401)
 }

@@ -3,13 +3,13 @@
 
 use super::locks::{self, Held, Zone};
 use super::{Depth, bare_path_of, depth_of};
-use crate::config::{Directive, Scope, http, set};
+use crate::config::{Directive, Scope, http, setters};
 use crate::log_error;
 use crate::modules::root;
 use crate::request::phases::{Handler, Verdict};
 use crate::request::{Method, Request, Text, body};
 use crate::zone::name_and_size;
-use crate::{inherited, service, settings};
+use crate::{inherited, merged_values, service};
 use conf::{Node, Problem, value};
 use std::fs::Metadata;
 use std::io::{self, Write};
@@ -25,7 +25,7 @@ use wire::webdav::{self, Find, Name};
 pub const DIRECTIVES: &[Directive] = &[
     http("dav_ext_methods", |s, n| {
         let Scope { build, level } = s;
-        set::bits(build, &mut level.conf.dav_ext.dav_ext_methods, n, METHODS)
+        setters::bits(build, &mut level.conf.dav_ext.dav_ext_methods, n, METHODS)
     }),
     http("dav_ext_lock", lock_directive),
     http("dav_ext_lock_zone", lock_zone),
@@ -33,7 +33,7 @@ pub const DIRECTIVES: &[Directive] = &[
 
 /// Its place in the content phase.
 pub const HANDLER: Handler =
-    Handler::Later(|r| bit(r.method) & *r.conf().dav_ext.dav_ext_methods != 0, |r| Box::pin(answer(r)));
+    Handler::Later(|r| bit(r.head.method) & *r.conf().dav_ext.dav_ext_methods != 0, |r| Box::pin(answer(r)));
 
 const METHODS: &[(&str, u32)] = &[("off", 0), ("propfind", 1), ("options", 2), ("lock", 4), ("unlock", 8)];
 /// Resources that one PROPFIND tells of.
@@ -55,7 +55,7 @@ fn bit(method: Method) -> u32 {
     }
 }
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// A bit for each method.
@@ -73,7 +73,7 @@ fn lock_directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem>
     let name = name.ok_or_else(|| node.problem(format!("invalid parameter \"{}\"", node.args[0].as_str())))?;
     let zone = scope.build.main.dav_locks.iter().find(|zone| *zone.name == *name).cloned();
     let unknown = || node.problem(format!("unknown lock zone \"{}\"", String::from_utf8_lossy(name)));
-    set::value(&mut scope.level.conf.dav_ext.zone, node, Some(zone.ok_or_else(unknown)?))
+    setters::value(&mut scope.level.conf.dav_ext.zone, node, Some(zone.ok_or_else(unknown)?))
 }
 
 /// `zone=NAME:SIZE [timeout=TIME]`
@@ -100,7 +100,7 @@ async fn answer(r: &mut Request) -> Verdict {
     if !root::check_alias(r) {
         return Verdict::Status(500);
     }
-    match r.method {
+    match r.head.method {
         Method::Options => options(r),
         Method::Propfind => propfind(r).await.unwrap_or_else(|verdict| verdict),
         Method::Lock => lock(r).await.unwrap_or_else(|verdict| verdict),
@@ -122,14 +122,14 @@ fn options(r: &mut Request) -> Verdict {
         allow.extend_from_slice(name.as_bytes());
     }
     let allow = r.text(&allow);
-    r.headers_out.push(Text::from("DAV"), Text::from(if locks { "1, 2" } else { "1" }));
-    r.headers_out.push(Text::from("Allow"), allow);
+    r.answer.headers.push(Text::from("DAV"), Text::from(if locks { "1, 2" } else { "1" }));
+    r.answer.headers.push(Text::from("Allow"), allow);
     r.respond(200, b"")
 }
 
 /// Reads the body, which is XML and short.
 async fn read_xml(r: &mut Request) -> Result<Vec<u8>, Verdict> {
-    if r.headers_in.content_length.is_some_and(|n| n > webdav::MAX_BODY as u64) {
+    if r.head.headers.content_length.is_some_and(|n| n > webdav::MAX_BODY as u64) {
         return Err(Verdict::Status(413));
     }
     let (mut bytes, mut over) = (Vec::new(), !r.body.is_present());
@@ -168,7 +168,7 @@ async fn propfind(r: &mut Request) -> Result<Verdict, Verdict> {
         (_, Depth::One) => 1,
         (_, Depth::Infinity) => MAX_DEPTH,
     };
-    let mut uri = r.get(r.uri).to_vec();
+    let mut uri = r.get(r.head.uri).to_vec();
     if facts.is_dir() && !uri.ends_with(b"/") {
         uri.push(b'/');
     }
@@ -180,7 +180,7 @@ async fn propfind(r: &mut Request) -> Result<Verdict, Verdict> {
     let Some(found) = found.await.ok_or(Verdict::Status(500))? else {
         log_error!(r, Error, "PROPFIND: more than {MAX_FOUND} resources");
         let page = b"<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:error xmlns:D=\"DAV:\"><D:propfind-finite-depth/></D:error>\n";
-        r.headers_out.content_type = Some(Text::from("text/xml"));
+        r.answer.headers.content_type = Some(Text::from("text/xml"));
         return Ok(r.respond(403, page));
     };
     let zone = (*r.conf().dav_ext.zone).clone();
@@ -189,8 +189,8 @@ async fn propfind(r: &mut Request) -> Result<Verdict, Verdict> {
         response(one, &wanted, zone.as_deref(), &mut page);
     }
     page.extend_from_slice(b"</D:multistatus>\n");
-    r.headers_out.content_type = Some(Text::from("text/xml"));
-    r.headers_out.charset = Some(Text::from("utf-8"));
+    r.answer.headers.content_type = Some(Text::from("text/xml"));
+    r.answer.headers.charset = Some(Text::from("utf-8"));
     Ok(r.respond(207, &page))
 }
 
@@ -340,7 +340,7 @@ async fn lock(r: &mut Request) -> Result<Verdict, Verdict> {
         log_error!(r, Error, "LOCK: the body is not XML that is understood");
         Verdict::Status(400)
     })?;
-    let uri = r.get(r.uri).to_vec();
+    let uri = r.get(r.head.uri).to_vec();
     let Some(asked) = asked else {
         // A lock is held longer.
         let held = tokens(r).iter().find_map(|token| zone.refresh(&uri, token));
@@ -384,9 +384,9 @@ fn locked(r: &mut Request, status: u16, held: &Held) -> Verdict {
     active_lock(held, &mut page);
     page.extend_from_slice(b"</D:lockdiscovery></D:prop>\n");
     let token = r.text(format!("<{}>", held.token).as_bytes());
-    r.headers_out.push(Text::from("Lock-Token"), token);
-    r.headers_out.content_type = Some(Text::from("text/xml"));
-    r.headers_out.charset = Some(Text::from("utf-8"));
+    r.answer.headers.push(Text::from("Lock-Token"), token);
+    r.answer.headers.content_type = Some(Text::from("text/xml"));
+    r.answer.headers.charset = Some(Text::from("utf-8"));
     r.respond(status, &page)
 }
 
@@ -395,11 +395,11 @@ fn unlock(r: &mut Request) -> Verdict {
         return Verdict::Status(status);
     }
     let Some(zone) = (*r.conf().dav_ext.zone).clone() else { return Verdict::Status(405) };
-    let line = r.headers_in.named(&r.arena, b"lock-token").next();
+    let line = r.head.headers.named(&r.arena, b"lock-token").next();
     let Some(token) = line.and_then(|l| bracketed(r.arena.span(l.value)).into_iter().next()) else {
         return Verdict::Status(400);
     };
-    match zone.release(r.get(r.uri), &token) {
+    match zone.release(r.get(r.head.uri), &token) {
         true => r.respond(204, b""),
         false => Verdict::Status(409),
     }
@@ -407,7 +407,7 @@ fn unlock(r: &mut Request) -> Verdict {
 
 /// The tokens of the `If` header (RFC 4918 section 10.4). What is said of entity tags is left aside: having the token is what counts.
 fn tokens(r: &Request) -> Vec<String> {
-    r.headers_in.named(&r.arena, b"if").flat_map(|line| bracketed(r.arena.span(line.value))).collect()
+    r.head.headers.named(&r.arena, b"if").flat_map(|line| bracketed(r.arena.span(line.value))).collect()
 }
 
 /// What stands between `<` and `>`.
@@ -425,22 +425,22 @@ pub(super) fn guard(r: &Request, uris: &[&[u8]]) -> Option<Verdict> {
     if !refused {
         return None;
     }
-    log_error!(r, Error, "\"{}\" is locked", String::from_utf8_lossy(r.get(r.uri)));
+    log_error!(r, Error, "\"{}\" is locked", String::from_utf8_lossy(r.get(r.head.uri)));
     Some(Verdict::Status(423))
 }
 
 /// The same of where COPY and MOVE go.
 pub(super) fn guard_target(r: &mut Request, target: Text) -> Option<Verdict> {
     r.conf().dav_ext.zone.as_ref()?;
-    let own = std::mem::replace(&mut r.uri, target);
+    let own = std::mem::replace(&mut r.head.uri, target);
     let refused = guard(r, &[r.get(target)]);
-    r.uri = own;
+    r.head.uri = own;
     refused
 }
 
 /// A lock on a folder keeps names from being added to it and taken out (RFC 4918 section 7.4).
 fn guard_parent(r: &Request, zone: &Zone, tokens: &[String]) -> Option<Verdict> {
-    let uri = r.get(r.uri);
+    let uri = r.get(r.head.uri);
     let bare = uri.strip_suffix(b"/").unwrap_or(uri);
     let parent = &bare[..memchr::memrchr(b'/', bare).map_or(0, |at| at + 1)];
     let held = zone.held(parent)?;

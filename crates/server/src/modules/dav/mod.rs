@@ -7,7 +7,7 @@ pub mod locks;
 mod transfer;
 mod tree;
 
-use crate::config::{Directive, Scope, http, set};
+use crate::config::{Directive, Scope, http, setters};
 use crate::log_error;
 use crate::modules::root;
 use crate::request::body::{self, Stored};
@@ -15,7 +15,7 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict};
 use crate::request::{Method, Request};
 use crate::upstream::directives::store_access_value;
-use crate::{inherited, service, settings, temp};
+use crate::{inherited, merged_values, service, temp};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -26,17 +26,17 @@ use tree::{Fault, Placement};
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("dav_methods", dav_methods),
-    http("create_full_put_path", |s, n| set::flag(&mut s.level.conf.dav.create_full_put_path, n)),
-    http("min_delete_depth", |s, n| set::number(&mut s.level.conf.dav.min_delete_depth, n)),
+    http("create_full_put_path", |s, n| setters::flag(&mut s.level.conf.dav.create_full_put_path, n)),
+    http("min_delete_depth", |s, n| setters::number(&mut s.level.conf.dav.min_delete_depth, n)),
     http("dav_access", |s, n| {
         let mode = store_access_value(n)?;
-        set::value(&mut s.level.conf.dav.dav_access, n, mode)
+        setters::value(&mut s.level.conf.dav.dav_access, n, mode)
     }),
 ];
 
 /// Its place in the content phase.
 pub const HANDLER: Handler =
-    Handler::Later(|r| bit(r.method) & *r.conf().dav.dav_methods != 0, |r| Box::pin(answer(r)));
+    Handler::Later(|r| bit(r.head.method) & *r.conf().dav.dav_methods != 0, |r| Box::pin(answer(r)));
 
 const METHODS: &[(&str, u32)] = &[("off", 0), ("put", 1), ("delete", 2), ("mkcol", 4), ("copy", 8), ("move", 16)];
 
@@ -52,7 +52,7 @@ fn bit(method: Method) -> u32 {
     }
 }
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// A bit for each method.
@@ -70,21 +70,21 @@ inherited!(Conf, |_| true);
 
 fn dav_methods(scope: &mut Scope<'_, '_>, node: &conf::Node) -> Result<(), conf::Problem> {
     let Scope { build, level } = scope;
-    set::bits(build, &mut level.conf.dav.dav_methods, node, METHODS)
+    setters::bits(build, &mut level.conf.dav.dav_methods, node, METHODS)
 }
 
 async fn answer(r: &mut Request) -> Verdict {
     // COPY changes its destination alone, which `transfer` asks about.
-    if r.method != Method::Copy
-        && let Some(refused) = ext::guard(r, &[r.get(r.uri)])
+    if r.head.method != Method::Copy
+        && let Some(refused) = ext::guard(r, &[r.get(r.head.uri)])
     {
         return refused;
     }
-    if r.method == Method::Put {
+    if r.head.method == Method::Put {
         return put(r).await;
     }
-    if r.headers_in.content_length.is_some_and(|n| n > 0) || r.headers_in.chunked {
-        let name = match r.method {
+    if r.head.headers.content_length.is_some_and(|n| n > 0) || r.head.headers.chunked {
+        let name = match r.head.method {
             Method::Delete => "DELETE with body is",
             Method::Mkcol => "MKCOL with body is",
             _ => "COPY and MOVE with body are",
@@ -95,7 +95,7 @@ async fn answer(r: &mut Request) -> Verdict {
     if !root::check_alias(r) {
         return Verdict::Status(500);
     }
-    match r.method {
+    match r.head.method {
         Method::Delete => delete(r).await,
         Method::Mkcol => mkcol(r).await,
         _ => transfer::answer(r).await,
@@ -126,11 +126,11 @@ async fn on_disk<T: Send + 'static>(
 }
 
 async fn put(r: &mut Request) -> Verdict {
-    if r.get(r.uri).ends_with(b"/") {
+    if r.get(r.head.uri).ends_with(b"/") {
         log_error!(r, Error, "cannot PUT to a collection");
         return Verdict::Status(409);
     }
-    if r.headers_in.find(K::ContentRange).is_some() {
+    if r.head.headers.find(K::ContentRange).is_some() {
         log_error!(r, Error, "PUT with range is unsupported");
         return Verdict::Status(501);
     }
@@ -150,7 +150,7 @@ async fn put(r: &mut Request) -> Verdict {
         }
         Ok(_) => false,
     };
-    let (conf, date) = (&r.conf().dav, r.headers_in.find(K::Date));
+    let (conf, date) = (&r.conf().dav, r.head.headers.find(K::Date));
     let mtime = date.and_then(|d| wire::date::parse_http(r.get(d)));
     let folders = conf.create_full_put_path.then_some(*conf.dav_access);
     let placement = Placement { mode: Some(*conf.dav_access), mtime, folders };
@@ -165,9 +165,9 @@ async fn put(r: &mut Request) -> Verdict {
 /// 201 with the place of what was made.
 fn created(r: &mut Request) -> Verdict {
     let mut to = Vec::new();
-    wire::http1::escape::escape_uri(r.get(r.uri), wire::http1::escape::Escape::Uri, &mut to);
+    wire::http1::escape::escape_uri(r.get(r.head.uri), wire::http1::escape::Escape::Uri, &mut to);
     let to = r.text(&to);
-    r.headers_out.set(K::Location, "Location", to);
+    r.answer.headers.set(K::Location, "Location", to);
     r.respond(201, b"")
 }
 
@@ -243,13 +243,13 @@ fn unwritten(r: &Request, file: &Incoming, e: &io::Error) -> Verdict {
 
 async fn delete(r: &mut Request) -> Verdict {
     let least = *r.conf().dav.min_delete_depth;
-    if least > 0 && !is_deep(r.get(r.uri), least) {
-        let depth = r.get(r.uri).iter().filter(|b| **b == b'/').count();
+    if least > 0 && !is_deep(r.get(r.head.uri), least) {
+        let depth = r.get(r.head.uri).iter().filter(|b| **b == b'/').count();
         log_error!(r, Error, "insufficient URI depth:{depth} to DELETE");
         return Verdict::Status(409);
     }
     let path = bare_path_of(r);
-    let with_slash = r.get(r.uri).ends_with(b"/");
+    let with_slash = r.get(r.head.uri).ends_with(b"/");
     let found = match std::fs::symlink_metadata(&path) {
         Ok(found) if with_slash && !found.is_dir() => Err(io::ErrorKind::NotADirectory.into()),
         other => other,
@@ -287,7 +287,7 @@ fn is_deep(uri: &[u8], least: u64) -> bool {
 }
 
 async fn mkcol(r: &mut Request) -> Verdict {
-    if !r.get(r.uri).ends_with(b"/") {
+    if !r.get(r.head.uri).ends_with(b"/") {
         log_error!(r, Error, "MKCOL can create a collection only");
         return Verdict::Status(409);
     }
@@ -308,7 +308,7 @@ enum Depth {
 
 /// What the header says; nothing, with a line in the log, if that is none of the three.
 fn depth_of(r: &Request, default: Depth) -> Option<Depth> {
-    let Some(value) = r.headers_in.find(K::Depth) else { return Some(default) };
+    let Some(value) = r.head.headers.find(K::Depth) else { return Some(default) };
     match r.get(value) {
         b"0" => Some(Depth::Zero),
         b"1" => Some(Depth::One),

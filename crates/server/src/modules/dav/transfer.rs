@@ -22,7 +22,7 @@ pub(super) async fn answer(r: &mut Request) -> Verdict {
         (Some(depth), Some(overwrite)) => (depth, overwrite),
         _ => return Verdict::Status(400),
     };
-    match (r.method, depth) {
+    match (r.head.method, depth) {
         (_, Depth::Infinity) | (Method::Copy, Depth::Zero) => {}
         (Method::Copy, _) => {
             log_error!(r, Error, "\"Depth\" header must be 0 or infinity");
@@ -41,9 +41,9 @@ pub(super) async fn answer(r: &mut Request) -> Verdict {
     if let Some(refused) = refuses(r, &from, &to, target) {
         return refused;
     }
-    let with_slash = r.get(r.uri).ends_with(b"/");
+    let with_slash = r.get(r.head.uri).ends_with(b"/");
     let job = Job {
-        moves: r.method == Method::Move,
+        moves: r.head.method == Method::Move,
         deep: depth == Depth::Infinity,
         overwrite,
         with_slash,
@@ -64,7 +64,7 @@ pub(super) async fn answer(r: &mut Request) -> Verdict {
 
 /// The path of the `Destination` header, unescaped. It names this server, by a URL or by a path alone.
 fn destination(r: &mut Request) -> Result<Text, Verdict> {
-    let Some(value) = r.headers_in.find(K::Destination) else {
+    let Some(value) = r.head.headers.find(K::Destination) else {
         log_error!(r, Error, "client sent no \"Destination\" header");
         return Err(Verdict::Status(400));
     };
@@ -95,8 +95,8 @@ fn destination(r: &mut Request) -> Result<Text, Verdict> {
     if wire::http1::target::normalize(path, false, &mut plain).is_err() {
         return Err(invalid(r));
     }
-    if plain.ends_with(b"/") != r.get(r.uri).ends_with(b"/") {
-        let uri = String::from_utf8_lossy(r.get(r.uri));
+    if plain.ends_with(b"/") != r.get(r.head.uri).ends_with(b"/") {
+        let uri = String::from_utf8_lossy(r.get(r.head.uri));
         log_error!(
             r,
             Error,
@@ -118,12 +118,12 @@ fn is_this_host(r: &Request, host: &[u8]) -> bool {
         Some(colon) if host[colon + 1..].iter().all(u8::is_ascii_digit) => &host[..colon],
         _ => host,
     };
-    r.headers_in.host.is_some_and(|own| r.get(own).eq_ignore_ascii_case(bare))
+    r.head.headers.host.is_some_and(|own| r.get(own).eq_ignore_ascii_case(bare))
 }
 
 /// The `Overwrite` header.
 fn overwrite(r: &Request) -> Option<bool> {
-    let Some(value) = r.headers_in.find(K::Overwrite) else { return Some(true) };
+    let Some(value) = r.head.headers.find(K::Overwrite) else { return Some(true) };
     match r.get(value) {
         b"T" | b"t" => Some(true),
         b"F" | b"f" => Some(false),
@@ -136,9 +136,9 @@ fn overwrite(r: &Request) -> Option<bool> {
 }
 
 fn target_path(r: &mut Request, target: Text) -> Result<PathBuf, Verdict> {
-    let own = std::mem::replace(&mut r.uri, target);
+    let own = std::mem::replace(&mut r.head.uri, target);
     let path = bare_path_of(r);
-    r.uri = own;
+    r.head.uri = own;
     if r.has_fault() {
         return Err(Verdict::Status(500));
     }
@@ -153,13 +153,13 @@ fn merged(path: &Path) -> PathBuf {
 
 /// A copy of something onto itself, into itself, or over what it is in.
 fn refuses(r: &Request, from: &Path, to: &Path, target: Text) -> Option<Verdict> {
-    let (uri, shown) = (String::from_utf8_lossy(r.get(r.uri)), String::from_utf8_lossy(r.get(target)));
+    let (uri, shown) = (String::from_utf8_lossy(r.get(r.head.uri)), String::from_utf8_lossy(r.get(target)));
     if from == to {
         log_error!(r, Error, "both URI \"{uri}\" and \"Destination\" URI \"{shown}\" point to the same location");
         return Some(Verdict::Status(403));
     }
     if uri.ends_with('/') && (to.starts_with(from) || from.starts_with(to)) {
-        let method = String::from_utf8_lossy(r.get(r.method_name));
+        let method = String::from_utf8_lossy(r.get(r.head.method_name));
         log_error!(r, Error, "\"{uri}\" could not be {method}ed to collection \"{shown}\"");
         return Some(Verdict::Status(403));
     }

@@ -41,11 +41,11 @@ fn issue(guard: &Guard, who: &Who, kind: Kind) -> String {
 
 /// Whether a page may be answered in place of what was asked for.
 pub(super) fn is_page(r: &Request) -> bool {
-    matches!(r.method, Method::Get | Method::Head)
+    matches!(r.head.method, Method::Get | Method::Head)
 }
 
 fn keep_out_of_caches(r: &mut Request) {
-    r.headers_out.push(Text::from("Cache-Control"), Text::from("no-store"));
+    r.answer.headers.push(Text::from("Cache-Control"), Text::from("no-store"));
 }
 
 /// The same address again, with the cookie. A method other than GET stays what it is, and its body is sent again.
@@ -55,15 +55,15 @@ pub(super) fn redirect(r: &mut Request, guard: &Guard, who: &Who) -> Verdict {
     let (name, age) = (&guard.cookie, guard.valid_s);
     let cookie = format!("{name}={token}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}");
     let cookie = r.text(cookie.as_bytes());
-    r.headers_out.push(Text::from("Set-Cookie"), cookie);
+    r.answer.headers.push(Text::from("Set-Cookie"), cookie);
     keep_out_of_caches(r);
-    let target = match r.get(r.target) {
+    let target = match r.get(r.head.target) {
         // Two slashes would be another host's.
-        [b'/', b'/' | b'\\', ..] => [b"/.", r.get(r.target)].concat(),
+        [b'/', b'/' | b'\\', ..] => [b"/.", r.get(r.head.target)].concat(),
         target => target.to_vec(),
     };
     let target = r.text(&target);
-    r.headers_out.set(K::Location, "Location", target);
+    r.answer.headers.set(K::Location, "Location", target);
     Verdict::Status(if is_page(r) { 302 } else { 307 })
 }
 
@@ -81,8 +81,8 @@ pub(super) fn work(r: &mut Request, guard: &Guard, who: &Who) -> Verdict {
         .replace("@AGE@", &guard.valid_s.to_string())
         .replace("@ID@", &String::from_utf8_lossy(r.get(id)));
     keep_out_of_caches(r);
-    r.headers_out.content_type = Some(Text::from("text/html; charset=utf-8"));
+    r.answer.headers.content_type = Some(Text::from("text/html; charset=utf-8"));
     let seconds = crate::text!(r, "{}", guard.retry_after_s);
-    r.headers_out.push(Text::from("Retry-After"), seconds);
+    r.answer.headers.push(Text::from("Retry-After"), seconds);
     r.respond(429, page.as_bytes())
 }

@@ -6,7 +6,7 @@ use super::state::{self, BANS, Event};
 use super::{Action, Guard, Key, Limit};
 use crate::config::cidr::Plain;
 use crate::config::complex::Complex;
-use crate::connection::{Address, Session};
+use crate::connection::{Address, Downstream};
 use crate::modules::variables;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict, Waiting};
@@ -99,8 +99,8 @@ impl Done {
 /// `$guard_reason`
 pub(super) fn reason(r: &mut Request) -> Option<Text> {
     let (guard, limit) = r.ctx.guard.limit?;
-    let shot = r.shot.clone();
-    let limit = shot.main.guard.get(guard)?.limits.get(limit);
+    let snapshot = r.snapshot.clone();
+    let limit = snapshot.main.guard.get(guard)?.limits.get(limit);
     let text = limit.map_or("unanswered challenges", |limit| &limit.text);
     Some(r.text(text.as_bytes()))
 }
@@ -128,8 +128,8 @@ impl Who {
 
     fn headers(&mut self, r: &Request, seed: u64) -> u64 {
         *self.headers.get_or_insert_with(|| {
-            let order = header_order(r.headers_in.lines().iter().map(|line| r.arena.span(line.name)), seed);
-            let agent = r.headers_in.find(K::UserAgent).map_or(&b""[..], |agent| r.get(agent));
+            let order = header_order(r.head.headers.lines().iter().map(|line| r.arena.span(line.name)), seed);
+            let agent = r.head.headers.find(K::UserAgent).map_or(&b""[..], |agent| r.get(agent));
             header_order(std::iter::once(agent), order)
         })
     }
@@ -142,8 +142,8 @@ pub fn handler(r: &mut Request) -> Verdict {
         return Verdict::Decline;
     }
     r.ctx.guard.judged = true;
-    let shot = r.shot.clone();
-    let Some(guard) = shot.main.guard.get(index) else { return Verdict::Decline };
+    let snapshot = r.snapshot.clone();
+    let Some(guard) = snapshot.main.guard.get(index) else { return Verdict::Decline };
     let counts = guard.state.counts.mine();
     counts.add(Event::Requests as usize, 1);
     if guard.pass.iter().any(|text| is_true(r, text)) {
@@ -198,7 +198,7 @@ fn notice(r: &Request, guard: &Guard, who: &Who, number: u64) {
         top.count(ip.to_canonical().to_string().as_bytes(), SAMPLED, now);
     }
     if let Ok(mut top) = guard.state.urls.try_lock() {
-        top.count(r.get(r.uri), SAMPLED, now);
+        top.count(r.get(r.head.uri), SAMPLED, now);
     }
 }
 
@@ -251,8 +251,8 @@ fn key_of(r: &mut Request, guard: &Guard, limit: &Limit, who: &mut Who) -> Optio
             None => key(guard, (4u8, who.subject, who.headers(r, 0))),
         },
         Key::Url => {
-            let host = r.headers_in.host.map_or(&b""[..], |host| r.get(host));
-            key(guard, (5u8, host, r.get(r.uri)))
+            let host = r.head.headers.host.map_or(&b""[..], |host| r.get(host));
+            key(guard, (5u8, host, r.get(r.head.uri)))
         }
         Key::Headers => key(guard, (6u8, who.headers(r, 0))),
         Key::Text(text) | Key::Ja4(text) => {
@@ -308,7 +308,7 @@ fn act(r: &mut Request, guard: &Guard, who: &Who, limit: &Limit, excess: u64) ->
         Action::Work => challenge::work(r, guard, who),
         Action::Refuse => {
             let seconds = crate::text!(r, "{}", guard.retry_after_s);
-            r.headers_out.push(Text::from("Retry-After"), seconds);
+            r.answer.headers.push(Text::from("Retry-After"), seconds);
             r.ctx.shown_id = true;
             Verdict::Status(429)
         }
@@ -381,14 +381,14 @@ impl Drop for Waits {
 
 async fn wait(r: &mut Request) -> Verdict {
     let delay = Duration::from_millis(std::mem::take(&mut r.ctx.guard.delay_ms));
-    let shot = r.shot.clone();
-    let Some(guard) = (*r.conf().guard.guard).and_then(|index| shot.main.guard.get(index)) else {
+    let snapshot = r.snapshot.clone();
+    let Some(guard) = (*r.conf().guard.guard).and_then(|index| snapshot.main.guard.get(index)) else {
         return Verdict::Decline;
     };
     guard.state.waiting.fetch_add(1, Relaxed);
     let _waits = Waits(guard.state.clone());
     // Answers to pipelined requests before this one must not wait with it.
-    if matches!(&r.session, Session::Http1(http) if !http.output.is_empty())
+    if matches!(&r.downstream, Downstream::Http1(http) if !http.output.is_empty())
         && let Err(verdict) = crate::request::flow::flush(r).await
     {
         return verdict;

@@ -6,12 +6,12 @@ mod judge;
 pub mod state;
 
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::variables::Builtin;
 use crate::config::{Build, Directive, Scope};
 use crate::log::error::Level;
+use crate::merged_values;
 use crate::request::Text;
-use crate::settings;
 use conf::{Contexts, Node, Problem, Word, value};
 use shield::attack::Triggers;
 use shield::challenge::MAX_BITS;
@@ -51,7 +51,7 @@ const WORK_BITS: u32 = 16;
 /// The cookie's name.
 const COOKIE: &str = "ironweir_guard";
 
-settings! {
+merged_values! {
     /// The module's values on one level.
     pub struct Conf {
         /// Which guard holds, by its index; none: no guard.
@@ -198,7 +198,7 @@ fn usage(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         main.guards[index].used.get_or_insert(node.args[0].span);
         index
     });
-    set::value(&mut scope.level.conf.guard.guard, node, index)
+    setters::value(&mut scope.level.conf.guard.guard, node, index)
 }
 
 /// Names that no block stands for. For the end of the configuration.
@@ -275,11 +275,11 @@ impl Guard {
             b"cookie" => self.cookie(row)?,
             b"work" => {
                 let bits = value::number(&one()?.text).and_then(|n| u32::try_from(n).ok());
-                self.work_bits = bits.filter(|n| (1..=MAX_BITS).contains(n)).ok_or_else(|| set::invalid(row))?;
+                self.work_bits = bits.filter(|n| (1..=MAX_BITS).contains(n)).ok_or_else(|| setters::invalid(row))?;
             }
             b"attack" => self.attack = Some(attack(row)?),
             b"nftables" => self.nftables = Some(Arc::new(nftables(row)?)),
-            b"retry_after" => self.retry_after_s = value::seconds(&one()?.text).ok_or_else(|| set::invalid(row))?,
+            b"retry_after" => self.retry_after_s = value::seconds(&one()?.text).ok_or_else(|| setters::invalid(row))?,
             b"dry_run" => {
                 self.dry_run =
                     value::flag(&one()?.text).ok_or_else(|| Problem::invalid_flag(row, one().unwrap_or(&row.name)))?;

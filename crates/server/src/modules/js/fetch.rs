@@ -125,7 +125,7 @@ fn prepare(
     }
     let core = &r.conf().core;
     let call = Call {
-        level: format!("{}:{}:{}", r.shot.generation, r.ctx.stream.is_some(), r.location.0),
+        level: format!("{}:{}:{}", r.snapshot.generation, r.ctx.stream.is_some(), r.location.0),
         method,
         host,
         port,

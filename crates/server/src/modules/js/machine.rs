@@ -5,7 +5,7 @@ use super::api;
 use crate::log::error::Level;
 use crate::request::Request;
 use crate::request::phases::Verdict;
-use crate::snapshot::{Shot, VariableId};
+use crate::snapshot::{ThreadSnapshot, VariableId};
 use ::js::{Engine, Parts, Program};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -37,7 +37,7 @@ pub struct Pool {
 pub struct Context {
     engine: Rc<Engine>,
     program: Arc<Program>,
-    shot: Weak<Shot>,
+    snapshot: Weak<ThreadSnapshot>,
     /// How many of its kind may wait; none once it was given back.
     most: Option<usize>,
     /// What the request comes to, as far as the program has said.
@@ -84,8 +84,8 @@ impl Context {
         if pending {
             said.insert(0, "pending events".to_owned());
         }
-        let Some(shot) = self.shot.upgrade().filter(|_| reusable && !pending) else { return said };
-        let mut idle = shot.js.idle.borrow_mut();
+        let Some(snapshot) = self.snapshot.upgrade().filter(|_| reusable && !pending) else { return said };
+        let mut idle = snapshot.js.idle.borrow_mut();
         let own = idle.entry(Arc::as_ptr(&self.program) as usize).or_default();
         if own.len() < most {
             own.push(self.engine.clone());
@@ -107,13 +107,13 @@ pub fn of(r: &mut Request) -> Option<Rc<Engine>> {
     }
     // The engine that njs has otherwise gives each request a context of its own.
     let most = if *r.conf().js.qjs { *r.conf().js.context_reuse as usize } else { 0 };
-    let idle = r.shot.js.idle.borrow_mut().get_mut(&(Arc::as_ptr(&program) as usize)).and_then(Vec::pop);
+    let idle = r.snapshot.js.idle.borrow_mut().get_mut(&(Arc::as_ptr(&program) as usize)).and_then(Vec::pop);
     let engine = match idle {
         Some(engine) => engine,
         None => {
-            let shot = r.shot.clone();
+            let snapshot = r.snapshot.clone();
             // The program's own text may ask for nothing of the request, as in nginx.
-            match Engine::new(&program, PARTS, |ctx, raw| api::add(ctx, raw, &shot)) {
+            match Engine::new(&program, PARTS, |ctx, raw| api::add(ctx, raw, &snapshot)) {
                 Ok(engine) => engine,
                 Err(text) => {
                     crate::log_error!(r, Error, "js exception: {text}");
@@ -125,7 +125,7 @@ pub fn of(r: &mut Request) -> Option<Rc<Engine>> {
     let context = Context {
         engine: engine.clone(),
         program,
-        shot: Rc::downgrade(&r.shot),
+        snapshot: Rc::downgrade(&r.snapshot),
         most: Some(most),
         verdict: None,
         redirect: None,
@@ -143,8 +143,8 @@ pub fn of(r: &mut Request) -> Option<Rc<Engine>> {
 
 /// The number of a variable that the configuration uses.
 pub fn variable(r: &Request, name: &[u8]) -> Option<VariableId> {
-    let names = r.shot.js.names.get_or_init(|| {
-        let all = r.shot.variables.iter().enumerate();
+    let names = r.snapshot.js.names.get_or_init(|| {
+        let all = r.snapshot.variables.iter().enumerate();
         all.map(|(number, v)| (v.name.as_bytes().into(), VariableId(number as u32))).collect()
     });
     names.get(name).copied()

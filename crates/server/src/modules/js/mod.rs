@@ -13,16 +13,16 @@ pub mod stream;
 pub mod subrequest;
 
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Level, Scope, both, http, stream};
+use crate::config::{Build, ConfigLevel, Directive, Scope, both, http, stream};
 use crate::modules::proxy::ssl;
 use crate::modules::ssl::Protocols;
 use crate::request::Request;
 use crate::request::phases::{Content, Handler};
 use crate::tls::client::Context as Tls;
 use crate::upstream::settings::SslSettings;
-use crate::{reads_as_settings, settings};
+use crate::{merged_values, reads_as_settings};
 use ::js::{Import, Preload, Program, Sources};
 use ::lua::dict::Dict;
 use conf::{Node, Problem, value};
@@ -41,7 +41,7 @@ pub const DIRECTIVES: &[Directive] = &[
     both("js_set", js_set),
     both("js_var", js_var),
     both("js_engine", js_engine),
-    both("js_context_reuse", |s, n| set::number(&mut s.level.conf.js.context_reuse, n)),
+    both("js_context_reuse", |s, n| setters::number(&mut s.level.conf.js.context_reuse, n)),
     both("js_context_reuse_max_size", |s, n| {
         // The bound of a thread's memory holds for all contexts together.
         s.build.note(n);
@@ -56,21 +56,21 @@ pub const DIRECTIVES: &[Directive] = &[
     stream("js_access", |s, n| function(n, &mut s.level.conf.js.access)),
     stream("js_preread", |s, n| function(n, &mut s.level.conf.js.preread)),
     stream("js_filter", |s, n| function(n, &mut s.level.conf.js.filter)),
-    both("js_fetch_buffer_size", |s, n| set::size(&mut s.level.conf.js.fetch_buffer_size, n)),
-    both("js_fetch_max_response_buffer_size", |s, n| set::size(&mut s.level.conf.js.fetch_max_response, n)),
-    both("js_fetch_timeout", |s, n| set::time(&mut s.level.conf.js.fetch_timeout, n)),
-    both("js_fetch_keepalive", |s, n| set::number(&mut s.level.conf.js.fetch_keepalive, n)),
-    both("js_fetch_keepalive_requests", |s, n| set::number(&mut s.level.conf.js.fetch_keepalive_requests, n)),
-    both("js_fetch_keepalive_time", |s, n| set::time(&mut s.level.conf.js.fetch_keepalive_time, n)),
-    both("js_fetch_keepalive_timeout", |s, n| set::time(&mut s.level.conf.js.fetch_keepalive_timeout, n)),
+    both("js_fetch_buffer_size", |s, n| setters::size(&mut s.level.conf.js.fetch_buffer_size, n)),
+    both("js_fetch_max_response_buffer_size", |s, n| setters::size(&mut s.level.conf.js.fetch_max_response, n)),
+    both("js_fetch_timeout", |s, n| setters::time(&mut s.level.conf.js.fetch_timeout, n)),
+    both("js_fetch_keepalive", |s, n| setters::number(&mut s.level.conf.js.fetch_keepalive, n)),
+    both("js_fetch_keepalive_requests", |s, n| setters::number(&mut s.level.conf.js.fetch_keepalive_requests, n)),
+    both("js_fetch_keepalive_time", |s, n| setters::time(&mut s.level.conf.js.fetch_keepalive_time, n)),
+    both("js_fetch_keepalive_timeout", |s, n| setters::time(&mut s.level.conf.js.fetch_keepalive_timeout, n)),
     both("js_fetch_protocols", |s, n| {
         let warnings = Protocols::add(&mut s.level.conf.js.ssl.protocols, n)?;
         s.build.problems.extend(warnings);
         Ok(())
     }),
     both("js_fetch_ciphers", |s, n| word(&mut s.level.conf.js.ssl.ciphers, n)),
-    both("js_fetch_verify", |s, n| set::flag(&mut s.level.conf.js.fetch_verify, n)),
-    both("js_fetch_verify_depth", |s, n| set::number(&mut s.level.conf.js.ssl.verify_depth, n)),
+    both("js_fetch_verify", |s, n| setters::flag(&mut s.level.conf.js.fetch_verify, n)),
+    both("js_fetch_verify_depth", |s, n| setters::number(&mut s.level.conf.js.ssl.verify_depth, n)),
     both("js_fetch_trusted_certificate", |s, n| word(&mut s.level.conf.js.ssl.trusted_certificate, n)),
 ];
 
@@ -112,7 +112,7 @@ crate::inherited!(Conf, |conf| conf.imports.is_empty());
 /// A function of a program: `main.hello`.
 pub type Name = Option<Arc<str>>;
 
-settings! {
+merged_values! {
     /// Those that merge.
     pub struct Settings {
         /// `js_content`
@@ -184,7 +184,7 @@ pub struct Main {
 type Imported = (Vec<Import>, Vec<Preload>, Vec<PathBuf>);
 
 fn word(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
-    set::value(setting, node, node.args[0].text.as_slice().into())
+    setters::value(setting, node, node.args[0].text.as_slice().into())
 }
 
 fn text(node: &Node, at: usize) -> String {
@@ -192,7 +192,7 @@ fn text(node: &Node, at: usize) -> String {
 }
 
 fn function(node: &Node, setting: &mut Setting<Name>) -> Result<(), Problem> {
-    set::value(setting, node, Some(text(node, 0).into()))
+    setters::value(setting, node, Some(text(node, 0).into()))
 }
 
 /// Whether a text can be the name of something.
@@ -242,16 +242,16 @@ fn js_path(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 fn js_engine(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     match node.args[0].text.as_slice() {
-        b"qjs" => set::value(&mut scope.level.conf.js.qjs, node, true),
+        b"qjs" => setters::value(&mut scope.level.conf.js.qjs, node, true),
         b"njs" => {
-            set::value(&mut scope.level.conf.js.qjs, node, false)?;
+            setters::value(&mut scope.level.conf.js.qjs, node, false)?;
             scope
                 .build
                 .notes
                 .push(node.notice("the engine \"njs\" is not built in, programs run on QuickJS".to_owned()));
             Ok(())
         }
-        _ => Err(set::invalid(node)),
+        _ => Err(setters::invalid(node)),
     }
 }
 
@@ -298,7 +298,7 @@ fn js_body_filter(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem>
         Some(_) => return Err(node.problem(format!("invalid parameter \"{}\"", text(node, 1)))),
     };
     let value = (Some(text(node, 0).into()), is_buffer);
-    set::value(&mut scope.level.conf.js.body_filter, node, value)
+    setters::value(&mut scope.level.conf.js.body_filter, node, value)
 }
 
 /// A function is called at least this long after it was called last, ms.
@@ -386,7 +386,7 @@ fn js_shared_dict_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Pro
 }
 
 /// Compiles what a level imports, and makes what handshakes need.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     if level.conf.js.imports.is_empty() {
         return complain(build, &level.conf.js.settings);
     }

@@ -3,9 +3,9 @@
 
 use super::machine;
 use super::run::{complain, only};
-use crate::connection::{Address, Client, Session};
+use crate::connection::{Address, Client, Downstream};
 use crate::request::Request;
-use crate::snapshot::{LocationId, Shot};
+use crate::snapshot::{LocationId, ThreadSnapshot};
 use ::js::{Called, Engine};
 use runtime::timer::Timer;
 use std::future::poll_fn;
@@ -41,19 +41,19 @@ pub struct Periodic {
 }
 
 /// A thread begins to serve under a configuration.
-pub fn start(shot: &Rc<Shot>) {
-    for shot in std::iter::once(shot).chain(shot.stream.as_ref()) {
-        for periodic in shot.main.js.periodic.iter().filter(|p| p.is_here()) {
-            runtime::spawn(live(Rc::downgrade(shot), periodic.clone()));
+pub fn start(snapshot: &Rc<ThreadSnapshot>) {
+    for snapshot in std::iter::once(snapshot).chain(snapshot.stream.as_ref()) {
+        for periodic in snapshot.main.js.periodic.iter().filter(|p| p.is_here()) {
+            runtime::spawn(live(Rc::downgrade(snapshot), periodic.clone()));
         }
     }
 }
 
 /// A thread serves nothing new under it.
-pub fn leave(shot: &Shot) {
-    for shot in std::iter::once(shot).chain(shot.stream.as_deref()) {
-        shot.js.exiting.set(true);
-        shot.js.tasks.borrow().iter().for_each(|task| runtime::wake(*task));
+pub fn leave(snapshot: &ThreadSnapshot) {
+    for snapshot in std::iter::once(snapshot).chain(snapshot.stream.as_deref()) {
+        snapshot.js.exiting.set(true);
+        snapshot.js.tasks.borrow().iter().for_each(|task| runtime::wake(*task));
     }
 }
 
@@ -82,45 +82,50 @@ impl Periodic {
     }
 }
 
-async fn live(shot: Weak<Shot>, periodic: Arc<Periodic>) {
+async fn live(snapshot: Weak<ThreadSnapshot>, periodic: Arc<Periodic>) {
     let task = runtime::current();
-    if let Some(shot) = shot.upgrade() {
-        shot.js.tasks.borrow_mut().push(task);
+    if let Some(snapshot) = snapshot.upgrade() {
+        snapshot.js.tasks.borrow_mut().push(task);
     }
     let mut is_first = true;
-    let is_over = || shot.upgrade().is_none_or(|s| s.js.exiting.get());
+    let is_over = || snapshot.upgrade().is_none_or(|s| s.js.exiting.get());
     loop {
         let timer = Timer::new();
         timer.set(periodic.pause(std::mem::take(&mut is_first)));
         poll_fn(|cx| if is_over() { Poll::Ready(()) } else { timer.poll_expired(cx) }).await;
-        let Some(shot) = shot.upgrade().filter(|s| !s.js.exiting.get()) else { return };
-        turn(&shot, &periodic).await;
+        let Some(snapshot) = snapshot.upgrade().filter(|s| !s.js.exiting.get()) else { return };
+        turn(&snapshot, &periodic).await;
     }
 }
 
 /// One run. One that is not done when the next is due delays it; one that waits when the configuration goes is given up.
-async fn turn(shot: &Rc<Shot>, periodic: &Periodic) {
+async fn turn(snapshot: &Rc<ThreadSnapshot>, periodic: &Periodic) {
     let client = Client::new(0, Address::Unix(Default::default()), 0, std::rc::Weak::new());
-    let mut r = Request::new(shot.clone(), client, Session::None);
+    let mut r = Request::new(snapshot.clone(), client, Downstream::None);
     r.location = periodic.location;
     r.started_ms = runtime::clock::wall_ms();
-    if shot.whole().stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, shot.snapshot())) {
+    if snapshot.whole().stream.as_ref().is_some_and(|s| Arc::ptr_eq(s, snapshot.snapshot())) {
         r.ctx.stream = Some(Box::default());
     }
     let Some(engine) = machine::of(&mut r) else { return };
-    if let Err(text) = run(&mut r, &engine, periodic, shot).await {
+    if let Err(text) = run(&mut r, &engine, periodic, snapshot).await {
         complain(&r, &text);
     }
     super::finish(&mut r);
 }
 
-async fn run(r: &mut Request, engine: &Rc<Engine>, periodic: &Periodic, shot: &Rc<Shot>) -> Result<(), String> {
+async fn run(
+    r: &mut Request,
+    engine: &Rc<Engine>,
+    periodic: &Periodic,
+    snapshot: &Rc<ThreadSnapshot>,
+) -> Result<(), String> {
     let called = super::current::enter(r, || engine.call(&periodic.function, |ctx, raw| only(ctx, raw, "periodic")));
     if called? == Called::Done {
         return Ok(());
     }
     poll_fn(|cx| {
-        if shot.js.exiting.get() {
+        if snapshot.js.exiting.get() {
             return Poll::Ready(Ok(()));
         }
         super::current::enter(r, || engine.poll(cx))

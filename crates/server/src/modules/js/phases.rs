@@ -52,11 +52,11 @@ pub fn access(r: &mut Request) -> Waiting<'_> {
 
 /// Nothing more can come: 500, or the end of the connection in the middle of an answer.
 fn failed(r: &mut Request) -> Verdict {
-    if r.response_done {
+    if r.answer.done {
         return Verdict::Answered;
     }
-    if r.header_sent {
-        r.keepalive = false;
+    if r.answer.header_sent {
+        r.flow.keepalive = false;
         return Verdict::Broken;
     }
     Verdict::Status(500)
@@ -68,7 +68,7 @@ fn said(r: &mut Request) -> Option<Verdict> {
     let (redirect, verdict) = (context.redirect.take(), context.verdict.take());
     match redirect {
         None => verdict,
-        Some(_) if r.header_sent => {
+        Some(_) if r.answer.header_sent => {
             log_error!(r, Warn, "ignored internalRedirect() because headers were already sent");
             Some(failed(r))
         }
@@ -146,8 +146,8 @@ fn is_session() -> bool {
 /// `js_header_filter`; and `js_body_filter` begins with it.
 pub fn header_filter(r: &mut Request) -> Filtered {
     if r.conf().js.body_filter.0.is_some() {
-        r.body_filters.push(Box::new(Filter { room: Vec::new() }));
-        r.in_memory = true;
+        r.answer.body_filters.push(Box::new(Filter { room: Vec::new() }));
+        r.answer.in_memory = true;
     }
     let Some(name) = (*r.conf().js.header_filter).clone() else { return Filtered::Next };
     let Some(engine) = machine::of(r) else { return Filtered::Broken };

@@ -3,7 +3,7 @@
 
 use super::api::answer;
 use super::current::{self, with};
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::request::body::Stored;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::phases::{self, From, Verdict};
@@ -71,14 +71,14 @@ fn prepare(r: &mut Request, call: Call) -> std::result::Result<Box<Request>, Fau
     if !include::is_allowed(r, path) {
         return Err(Fault::internal("subrequest creation failed"));
     }
-    r.subrequests += 1;
+    r.flow.subrequests += 1;
     let mode = if call.detached { Mode::Discard } else { Mode::Capture };
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), Session::Sub(SubSession::new(mode)));
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), Downstream::Sub(SubSession::new(mode)));
     child.copy_shared(r);
     let options = Options { mode, with_body: call.body.is_none(), get: call.method.is_empty() };
     subrequest::prepare(&mut child, r, path, args, &options);
     if !call.method.is_empty() {
-        (child.method, child.method_name) = (Method::of(&call.method), child.text(&call.method));
+        (child.head.method, child.head.method_name) = (Method::of(&call.method), child.text(&call.method));
     }
     if let Some(body) = call.body {
         set_body(&mut child, body);
@@ -90,12 +90,12 @@ fn prepare(r: &mut Request, call: Call) -> std::result::Result<Box<Request>, Fau
 /// Gives a subrequest a body of its own.
 fn set_body(child: &mut Request, body: Vec<u8>) {
     let len = body.len() as u64;
-    let (arena, lines) = (&mut child.arena, &mut child.headers_in.head.headers);
+    let (arena, lines) = (&mut child.arena, &mut child.head.headers.head.headers);
     lines.retain(|l| !matches!(l.known, K::ContentLength | K::TransferEncoding));
     let (name, value) = (arena.push(b"Content-Length"), arena.push(len.to_string().as_bytes()));
     lines.push(HeaderLine { name, value, known: K::ContentLength });
-    child.headers_in.content_length = Some(len);
-    child.headers_in.chunked = false;
+    child.head.headers.content_length = Some(len);
+    child.head.headers.chunked = false;
     child.body.stored = Some(Rc::new(Stored { memory: body, file: None, len }));
 }
 
@@ -103,7 +103,7 @@ fn set_body(child: &mut Request, body: Vec<u8>) {
 async fn run(mut child: Box<Request>) -> std::result::Result<Item, Fault> {
     phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)).await;
     end(&mut child);
-    let status = match (child.error_status, child.headers_out.status) {
+    let status = match (child.flow.error_status, child.answer.headers.status) {
         (0, 0) => 500,
         (0, status) => status,
         (status, _) => status,
@@ -111,9 +111,9 @@ async fn run(mut child: Box<Request>) -> std::result::Result<Item, Fault> {
     let headers =
         answer::all(&child).into_iter().map(|(n, v)| Item::List(vec![Item::Text(n), Item::Text(v)])).collect();
     let text = |text: Text| Item::Text(child.get(text).to_vec());
-    let (uri, method, args) = (text(child.uri), text(child.method_name), text(child.args));
-    let body = match &mut child.session {
-        Session::Sub(sub) => std::mem::take(&mut sub.captured),
+    let (uri, method, args) = (text(child.head.uri), text(child.head.method_name), text(child.head.args));
+    let body = match &mut child.downstream {
+        Downstream::Sub(sub) => std::mem::take(&mut sub.captured),
         _ => Vec::new(),
     };
     let _ = current::request(|r| {

@@ -4,10 +4,10 @@
 use super::current::{self, Phase};
 use super::{Chunk, phases};
 use crate::config::Scope;
-use crate::config::set::duplicate;
+use crate::config::setters::duplicate;
 use crate::connection::Address;
 use crate::request::Request;
-use crate::upstream::choose::{Chosen, Walk};
+use crate::upstream::choose::{SelectedPeer, Selection};
 use crate::upstream::group::{Group, Keepalive};
 use crate::upstream::job::Changes;
 use crate::upstream::peer::{Peer, PeerSettings, name_of};
@@ -54,7 +54,7 @@ pub struct Said {
 /// What became of asking a program.
 pub enum Answer {
     /// This peer.
-    Peer(Chosen),
+    Peer(SelectedPeer),
     /// Whomever the group's method takes.
     Usual,
     /// Nobody: the request ends with this status.
@@ -89,15 +89,20 @@ pub fn keepalive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> 
 }
 
 /// Asks a group's program whom to ask.
-pub fn ask(r: &mut Request, group: &Group, program: &Program, walk: &mut Walk) -> Answer {
-    walk.said.asked += 1;
+pub fn ask(r: &mut Request, group: &Group, program: &Program, selection: &mut Selection) -> Answer {
+    selection.said.asked += 1;
     // What the try before came to.
-    let failure = r.attempts.all.last().filter(|_| walk.said.asked > 1).map(|before| match before.status {
+    let failure = r.attempts.all.last().filter(|_| selection.said.asked > 1).map(|before| match before.status {
         status @ (403 | 404) => ("next", status),
         status => ("failed", status),
     });
-    let said =
-        Said { left: walk.said.left, limit: walk.said.limit, asked: walk.said.asked, failure, ..Said::default() };
+    let said = Said {
+        left: selection.said.left,
+        limit: selection.said.limit,
+        asked: selection.said.asked,
+        failure,
+        ..Said::default()
+    };
     let context = r.ctx.lua.get_or_insert_default();
     context.balancer = Some(Box::new(said));
     context.exit = None;
@@ -116,8 +121,8 @@ pub fn ask(r: &mut Request, group: &Group, program: &Program, walk: &mut Walk) -
     for (timeout, own) in r.attempts.timeouts.iter_mut().zip(timeouts) {
         *timeout = own.or(*timeout);
     }
-    walk.said.more += more;
-    walk.said.changes = changes.is_any().then(|| Box::new(changes));
+    selection.said.more += more;
+    selection.said.changes = changes.is_any().then(|| Box::new(changes));
     let Some(address) = address else { return Answer::Usual };
     let kept = kept.map(|(timeout, requests)| Keepalive {
         connections: Some(program.kept),
@@ -125,7 +130,7 @@ pub fn ask(r: &mut Request, group: &Group, program: &Program, walk: &mut Walk) -
         timeout,
         ..Keepalive::default()
     });
-    Answer::Peer(Chosen::beside(peer(group, address, kept)))
+    Answer::Peer(SelectedPeer::beside(peer(group, address, kept)))
 }
 
 type Known = HashMap<(u32, Address), Arc<Peer>>;

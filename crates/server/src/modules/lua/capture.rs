@@ -4,7 +4,7 @@
 use super::api::variables;
 use super::current::request;
 use super::run::{Item, Operation};
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::body::Stored;
 use crate::request::headers::KnownHeader as K;
@@ -129,9 +129,9 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
         return Err(Fault("subrequests cycle".to_owned()));
     }
     log_error!(r, Debug, "lua http subrequest \"{}?{}\"", text_shown(r, path), text_shown(r, args));
-    r.subrequests += 1;
-    let session = Session::Sub(SubSession::new(Mode::Whole));
-    let mut child = Request::new(r.shot.clone(), r.client.clone(), session);
+    r.flow.subrequests += 1;
+    let session = Downstream::Sub(SubSession::new(Mode::Whole));
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     if is_set(call, "share_all_vars") || is_set(call, "copy_all_vars") {
         child.copy_shared(r);
     } else {
@@ -142,13 +142,13 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
     let forward = is_set(call, "always_forward_body") || matches!(method.as_slice(), b"POST" | b"PUT");
     let options = Options { mode: Mode::Whole, with_body: given.is_none() && forward, get: false };
     subrequest::prepare(&mut child, r, path, args, &options);
-    (child.method, child.method_name) = (Method::of(&method), child.text(&method));
+    (child.head.method, child.head.method_name) = (Method::of(&method), child.text(&method));
     match given {
         Some(body) => {
             let len = body.len() as u64;
             super::api::request_body::set_body(&mut child, Vec::new());
             super::api::request::set_header(&mut child, b"Content-Length", &[len.to_string().into_bytes()]);
-            child.headers_in.content_length = Some(len);
+            child.head.headers.content_length = Some(len);
             child.body.stored = Some(Rc::new(Stored { memory: body, file: None, len }));
         }
         None if !forward => super::api::request::set_header(&mut child, b"Content-Length", &[]),
@@ -181,25 +181,26 @@ async fn run(mut child: Box<Request>, shares: bool) -> (Answer, Box<Request>) {
     if let Some(kind) = super::phases::content_type(&child) {
         headers.push((b"Content-Type".to_vec(), kind));
     }
-    if let Some(length) = child.headers_out.content_length {
+    if let Some(length) = child.answer.headers.content_length {
         headers.push((b"Content-Length".to_vec(), length.to_string().into_bytes()));
     }
-    if let Some(time) = child.headers_out.last_modified {
+    if let Some(time) = child.answer.headers.last_modified {
         headers.push((b"Last-Modified".to_vec(), wire::date::format_http(time).to_vec()));
     }
     let shown = |text: Text| child.get(text).to_vec();
     headers.extend(
-        child.headers_out.lines.iter().filter(|l| l.known != K::Connection).map(|l| (shown(l.name), shown(l.value))),
+        child.answer.headers.lines.iter().filter(|l| l.known != K::Connection).map(|l| (shown(l.name), shown(l.value))),
     );
-    let status = match child.headers_out.status {
+    let status = match child.answer.headers.status {
         0 => 500,
         status => status,
     };
-    let body: Vec<u8> = match &mut child.session {
-        Session::Sub(sub) => std::mem::take(&mut sub.captured),
+    let body: Vec<u8> = match &mut child.downstream {
+        Downstream::Sub(sub) => std::mem::take(&mut sub.captured),
         _ => Vec::new(),
     };
-    let is_short = child.headers_out.content_length.is_some_and(|n| n > body.len() as u64) && !child.header_only;
-    let truncated = child.aborted || !child.response_done || is_short;
+    let is_short =
+        child.answer.headers.content_length.is_some_and(|n| n > body.len() as u64) && !child.answer.header_only;
+    let truncated = child.flow.aborted || !child.answer.done || is_short;
     (Answer { status, headers, body, truncated, shares }, child)
 }

@@ -1,6 +1,6 @@
 //! Libraries of OpenResty that are written in Lua over the functions of `api`: made when a program asks for them (`require`).
 
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, compile};
 use mlua::{Lua, Table};
@@ -16,8 +16,8 @@ const LIBRARIES: &[(&str, &[u8])] = &[
 ];
 
 /// See the module's head.
-pub fn add(lua: &Lua, raw: &Table, shot: &Rc<Shot>) -> mlua::Result<()> {
-    raw.raw_set("subsystem", if shot.is_stream() { "stream" } else { "http" })?;
+pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Result<()> {
+    raw.raw_set("subsystem", if snapshot.is_stream() { "stream" } else { "http" })?;
     raw.raw_set("library_names", lua.create_sequence_from(LIBRARIES.iter().map(|(name, _)| *name))?)?;
     add_function(lua, raw, "library", |lua, name: String| {
         let found = LIBRARIES.iter().find(|(known, _)| *known == name);

@@ -5,7 +5,7 @@ use super::current::{self, Phase};
 use super::{Chunk, Source, api, run};
 use crate::log::error::Level;
 use crate::request::Request;
-use crate::snapshot::{Shot, VariableId};
+use crate::snapshot::{ThreadSnapshot, VariableId};
 use ::lua::machine as base;
 use mlua::{Function, Lua, Table, Thread};
 use runtime::TaskId;
@@ -31,7 +31,7 @@ pub struct Machine {
     /// LuaJIT.
     pub lua: Lua,
     /// The configuration; none once nobody serves under it.
-    pub shot: Weak<Shot>,
+    pub snapshot: Weak<ThreadSnapshot>,
     /// The configuration's variables.
     pub names: HashMap<Box<[u8]>, VariableId>,
     functions: RefCell<Vec<Option<Function>>>,
@@ -54,15 +54,15 @@ pub struct Machine {
 pub type Made = OnceCell<Result<Rc<Machine>, Box<str>>>;
 
 /// A thread begins to serve under a configuration: `init_by_lua*`, `init_worker_by_lua*`.
-pub fn start(shot: &Rc<Shot>) {
-    if !shot.main.lua.is_used() {
+pub fn start(snapshot: &Rc<ThreadSnapshot>) {
+    if !snapshot.main.lua.is_used() {
         return;
     }
-    let machine = match made(shot) {
+    let machine = match made(snapshot) {
         Ok(machine) => machine,
         Err(text) => return crate::log::process_line(Level::Emerg, format_args!("{text}")),
     };
-    if let Some(chunk) = &shot.main.lua.init_worker
+    if let Some(chunk) = &snapshot.main.lua.init_worker
         && let Err(text) = machine.run_alone(chunk, Phase::InitWorker)
     {
         crate::log::process_line(Level::Error, format_args!("init_worker_by_lua error: {text}"));
@@ -70,10 +70,10 @@ pub fn start(shot: &Rc<Shot>) {
 }
 
 /// A thread serves nothing new under a configuration: its timers fire once more, now.
-pub fn leave(shot: &Shot) {
-    let Some(Ok(machine)) = shot.lua.get() else { return };
+pub fn leave(snapshot: &ThreadSnapshot) {
+    let Some(Ok(machine)) = snapshot.lua.get() else { return };
     machine.exiting.set(true);
-    if let Some(chunk) = &shot.main.lua.exit_worker
+    if let Some(chunk) = &snapshot.main.lua.exit_worker
         && let Err(text) = machine.run_alone(chunk, Phase::ExitWorker)
     {
         crate::log::process_line(Level::Error, format_args!("exit_worker_by_lua error: {text}"));
@@ -81,27 +81,27 @@ pub fn leave(shot: &Shot) {
     machine.waiting.borrow().iter().for_each(|task| runtime::wake(*task));
 }
 
-fn made(shot: &Rc<Shot>) -> Result<Rc<Machine>, Box<str>> {
-    if let Some(made) = shot.lua.get() {
+fn made(snapshot: &Rc<ThreadSnapshot>) -> Result<Rc<Machine>, Box<str>> {
+    if let Some(made) = snapshot.lua.get() {
         return made.clone();
     }
-    let made = Machine::new(shot).map_err(|text| text.into_boxed_str());
-    shot.lua.get_or_init(|| made).clone()
+    let made = Machine::new(snapshot).map_err(|text| text.into_boxed_str());
+    snapshot.lua.get_or_init(|| made).clone()
 }
 
 /// The machine for a request; `lua_code_cache off` makes one for each.
 pub fn of(r: &mut Request) -> Option<Rc<Machine>> {
     let made = if *r.conf().lua.code_cache {
-        match r.shot.lua.get() {
+        match r.snapshot.lua.get() {
             Some(Ok(machine)) => return Some(machine.clone()),
-            _ => made(&r.shot),
+            _ => made(&r.snapshot),
         }
     } else {
         let context = r.ctx.lua.get_or_insert_default();
         if let Some(machine) = &context.machine {
             return Some(machine.clone());
         }
-        Machine::new(&r.shot).map_err(String::into_boxed_str)
+        Machine::new(&r.snapshot).map_err(String::into_boxed_str)
     };
     match made {
         Ok(machine) => {
@@ -118,18 +118,18 @@ pub fn of(r: &mut Request) -> Option<Rc<Machine>> {
 }
 
 impl Machine {
-    fn new(shot: &Rc<Shot>) -> Result<Rc<Machine>, String> {
+    fn new(snapshot: &Rc<ThreadSnapshot>) -> Result<Rc<Machine>, String> {
         let lua = base::new();
-        let names = shot.variables.iter().enumerate();
+        let names = snapshot.variables.iter().enumerate();
         let names = names.map(|(number, v)| (v.name.as_bytes().into(), VariableId(number as u32))).collect();
         let machine = Rc::new(Machine {
             lua,
-            shot: Rc::downgrade(shot),
+            snapshot: Rc::downgrade(snapshot),
             names,
             functions: RefCell::default(),
             files: RefCell::default(),
             idle: RefCell::default(),
-            most_idle: *shot.main.lua.thread_cache_max_entries as usize,
+            most_idle: *snapshot.main.lua.thread_cache_max_entries as usize,
             exiting: Cell::new(false),
             pending: Cell::new(0),
             waiting: RefCell::default(),
@@ -141,10 +141,10 @@ impl Machine {
                 crate::log::process_line(Level::Debug, format_args!("{text}"));
             }
         });
-        ::lua::regex::set_max_entries(*shot.main.lua.regex_cache_max_entries as usize);
-        ::lua::regex::set_match_limit(*shot.main.lua.regex_match_limit as u32);
-        machine.furnish(shot).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
-        if let Some(chunk) = &shot.main.lua.init {
+        ::lua::regex::set_max_entries(*snapshot.main.lua.regex_cache_max_entries as usize);
+        ::lua::regex::set_match_limit(*snapshot.main.lua.regex_match_limit as u32);
+        machine.furnish(snapshot).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
+        if let Some(chunk) = &snapshot.main.lua.init {
             machine.run_alone(chunk, Phase::Init).map_err(|text| format!("init_by_lua error: {text}"))?;
         }
         machine.furnished.set(true);
@@ -152,14 +152,14 @@ impl Machine {
     }
 
     /// Puts `ngx` and the paths in.
-    fn furnish(self: &Rc<Machine>, shot: &Rc<Shot>) -> mlua::Result<()> {
+    fn furnish(self: &Rc<Machine>, snapshot: &Rc<ThreadSnapshot>) -> mlua::Result<()> {
         let lua = &self.lua;
         let raw = lua.create_table()?;
         base::add_library(lua, &raw)?;
-        api::add(lua, &raw, shot)?;
+        api::add(lua, &raw, snapshot)?;
         let package: Table = lua.globals().get("package")?;
-        let conf = &shot.main.lua;
-        let prefix = shot.prefix.as_os_str().as_bytes();
+        let conf = &snapshot.main.lua;
+        let prefix = snapshot.prefix.as_os_str().as_bytes();
         for (name, given, usual) in
             [("path", &conf.package_path, PACKAGE_PATH), ("cpath", &conf.package_cpath, PACKAGE_CPATH)]
         {
@@ -176,8 +176,8 @@ impl Machine {
             Source::Text(text) => base::compile(&self.lua, text, &format!("={}", chunk.name))?,
             Source::File(path) => {
                 let path = path.as_fixed().ok_or("the file's name may not have variables here")?;
-                let shot = self.shot.upgrade().ok_or("the configuration is gone")?;
-                self.load_file(shot.prefix.join(std::ffi::OsStr::from_bytes(path)))?
+                let snapshot = self.snapshot.upgrade().ok_or("the configuration is gone")?;
+                self.load_file(snapshot.prefix.join(std::ffi::OsStr::from_bytes(path)))?
             }
         };
         let owner = current::next_owner();
@@ -216,7 +216,7 @@ impl Machine {
             }
             Source::File(path) => {
                 let path = path.eval(r);
-                let path = r.shot.prefix.join(std::ffi::OsStr::from_bytes(r.get(path)));
+                let path = r.snapshot.prefix.join(std::ffi::OsStr::from_bytes(r.get(path)));
                 if let Some(known) = self.files.borrow().get(&path) {
                     return Ok(known.clone());
                 }
@@ -259,8 +259,8 @@ impl Machine {
 
     /// The configuration's own values of timers.
     pub fn timer_limits(&self) -> (u64, u64) {
-        let shot = self.shot.upgrade();
-        shot.map_or((0, 0), |s| (*s.main.lua.max_pending_timers, *s.main.lua.max_running_timers))
+        let snapshot = self.snapshot.upgrade();
+        snapshot.map_or((0, 0), |s| (*s.main.lua.max_pending_timers, *s.main.lua.max_running_timers))
     }
 }
 

@@ -21,15 +21,15 @@ pub mod timer;
 pub mod upstream;
 
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Level, Scope, both, http, upstream, upstream_of_both};
+use crate::config::{Build, ConfigLevel, Directive, Scope, both, http, upstream, upstream_of_both};
 use crate::modules::proxy;
 use crate::modules::ssl::Protocols;
 use crate::request::phases::{Content, Handler};
 use crate::tls::client::Context as Tls;
 use crate::upstream::settings::SslSettings;
-use crate::{reads_as_settings, settings};
+use crate::{merged_values, reads_as_settings};
 use ::lua::dict::Dict;
 use conf::{Body, Node, Problem, value};
 use std::sync::Arc;
@@ -92,10 +92,10 @@ pub const DIRECTIVES: &[Directive] = &[
     both("lua_package_cpath", |s, n| path(&mut s.build.main.lua.package_cpath, n)),
     both("lua_shared_dict", lua_shared_dict),
     both("lua_code_cache", lua_code_cache),
-    both("lua_max_pending_timers", |s, n| set::number(&mut s.build.main.lua.max_pending_timers, n)),
-    both("lua_max_running_timers", |s, n| set::number(&mut s.build.main.lua.max_running_timers, n)),
-    both("lua_regex_cache_max_entries", |s, n| set::number(&mut s.build.main.lua.regex_cache_max_entries, n)),
-    both("lua_regex_match_limit", |s, n| set::number(&mut s.build.main.lua.regex_match_limit, n)),
+    both("lua_max_pending_timers", |s, n| setters::number(&mut s.build.main.lua.max_pending_timers, n)),
+    both("lua_max_running_timers", |s, n| setters::number(&mut s.build.main.lua.max_running_timers, n)),
+    both("lua_regex_cache_max_entries", |s, n| setters::number(&mut s.build.main.lua.regex_cache_max_entries, n)),
+    both("lua_regex_match_limit", |s, n| setters::number(&mut s.build.main.lua.regex_match_limit, n)),
     http("lua_load_resty_core", |s, n| {
         // The API is always there.
         let text = "lua_load_resty_core is deprecated (the lua-resty-core library is required since ngx_lua v0.10.16)";
@@ -103,30 +103,30 @@ pub const DIRECTIVES: &[Directive] = &[
         s.build.note(n);
         Ok(())
     }),
-    http("rewrite_by_lua_no_postpone", |s, n| set::flag(&mut s.build.main.lua.rewrite_no_postpone, n)),
-    http("access_by_lua_no_postpone", |s, n| set::flag(&mut s.build.main.lua.access_no_postpone, n)),
-    http("precontent_by_lua_no_postpone", |s, n| set::flag(&mut s.build.main.lua.precontent_no_postpone, n)),
-    http("lua_thread_cache_max_entries", |s, n| set::number(&mut s.build.main.lua.thread_cache_max_entries, n)),
-    http("lua_need_request_body", |s, n| set::flag(&mut s.level.conf.lua.need_request_body, n)),
+    http("rewrite_by_lua_no_postpone", |s, n| setters::flag(&mut s.build.main.lua.rewrite_no_postpone, n)),
+    http("access_by_lua_no_postpone", |s, n| setters::flag(&mut s.build.main.lua.access_no_postpone, n)),
+    http("precontent_by_lua_no_postpone", |s, n| setters::flag(&mut s.build.main.lua.precontent_no_postpone, n)),
+    http("lua_thread_cache_max_entries", |s, n| setters::number(&mut s.build.main.lua.thread_cache_max_entries, n)),
+    http("lua_need_request_body", |s, n| setters::flag(&mut s.level.conf.lua.need_request_body, n)),
     http("lua_transform_underscores_in_response_headers", |s, n| {
-        set::flag(&mut s.level.conf.lua.transform_underscores, n)
+        setters::flag(&mut s.level.conf.lua.transform_underscores, n)
     }),
-    http("lua_use_default_type", |s, n| set::flag(&mut s.level.conf.lua.use_default_type, n)),
-    http("lua_http10_buffering", |s, n| set::flag(&mut s.level.conf.lua.http10_buffering, n)),
-    both("lua_check_client_abort", |s, n| set::flag(&mut s.level.conf.lua.check_client_abort, n)),
-    both("lua_socket_log_errors", |s, n| set::flag(&mut s.level.conf.lua.socket_log_errors, n)),
-    both("lua_socket_connect_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_connect_timeout, n)),
-    both("lua_socket_send_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_send_timeout, n)),
-    both("lua_socket_read_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_read_timeout, n)),
-    both("lua_socket_keepalive_timeout", |s, n| set::time(&mut s.level.conf.lua.socket_keepalive_timeout, n)),
-    both("lua_socket_pool_size", |s, n| set::number(&mut s.level.conf.lua.socket_pool_size, n)),
+    http("lua_use_default_type", |s, n| setters::flag(&mut s.level.conf.lua.use_default_type, n)),
+    http("lua_http10_buffering", |s, n| setters::flag(&mut s.level.conf.lua.http10_buffering, n)),
+    both("lua_check_client_abort", |s, n| setters::flag(&mut s.level.conf.lua.check_client_abort, n)),
+    both("lua_socket_log_errors", |s, n| setters::flag(&mut s.level.conf.lua.socket_log_errors, n)),
+    both("lua_socket_connect_timeout", |s, n| setters::time(&mut s.level.conf.lua.socket_connect_timeout, n)),
+    both("lua_socket_send_timeout", |s, n| setters::time(&mut s.level.conf.lua.socket_send_timeout, n)),
+    both("lua_socket_read_timeout", |s, n| setters::time(&mut s.level.conf.lua.socket_read_timeout, n)),
+    both("lua_socket_keepalive_timeout", |s, n| setters::time(&mut s.level.conf.lua.socket_keepalive_timeout, n)),
+    both("lua_socket_pool_size", |s, n| setters::number(&mut s.level.conf.lua.socket_pool_size, n)),
     both("lua_ssl_protocols", |s, n| {
         let warnings = Protocols::add(&mut s.level.conf.lua.ssl.protocols, n)?;
         s.build.problems.extend(warnings);
         Ok(())
     }),
     both("lua_ssl_ciphers", |s, n| word(&mut s.level.conf.lua.ssl.ciphers, n)),
-    both("lua_ssl_verify_depth", |s, n| set::number(&mut s.level.conf.lua.ssl.verify_depth, n)),
+    both("lua_ssl_verify_depth", |s, n| setters::number(&mut s.level.conf.lua.ssl.verify_depth, n)),
     both("lua_ssl_trusted_certificate", |s, n| word(&mut s.level.conf.lua.ssl.trusted_certificate, n)),
     both("lua_ssl_crl", |s, n| word(&mut s.level.conf.lua.ssl.crl, n)),
     http("lua_ssl_certificate", |s, n| word(&mut s.level.conf.lua.ssl.certificate, n)),
@@ -136,24 +136,25 @@ pub const DIRECTIVES: &[Directive] = &[
         Arc::make_mut(s.level.conf.lua.ssl.conf_commands.entry()).push(command);
         Ok(())
     }),
-    both("lua_socket_buffer_size", |s, n| set::size(&mut s.level.conf.lua.socket_buffer_size, n)),
+    both("lua_socket_buffer_size", |s, n| setters::size(&mut s.level.conf.lua.socket_buffer_size, n)),
 ];
 
 /// Their places in the phases.
 pub const SERVER_REWRITE: Handler = Handler::Later(|r| r.conf().lua.server_rewrite.is_some(), phases::server_rewrite);
 /// After the level's own rewrites, unless they changed the location.
 pub const REWRITE: Handler =
-    Handler::Later(|r| !r.uri_changed && !*r.shot.main.lua.rewrite_no_postpone, phases::rewrite);
+    Handler::Later(|r| !r.flow.uri_changed && !*r.snapshot.main.lua.rewrite_no_postpone, phases::rewrite);
 /// After the modules that judge without a program.
-pub const ACCESS: Handler = Handler::Later(|r| !*r.shot.main.lua.access_no_postpone, phases::access);
+pub const ACCESS: Handler = Handler::Later(|r| !*r.snapshot.main.lua.access_no_postpone, phases::access);
 /// Before the content.
-pub const PRECONTENT: Handler = Handler::Later(|r| !*r.shot.main.lua.precontent_no_postpone, phases::precontent);
+pub const PRECONTENT: Handler = Handler::Later(|r| !*r.snapshot.main.lua.precontent_no_postpone, phases::precontent);
 /// The same before all others of their phases: `*_by_lua_no_postpone`.
-pub const REWRITE_FIRST: Handler = Handler::Later(|r| *r.shot.main.lua.rewrite_no_postpone, phases::rewrite);
+pub const REWRITE_FIRST: Handler = Handler::Later(|r| *r.snapshot.main.lua.rewrite_no_postpone, phases::rewrite);
 /// See `REWRITE_FIRST`.
-pub const ACCESS_FIRST: Handler = Handler::Later(|r| *r.shot.main.lua.access_no_postpone, phases::access);
+pub const ACCESS_FIRST: Handler = Handler::Later(|r| *r.snapshot.main.lua.access_no_postpone, phases::access);
 /// See `REWRITE_FIRST`.
-pub const PRECONTENT_FIRST: Handler = Handler::Later(|r| *r.shot.main.lua.precontent_no_postpone, phases::precontent);
+pub const PRECONTENT_FIRST: Handler =
+    Handler::Later(|r| *r.snapshot.main.lua.precontent_no_postpone, phases::precontent);
 
 /// The module's values on one level.
 #[derive(Clone, Debug, Default)]
@@ -176,7 +177,7 @@ impl Conf {
 reads_as_settings!(Conf);
 crate::inherited!(Conf, |conf| conf.tls.is_none());
 
-settings! {
+merged_values! {
     /// Those that merge.
     pub struct Settings {
         /// `server_rewrite_by_lua*`
@@ -351,7 +352,7 @@ fn program(
     of: fn(&mut Conf) -> &mut Setting<Option<Arc<Chunk>>>,
 ) -> Result<(), Problem> {
     let chunk = chunk(scope, node, 0)?;
-    set::value(of(&mut scope.level.conf.lua), node, Some(chunk))
+    setters::value(of(&mut scope.level.conf.lua), node, Some(chunk))
 }
 
 /// Sessions of clients are looked up by the library in the middle of its work on a message, where no program can run.
@@ -399,11 +400,11 @@ fn path(setting: &mut Option<Box<[u8]>>, node: &Node) -> Result<(), Problem> {
 }
 
 fn word(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
-    set::value(setting, node, node.args[0].text.as_slice().into())
+    setters::value(setting, node, node.args[0].text.as_slice().into())
 }
 
 /// Makes what handshakes of a level need, if programs run at all. Who verifies is said by each handshake.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     if !build.main.lua.is_used() {
         return;
     }
@@ -433,7 +434,7 @@ fn lua_shared_dict(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem
     let size =
         size.ok_or_else(|| node.problem(format!("invalid lua shared dict size \"{}\"", node.args[1].as_str())))?;
     // Programs of `http` and of `stream` share none, as in OpenResty.
-    let owner = if scope.build.plane.is_stream() { "lua_shared_dict in stream" } else { "lua_shared_dict" };
+    let owner = if scope.build.subsystem.is_stream() { "lua_shared_dict in stream" } else { "lua_shared_dict" };
     scope.build.main.zones.add(name.as_bytes(), size, owner).map_err(|t| node.problem(t))?;
     let dicts = &mut scope.build.main.lua.dicts;
     if dicts.iter().any(|d| *d.name == *name) {
@@ -444,7 +445,7 @@ fn lua_shared_dict(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem
 }
 
 fn lua_code_cache(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    set::flag(&mut scope.level.conf.lua.code_cache, node)?;
+    setters::flag(&mut scope.level.conf.lua.code_cache, node)?;
     if !*scope.level.conf.lua.code_cache {
         scope.build.problems.push(node.warning("lua_code_cache is off; this will hurt performance".to_owned()));
     }

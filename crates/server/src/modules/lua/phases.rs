@@ -116,7 +116,7 @@ async fn answer(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Verdict {
 
 /// A line for whoever looks for a fault: a program begins.
 fn tell(r: &Request, phase: Phase) {
-    let uri = || String::from_utf8_lossy(r.get(r.uri));
+    let uri = || String::from_utf8_lossy(r.get(r.head.uri));
     match phase {
         Phase::HeaderFilter => log_error!(r, Debug, "lua header filter for user lua code, uri \"{}\"", uri()),
         Phase::BodyFilter => log_error!(r, Debug, "lua body filter for user lua code, uri \"{}\"", uri()),
@@ -135,13 +135,13 @@ fn judge(r: &mut Request, phase: Phase, end: End) -> Verdict {
     }
     match end {
         End::Broken => Verdict::Broken,
-        End::Failed if r.header_sent => {
-            r.keepalive = false;
+        End::Failed if r.answer.header_sent => {
+            r.flow.keepalive = false;
             Verdict::Broken
         }
         End::Failed => Verdict::Status(500),
         End::Jump => {
-            r.uri_changed = true;
+            r.flow.uri_changed = true;
             Verdict::Decline
         }
         End::Exec => exec(r),
@@ -154,7 +154,7 @@ fn judge(r: &mut Request, phase: Phase, end: End) -> Verdict {
 
 /// Whether the program has said something, sent or held.
 fn has_answered(r: &Request) -> bool {
-    r.header_sent || r.ctx.lua.as_ref().is_some_and(|c| c.held.is_some())
+    r.answer.header_sent || r.ctx.lua.as_ref().is_some_and(|c| c.held.is_some())
 }
 
 fn exec(r: &mut Request) -> Verdict {
@@ -183,12 +183,12 @@ fn exit(r: &mut Request, phase: Phase, status: i64) -> Verdict {
         // NGX_OK: this phase is done; NGX_ERROR ends the request; others of nginx's codes go on.
         0 if phase == Phase::Content || has_answered(r) => finish_answer(r),
         0 if phase == Phase::Access => Verdict::Allow,
-        408 | 444 | 499 if r.header_sent => {
-            r.keepalive = false;
+        408 | 444 | 499 if r.answer.header_sent => {
+            r.flow.keepalive = false;
             Verdict::Broken
         }
         -1 => {
-            r.keepalive = false;
+            r.flow.keepalive = false;
             Verdict::Broken
         }
         -5 if phase == Phase::Content => Verdict::Broken,
@@ -196,7 +196,7 @@ fn exit(r: &mut Request, phase: Phase, status: i64) -> Verdict {
         _ if has_answered(r) => finish_answer(r),
         // Answers that have no page: the head as it is, and nothing else.
         100..300 => {
-            r.headers_out.status = status as u16;
+            r.answer.headers.status = status as u16;
             if status == 204 {
                 return r.respond(204, b"");
             }
@@ -210,14 +210,14 @@ fn exit(r: &mut Request, phase: Phase, status: i64) -> Verdict {
 pub fn finish_answer(r: &mut Request) -> Verdict {
     if r.ctx.lua.as_ref().is_some_and(|c| c.is_raw) {
         // What is to be said the program has said, in whichever protocol.
-        (r.header_sent, r.response_done, r.keepalive, r.lingering_close) = (true, true, false, true);
+        (r.answer.header_sent, r.answer.done, r.flow.keepalive, r.flow.lingering_close) = (true, true, false, true);
         return Verdict::Answered;
     }
     let held = r.ctx.lua.as_mut().and_then(|c| c.held.take()).unwrap_or_default();
-    if !r.header_sent && !held.is_empty() && r.headers_out.content_length.is_none() {
-        r.headers_out.content_length = Some(held.len() as u64);
+    if !r.answer.header_sent && !held.is_empty() && r.answer.headers.content_length.is_none() {
+        r.answer.headers.content_length = Some(held.len() as u64);
     }
-    if !r.header_sent
+    if !r.answer.header_sent
         && let Err(verdict) = send_head(r)
     {
         return verdict;
@@ -230,10 +230,10 @@ pub fn finish_answer(r: &mut Request) -> Verdict {
 
 /// Sends the head of a program's own answer.
 pub fn send_head(r: &mut Request) -> Result<(), Verdict> {
-    if r.headers_out.status == 0 {
-        r.headers_out.status = 200;
+    if r.answer.headers.status == 0 {
+        r.answer.headers.status = 200;
     }
-    if r.headers_out.content_type.is_none() && r.headers_out.status != 304 && *r.conf().lua.use_default_type {
+    if r.answer.headers.content_type.is_none() && r.answer.headers.status != 304 && *r.conf().lua.use_default_type {
         root::set_content_type(r);
     }
     r.send_header()
@@ -269,8 +269,8 @@ pub fn call<R: mlua::FromLuaMulti>(r: &mut Request, chunk: &Arc<Chunk>, phase: P
 /// `header_filter_by_lua*`; and `body_filter_by_lua*` begins with it.
 pub fn header_filter(r: &mut Request) -> Filtered {
     if r.conf().lua.body_filter.is_some() {
-        r.body_filters.push(Box::new(Filter { room: Vec::new() }));
-        r.in_memory = true;
+        r.answer.body_filters.push(Box::new(Filter { room: Vec::new() }));
+        r.answer.in_memory = true;
     }
     if r.ctx.lua.as_ref().is_some_and(|c| c.replaced) {
         return Filtered::Next;
@@ -324,9 +324,9 @@ pub fn logger(r: &mut Request) {
 
 /// The type of an answer as one text.
 pub fn content_type(r: &Request) -> Option<Vec<u8>> {
-    r.headers_out.content_type?;
+    r.answer.headers.content_type?;
     let mut out = Vec::new();
-    r.headers_out.write_content_type(&r.arena, &mut out);
+    r.answer.headers.write_content_type(&r.arena, &mut out);
     Some(out)
 }
 
@@ -335,35 +335,36 @@ pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
     let known = K::find(name);
     match known {
         K::ContentType => {
-            r.headers_out.content_type = None;
-            (r.headers_out.charset, r.headers_out.written) = (None, None);
+            r.answer.headers.content_type = None;
+            (r.answer.headers.charset, r.answer.headers.written) = (None, None);
             if let Some(value) = values.last() {
                 let value = r.text(value);
                 let arena = std::mem::take(&mut r.arena);
-                r.headers_out.set_content_type(&arena, value);
+                r.answer.headers.set_content_type(&arena, value);
                 r.arena = arena;
             }
             return;
         }
         K::ContentLength => {
-            r.headers_out.remove(K::ContentLength);
-            r.headers_out.content_length = values.last().and_then(|v| std::str::from_utf8(v).ok()?.trim().parse().ok());
+            r.answer.headers.remove(K::ContentLength);
+            r.answer.headers.content_length =
+                values.last().and_then(|v| std::str::from_utf8(v).ok()?.trim().parse().ok());
             return;
         }
         K::LastModified => {
-            r.headers_out.last_modified = values.last().and_then(|v| wire::date::parse_http(v));
-            if r.headers_out.last_modified.is_some() || values.is_empty() {
-                r.headers_out.remove(K::LastModified);
+            r.answer.headers.last_modified = values.last().and_then(|v| wire::date::parse_http(v));
+            if r.answer.headers.last_modified.is_some() || values.is_empty() {
+                r.answer.headers.remove(K::LastModified);
                 return;
             }
         }
         _ => {}
     }
     if known == K::Other {
-        let (arena, lines) = (&r.arena, &mut r.headers_out.lines);
+        let (arena, lines) = (&r.arena, &mut r.answer.headers.lines);
         lines.retain(|l| !arena.get(l.name).eq_ignore_ascii_case(name));
     } else {
-        r.headers_out.remove(known);
+        r.answer.headers.remove(known);
     }
     for value in values {
         add_header(r, name, value);
@@ -373,5 +374,5 @@ pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
 /// Adds a header to an answer beside those of the same name.
 pub fn add_header(r: &mut Request, name: &[u8], value: &[u8]) {
     let (name, value, known) = (r.text(name), r.text(value), K::find(name));
-    r.headers_out.lines.push(crate::request::headers::HeaderOut { name, value, known });
+    r.answer.headers.lines.push(crate::request::headers::HeaderOut { name, value, known });
 }

@@ -1,7 +1,7 @@
 //! A client's connection as programs have it raw: `ngx.req.socket(true)` of `http`, and every program of a session of `stream`, whose
 //! connection is lent to the request while the program runs. From: `socket`, `socket_read`. To: the connection.
 
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::connection::incoming::Incoming;
 use crate::connection::socket::Socket;
 use crate::request::Request;
@@ -31,8 +31,8 @@ fn connection(r: &mut Request) -> Option<&mut Incoming> {
     if let Some(lent) = r.ctx.lua.as_mut().and_then(|c| c.incoming.as_mut()) {
         return Some(lent);
     }
-    match &mut r.session {
-        Session::Http1(http) => Some(&mut http.incoming),
+    match &mut r.downstream {
+        Downstream::Http1(http) => Some(&mut http.incoming),
         _ => None,
     }
 }
@@ -69,7 +69,7 @@ pub fn put_back(r: &mut Request, bytes: &[u8]) {
 /// Writes some of `bytes`, behind all that the request has said before.
 pub fn poll_write(r: &mut Request, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
     ready!(poll_out(r, cx))?;
-    if let Session::Http1(http) = &mut r.session {
+    if let Downstream::Http1(http) = &mut r.downstream {
         while !http.output.is_empty() {
             ready!(http.output.poll_write(&mut http.incoming.socket, cx, u64::MAX))?;
         }

@@ -482,7 +482,7 @@ fn sleep(seconds: f64) -> Operation {
         asleep.0 = true;
         if log_is_on(Level::Debug) {
             let uri = current::connection(|r| {
-                let (uri, args) = (r.get(r.uri), r.get(r.args));
+                let (uri, args) = (r.get(r.head.uri), r.get(r.head.args));
                 Ok(format!("{}?{}", String::from_utf8_lossy(uri), String::from_utf8_lossy(args)))
             });
             let uri = uri.unwrap_or_else(|_| "?".to_owned());

@@ -6,7 +6,7 @@ use super::run::{Item, Operation, log, number};
 use super::socket_pool::{self, Entry, Grant, Idle, Seat};
 use super::{current, raw, socket_read, socket_tls};
 use crate::connection::socket::Socket;
-use crate::connection::{Address, Session};
+use crate::connection::{Address, Downstream};
 use crate::log::error::Level;
 use crate::modules::LocationConf;
 use crate::request::{Request, body};
@@ -224,11 +224,11 @@ fn with_conf<T>(show: impl FnOnce(&LocationConf) -> T) -> Result<T, Fault> {
     if let Ok(Some(shown)) = of_request {
         return Ok(shown);
     }
-    let shot = machine()?.shot.upgrade();
-    let shot = shot.ok_or_else(|| Fault("the configuration is gone".to_owned()))?;
-    let root = shot.servers.first().map(|s| s.root).unwrap_or_default();
+    let snapshot = machine()?.snapshot.upgrade();
+    let snapshot = snapshot.ok_or_else(|| Fault("the configuration is gone".to_owned()))?;
+    let root = snapshot.servers.first().map(|s| s.root).unwrap_or_default();
     let show = show.ok_or_else(|| Fault("the configuration is gone".to_owned()))?;
-    Ok(show(&shot.location(root).conf))
+    Ok(show(&snapshot.location(root).conf))
 }
 
 fn make() -> Result<u32, Fault> {
@@ -312,10 +312,10 @@ fn take_over(r: &mut Request) -> Result<Option<&'static str>, Fault> {
     if !r.is_main() {
         return Ok(Some("attempt to read the request body in a subrequest"));
     }
-    if !matches!(r.session, Session::Http1(_)) {
+    if !matches!(r.downstream, Downstream::Http1(_)) {
         return Ok(Some("http v2 not supported yet"));
     }
-    if r.headers_in.chunked {
+    if r.head.headers.chunked {
         return Ok(Some("chunked request bodies not supported yet"));
     }
     let context = r.ctx.lua.get_or_insert_default();
@@ -326,7 +326,7 @@ fn take_over(r: &mut Request) -> Result<Option<&'static str>, Fault> {
         return Ok(Some("duplicate call"));
     }
     r.body.streamed = true;
-    r.keepalive = false;
+    r.flow.keepalive = false;
     body::confirm_expectation(r);
     Ok(None)
 }
@@ -497,8 +497,8 @@ fn begin(kind: &str, shared: Shared, values: &MultiValue) -> Result<Operation, F
             let verify = matches!(values.get(2), Some(Value::Boolean(true)));
             // False: no session is wanted; a number: that one, of before; none: a new one.
             let session = match values.get(3) {
-                Some(Value::Boolean(false)) => socket_tls::Session::Unwanted,
-                other => socket_tls::Session::Known(other.and_then(number).map(|n| n as u32)),
+                Some(Value::Boolean(false)) => socket_tls::Downstream::Unwanted,
+                other => socket_tls::Downstream::Known(other.and_then(number).map(|n| n as u32)),
             };
             Ok(Box::pin(socket_tls::handshake(shared, name, verify, session)))
         }

@@ -32,7 +32,7 @@ thread_local! {
 }
 
 /// What a program says of sessions.
-pub enum Session {
+pub enum Downstream {
     /// It wants none.
     Unwanted,
     /// This one is to be resumed; none: there is none yet.
@@ -48,15 +48,15 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     })
 }
 
-fn store(session: &Session) -> Option<Kept> {
+fn store(session: &Downstream) -> Option<Kept> {
     match session {
-        Session::Unwanted => None,
-        Session::Known(Some(number)) => {
+        Downstream::Unwanted => None,
+        Downstream::Known(Some(number)) => {
             let known = SESSIONS.with_borrow(|all| all.get(number).cloned());
             log(Level::Debug, format_args!("lua ssl set session: {number:X}"));
             known.or_else(|| Some(Arc::new(ClientSessionMemoryCache::new(NAMES))))
         }
-        Session::Known(None) => Some(Arc::new(ClientSessionMemoryCache::new(NAMES))),
+        Downstream::Known(None) => Some(Arc::new(ClientSessionMemoryCache::new(NAMES))),
     }
 }
 
@@ -74,7 +74,7 @@ fn saved(store: Kept) -> Item {
 }
 
 /// Shakes hands. Gives a session's number, `true` where none is wanted, or `nil` and why.
-pub async fn handshake(shared: Shared, name: Option<Vec<u8>>, verify: bool, session: Session) -> Vec<Item> {
+pub async fn handshake(shared: Shared, name: Option<Vec<u8>>, verify: bool, session: Downstream) -> Vec<Item> {
     let (socket, context, timeout, certificate) = {
         let mut c = shared.borrow_mut();
         if c.raw || c.body.is_some() {

@@ -4,7 +4,7 @@
 use super::current::Phase;
 use super::run::{self, End};
 use super::{Chunk, machine};
-use crate::connection::{Session, pool};
+use crate::connection::{Downstream, pool};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::request::Request;
@@ -126,8 +126,8 @@ impl Pairs {
 
 /// The program of the server that is meant.
 fn program(asked: &Asked<'_>, phase: Phase) -> Option<Arc<Chunk>> {
-    let server = asked.shot.server(asked.server);
-    let conf = &asked.shot.location(server.root).conf.lua;
+    let server = asked.snapshot.server(asked.server);
+    let conf = &asked.snapshot.location(server.root).conf.lua;
     match phase {
         Phase::ClientHello => (*conf.ssl_client_hello).clone(),
         _ => (*conf.ssl_certificate).clone(),
@@ -174,13 +174,13 @@ async fn run(asked: &mut Asked<'_>, phase: Phase) -> Result<Option<Box<Handshake
         config: asked.config.clone(),
         pairs: Pairs::default(),
     };
-    let (shot, client, server) = (asked.shot, asked.client, asked.server);
+    let (snapshot, client, server) = (asked.snapshot, asked.client, asked.server);
     let r: &mut Request = match &mut asked.session {
         Some(session) => session,
         None => {
             let own = &mut asked.lua.request;
-            let r = own.get_or_insert_with(|| pool::take_request(shot.clone(), client.clone(), Session::None));
-            (r.server, r.location) = (server, shot.server(server).root);
+            let r = own.get_or_insert_with(|| pool::take_request(snapshot.clone(), client.clone(), Downstream::None));
+            (r.server, r.location) = (server, snapshot.server(server).root);
             r
         }
     };

@@ -46,7 +46,7 @@ fn note() -> Option<Rc<str>> {
         if r.ctx.stream.is_some() {
             return Ok(None);
         }
-        let listen = &r.shot.listens[crate::worker::port_of(&r.shot, r.client.listener)].address;
+        let listen = &r.snapshot.listens[crate::worker::port_of(&r.snapshot, r.client.listener)].address;
         Ok(Some(format!(", client: {}, server: {listen}", r.client.remote.borrow().host()).into()))
     });
     of_request.ok().flatten().or_else(|| current::alone(|a| a.note.clone()).flatten())
@@ -115,7 +115,7 @@ async fn live(
 ) {
     let mut pending = Some(pending);
     // What it runs under stays as long as it does.
-    let shot = machine.shot.upgrade();
+    let snapshot = machine.snapshot.upgrade();
     loop {
         let premature = {
             let _pending = pending.take().unwrap_or_else(|| Pending::new(&machine));
@@ -153,5 +153,5 @@ async fn live(
             break;
         }
     }
-    drop(shot);
+    drop(snapshot);
 }

@@ -81,7 +81,7 @@ pub async fn verify(
 
 async fn ask(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase, peer: Peer) -> Result<Box<Peer>, Refused> {
     let doing = std::mem::replace(
-        &mut r.doing,
+        &mut r.action,
         match phase {
             Phase::ProxyVerify => "loading proxy ssl verify by lua",
             _ => "loading proxy ssl certificate by lua",
@@ -103,7 +103,7 @@ async fn ask(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase, peer: Peer) -> R
     let failed = code < 0 || code >= 400;
     let name = phase.context().trim_end_matches('*');
     crate::log_error!(r, Debug, "{name}: handler return value: {code}, cert cb exit code: {}", i32::from(!failed));
-    r.doing = doing;
+    r.action = doing;
     let peer = r.ctx.lua.as_mut().and_then(|c| c.upstream.take());
     peer.filter(|_| !failed).ok_or(Refused)
 }

@@ -7,10 +7,10 @@
 mod steps;
 
 use crate::config::complex::Complex;
-use crate::config::set;
-use crate::config::{Build, Directive, Level, Scope, http};
+use crate::config::setters;
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::log::lines;
-use crate::settings;
+use crate::merged_values;
 use conf::{Node, Problem, Span};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub use steps::{ANSWER_FILTER, BODY, Watch, begin, judge_request, logger};
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
     http("modsecurity", |s, n| {
-        set::flag(&mut s.level.conf.modsecurity.settings.modsecurity, n)?;
+        setters::flag(&mut s.level.conf.modsecurity.settings.modsecurity, n)?;
         s.build.main.modsecurity.is_used |= *s.level.conf.modsecurity.settings.modsecurity;
         Ok(())
     }),
@@ -35,14 +35,14 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     http("modsecurity_transaction_id", |s, n| {
         let id = Complex::compile(s.build, &n.args[0])?;
-        set::value(&mut s.level.conf.modsecurity.settings.modsecurity_transaction_id, n, Some(Arc::new(id)))
+        setters::value(&mut s.level.conf.modsecurity.settings.modsecurity_transaction_id, n, Some(Arc::new(id)))
     }),
     http("modsecurity_use_error_log", |s, n| {
-        set::flag(&mut s.level.conf.modsecurity.settings.modsecurity_use_error_log, n)
+        setters::flag(&mut s.level.conf.modsecurity.settings.modsecurity_use_error_log, n)
     }),
 ];
 
-settings! {
+merged_values! {
     /// What is merged as it is.
     pub struct Settings {
         /// The directive.
@@ -141,7 +141,7 @@ fn rules_file(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 /// Compiles the rules of a level that adds some. What is wrong with them is noted.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     let conf = &mut level.conf.modsecurity;
     if build.main.modsecurity.is_used && !conf.anywhere {
         conf.anywhere = true;
@@ -203,20 +203,20 @@ fn load(build: &mut Build<'_>, levels: Vec<Vec<Placed>>) -> Option<Arc<RuleSet>>
         Ok(rules) => rules,
         Err(problems) => {
             for problem in &problems {
-                let problem = shown(problem, &levels, conf::Level::Emerg);
+                let problem = shown(problem, &levels, conf::Severity::Emerg);
                 complain(build, problem);
             }
             return None;
         }
     };
     for found in rules.notes() {
-        note(build, shown(found, &levels, conf::Level::Notice));
+        note(build, shown(found, &levels, conf::Severity::Notice));
     }
     let audited = rules.settings().audit != AuditEngine::Off;
     if audited && rules.settings().audit_file.is_none() {
         let span = levels.last().and_then(|level| level.first()).and_then(|placed| placed.span);
         let text = "\"SecAuditEngine\" is on, but no \"SecAuditLog\" says where the audit log is: nothing is written";
-        note(build, Problem::new(conf::Level::Notice, span, text));
+        note(build, Problem::new(conf::Severity::Notice, span, text));
     }
     let audit = rules.settings().audit_file.as_deref().filter(|_| audited).map(|path| {
         let path = build.full_path(path.as_bytes());
@@ -228,7 +228,7 @@ fn load(build: &mut Build<'_>, levels: Vec<Vec<Placed>>) -> Option<Arc<RuleSet>>
 }
 
 /// A problem of rules as the server says it: with the place in the rule file, or in the configuration where they stand there.
-fn shown(problem: &waf::Problem, levels: &[Vec<Placed>], severity: conf::Level) -> Problem {
+fn shown(problem: &waf::Problem, levels: &[Vec<Placed>], severity: conf::Severity) -> Problem {
     let number = problem.place.file.rsplit_once("/modsecurity_rules[").and_then(|(_, rest)| {
         let (level, text) = rest.strip_suffix(']')?.split_once('.')?;
         Some((level.parse::<usize>().ok()?, text.parse::<usize>().ok()?))

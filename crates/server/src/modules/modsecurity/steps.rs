@@ -20,7 +20,7 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::respond::{Filtered, HeaderFilter, Refused};
 use crate::request::{Method, Request, Text, body};
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use crate::status::rules;
 use runtime::clock;
 use std::cell::Cell;
@@ -67,9 +67,9 @@ fn now() -> Now {
 }
 
 /// A transaction for a request: one that has been used before, if there is one.
-fn take(shot: &Shot, set: &Arc<RuleSet>) -> Watch {
+fn take(snapshot: &ThreadSnapshot, set: &Arc<RuleSet>) -> Watch {
     let (now, store, rules) = (now(), Some(STORE.clone() as Arc<dyn Store>), set.rules.clone());
-    let mut used = shot.judges.borrow_mut();
+    let mut used = snapshot.judges.borrow_mut();
     // The last one is the likeliest to be in the processor's caches.
     let at = used.iter().rposition(|t| Arc::ptr_eq(t.rules(), &rules));
     let transaction = match at.map(|at| used.swap_remove(at)) {
@@ -84,22 +84,22 @@ fn take(shot: &Shot, set: &Arc<RuleSet>) -> Watch {
 
 /// The first step, before the rewrites of a location: phase 1.
 pub fn begin(r: &mut Request) -> Verdict {
-    if !r.is_main() || r.error_page || r.ctx.modsecurity.is_some() {
+    if !r.is_main() || r.flow.error_page || r.ctx.modsecurity.is_some() {
         return Verdict::Decline;
     }
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.modsecurity;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.modsecurity;
     let Some(set) = conf.running() else { return Verdict::Decline };
     let id = match &*conf.settings.modsecurity_transaction_id {
         Some(id) => id.eval(r),
         None => variables::request_id(r).unwrap_or(Text::EMPTY),
     };
-    let mut watch = take(&shot, set);
+    let mut watch = take(&snapshot, set);
     let t = &mut watch.transaction;
     t.unique_id(r.get(id));
     t.connection(&ends(r));
-    let refused = t.uri(r.get(r.method_name), r.get(r.target), protocol(r)).or_else(|| {
-        let lines = r.headers_in.lines().iter();
+    let refused = t.uri(r.get(r.head.method_name), r.get(r.head.target), protocol(r)).or_else(|| {
+        let lines = r.head.headers.lines().iter();
         t.request_headers(lines.map(|l| (r.get(l.name), r.get(l.value))))
     });
     settle(r, watch, refused)
@@ -116,7 +116,7 @@ fn ends(r: &Request) -> Connection {
 }
 
 fn protocol(r: &Request) -> &[u8] {
-    r.headers_in.head.protocol.map_or(&b"HTTP/1.1"[..], |p| r.get(Text::Own(p)))
+    r.head.headers.head.protocol.map_or(&b"HTTP/1.1"[..], |p| r.get(Text::Own(p)))
 }
 
 /// Gives the request its transaction back and says what becomes of it.
@@ -137,7 +137,7 @@ fn settle(r: &mut Request, mut watch: Watch, refused: Option<Intervention>) -> V
 fn answer(r: &mut Request, refused: Intervention) -> Refused {
     r.ctx.shown_id = true;
     if refused.drop {
-        r.keepalive = false;
+        r.flow.keepalive = false;
         return Refused { status: CLOSE, location: None };
     }
     Refused { status: refused.status, location: refused.redirect.map(|to| to.into_bytes().into()) }
@@ -170,7 +170,7 @@ fn wants_body(r: &Request) -> bool {
 
 fn read_body(r: &mut Request) -> Waiting<'_> {
     Box::pin(async move {
-        if let Some(length) = r.headers_in.content_length
+        if let Some(length) = r.head.headers.content_length
             && let Some(mut watch) = r.ctx.modsecurity.take()
         {
             let refused = watch.transaction.request_body_length(length);
@@ -235,12 +235,12 @@ fn filter(r: &mut Request) -> Filtered {
     let mut refused = answer_head(r, t);
     if refused.is_none() {
         if t.wants_response_body() && has_plain_body(r) {
-            r.in_memory = true;
+            r.answer.in_memory = true;
             let holds = t.may_refuse();
             if holds {
                 r.hold_head();
             }
-            r.body_filters.push(Box::new(Judge { holds, done: false, room: Vec::new() }));
+            r.answer.body_filters.push(Box::new(Judge { holds, done: false, room: Vec::new() }));
         } else {
             refused = t.response_body_end();
         }
@@ -252,7 +252,7 @@ fn filter(r: &mut Request) -> Filtered {
 }
 
 fn answer_head(r: &Request, t: &mut Transaction) -> Option<Intervention> {
-    let h = &r.headers_out;
+    let h = &r.answer.headers;
     let (mut kind, mut length) = (Vec::new(), Vec::new());
     if h.content_type.is_some() {
         h.write_content_type(&r.arena, &mut kind);
@@ -273,9 +273,9 @@ fn answer_head(r: &Request, t: &mut Transaction) -> Option<Intervention> {
 
 /// Whether there is a body that rules can read: not packed, and not put together of parts that the filters see later (`slice`).
 fn has_plain_body(r: &Request) -> bool {
-    let h = &r.headers_out;
-    r.method != Method::Head
-        && !r.header_only
+    let h = &r.answer.headers;
+    r.head.method != Method::Head
+        && !r.answer.header_only
         && h.status >= 200
         && !matches!(h.status, 204 | 304)
         && !h.has(K::ContentEncoding)
@@ -361,15 +361,15 @@ pub fn logger(r: &mut Request) {
     let t = &watch.transaction;
     let seen = rules::Seen { refused: t.intervention().is_some(), given_up: t.fault().is_some() };
     rules::count(seen, t.matches().iter().filter(|m| m.log).map(|m| m.id));
-    let shot = r.shot.clone();
+    let snapshot = r.snapshot.clone();
     if let Some(file) = watch.set.audit.filter(|_| watch.transaction.is_audited()) {
-        let mut bytes = shot.lines.take(file);
+        let mut bytes = snapshot.lines.take(file);
         let start = bytes.len();
         bytes.extend_from_slice(watch.transaction.audit_line(crate::request::respond::SERVER_VERSION).as_bytes());
         bytes.push(b'\n');
-        lines::add(&shot, file, bytes, start);
+        lines::add(&snapshot, file, bytes, start);
     }
-    let mut used = shot.judges.borrow_mut();
+    let mut used = snapshot.judges.borrow_mut();
     if used.len() < KEEP {
         used.push(watch.transaction);
     }

@@ -20,7 +20,7 @@ pub(super) enum Form {
 impl Form {
     /// By `Accept`: the first that is named.
     pub(super) fn of(r: &Request) -> Form {
-        r.headers_in.find(K::Accept).map_or(Form::Plain, |accept| Form::named(r.get(accept)))
+        r.head.headers.find(K::Accept).map_or(Form::Plain, |accept| Form::named(r.get(accept)))
     }
 
     fn named(accept: &[u8]) -> Form {
@@ -51,14 +51,14 @@ impl Form {
 
 /// A status without more.
 pub(super) fn empty(r: &mut Request, status: u16) -> Verdict {
-    r.disable_not_modified = true;
-    r.headers_out.content_type = None;
+    r.answer.disable_not_modified = true;
+    r.answer.headers.content_type = None;
     if status != 304 {
         return r.respond(status, b"");
     }
     // A length there would be that of the answer that the client has (RFC 9110 section 8.6).
-    r.headers_out.status = status;
-    r.headers_out.content_length = None;
+    r.answer.headers.status = status;
+    r.answer.headers.content_length = None;
     match r.send_header().and_then(|()| r.send_body(Chunk::Bytes(b""), true)) {
         Ok(()) => Verdict::Answered,
         Err(verdict) => verdict,
@@ -72,8 +72,8 @@ pub(super) fn plain(r: &mut Request, status: u16, text: &'static str) -> Verdict
 
 /// A status and a text.
 pub(super) fn said(r: &mut Request, status: u16, form: Form, text: &[u8]) -> Verdict {
-    r.disable_not_modified = true;
-    r.headers_out.content_type = Some(Text::from(form.content_type()));
+    r.answer.disable_not_modified = true;
+    r.answer.headers.content_type = Some(Text::from(form.content_type()));
     r.respond(status, text)
 }
 
@@ -102,12 +102,12 @@ pub(super) fn reason(why: Refused) -> &'static str {
 
 /// `Vary` of all that a subscriber gets in one piece.
 pub(super) fn vary(r: &mut Request) {
-    r.headers_out.add(K::Vary, "Vary", "If-None-Match, If-Modified-Since");
+    r.answer.headers.add(K::Vary, "Vary", "If-None-Match, If-Modified-Since");
 }
 
 /// Whether the request's origin may come (`nchan_access_control_allow_origin`), and the headers that tell its browser so.
 pub(super) fn admit_origin(r: &mut Request, conf: &Conf) -> bool {
-    let Some(origin) = r.headers_in.find(K::Origin) else { return true };
+    let Some(origin) = r.head.headers.find(K::Origin) else { return true };
     let mut shown = origin;
     if let Some(allowed) = &*conf.allow_origin {
         let allowed = allowed.eval(r);
@@ -121,18 +121,18 @@ pub(super) fn admit_origin(r: &mut Request, conf: &Conf) -> bool {
         }
     }
     if *conf.allow_credentials {
-        r.headers_out.push(Text::from("Access-Control-Allow-Credentials"), Text::from("true"));
+        r.answer.headers.push(Text::from("Access-Control-Allow-Credentials"), Text::from("true"));
     }
-    r.headers_out.push(Text::from("Access-Control-Allow-Origin"), shown);
+    r.answer.headers.push(Text::from("Access-Control-Allow-Origin"), shown);
     true
 }
 
 /// What `OPTIONS` says.
 pub(super) fn options(r: &mut Request, headers: &'static str, methods: &'static str) -> Verdict {
-    r.headers_out.push(Text::from("Allow"), Text::from(methods));
-    if r.headers_in.find(K::Origin).is_some() {
-        r.headers_out.push(Text::from("Access-Control-Allow-Headers"), Text::from(headers));
-        r.headers_out.push(Text::from("Access-Control-Allow-Methods"), Text::from(methods));
+    r.answer.headers.push(Text::from("Allow"), Text::from(methods));
+    if r.head.headers.find(K::Origin).is_some() {
+        r.answer.headers.push(Text::from("Access-Control-Allow-Headers"), Text::from(headers));
+        r.answer.headers.push(Text::from("Access-Control-Allow-Methods"), Text::from(methods));
     }
     empty(r, 200)
 }

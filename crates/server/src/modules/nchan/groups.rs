@@ -42,8 +42,8 @@ fn handler(r: &mut Request) -> Verdict {
 }
 
 fn answer_group(r: &mut Request) -> Result<Verdict, Verdict> {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.nchan;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.nchan;
     if !answer::admit_origin(r, conf) {
         return Err(answer::empty(r, 403));
     }
@@ -55,7 +55,7 @@ fn answer_group(r: &mut Request) -> Result<Verdict, Verdict> {
         return Err(answer::plain(r, 400, "No group specified"));
     }
     let may = conf.group_methods;
-    match r.method {
+    match r.head.method {
         Method::Get | Method::Head if may.get => Ok(show(r, &name)),
         Method::Post if may.set => {
             set_limits(r, conf)?;
@@ -118,7 +118,7 @@ pub(super) fn set_limits(r: &mut Request, conf: &Conf) -> Result<(), Verdict> {
 /// `nchan_stub_status`: nchan's rows; those of messages between processes are 0, since there are none. One of our own at the
 /// end: subscribers that were too slow.
 pub(super) fn stub_status(r: &mut Request) -> Verdict {
-    if !matches!(r.method, Method::Get | Method::Head) {
+    if !matches!(r.head.method, Method::Get | Method::Head) {
         return Verdict::Status(405);
     }
     let sums = hub::store().sums();
@@ -138,6 +138,6 @@ pub(super) fn stub_status(r: &mut Request) -> Verdict {
         sums.subscribers,
         hub::DROPPED.load(Relaxed)
     );
-    r.headers_out.content_type = Some(Text::from("text/plain"));
+    r.answer.headers.content_type = Some(Text::from("text/plain"));
     r.respond(200, page.as_bytes())
 }

@@ -2,7 +2,7 @@
 
 use super::feed::Kind;
 use super::{Conf, answer, groups, names, publish, subscribe};
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Verdict, Waiting};
 use crate::request::{Method, Request, Version};
@@ -17,9 +17,9 @@ pub(super) fn run(r: &mut Request) -> Waiting<'_> {
 }
 
 async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.nchan;
-    r.disable_not_modified = true;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.nchan;
+    r.answer.disable_not_modified = true;
     if !answer::admit_origin(r, conf) {
         return Ok(answer::empty(r, 403));
     }
@@ -33,7 +33,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
             Ok(answer::empty(r, 403))
         };
     }
-    match r.method {
+    match r.head.method {
         Method::Get => match kind(r, conf) {
             Some(kind) => subscribe::http(r, conf, kind).await,
             None if conf.publishers.http => publish::http(r, conf).await,
@@ -61,7 +61,7 @@ fn kind(r: &Request, conf: &Conf) -> Option<Kind> {
     let may = conf.subscribers;
     if may.eventsource && accepts(r, b"text/event-stream") {
         Some(Kind::EventSource)
-    } else if may.chunked && matches!(r.session, Session::Http1(_)) && wants_chunks(r) {
+    } else if may.chunked && matches!(r.downstream, Downstream::Http1(_)) && wants_chunks(r) {
         Some(Kind::Chunked)
     } else if may.multipart && accepts(r, b"multipart/mixed") {
         Some(Kind::Multipart)
@@ -77,14 +77,14 @@ fn kind(r: &Request, conf: &Conf) -> Option<Kind> {
 }
 
 fn accepts(r: &Request, kind: &[u8]) -> bool {
-    let Some(accept) = r.headers_in.find(K::Accept) else { return false };
+    let Some(accept) = r.head.headers.find(K::Accept) else { return false };
     let kinds = r.get(accept).split(|b| *b == b',').map(|part| part.split(|b| *b == b';').next().unwrap_or(part));
     kinds.into_iter().any(|named| named.trim_ascii().eq_ignore_ascii_case(kind))
 }
 
 /// `TE: chunked`, unless its weight is 0.
 fn wants_chunks(r: &Request) -> bool {
-    let Some(te) = r.headers_in.find(K::Te) else { return false };
+    let Some(te) = r.head.headers.find(K::Te) else { return false };
     r.get(te).split(|b| *b == b',').any(|part| {
         let mut words = part.split(|b| *b == b';').map(<[u8]>::trim_ascii);
         let is_chunked = words.next().is_some_and(|name| name.eq_ignore_ascii_case(b"chunked"));
@@ -96,8 +96,10 @@ fn wants_chunks(r: &Request) -> bool {
 pub(super) fn is_websocket(r: &Request) -> bool {
     let names =
         |value: &[u8], token: &[u8]| value.split(|b| *b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token));
-    let has = |known, token: &[u8]| r.headers_in.find(known).is_some_and(|v| names(r.get(v), token));
-    let may = r.method == Method::Get && r.version >= Version::HTTP11 && matches!(r.session, Session::Http1(_));
+    let has = |known, token: &[u8]| r.head.headers.find(known).is_some_and(|v| names(r.get(v), token));
+    let may = r.head.method == Method::Get
+        && r.head.version >= Version::HTTP11
+        && matches!(r.downstream, Downstream::Http1(_));
     may && has(K::Upgrade, b"websocket") && has(K::Connection, b"upgrade")
 }
 

@@ -30,7 +30,7 @@ pub(super) fn poll(r: &mut Request, feed: Feed) -> Verdict {
 
 /// A stream of messages.
 pub(super) fn stream(r: &mut Request, mut feed: Feed) -> Verdict {
-    let is_chunked = matches!(&r.session, crate::connection::Session::Http1(http) if http.chunked);
+    let is_chunked = matches!(&r.downstream, crate::connection::Downstream::Http1(http) if http.chunked);
     if is_chunked {
         feed.in_chunks();
     }
@@ -50,7 +50,7 @@ pub(super) fn websocket(r: &mut Request, feed: Option<Feed>, publisher: Option<P
 
 pub(super) fn nodelay(r: &mut Request) {
     if *r.conf().core.tcp_nodelay
-        && let crate::connection::Session::Http1(http) = &mut r.session
+        && let crate::connection::Downstream::Http1(http) = &mut r.downstream
     {
         http.incoming.set_nodelay();
     }
@@ -307,8 +307,8 @@ impl Whole {
 
     /// Ready when it is over.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let shot = self.kept.shot().clone();
-        let conf = &shot.location(self.kept.location()).conf;
+        let snapshot = self.kept.snapshot().clone();
+        let conf = &snapshot.location(self.kept.location()).conf;
         loop {
             if let Err(end) = ready!(self.poll_write(*conf.core.send_timeout, cx)) {
                 self.held.end_now(end);
@@ -397,8 +397,8 @@ impl Whole {
 
 /// The request is there again: it is over, or has brought a message.
 async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.nchan;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.nchan;
     let end = match end {
         End::Unparked => return begin(r, held),
         End::Message(data, binary) => match forward(r, conf, &held, &data, binary).await {
@@ -431,10 +431,10 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
         _ => {}
     }
     let is_whole = matches!(end, End::Over(_)) && held.feed.as_ref().is_some_and(Feed::is_in_chunks);
-    r.keepalive &= is_whole;
-    r.aborted = matches!(end, End::Gone(_) | End::Stalled);
-    r.lingering_close = held.hears() && !r.aborted;
-    r.response_done = true;
+    r.flow.keepalive &= is_whole;
+    r.flow.aborted = matches!(end, End::Gone(_) | End::Stalled);
+    r.flow.lingering_close = held.hears() && !r.flow.aborted;
+    r.answer.done = true;
     let subscribes = held.feed.is_some();
     drop(held);
     if subscribes {

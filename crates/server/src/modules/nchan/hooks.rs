@@ -3,7 +3,7 @@
 
 use super::{Conf, hub, names};
 use crate::config::complex::Complex;
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::body::Stored;
 use crate::request::finish::split_args;
@@ -24,7 +24,7 @@ pub(super) async fn authorize(r: &mut Request, conf: &Conf) -> Result<(), Verdic
     let (uri, args) = target(r, &conf.authorize);
     let options = Options { mode: Mode::Capture, with_body: false, get: true };
     let mut child = subrequest::run(r, uri, args, options).await?;
-    match child.headers_out.status {
+    match child.answer.headers.status {
         200..300 => Ok(()),
         _ => Err(pass_on(r, &mut child)),
     }
@@ -38,7 +38,7 @@ pub(super) async fn status_of_authority(r: &mut Request, conf: &Conf) -> u16 {
     let (uri, args) = target(r, &conf.authorize);
     let options = Options { mode: Mode::Discard, with_body: false, get: true };
     match subrequest::run(r, uri, args, options).await {
-        Ok(child) => child.headers_out.status,
+        Ok(child) => child.answer.headers.status,
         Err(Verdict::Status(status)) => status,
         Err(_) => 500,
     }
@@ -76,13 +76,14 @@ pub(super) async fn ask(r: &mut Request, conf: &Conf, message: &[u8]) -> Result<
     let (uri, args) = target(r, &conf.upstream);
     let len = message.len() as u64;
     let stored = Rc::new(Stored { memory: message.to_vec(), file: None, len });
-    let before = (r.method, r.method_name, r.body.stored.replace(stored), r.headers_in.content_length.replace(len));
-    (r.method, r.method_name) = (Method::Post, Text::from("POST"));
+    let before =
+        (r.head.method, r.head.method_name, r.body.stored.replace(stored), r.head.headers.content_length.replace(len));
+    (r.head.method, r.head.method_name) = (Method::Post, Text::from("POST"));
     let options = Options { mode: Mode::Capture, with_body: true, get: false };
     let asked = subrequest::run(r, uri, args, options).await;
-    (r.method, r.method_name, r.body.stored, r.headers_in.content_length) = before;
+    (r.head.method, r.head.method_name, r.body.stored, r.head.headers.content_length) = before;
     let mut child = asked.map_err(Refusal::Verdict)?;
-    match child.headers_out.status {
+    match child.answer.headers.status {
         304 => Ok(Forwarded::Same),
         204 => Ok(Forwarded::Nothing),
         200..300 => Ok(Forwarded::Other(body_of(&mut child))),
@@ -128,18 +129,23 @@ fn target(r: &mut Request, uri: &Complex) -> (Text, Text) {
 }
 
 fn body_of(child: &mut Request) -> Vec<u8> {
-    match std::mem::take(&mut child.session) {
-        Session::Sub(sub) => sub.captured,
+    match std::mem::take(&mut child.downstream) {
+        Downstream::Sub(sub) => sub.captured,
         _ => Vec::new(),
     }
 }
 
 /// The client gets the answer of whom we asked: its status, type and body.
 fn pass_on(r: &mut Request, child: &mut Request) -> Verdict {
-    let (status, body) = (child.headers_out.status, body_of(child));
-    log_error!(r, Info, "the request was refused with {status} by \"{}\"", String::from_utf8_lossy(r.get(child.uri)));
-    r.headers_out.content_type = child.headers_out.content_type;
-    let lines = child.headers_out.lines.iter();
-    r.headers_out.lines.extend(lines.filter(|l| l.known == crate::request::headers::KnownHeader::WwwAuthenticate));
+    let (status, body) = (child.answer.headers.status, body_of(child));
+    log_error!(
+        r,
+        Info,
+        "the request was refused with {status} by \"{}\"",
+        String::from_utf8_lossy(r.get(child.head.uri))
+    );
+    r.answer.headers.content_type = child.answer.headers.content_type;
+    let lines = child.answer.headers.lines.iter();
+    r.answer.headers.lines.extend(lines.filter(|l| l.known == crate::request::headers::KnownHeader::WwwAuthenticate));
     r.respond(status, &body)
 }

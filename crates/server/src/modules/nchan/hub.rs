@@ -76,7 +76,7 @@ async fn serve() {
     let (timer, mut changed) = (Timer::new(), Vec::new());
     let mailbox = mailbox();
     loop {
-        if let Some(bytes) = crate::worker::shot().main.nchan.memory {
+        if let Some(bytes) = crate::worker::snapshot().main.nchan.memory {
             STORE.set_memory(usize::try_from(bytes).unwrap_or(usize::MAX));
         }
         timer.set(SWEEP);

@@ -20,7 +20,7 @@ mod websocket;
 
 use super::core;
 use crate::config::complex::Complex;
-use crate::config::{Directive, Level, Scope, http, set};
+use crate::config::{ConfigLevel, Directive, Scope, http, setters};
 use crate::request::phases::Content;
 use conf::{Node, Problem, value};
 use std::sync::Arc;
@@ -44,68 +44,68 @@ pub const DIRECTIVES: &[Directive] = &[
     http("nchan_subscriber_channel_id", |s, n| ids(s, n, false, true)),
     http("nchan_sub_channel_id", |s, n| ids(s, n, false, true)),
     http("nchan_channel_id_split_delimiter", |s, n| text(&mut s.level.conf.nchan.split_delimiter, n)),
-    http("nchan_channel_group", |s, n| set::complex(s.build, &mut s.level.conf.nchan.group, n)),
-    http("push_channel_group", |s, n| set::complex(s.build, &mut s.level.conf.nchan.group, n)),
-    http("nchan_channel_group_accounting", |s, n| set::flag(&mut s.level.conf.nchan.accounting, n)),
+    http("nchan_channel_group", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.group, n)),
+    http("push_channel_group", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.group, n)),
+    http("nchan_channel_group_accounting", |s, n| setters::flag(&mut s.level.conf.nchan.accounting, n)),
     http("nchan_group_location", groups::location),
-    http("nchan_group_max_channels", |s, n| set::complex(s.build, &mut s.level.conf.nchan.max_channels, n)),
-    http("nchan_group_max_messages", |s, n| set::complex(s.build, &mut s.level.conf.nchan.max_messages, n)),
-    http("nchan_group_max_messages_memory", |s, n| set::complex(s.build, &mut s.level.conf.nchan.max_memory, n)),
-    http("nchan_group_max_messages_disk", |s, n| set::complex(s.build, &mut s.level.conf.nchan.max_disk, n)),
-    http("nchan_group_max_subscribers", |s, n| set::complex(s.build, &mut s.level.conf.nchan.max_subscribers, n)),
+    http("nchan_group_max_channels", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.max_channels, n)),
+    http("nchan_group_max_messages", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.max_messages, n)),
+    http("nchan_group_max_messages_memory", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.max_memory, n)),
+    http("nchan_group_max_messages_disk", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.max_disk, n)),
+    http("nchan_group_max_subscribers", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.max_subscribers, n)),
     http("nchan_message_timeout", message_timeout),
     http("push_message_timeout", message_timeout),
     http("nchan_message_buffer_length", buffer_length),
     http("nchan_message_max_buffer_length", buffer_length),
     http("push_max_message_buffer_length", buffer_length),
     http("push_message_buffer_length", buffer_length),
-    http("nchan_store_messages", |s, n| set::flag(&mut s.level.conf.nchan.store_messages, n)),
-    http("push_store_messages", |s, n| set::flag(&mut s.level.conf.nchan.store_messages, n)),
+    http("nchan_store_messages", |s, n| setters::flag(&mut s.level.conf.nchan.store_messages, n)),
+    http("push_store_messages", |s, n| setters::flag(&mut s.level.conf.nchan.store_messages, n)),
     http("nchan_subscriber_first_message", first_message),
-    http("nchan_subscriber_timeout", |s, n| set::seconds(&mut s.level.conf.nchan.subscriber_timeout, n)),
-    http("push_subscriber_timeout", |s, n| set::seconds(&mut s.level.conf.nchan.subscriber_timeout, n)),
+    http("nchan_subscriber_timeout", |s, n| setters::seconds(&mut s.level.conf.nchan.subscriber_timeout, n)),
+    http("push_subscriber_timeout", |s, n| setters::seconds(&mut s.level.conf.nchan.subscriber_timeout, n)),
     http("nchan_subscriber_last_message_id", |s, n| {
         let all = n.args.iter().map(|w| Complex::compile(s.build, w)).collect::<Result<Vec<_>, _>>()?;
-        set::value(&mut s.level.conf.nchan.last_message_id, n, Arc::new(all))
+        setters::value(&mut s.level.conf.nchan.last_message_id, n, Arc::new(all))
     }),
-    http("nchan_subscriber_compound_etag_message_id", |s, n| set::flag(&mut s.level.conf.nchan.compound_etag, n)),
+    http("nchan_subscriber_compound_etag_message_id", |s, n| setters::flag(&mut s.level.conf.nchan.compound_etag, n)),
     http("nchan_subscriber_message_id_custom_etag_header", |s, n| text(&mut s.level.conf.nchan.etag_header, n)),
     http("nchan_subscriber_http_raw_stream_separator", |s, n| {
         let mut separator = n.args[0].text.clone();
         if !separator.is_empty() && !separator.ends_with(b"\n") {
             separator.push(b'\n');
         }
-        set::value(&mut s.level.conf.nchan.separator, n, separator.into())
+        setters::value(&mut s.level.conf.nchan.separator, n, separator.into())
     }),
-    http("nchan_subscribe_existing_channels_only", |s, n| set::flag(&mut s.level.conf.nchan.existing_only, n)),
-    http("push_authorized_channels_only", |s, n| set::flag(&mut s.level.conf.nchan.existing_only, n)),
-    http("nchan_websocket_ping_interval", |s, n| set::seconds(&mut s.level.conf.nchan.websocket_ping, n)),
+    http("nchan_subscribe_existing_channels_only", |s, n| setters::flag(&mut s.level.conf.nchan.existing_only, n)),
+    http("push_authorized_channels_only", |s, n| setters::flag(&mut s.level.conf.nchan.existing_only, n)),
+    http("nchan_websocket_ping_interval", |s, n| setters::seconds(&mut s.level.conf.nchan.websocket_ping, n)),
     http("nchan_websocket_client_heartbeat", |s, n| {
         let heartbeat = (n.args[0].text.as_slice().into(), n.args[1].text.as_slice().into());
-        set::value(&mut s.level.conf.nchan.heartbeat, n, Some(heartbeat))
+        setters::value(&mut s.level.conf.nchan.heartbeat, n, Some(heartbeat))
     }),
     http("nchan_eventsource_event", |s, n| text(&mut s.level.conf.nchan.eventsource_event, n)),
-    http("nchan_eventsource_ping_interval", |s, n| set::seconds(&mut s.level.conf.nchan.eventsource_ping, n)),
+    http("nchan_eventsource_ping_interval", |s, n| setters::seconds(&mut s.level.conf.nchan.eventsource_ping, n)),
     http("nchan_eventsource_ping_comment", |s, n| line(&mut s.level.conf.nchan.ping_comment, n)),
     http("nchan_eventsource_ping_event", |s, n| line(&mut s.level.conf.nchan.ping_event, n)),
     http("nchan_eventsource_ping_data", |s, n| line(&mut s.level.conf.nchan.ping_data, n)),
-    http("nchan_authorize_request", |s, n| set::complex(s.build, &mut s.level.conf.nchan.authorize, n)),
-    http("nchan_publisher_upstream_request", |s, n| set::complex(s.build, &mut s.level.conf.nchan.upstream, n)),
-    http("nchan_subscribe_request", |s, n| set::complex(s.build, &mut s.level.conf.nchan.subscribe, n)),
-    http("nchan_unsubscribe_request", |s, n| set::complex(s.build, &mut s.level.conf.nchan.unsubscribe, n)),
-    http("nchan_channel_events_channel_id", |s, n| set::complex(s.build, &mut s.level.conf.nchan.events_id, n)),
-    http("nchan_channel_event_string", |s, n| set::complex(s.build, &mut s.level.conf.nchan.event_string, n)),
+    http("nchan_authorize_request", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.authorize, n)),
+    http("nchan_publisher_upstream_request", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.upstream, n)),
+    http("nchan_subscribe_request", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.subscribe, n)),
+    http("nchan_unsubscribe_request", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.unsubscribe, n)),
+    http("nchan_channel_events_channel_id", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.events_id, n)),
+    http("nchan_channel_event_string", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.event_string, n)),
     http("nchan_access_control_allow_origin", |s, n| {
         let value = Complex::compile(s.build, &n.args[0])?;
-        set::value(&mut s.level.conf.nchan.allow_origin, n, Some(value))
+        setters::value(&mut s.level.conf.nchan.allow_origin, n, Some(value))
     }),
-    http("nchan_access_control_allow_credentials", |s, n| set::flag(&mut s.level.conf.nchan.allow_credentials, n)),
-    http("nchan_max_channel_id_length", |s, n| set::number(&mut s.level.conf.nchan.max_id_length, n)),
-    http("push_max_channel_id_length", |s, n| set::number(&mut s.level.conf.nchan.max_id_length, n)),
-    http("nchan_max_channel_subscribers", |s, n| set::number(&mut s.level.conf.nchan.max_channel_subscribers, n)),
-    http("push_max_channel_subscribers", |s, n| set::number(&mut s.level.conf.nchan.max_channel_subscribers, n)),
-    http("nchan_channel_timeout", |s, n| set::seconds(&mut s.level.conf.nchan.channel_timeout, n)),
-    http("push_channel_timeout", |s, n| set::seconds(&mut s.level.conf.nchan.channel_timeout, n)),
+    http("nchan_access_control_allow_credentials", |s, n| setters::flag(&mut s.level.conf.nchan.allow_credentials, n)),
+    http("nchan_max_channel_id_length", |s, n| setters::number(&mut s.level.conf.nchan.max_id_length, n)),
+    http("push_max_channel_id_length", |s, n| setters::number(&mut s.level.conf.nchan.max_id_length, n)),
+    http("nchan_max_channel_subscribers", |s, n| setters::number(&mut s.level.conf.nchan.max_channel_subscribers, n)),
+    http("push_max_channel_subscribers", |s, n| setters::number(&mut s.level.conf.nchan.max_channel_subscribers, n)),
+    http("nchan_channel_timeout", |s, n| setters::seconds(&mut s.level.conf.nchan.channel_timeout, n)),
+    http("push_channel_timeout", |s, n| setters::seconds(&mut s.level.conf.nchan.channel_timeout, n)),
     http("nchan_shared_memory_size", memory),
     http("nchan_max_reserved_memory", memory),
     http("push_max_reserved_memory", memory),
@@ -160,7 +160,7 @@ impl Subscribers {
 /// What a client sends for a heartbeat, and what it gets for it.
 type Heartbeat = (Box<[u8]>, Box<[u8]>);
 
-crate::settings! {
+crate::merged_values! {
     /// What levels inherit.
     pub struct Settings {
         /// `nchan_publisher_channel_id`
@@ -387,7 +387,7 @@ fn names_subscriber(subscribers: &mut Subscribers, word: &[u8]) -> bool {
     true
 }
 
-fn takes_requests(level: &mut Level) {
+fn takes_requests(level: &mut ConfigLevel) {
     let core: &mut core::Conf = &mut level.conf.core;
     core.handler = Some(Content::Later(handler::run));
 }
@@ -396,10 +396,10 @@ fn ids(scope: &mut Scope<'_, '_>, node: &Node, publisher: bool, subscriber: bool
     let all = node.args.iter().map(|w| Complex::compile(scope.build, w)).collect::<Result<Vec<_>, _>>()?;
     let (all, conf) = (Arc::new(all), &mut scope.level.conf.nchan);
     if publisher {
-        set::value(&mut conf.publisher_ids, node, all.clone())?;
+        setters::value(&mut conf.publisher_ids, node, all.clone())?;
     }
     if subscriber {
-        set::value(&mut conf.subscriber_ids, node, all)?;
+        setters::value(&mut conf.subscriber_ids, node, all)?;
     }
     Ok(())
 }
@@ -413,9 +413,9 @@ fn checked(
 ) -> Result<(), Problem> {
     let compiled = Complex::compile(scope.build, &node.args[0])?;
     if compiled.as_fixed().is_some_and(|text| !is_good(text)) {
-        return Err(set::invalid(node));
+        return Err(setters::invalid(node));
     }
-    set::value(setting(&mut scope.level.conf.nchan), node, compiled)
+    setters::value(setting(&mut scope.level.conf.nchan), node, compiled)
 }
 
 fn message_timeout(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -438,11 +438,11 @@ fn first_message(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> 
     };
     let first = first
         .ok_or_else(|| node.problem(format!("invalid {} value: {}", node.name.as_str(), node.args[0].as_str())))?;
-    set::value(&mut scope.level.conf.nchan.first_message, node, first)
+    setters::value(&mut scope.level.conf.nchan.first_message, node, first)
 }
 
 fn text(setting: &mut crate::config::setting::Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
-    set::value(setting, node, node.args[0].text.as_slice().into())
+    setters::value(setting, node, node.args[0].text.as_slice().into())
 }
 
 fn line(setting: &mut crate::config::setting::Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
@@ -453,7 +453,7 @@ fn line(setting: &mut crate::config::setting::Setting<Arc<[u8]>>, node: &Node) -
 }
 
 fn memory(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let bytes = value::size(&node.args[0].text).ok_or_else(|| set::invalid(node))?;
+    let bytes = value::size(&node.args[0].text).ok_or_else(|| setters::invalid(node))?;
     scope.build.main.nchan.memory = Some(bytes);
     Ok(())
 }

@@ -99,15 +99,15 @@ pub(super) struct BadId;
 /// Which message the client has had last, if it says so (`nchan_subscriber_last_message_id`).
 pub(super) fn position(r: &mut Request, conf: &Conf) -> Result<Option<Position>, BadId> {
     let tags = match &**conf.etag_header {
-        b"" => r.headers_in.find(K::IfNoneMatch),
-        name => r.headers_in.named(&r.arena, name).next().map(|line| Text::Own(line.value)),
+        b"" => r.head.headers.find(K::IfNoneMatch),
+        name => r.head.headers.named(&r.arena, name).next().map(|line| Text::Own(line.value)),
     };
     let tags = tags.map(|t| unquoted(r.get(t)).to_vec());
     if *conf.compound_etag {
         if let Some(tags) = tags {
             return note(r, &tags, Position::parse(&tags).map_err(|_| BadId));
         }
-    } else if let Some(since) = r.headers_in.find(K::IfModifiedSince)
+    } else if let Some(since) = r.head.headers.find(K::IfModifiedSince)
         && let Some(time) = wire::date::parse_http(r.get(since))
         && time > 0
     {
@@ -116,7 +116,7 @@ pub(super) fn position(r: &mut Request, conf: &Conf) -> Result<Option<Position>,
         return note(r, &whole, Position::parse_tags(time, &tags).map_err(|_| BadId));
     }
     let text = match conf.last_message_id.is_empty() {
-        true => match r.headers_in.find(K::LastEventId) {
+        true => match r.head.headers.find(K::LastEventId) {
             Some(text) => Some(r.get(text).to_vec()),
             None => argument(r),
         },
@@ -138,7 +138,7 @@ fn note(r: &mut Request, text: &[u8], position: Result<Position, BadId>) -> Resu
 
 /// `last_event_id=` in the query.
 fn argument(r: &Request) -> Option<Vec<u8>> {
-    let mut pairs = r.get(r.args).split(|b| *b == b'&');
+    let mut pairs = r.get(r.head.args).split(|b| *b == b'&');
     let value = pairs.find_map(|pair| pair.strip_prefix(b"last_event_id="))?;
     let mut decoded = Vec::with_capacity(value.len());
     let mut rest = value;

@@ -72,7 +72,7 @@ impl Resident for Parked {
     }
 
     fn patience(&self) -> Duration {
-        *self.packed.shot().location(self.packed.location()).conf.core.send_timeout
+        *self.packed.snapshot().location(self.packed.location()).conf.core.send_timeout
     }
 
     fn wrote(&mut self, count: usize) {
@@ -80,7 +80,7 @@ impl Resident for Parked {
     }
 
     fn next(&mut self) -> Next {
-        let conf = &self.packed.shot().location(self.packed.location()).conf;
+        let conf = &self.packed.snapshot().location(self.packed.location()).conf;
         match self.held.next(conf) {
             Step::Say(piece) => Next::Say(piece.into()),
             Step::Rest(until_ms) => Next::Rest(until_ms),

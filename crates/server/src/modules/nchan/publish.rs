@@ -20,7 +20,7 @@ pub(super) async fn http(r: &mut Request, conf: &Conf) -> Result<Verdict, Verdic
     let names = names::channels(r, conf, &conf.publisher_ids)?;
     r.channels().publisher = "http";
     hooks::authorize(r, conf).await?;
-    match r.method {
+    match r.head.method {
         Method::Post | Method::Put => post(r, conf, &names).await,
         Method::Delete => delete(r, conf, &names).await,
         _ => tell(r, conf, &names).await,
@@ -41,11 +41,11 @@ async fn post(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdi
             Forwarded::Nothing => return Ok(answer::empty(r, 204)),
         }
     }
-    let content_type = r.headers_in.find(K::ContentType).map_or(Vec::new(), |t| r.get(t).to_vec());
+    let content_type = r.head.headers.find(K::ContentType).map_or(Vec::new(), |t| r.get(t).to_vec());
     let event = match conf.eventsource_event.is_empty() {
         false => conf.eventsource_event.to_vec(),
         true => {
-            let line = r.headers_in.named(&r.arena, b"x-eventsource-event").next();
+            let line = r.head.headers.named(&r.arena, b"x-eventsource-event").next();
             line.map_or(Vec::new(), |line| r.get(line.value).to_vec())
         }
     };

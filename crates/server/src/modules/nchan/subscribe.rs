@@ -5,7 +5,7 @@ use super::feed::{Boundary, Feed, Kind, Over, Piece, Turn};
 use super::hub::{self, Listening};
 use super::publish::Publisher;
 use super::{Conf, answer, handler, held, hooks, names, redis, websocket};
-use crate::connection::Session;
+use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::filter::Chunk;
 use crate::request::headers::KnownHeader as K;
@@ -106,7 +106,8 @@ async fn poll(r: &mut Request, conf: &Conf, mut feed: Feed) -> Result<Verdict, V
     if r.body.is_pending() && !body::discard(r).await {
         return Err(Verdict::Broken);
     }
-    let is_quiet = matches!(&r.session, Session::Http1(http) if http.unread().is_empty() && http.output.is_empty());
+    let is_quiet =
+        matches!(&r.downstream, Downstream::Http1(http) if http.unread().is_empty() && http.output.is_empty());
     if may_hold(r) && is_quiet {
         return Ok(held::poll(r, feed));
     }
@@ -154,13 +155,13 @@ pub(super) fn answer_poll(r: &mut Request, conf: &Conf, feed: &Feed, got: Result
 pub(super) fn gone(r: &mut Request, conf: &Conf) -> Verdict {
     log_error!(r, Info, "client prematurely closed connection while waiting for a message");
     hooks::event(r, conf, "subscriber_dequeue");
-    r.headers_out.status = 499;
+    r.answer.headers.status = 499;
     Verdict::Broken
 }
 
 fn is_gone(r: &mut Request, cx: &mut Context<'_>) -> bool {
-    match &mut r.session {
-        Session::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
+    match &mut r.downstream {
+        Downstream::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
         other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),
     }
 }
@@ -172,13 +173,13 @@ fn give(r: &mut Request, conf: &Conf, feed: &Feed, message: &Arc<Message>) -> Ve
         true => subscription.write_id(&mut tags),
         false => {
             subscription.write_tags(&mut tags);
-            r.headers_out.last_modified = Some(time);
+            r.answer.headers.last_modified = Some(time);
         }
     }
     subscription.write_id(&mut r.channels().message);
     tag(r, conf, &tags);
     answer::vary(r);
-    r.headers_out.content_type = match message.content_type() {
+    r.answer.headers.content_type = match message.content_type() {
         b"" => None,
         kind => Some(r.text(kind)),
     };
@@ -190,18 +191,18 @@ fn tag(r: &mut Request, conf: &Conf, tags: &[u8]) {
     let value = r.text(tags);
     let exposed = match &**conf.etag_header {
         b"" => {
-            r.headers_out.add(K::Etag, "Etag", value);
+            r.answer.headers.add(K::Etag, "Etag", value);
             Text::from("Last-Modified, Etag, Content-Type")
         }
         name => {
             let name = r.text(name);
-            r.headers_out.push(name, value);
+            r.answer.headers.push(name, value);
             let exposed = [b"Last-Modified, Content-Type, ", r.get(name)].concat();
             r.text(&exposed)
         }
     };
-    if r.headers_in.find(K::Origin).is_some() {
-        r.headers_out.push(Text::from("Access-Control-Expose-Headers"), exposed);
+    if r.head.headers.find(K::Origin).is_some() {
+        r.answer.headers.push(Text::from("Access-Control-Expose-Headers"), exposed);
     }
 }
 
@@ -213,13 +214,13 @@ fn not_yet(r: &mut Request, conf: &Conf) -> Verdict {
         match *conf.compound_etag {
             true => tag(r, conf, &before),
             false => {
-                r.headers_out.last_modified = Some(position.time);
+                r.answer.headers.last_modified = Some(position.time);
                 tag(r, conf, &before[colon..]);
             }
         }
     }
     answer::vary(r);
-    r.headers_out.content_type = None;
+    r.answer.headers.content_type = None;
     answer::empty(r, 304)
 }
 
@@ -246,13 +247,13 @@ async fn stream(r: &mut Request, conf: &Conf, mut feed: Feed) -> Result<Verdict,
         }
         _ => None,
     };
-    r.headers_out.status = 200;
-    r.headers_out.content_type = kind;
-    r.headers_out.content_length = None;
-    r.unbuffered = true;
+    r.answer.headers.status = 200;
+    r.answer.headers.content_type = kind;
+    r.answer.headers.content_length = None;
+    r.answer.unbuffered = true;
     r.send_header()?;
-    if r.header_only {
-        r.response_done = true;
+    if r.answer.header_only {
+        r.answer.done = true;
         return Ok(Verdict::Answered);
     }
     if may_hold(r) && flow::rate(r).0 == 0 {

@@ -20,21 +20,21 @@ pub(super) fn wants_meta(r: &Request) -> bool {
 
 /// Whether the client names a subprotocol.
 pub(super) fn wants(r: &Request, protocol: &[u8]) -> bool {
-    let mut named = r.headers_in.lines().iter().filter(|line| line.known == K::SecWebSocketProtocol);
+    let mut named = r.head.headers.lines().iter().filter(|line| line.known == K::SecWebSocketProtocol);
     named.any(|line| r.get(line.value).split(|b| *b == b',').any(|name| name.trim_ascii() == protocol))
 }
 
 /// Refuses what is no handshake. On `Err` the client has been answered.
 pub(super) fn check(r: &mut Request) -> Result<(), Verdict> {
-    let Some(version) = r.headers_in.find(K::SecWebSocketVersion) else {
+    let Some(version) = r.head.headers.find(K::SecWebSocketVersion) else {
         return Err(answer::plain(r, 400, "No Sec-Websocket-Version header present"));
     };
     if r.get(version) != VERSION {
-        r.headers_out.add(K::SecWebSocketVersion, "Sec-WebSocket-Version", "13");
-        r.headers_out.status_line = Some(Text::from("426 Upgrade Required"));
+        r.answer.headers.add(K::SecWebSocketVersion, "Sec-WebSocket-Version", "13");
+        r.answer.headers.status_line = Some(Text::from("426 Upgrade Required"));
         return Err(answer::plain(r, 426, "Unsupported Sec-Websocket-Version"));
     }
-    let Some(key) = r.headers_in.find(K::SecWebSocketKey) else {
+    let Some(key) = r.head.headers.find(K::SecWebSocketKey) else {
         return Err(answer::plain(r, 400, "No Sec-Websocket-Key header present"));
     };
     let mut decoded = Vec::new();
@@ -47,22 +47,22 @@ pub(super) fn check(r: &mut Request) -> Result<(), Verdict> {
 /// Sends 101, and waits until it is written.
 pub(super) async fn shake_hands(r: &mut Request, protocol: Option<&'static str>) -> Result<(), Verdict> {
     check(r)?;
-    let key = r.headers_in.find(K::SecWebSocketKey).unwrap_or(Text::EMPTY);
+    let key = r.head.headers.find(K::SecWebSocketKey).unwrap_or(Text::EMPTY);
     let digest = Sha1::new().chain_update(r.get(key)).chain_update(ACCEPT_GUID).finalize();
     let mut accept = Vec::new();
     base64_encode(&digest, Alphabet::Standard, &mut accept);
     let accept = r.text(&accept);
     if let Some(protocol) = protocol {
-        r.headers_out.add(K::SecWebSocketProtocol, "Sec-WebSocket-Protocol", protocol);
+        r.answer.headers.add(K::SecWebSocketProtocol, "Sec-WebSocket-Protocol", protocol);
     }
-    r.headers_out.add(K::SecWebSocketAccept, "Sec-WebSocket-Accept", accept);
-    r.headers_out.add(K::Upgrade, "Upgrade", "websocket");
-    r.headers_out.status = 101;
-    r.headers_out.status_line = Some(Text::from("101 Switching Protocols"));
-    r.headers_out.content_type = None;
+    r.answer.headers.add(K::SecWebSocketAccept, "Sec-WebSocket-Accept", accept);
+    r.answer.headers.add(K::Upgrade, "Upgrade", "websocket");
+    r.answer.headers.status = 101;
+    r.answer.headers.status_line = Some(Text::from("101 Switching Protocols"));
+    r.answer.headers.content_type = None;
     r.send_header()?;
     // What is a frame is no body: nothing may change it.
-    r.body_filters.clear();
-    r.keepalive = false;
+    r.answer.body_filters.clear();
+    r.flow.keepalive = false;
     flow::flush_rest(r).await.map_err(|_| Verdict::Broken)
 }

@@ -5,7 +5,7 @@ use super::{Conf, Pass, Target, request};
 use crate::cache::{caching, settings};
 use crate::cache_directives;
 use crate::config::variables::Builtin;
-use crate::config::{Build, Directive, Level, http, set};
+use crate::config::{Build, ConfigLevel, Directive, http, setters};
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text};
 use crate::upstream::cached;
@@ -18,7 +18,7 @@ pub const DIRECTIVES: &[Directive] = cache_directives!("proxy", proxy);
 
 /// The one that only HTTP upstreams need: others have no HEAD.
 pub const CONVERT_HEAD: &[Directive] =
-    &[http("proxy_cache_convert_head", |s, n| set::flag(&mut s.level.conf.proxy.upstream.cache.convert_head, n))];
+    &[http("proxy_cache_convert_head", |s, n| setters::flag(&mut s.level.conf.proxy.upstream.cache.convert_head, n))];
 
 /// The variables, of all modules with a cache.
 pub const VARIABLES: &[Builtin] = &[
@@ -38,7 +38,7 @@ pub const VARIABLES: &[Builtin] = &[
 ];
 
 /// Finds the level's cache.
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     level.conf.proxy.upstream.cache.finish_level(build, OWNER);
 }
 

@@ -4,7 +4,7 @@ use super::rewrite;
 use super::url::parse_url;
 use super::{Conf, Pass};
 use crate::config::complex::Complex;
-use crate::config::set::{self, duplicate};
+use crate::config::setters::{self, duplicate};
 use crate::config::{Build, Directive, Scope, http};
 use crate::modules::ignored;
 use crate::request::Version;
@@ -19,15 +19,15 @@ pub const DIRECTIVES: &[Directive] = &[
     http("proxy_pass", proxy_pass),
     http("proxy_headers_hash_bucket_size", ignored::number),
     http("proxy_headers_hash_max_size", ignored::number),
-    http("proxy_pass_trailers", |s, n| set::flag(&mut s.level.conf.proxy.upstream.pass_trailers, n)),
+    http("proxy_pass_trailers", |s, n| setters::flag(&mut s.level.conf.proxy.upstream.pass_trailers, n)),
     http("proxy_http_version", |s, n| {
         let words = [("1.0", Version::HTTP10), ("1.1", Version::HTTP11), ("2", Version::HTTP20)];
-        set::one_of(&mut s.level.conf.proxy.http_version, n, &words)
+        setters::one_of(&mut s.level.conf.proxy.http_version, n, &words)
     }),
-    http("proxy_method", |s, n| set::complex(s.build, &mut s.level.conf.proxy.method, n)),
+    http("proxy_method", |s, n| setters::complex(s.build, &mut s.level.conf.proxy.method, n)),
     http("proxy_set_body", |s, n| {
         let body = Complex::compile(s.build, &n.args[0])?;
-        set::value(&mut s.level.conf.proxy.set_body, n, Some(body))
+        setters::value(&mut s.level.conf.proxy.set_body, n, Some(body))
     }),
     http("proxy_set_header", |s, n| set_header(s.build, &mut s.level.conf.proxy, n)),
     http("proxy_redirect", rewrite::redirect),

@@ -14,12 +14,12 @@ pub(super) use request::{Built, build, request_body};
 
 use crate::config::complex::Complex;
 use crate::config::variables::Builtin;
-use crate::config::{Build, Level, Matching};
+use crate::config::{Build, ConfigLevel, Matching};
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Request, Text, Version};
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use crate::text;
 use crate::tls::client::Secure;
 use crate::upstream::conf::UpstreamConf;
@@ -27,7 +27,7 @@ use crate::upstream::group::{Group, GroupId};
 use crate::upstream::job::{Job, JobBody, Protocol, Remake};
 use crate::upstream::rewrite::{CookieFlags, Rewrite, Rewrites};
 use crate::upstream::{cached, pass_on, retry};
-use crate::{reads_as_settings, settings};
+use crate::{merged_values, reads_as_settings};
 use conf::{Contexts, Node};
 use std::borrow::Cow;
 use std::rc::Rc;
@@ -66,7 +66,7 @@ const HIDDEN: [&[u8]; 8] = [
     b"x-accel-charset",
 ];
 
-settings! {
+merged_values! {
     /// Values that merge.
     pub struct Settings {
         /// `proxy_http_version`
@@ -156,7 +156,7 @@ reads_as_settings!(Conf);
 crate::inherited!(Conf, |conf| conf.pass.is_none());
 
 /// Finds the group, inherits into `if` and `limit_except`, and makes the lists (`ngx_http_proxy_merge_loc_conf`).
-pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::LocationConf) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &super::LocationConf) {
     inherit_pass(level, &parent.proxy.pass, |c| &mut c.proxy.pass, Content::Proxy);
     cache::finish_level(build, level);
     let conf = &mut level.conf.proxy;
@@ -191,7 +191,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut Level, parent: &super::Lo
 
 /// `if` and `limit_except` go where the level around them goes.
 pub(super) fn inherit_pass<T: Clone>(
-    level: &mut Level,
+    level: &mut ConfigLevel,
     parent: &Option<T>,
     own: fn(&mut super::LocationConf) -> &mut Option<T>,
     handler: Content,
@@ -312,16 +312,16 @@ impl Target<'_> {
 
 /// The content handler.
 pub async fn run(r: &mut Request) -> Verdict {
-    let shot = r.shot.clone();
-    let conf = &shot.location(r.location).conf.proxy;
+    let snapshot = r.snapshot.clone();
+    let conf = &snapshot.location(r.location).conf.proxy;
     let Some(pass) = conf.pass.as_deref() else { return Verdict::Status(500) };
-    let verdict = answer(r, &shot, conf, pass).await;
+    let verdict = answer(r, &snapshot, conf, pass).await;
     // What the cache has to do with it ends here.
     r.ctx.cache = None;
     verdict
 }
 
-async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdict {
+async fn answer(r: &mut Request, snapshot: &ThreadSnapshot, conf: &Conf, pass: &Pass) -> Verdict {
     if !r.attempts.all.is_empty() {
         r.attempts.all.push(crate::upstream::Attempt { gap: true, ..Default::default() });
     }
@@ -332,7 +332,7 @@ async fn answer(r: &mut Request, shot: &Shot, conf: &Conf, pass: &Pass) -> Verdi
             r.ctx.proxy.host = Some(r.text(url.host.as_bytes()));
             r.ctx.proxy.port = Some(r.text(url.port.as_bytes()));
             Target {
-                group: shot.groups[id.0 as usize].clone(),
+                group: snapshot.groups[id.0 as usize].clone(),
                 uri: Cow::Borrowed(&url.uri),
                 whole: false,
                 secure: url.secure,
@@ -369,8 +369,8 @@ fn remake(r: &Request, target: &Target<'_>) -> Remake {
     let target = Target { group: group.clone(), uri: Cow::Owned(uri.to_vec()), whole: *whole, secure: *secure };
     let location = r.location;
     Rc::new(move |r| {
-        let shot = r.shot.clone();
-        let conf = &shot.location(location).conf.proxy;
+        let snapshot = r.snapshot.clone();
+        let conf = &snapshot.location(location).conf.proxy;
         let name = conf.pass.as_deref().map_or(&[][..], |pass| &pass.location);
         build(r, conf, name, &target).map(|built| built.head)
     })
@@ -427,9 +427,9 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target<'static>, Verdic
     };
     r.ctx.proxy.host = Some(r.text(url.host.as_bytes()));
     r.ctx.proxy.port = Some(r.text(url.port.as_bytes()));
-    let shot = r.shot.clone();
+    let snapshot = r.snapshot.clone();
     let whole = !url.uri.is_empty();
-    if let Some(group) = shot.groups.iter().find(|g| *g.name == *url.target) {
+    if let Some(group) = snapshot.groups.iter().find(|g| *g.name == *url.target) {
         return Ok(Target { group: group.clone(), uri: Cow::Owned(url.uri), whole, secure: url.secure });
     }
     let addresses = crate::upstream::names::addresses(r, &url.target, url.default_port()).await?;
@@ -439,7 +439,7 @@ async fn dynamic(r: &mut Request, pass: &Pass) -> Result<Target<'static>, Verdic
 
 fn add_x_forwarded_for(r: &mut Request) -> Option<Text> {
     let mut out = Vec::new();
-    for line in r.headers_in.lines().iter().filter(|l| l.known == K::XForwardedFor) {
+    for line in r.head.headers.lines().iter().filter(|l| l.known == K::XForwardedFor) {
         out.extend_from_slice(r.arena.span(line.value));
         out.extend_from_slice(b", ");
     }
@@ -449,11 +449,11 @@ fn add_x_forwarded_for(r: &mut Request) -> Option<Text> {
 
 fn add_via(r: &mut Request) -> Option<Text> {
     let mut out = Vec::new();
-    for line in r.headers_in.lines().iter().filter(|l| l.known == K::Via) {
+    for line in r.head.headers.lines().iter().filter(|l| l.known == K::Via) {
         out.extend_from_slice(r.arena.span(line.value));
         out.extend_from_slice(b", ");
     }
-    let version = if r.version >= Version::HTTP11 { "1.1" } else { "1.0" };
+    let version = if r.head.version >= Version::HTTP11 { "1.1" } else { "1.0" };
     out.extend_from_slice(format!("{version} ironweir").as_bytes());
     Some(r.text(&out))
 }

@@ -112,10 +112,10 @@ pub(in crate::modules) fn build(
     let mut head = Head { out, packed };
     let cacheable = r.ctx.cache.as_ref().is_some_and(|c| c.cacheable);
     let method = match &*conf.method {
-        _ if r.method == Method::Head && r.ctx.cache.is_some() && *conf.upstream.cache.convert_head => {
+        _ if r.head.method == Method::Head && r.ctx.cache.is_some() && *conf.upstream.cache.convert_head => {
             Text::from("GET")
         }
-        own if own.is_empty() => r.method_name,
+        own if own.is_empty() => r.head.method_name,
         own => own.eval(r),
     };
     if r.get(method).iter().any(|b| *b <= b' ' || *b == 0x7f) {
@@ -207,12 +207,12 @@ fn is_of_connection(name: &[u8]) -> bool {
 
 /// `$grpc_internal_trailers`
 fn asks_for_trailers(r: &Request) -> bool {
-    let te = r.headers_in.find(K::Te).map(|te| r.get(te));
+    let te = r.head.headers.find(K::Te).map(|te| r.get(te));
     te.is_some_and(|te| wire::http1::values::contains_ignoring_case(te, b"trailers"))
 }
 
 fn pass_headers(r: &Request, ready: &Ready, cacheable: bool, head: &mut Head) {
-    for line in r.headers_in.lines() {
+    for line in r.head.headers.lines() {
         if matches!(
             line.known,
             K::Host
@@ -253,29 +253,29 @@ pub(super) fn write_uri(r: &Request, location: &[u8], target: &Target<'_>, out: 
         out.extend_from_slice(&target.uri);
         return;
     }
-    if target.uri.is_empty() && r.valid_target {
-        let raw = r.get(r.target);
+    if target.uri.is_empty() && r.head.valid_target {
+        let raw = r.get(r.head.target);
         if raw.first() == Some(&b'?') {
             out.push(b'/');
         }
         out.extend_from_slice(raw);
         return;
     }
-    let uri = r.get(r.uri);
+    let uri = r.get(r.head.uri);
     let mut skip = 0;
-    if r.valid_location && !target.uri.is_empty() {
+    if r.flow.valid_location && !target.uri.is_empty() {
         skip = location.len().min(uri.len());
     }
-    if r.valid_location {
+    if r.flow.valid_location {
         out.extend_from_slice(&target.uri);
     }
-    if r.headers_in.head.quoted || r.internal || !r.plain_uri {
+    if r.head.headers.head.quoted || r.flow.internal || !r.head.plain_uri {
         escape_uri(&uri[skip..], Escape::Uri, out);
     } else {
         out.extend_from_slice(&uri[skip..]);
     }
-    if !r.get(r.args).is_empty() {
+    if !r.get(r.head.args).is_empty() {
         out.push(b'?');
-        out.extend_from_slice(r.get(r.args));
+        out.extend_from_slice(r.get(r.head.args));
     }
 }

@@ -37,7 +37,7 @@ pub(super) fn redirect(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Pro
 fn rules_before<T: Clone>(so_far: Option<&[T]>, node: &Node) -> Result<Vec<T>, Problem> {
     let off = node.args.len() == 1 && node.args[0] == "off";
     match so_far {
-        Some(rules) if off || rules.is_empty() => Err(crate::config::set::duplicate(node)),
+        Some(rules) if off || rules.is_empty() => Err(crate::config::setters::duplicate(node)),
         rules => Ok(rules.unwrap_or_default().to_vec()),
     }
 }

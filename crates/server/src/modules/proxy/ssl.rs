@@ -3,7 +3,7 @@
 
 use crate::config::complex::Complex;
 use crate::config::setting::Setting;
-use crate::config::{Build, Directive, Scope, http, set, stream};
+use crate::config::{Build, Directive, Scope, http, setters, stream};
 use crate::modules::ssl::{Protocols, read_passwords, warn_once};
 use crate::modules::ssl_caches::cache_limits;
 use crate::tls::certificate::Source;
@@ -13,47 +13,47 @@ use crate::upstream::settings::SslSettings;
 use conf::{Node, Problem};
 use std::sync::Arc;
 
-/// The directives under `$prefix`, in `http` or `stream` (`$plane`); their values are in the level's `$conf`.
+/// The directives under `$prefix`, in `http` or `stream` (`$subsystem`); their values are in the level's `$conf`.
 macro_rules! ssl_directives {
-    ($plane:ident, $prefix:literal, $($conf:ident).+) => {{
+    ($subsystem:ident, $prefix:literal, $($conf:ident).+) => {{
         fn conf<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut SslSettings {
             &mut scope.level.conf.$($conf).+
         }
         &[
-            $plane(concat!($prefix, "_ssl_certificate"), |s, n| text(&mut conf(s).certificate, n)),
-            $plane(concat!($prefix, "_ssl_certificate_key"), |s, n| text(&mut conf(s).certificate_key, n)),
-            $plane(concat!($prefix, "_ssl_certificate_cache"), |s, n| {
+            $subsystem(concat!($prefix, "_ssl_certificate"), |s, n| text(&mut conf(s).certificate, n)),
+            $subsystem(concat!($prefix, "_ssl_certificate_key"), |s, n| text(&mut conf(s).certificate_key, n)),
+            $subsystem(concat!($prefix, "_ssl_certificate_cache"), |s, n| {
                 let limits = cache_limits(n)?;
-                set::value(&mut conf(s).certificate_cache, n, limits)
+                setters::value(&mut conf(s).certificate_cache, n, limits)
             }),
-            $plane(concat!($prefix, "_ssl_password_file"), |s, n| {
+            $subsystem(concat!($prefix, "_ssl_password_file"), |s, n| {
                 if conf(s).passwords.is_set() {
-                    return Err(set::duplicate(n));
+                    return Err(setters::duplicate(n));
                 }
                 let passwords = read_passwords(s.build, n)?;
-                set::value(&mut conf(s).passwords, n, passwords)
+                setters::value(&mut conf(s).passwords, n, passwords)
             }),
-            $plane(concat!($prefix, "_ssl_protocols"), |s, n| {
+            $subsystem(concat!($prefix, "_ssl_protocols"), |s, n| {
                 let warnings = Protocols::add(&mut conf(s).protocols, n)?;
                 s.build.problems.extend(warnings);
                 Ok(())
             }),
-            $plane(concat!($prefix, "_ssl_ciphers"), |s, n| text(&mut conf(s).ciphers, n)),
-            $plane(concat!($prefix, "_ssl_conf_command"), |s, n| {
+            $subsystem(concat!($prefix, "_ssl_ciphers"), |s, n| text(&mut conf(s).ciphers, n)),
+            $subsystem(concat!($prefix, "_ssl_conf_command"), |s, n| {
                 let command = (n.args[0].text.clone(), n.args[1].text.clone());
                 Arc::make_mut(conf(s).conf_commands.entry()).push(command);
                 Ok(())
             }),
-            $plane(concat!($prefix, "_ssl_name"), |s, n| {
+            $subsystem(concat!($prefix, "_ssl_name"), |s, n| {
                 let name = Complex::compile(s.build, &n.args[0])?;
-                set::value(&mut conf(s).name, n, Some(name))
+                setters::value(&mut conf(s).name, n, Some(name))
             }),
-            $plane(concat!($prefix, "_ssl_server_name"), |s, n| set::flag(&mut conf(s).server_name, n)),
-            $plane(concat!($prefix, "_ssl_verify"), |s, n| set::flag(&mut conf(s).verify, n)),
-            $plane(concat!($prefix, "_ssl_verify_depth"), |s, n| set::number(&mut conf(s).verify_depth, n)),
-            $plane(concat!($prefix, "_ssl_trusted_certificate"), |s, n| text(&mut conf(s).trusted_certificate, n)),
-            $plane(concat!($prefix, "_ssl_crl"), |s, n| text(&mut conf(s).crl, n)),
-            $plane(concat!($prefix, "_ssl_session_reuse"), |s, n| set::flag(&mut conf(s).session_reuse, n)),
+            $subsystem(concat!($prefix, "_ssl_server_name"), |s, n| setters::flag(&mut conf(s).server_name, n)),
+            $subsystem(concat!($prefix, "_ssl_verify"), |s, n| setters::flag(&mut conf(s).verify, n)),
+            $subsystem(concat!($prefix, "_ssl_verify_depth"), |s, n| setters::number(&mut conf(s).verify_depth, n)),
+            $subsystem(concat!($prefix, "_ssl_trusted_certificate"), |s, n| text(&mut conf(s).trusted_certificate, n)),
+            $subsystem(concat!($prefix, "_ssl_crl"), |s, n| text(&mut conf(s).crl, n)),
+            $subsystem(concat!($prefix, "_ssl_session_reuse"), |s, n| setters::flag(&mut conf(s).session_reuse, n)),
         ]
     }};
 }
@@ -69,7 +69,7 @@ pub const GRPC_DIRECTIVES: &[Directive] = ssl_directives!(http, "grpc", grpc.pro
 pub const STREAM_DIRECTIVES: &[Directive] = ssl_directives!(stream, "proxy", stream_proxy.ssl);
 
 fn text(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
-    set::value(setting, node, node.args[0].text.as_slice().into())
+    setters::value(setting, node, node.args[0].text.as_slice().into())
 }
 
 /// Contexts by what they were made of: many locations share one.

@@ -18,7 +18,7 @@ pub(super) fn take(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError
     let conf = r.conf();
     let window = (*conf.core.client_body_buffer_size).max(*conf.http2.http2_body_preread_size);
     let window = window.min(u64::from(wire::http2::MAX_WINDOW)) as u32;
-    let Some(stream) = r.session.stream() else { return Ok(true) };
+    let Some(stream) = r.downstream.stream() else { return Ok(true) };
     let Framing::Stream(length) = r.body.framing else { return Ok(true) };
     let received = &mut r.body.received;
     let mut taken = None;
@@ -63,29 +63,29 @@ pub(super) fn take(r: &mut Request, out: &mut Vec<u8>) -> Result<bool, BodyError
 /// Takes what is there, or waits for it.
 pub(super) fn poll(r: &mut Request, out: &mut Vec<u8>) -> Poll<Result<bool, BodyError>> {
     let before = r.body.received;
-    if r.session.stream().is_some_and(|stream| stream.is_gone()) {
+    if r.downstream.stream().is_some_and(|stream| stream.is_gone()) {
         return Poll::Ready(Err(gone(r)));
     }
     match take(r, out) {
         Ok(false) if r.body.received == before => {}
         other => return Poll::Ready(other),
     }
-    let Some(stream) = r.session.stream() else { return Poll::Ready(Ok(true)) };
+    let Some(stream) = r.downstream.stream() else { return Poll::Ready(Ok(true)) };
     stream.watch();
     Poll::Pending
 }
 
 /// Ready when the clock that the caller has armed has run out.
 pub(super) fn poll_clock(r: &mut Request, cx: &mut Context<'_>) -> Poll<BodyError> {
-    let Some(stream) = r.session.stream() else { return Poll::Pending };
+    let Some(stream) = r.downstream.stream() else { return Poll::Pending };
     std::task::ready!(stream.poll_expired(cx));
     Poll::Ready(time_out(r))
 }
 
 fn gone(r: &mut Request) -> BodyError {
     log_error!(r, Info, "client prematurely closed stream");
-    r.headers_out.status = 499;
-    r.aborted = true;
+    r.answer.headers.status = 499;
+    r.flow.aborted = true;
     BodyError::Gone
 }
 
@@ -97,10 +97,10 @@ fn time_out(r: &mut Request) -> BodyError {
 
 /// The client takes too long.
 pub(super) fn end(r: &mut Request) -> BodyError {
-    if let Some(stream) = r.session.stream() {
+    if let Some(stream) = r.downstream.stream() {
         stream.time_out();
     }
-    r.headers_out.status = 408;
-    r.aborted = true;
+    r.answer.headers.status = 408;
+    r.flow.aborted = true;
     BodyError::Gone
 }

@@ -4,12 +4,12 @@
 use super::memo;
 use super::{Contexts, Flags, Kept, Parts};
 use crate::connection::socket::Socket;
-use crate::connection::{Address, Client, doing};
+use crate::connection::{Address, Client, action};
 use crate::modules::{limit_conn, nchan, realip};
 use crate::request::arena::Span;
 use crate::request::headers::{HeaderLine, KnownHeader};
 use crate::request::{Method, Version};
-use crate::snapshot::{LocationId, ServerId, Shot};
+use crate::snapshot::{LocationId, ServerId, ThreadSnapshot};
 use crate::status::requests::Underway;
 use crate::upstream::Attempts;
 use std::cell::RefCell;
@@ -21,7 +21,7 @@ use wire::proxy_protocol::Header;
 /// A request that is put aside for long. Given up by a shutdown that takes too long, it has its log line.
 pub struct Packed {
     /// None: it has been unpacked.
-    shot: Option<Rc<Shot>>,
+    snapshot: Option<Rc<ThreadSnapshot>>,
     bytes: Box<[u8]>,
     /// What few requests have, and what cannot be written down.
     rest: Option<Box<Rest>>,
@@ -49,15 +49,15 @@ pub struct Unpacked {
     pub client: Rc<Client>,
 }
 
-/// What a request's log lines say it is doing, by number.
-const DOINGS: [&str; 7] = [
-    doing::NOTHING,
-    doing::WAITING,
-    doing::KEPT,
-    doing::READING_LINE,
-    doing::READING_HEADERS,
-    doing::SENDING_RESPONSE,
-    doing::SENDING_TO_CLIENT,
+/// What a request's log lines say it is action, by number.
+const ACTIONS: [&str; 7] = [
+    action::NOTHING,
+    action::WAITING,
+    action::KEPT,
+    action::READING_LINE,
+    action::READING_HEADERS,
+    action::SENDING_RESPONSE,
+    action::SENDING_TO_CLIENT,
 ];
 const WHOLE: &str = "what was packed here is whole";
 
@@ -67,8 +67,9 @@ impl Packed {
         let parts = kept.0.take().expect(super::HERE);
         let mut w = Writer::default();
         parts.write(&mut w);
-        let Parts { shot, client, mut contexts, attempts, underway, server, location, sent, request_length, .. } =
-            parts;
+        let Parts {
+            snapshot, client, mut contexts, attempts, underway, server, location, sent, request_length, ..
+        } = parts;
         contexts.realip = None;
         contexts.nchan = None;
         let proxy_protocol = client.proxy_protocol.get().cloned();
@@ -76,12 +77,12 @@ impl Packed {
         let rest = (!rest.is_blank()).then(|| Box::new(rest));
         underway.stays();
         let bytes = memo::compress(&w.bytes);
-        Packed { shot: Some(shot), bytes, rest, sent, received: request_length, location, server }
+        Packed { snapshot: Some(snapshot), bytes, rest, sent, received: request_length, location, server }
     }
 
     /// The snapshot it began with.
-    pub fn shot(&self) -> &Rc<Shot> {
-        self.shot.as_ref().expect("it is unpacked once, when it goes")
+    pub fn snapshot(&self) -> &Rc<ThreadSnapshot> {
+        self.snapshot.as_ref().expect("it is unpacked once, when it goes")
     }
 
     /// The level whose values hold for it.
@@ -100,14 +101,14 @@ impl Packed {
     }
 
     fn take(&mut self, socket: Socket) -> Option<Unpacked> {
-        let shot = self.shot.take()?;
+        let snapshot = self.snapshot.take()?;
         let bytes = memo::decompress(&self.bytes)?;
         let rest = self.rest.take().map(|rest| *rest);
         let Rest { contexts, attempts, proxy_protocol } = rest.unwrap_or_default();
         let mut r = Reader { bytes: &bytes, end: 0 };
         let (client, of_request, realip) = read_client(&mut r, &socket, proxy_protocol)?;
-        let underway = Underway::counted(shot.clone(), self.server);
-        let mut parts = read_parts(&mut r, shot, of_request, underway)?;
+        let underway = Underway::counted(snapshot.clone(), self.server);
+        let mut parts = read_parts(&mut r, snapshot, of_request, underway)?;
         (parts.server, parts.location) = (self.server, self.location);
         (parts.sent, parts.request_length) = (self.sent, self.received);
         let nchan = r.flag()?.then(|| nchan::Context::read(&mut r)).flatten().map(Rc::new);
@@ -119,11 +120,11 @@ impl Packed {
 
 impl Drop for Packed {
     fn drop(&mut self) {
-        let Some(shot) = self.shot.clone() else { return };
+        let Some(snapshot) = self.snapshot.clone() else { return };
         match crate::worker::cutting() {
             // What is kept has its log line when it is dropped now.
             true => drop(self.take(Socket::none())),
-            false => drop(Underway::counted(shot, self.server)),
+            false => drop(Underway::counted(snapshot, self.server)),
         }
     }
 }
@@ -171,8 +172,8 @@ impl Parts {
         w.number(u64::from(self.status));
         w.number(u64::from(self.version.0));
         w.number(u64::from(self.request_port.map_or(0, |port| u32::from(port) + 1)));
-        let doing = DOINGS.iter().position(|d| *d == self.doing).unwrap_or(0);
-        w.number(doing as u64);
+        let action = ACTIONS.iter().position(|d| *d == self.action).unwrap_or(0);
+        w.number(action as u64);
         self.flags.write(w);
         w.bytes(&self.bytes);
         let spans = [self.method_name, self.line, self.target, self.uri, self.args, self.scheme, self.host, self.id];
@@ -232,13 +233,18 @@ struct RequestClient {
     started_ms: u64,
 }
 
-fn read_parts(r: &mut Reader<'_>, shot: Rc<Shot>, client: RequestClient, underway: Underway) -> Option<Parts> {
+fn read_parts(
+    r: &mut Reader<'_>,
+    snapshot: Rc<ThreadSnapshot>,
+    client: RequestClient,
+    underway: Underway,
+) -> Option<Parts> {
     let RequestClient { seen: client, started_ms } = client;
     let header_size = r.number()?;
     let early = r.bytes()?.to_vec();
     let (status, version) = (r.number()? as u16, Version(r.number()? as u16));
     let request_port = r.number()?.checked_sub(1).map(|port| port as u16);
-    let doing = DOINGS.get(r.number()? as usize).copied()?;
+    let action = ACTIONS.get(r.number()? as usize).copied()?;
     let flags = Flags::read(r)?;
     let bytes: Box<[u8]> = r.bytes()?.into();
     let [method_name, line, target, uri, args, scheme, host, id] = r.spans()?;
@@ -256,9 +262,9 @@ fn read_parts(r: &mut Reader<'_>, shot: Rc<Shot>, client: RequestClient, underwa
     })?;
     let method = method_name.map_or(Method::Other, |m| Method::of(&bytes[m.start as usize..m.end as usize]));
     Some(Parts {
-        shot,
+        snapshot,
         client,
-        doing,
+        action,
         headers,
         values,
         captures,

@@ -76,8 +76,8 @@ const HANDSHAKES: [(&str, &str, ssl::Event); 3] = [
 ];
 
 /// Groups with a `zone`, as in the API.
-pub(super) fn add(page: &mut Page, plane: &Snapshot, prefix: &str) {
-    let groups: Vec<_> = plane.groups.iter().filter(|g| g.zone.is_some()).collect();
+pub(super) fn add(page: &mut Page, subsystem: &Snapshot, prefix: &str) {
+    let groups: Vec<_> = subsystem.groups.iter().filter(|g| g.zone.is_some()).collect();
     for (what, kind, help, number) in GROUP_METRICS {
         let name = format!("ironweir_{}_{what}", prefix.trim_end_matches("_server"));
         page.each((&name, kind, help), &groups, |g| Some((vec![("upstream", g.name.to_string())], number(g)?)));

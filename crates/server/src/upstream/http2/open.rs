@@ -6,10 +6,10 @@ use super::{HEADERS, STREAM_WINDOW, Session, State, Stream, StreamState, driver,
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;
 use crate::request::Request;
-use crate::upstream::choose::Chosen;
+use crate::upstream::choose::SelectedPeer;
 use crate::upstream::exchange::{self, Failure, poll_client_gone};
+use crate::upstream::framing::Framing;
 use crate::upstream::job::Job;
-use crate::upstream::layer::Layer;
 use crate::upstream::pool::Connection;
 use crate::upstream::settings::{UpstreamSettings, next};
 use runtime::TaskId;
@@ -26,7 +26,7 @@ pub async fn open(
     r: &mut Request,
     job: &Job,
     conf: &UpstreamSettings,
-    chosen: &Chosen,
+    chosen: &SelectedPeer,
     fresh: bool,
     started_ms: u64,
 ) -> Result<Connection, Failure> {
@@ -57,7 +57,7 @@ pub async fn open(
 
 fn connection(timer: Timer, stream: Stream) -> Connection {
     let mut connection = Connection::new(Socket::none(), timer, None);
-    connection.layer = Layer::Stream(Box::new(stream));
+    connection.framing = Framing::Stream(Box::new(stream));
     connection
 }
 
@@ -107,7 +107,7 @@ fn begin(r: &mut Request, job: &Job, session: &Rc<Session>) -> Option<Stream> {
 
 impl Session {
     /// Takes over a connection that stands; a task drives it from now on. `key`: requests share it.
-    fn start(socket: Socket, job: &Job, chosen: &Chosen, key: Option<sharing::Key>) -> Rc<Session> {
+    fn start(socket: Socket, job: &Job, chosen: &SelectedPeer, key: Option<sharing::Key>) -> Rc<Session> {
         let config = Config { role: Role::Client, max_streams: 0, stream_window: STREAM_WINDOW, headers: HEADERS };
         let now = clock::monotonic_ms();
         let mut wire = Wire::new(config);

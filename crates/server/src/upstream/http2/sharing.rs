@@ -2,8 +2,8 @@
 //! thread; by group, peer and what TLS was agreed on.
 
 use super::{STREAMS_AT_ONCE, Session};
-use crate::snapshot::Shot;
-use crate::upstream::choose::Chosen;
+use crate::snapshot::ThreadSnapshot;
+use crate::upstream::choose::SelectedPeer;
 use crate::upstream::group::{Group, Tiers};
 use crate::upstream::job::Job;
 use hashbrown::HashMap;
@@ -50,7 +50,7 @@ pub enum Found {
 }
 
 /// Looks for a connection. `since`: only one that is not older than that, ms.
-pub fn find(job: &Job, chosen: &Chosen, since: Option<u64>) -> Found {
+pub fn find(job: &Job, chosen: &SelectedPeer, since: Option<u64>) -> Found {
     if !job.keepalive {
         return Found::Nothing(None);
     }
@@ -172,9 +172,9 @@ pub fn keep_known(group: &Group, tiers: &Tiers) {
 }
 
 /// A thread takes a new snapshot: groups and peers may be gone.
-pub fn retain(shot: &Rc<Shot>) {
+pub fn retain(snapshot: &Rc<ThreadSnapshot>) {
     retire(|number, peer| {
-        let group = shot.groups.iter().find(|g| g.number == number);
+        let group = snapshot.groups.iter().find(|g| g.number == number);
         group.is_some_and(|g| is_known(&g.tiers_now(), peer))
     });
 }

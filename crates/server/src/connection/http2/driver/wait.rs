@@ -58,9 +58,9 @@ impl Driver {
         }
         self.count_idle(idle);
         if std::mem::replace(&mut self.wait, wait) != wait {
-            let shot = crate::worker::shot_for(&self.client);
-            let core = self.settings(&shot);
-            let header = *shot.server(default_server(&shot, &self.client).0).conf.core.client_header_timeout;
+            let snapshot = crate::worker::shot_for(&self.client);
+            let core = self.settings(&snapshot);
+            let header = *snapshot.server(default_server(&snapshot, &self.client).0).conf.core.client_header_timeout;
             match wait {
                 Wait::Streams => self.timer.clear(),
                 Wait::First | Wait::Head => self.timer.set(header),
@@ -156,8 +156,8 @@ impl Driver {
             }
         }
         if self.watch.as_ref().is_none_or(|(of, _)| *of != wait) {
-            let shot = crate::worker::shot();
-            let conf = &shot.location(default_server(&shot, &self.client).1).conf.slow;
+            let snapshot = crate::worker::snapshot();
+            let conf = &snapshot.location(default_server(&snapshot, &self.client).1).conf.slow;
             let rule = if wait == Wait::Head { *conf.client_header_min_rate } else { *conf.send_min_rate };
             self.watch = Watch::new(rule, conf.places()).map(|watch| (wait, watch));
         }
@@ -207,13 +207,13 @@ impl Driver {
 
     /// Reads what the client still sends, so that it sees our last frames before a reset.
     pub(super) async fn linger(&mut self) {
-        let shot = crate::worker::shot_for(&self.client);
-        let core = self.settings(&shot);
+        let snapshot = crate::worker::shot_for(&self.client);
+        let core = self.settings(&snapshot);
         if *core.lingering_close == Lingering::Off {
             return;
         }
         let (time, each) = (*core.lingering_time, *core.lingering_timeout);
-        drop(shot);
+        drop(snapshot);
         self.link.socket.shutdown();
         let end = clock::monotonic_ms() + time.as_millis() as u64;
         let mut buffer = Vec::with_capacity(LINGER_BUFFER);

@@ -64,14 +64,14 @@ pub fn add(raw: &Object<'_>) -> Result<()> {
         }),
     )?;
     raw.set("r_redirect", Func::from(|ctx: Ctx<'_>, uri: Bytes| with(&ctx, |r| redirect(r, uri.0))))?;
-    raw.set("r_status", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(r.headers_out.status))))?;
+    raw.set("r_status", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(r.answer.headers.status))))?;
     raw.set(
         "r_set_status",
         Func::from(|ctx: Ctx<'_>, status: f64| {
             with(&ctx, |r| {
-                r.headers_out.status = status as u16;
-                r.headers_out.status_line = None;
-                r.error_status = 0;
+                r.answer.headers.status = status as u16;
+                r.answer.headers.status_line = None;
+                r.flow.error_status = 0;
                 Ok(())
             })
         }),
@@ -110,11 +110,11 @@ fn answer(r: &mut Request, status: u16, text: &[u8], given: bool) -> Done {
     if matches!(status, 301 | 302 | 303 | 307 | 308) {
         check_value(text)?;
         let to = r.text(text);
-        r.headers_out.set(K::Location, "Location", to);
+        r.answer.headers.set(K::Location, "Location", to);
         context(r)?.verdict = Some(Verdict::Status(status));
         return Ok(());
     }
-    if r.header_sent {
+    if r.answer.header_sent {
         log_error!(r, Alert, "header already sent");
         return Err(Fault::internal("failed to send response"));
     }
@@ -134,13 +134,13 @@ fn answer(r: &mut Request, status: u16, text: &[u8], given: bool) -> Done {
 }
 
 fn send_header(r: &mut Request) -> Done {
-    if r.header_sent {
+    if r.answer.header_sent {
         log_error!(r, Alert, "header already sent");
         return Err(Fault::internal("failed to send header"));
     }
     root::set_content_type(r);
-    if r.headers_out.status == 0 {
-        r.headers_out.status = 200;
+    if r.answer.headers.status == 0 {
+        r.answer.headers.status = 200;
     }
     match r.send_header() {
         Ok(()) => {
@@ -156,10 +156,10 @@ fn send_header(r: &mut Request) -> Done {
 
 fn send(r: &mut Request, part: &[u8]) -> Done {
     not_in_filter(r, "cannot send while in body filter")?;
-    if !r.header_sent || r.response_done {
+    if !r.answer.header_sent || r.answer.done {
         return Err(Fault::internal("failed to send response"));
     }
-    if part.is_empty() || r.header_only {
+    if part.is_empty() || r.answer.header_only {
         return Ok(());
     }
     match r.send_body(Chunk::Bytes(part), false) {
@@ -175,7 +175,7 @@ fn send(r: &mut Request, part: &[u8]) -> Done {
 }
 
 fn end(r: &mut Request) -> Done {
-    if !r.header_sent {
+    if !r.answer.header_sent {
         return Err(Fault::internal("failed to send response"));
     }
     let verdict = match r.send_body(Chunk::Bytes(b""), true) {
@@ -202,9 +202,9 @@ fn redirect(r: &mut Request, uri: Vec<u8>) -> Done {
 
 /// The type of an answer as one text.
 fn content_type(r: &Request) -> Option<Vec<u8>> {
-    r.headers_out.content_type?;
+    r.answer.headers.content_type?;
     let mut out = Vec::new();
-    r.headers_out.write_content_type(&r.arena, &mut out);
+    r.answer.headers.write_content_type(&r.arena, &mut out);
     Some(out)
 }
 
@@ -212,8 +212,8 @@ fn content_type(r: &Request) -> Option<Vec<u8>> {
 fn kept(r: &Request, known: K) -> Option<Vec<u8>> {
     match known {
         K::ContentType => content_type(r),
-        K::ContentLength => r.headers_out.content_length.map(|n| n.to_string().into_bytes()),
-        K::LastModified => r.headers_out.last_modified.map(|t| wire::date::format_http(t).to_vec()),
+        K::ContentLength => r.answer.headers.content_length.map(|n| n.to_string().into_bytes()),
+        K::LastModified => r.answer.headers.last_modified.map(|t| wire::date::format_http(t).to_vec()),
         _ => None,
     }
 }
@@ -224,7 +224,7 @@ pub fn all(r: &Request) -> Vec<(Vec<u8>, Vec<u8>)> {
         [("Content-Type", K::ContentType), ("Content-Length", K::ContentLength), ("Last-Modified", K::LastModified)];
     let mut out: Vec<_> =
         own.into_iter().filter_map(|(name, known)| Some((name.as_bytes().to_vec(), kept(r, known)?))).collect();
-    out.extend(r.headers_out.lines.iter().map(|l| (r.get(l.name).to_vec(), r.get(l.value).to_vec())));
+    out.extend(r.answer.headers.lines.iter().map(|l| (r.get(l.name).to_vec(), r.get(l.value).to_vec())));
     out
 }
 
@@ -256,7 +256,7 @@ fn header<'js>(ctx: Ctx<'js>, name: Bytes) -> Result<Value<'js>> {
         if let Some(own) = kept(r, K::find(&name.0)) {
             return Ok(vec![own]);
         }
-        let lines = r.headers_out.lines.iter().filter(|l| r.get(l.name).eq_ignore_ascii_case(&name.0));
+        let lines = r.answer.headers.lines.iter().filter(|l| r.get(l.name).eq_ignore_ascii_case(&name.0));
         Ok(lines.map(|l| r.get(l.value).to_vec()).collect())
     })?;
     if found.is_empty() {
@@ -303,7 +303,7 @@ fn set_header(r: &mut Request, name: &[u8], values: Vec<Bytes>) -> Done {
     if name.is_empty() || !name.iter().all(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b)) {
         return Err(Fault::of_type("invalid header name"));
     }
-    if r.header_sent && !context(r).is_ok_and(|c| c.filter) {
+    if r.answer.header_sent && !context(r).is_ok_and(|c| c.filter) {
         log_error!(
             r,
             Warn,
@@ -319,20 +319,20 @@ fn set_header(r: &mut Request, name: &[u8], values: Vec<Bytes>) -> Done {
     let known = K::find(name);
     match known {
         K::ContentType => {
-            r.headers_out.content_type = None;
-            (r.headers_out.charset, r.headers_out.written) = (None, None);
+            r.answer.headers.content_type = None;
+            (r.answer.headers.charset, r.answer.headers.written) = (None, None);
             if let Some(value) = values.last() {
                 let value = r.text(value);
                 let arena = std::mem::take(&mut r.arena);
-                r.headers_out.set_content_type(&arena, value);
+                r.answer.headers.set_content_type(&arena, value);
                 r.arena = arena;
             }
             return Ok(());
         }
         K::ContentLength => {
-            r.headers_out.remove(K::ContentLength);
+            r.answer.headers.remove(K::ContentLength);
             let number = values.last().map(|v| std::str::from_utf8(v).ok().and_then(|v| v.trim().parse::<u64>().ok()));
-            r.headers_out.content_length = match number {
+            r.answer.headers.content_length = match number {
                 None => None,
                 Some(Some(number)) => Some(number),
                 Some(None) => return Err(Fault::of_type("failed converting argument to positive integer")),
@@ -340,19 +340,19 @@ fn set_header(r: &mut Request, name: &[u8], values: Vec<Bytes>) -> Done {
             return Ok(());
         }
         K::LastModified => {
-            r.headers_out.last_modified = values.last().and_then(|v| wire::date::parse_http(v));
-            if r.headers_out.last_modified.is_some() || values.is_empty() {
-                r.headers_out.remove(K::LastModified);
+            r.answer.headers.last_modified = values.last().and_then(|v| wire::date::parse_http(v));
+            if r.answer.headers.last_modified.is_some() || values.is_empty() {
+                r.answer.headers.remove(K::LastModified);
                 return Ok(());
             }
         }
         _ => {}
     }
-    let (arena, lines) = (&r.arena, &mut r.headers_out.lines);
+    let (arena, lines) = (&r.arena, &mut r.answer.headers.lines);
     lines.retain(|l| !arena.get(l.name).eq_ignore_ascii_case(name));
     for value in values {
         let (name, value) = (r.text(name), r.text(&value));
-        r.headers_out.lines.push(HeaderOut { name, value, known });
+        r.answer.headers.lines.push(HeaderOut { name, value, known });
     }
     Ok(())
 }

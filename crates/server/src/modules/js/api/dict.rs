@@ -1,7 +1,7 @@
 //! `ngx.shared`: dictionaries by their number in the configuration. Their store is the one that Lua's dictionaries have (`lua::dict`).
 
 use super::super::SharedDict;
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use ::js::rquickjs::convert::List;
 use ::js::rquickjs::prelude::Func;
 use ::js::rquickjs::{Ctx, Object, Result, Value};
@@ -18,9 +18,13 @@ fn now() -> u64 {
 }
 
 /// Works on a dictionary.
-fn of<T>(shot: &Weak<Shot>, number: usize, work: impl FnOnce(&SharedDict) -> T) -> std::result::Result<T, Fault> {
-    let shot = shot.upgrade().ok_or_else(|| Fault::internal("the configuration is gone"))?;
-    let dict = shot.main.js.dicts.get(number).ok_or_else(|| Fault::of_type("\"this\" is not a shared dict"))?;
+fn of<T>(
+    snapshot: &Weak<ThreadSnapshot>,
+    number: usize,
+    work: impl FnOnce(&SharedDict) -> T,
+) -> std::result::Result<T, Fault> {
+    let snapshot = snapshot.upgrade().ok_or_else(|| Fault::internal("the configuration is gone"))?;
+    let dict = snapshot.main.js.dicts.get(number).ok_or_else(|| Fault::of_type("\"this\" is not a shared dict"))?;
     Ok(work(dict))
 }
 
@@ -34,17 +38,17 @@ fn shown(value: Option<Kept>) -> Item {
 }
 
 /// See the module's head.
-pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
-    let own = Rc::downgrade(shot);
+pub fn add(raw: &Object<'_>, snapshot: &Rc<ThreadSnapshot>) -> Result<()> {
+    let own = Rc::downgrade(snapshot);
     raw.set("dict_list", Func::from(move |ctx: Ctx<'_>| list(&own).map_or_else(|f| Err(f.throw(&ctx)), Ok)))?;
-    let own = Rc::downgrade(shot);
+    let own = Rc::downgrade(snapshot);
     raw.set(
         "dict_get",
         Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes| {
             of(&own, number, |d| shown(d.dict.get(&key.0, now(), false).map(|f| f.value))).or_throw(&ctx)
         }),
     )?;
-    let own = Rc::downgrade(shot);
+    let own = Rc::downgrade(snapshot);
     raw.set(
         "dict_take",
         Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes| {
@@ -56,7 +60,7 @@ pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
             .or_throw(&ctx)
         }),
     )?;
-    let own = Rc::downgrade(shot);
+    let own = Rc::downgrade(snapshot);
     raw.set(
         "dict_store",
         Func::from(move |ctx: Ctx<'_>, number: usize, way: String, key: Bytes, value: Given, ttl: f64| {
@@ -64,7 +68,7 @@ pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
             stored.and_then(|s| s).map(List).or_throw(&ctx)
         }),
     )?;
-    let own = Rc::downgrade(shot);
+    let own = Rc::downgrade(snapshot);
     raw.set(
         "dict_incr",
         Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes, by: f64, first: f64, ttl: f64| {
@@ -72,7 +76,7 @@ pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
             made.or_throw(&ctx)
         }),
     )?;
-    let own = Rc::downgrade(shot);
+    let own = Rc::downgrade(snapshot);
     raw.set(
         "dict_ttl",
         Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes| {
@@ -80,7 +84,7 @@ pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
             left.map(|l| l.map_or(Item::Undefined, |l| Item::Number(l as f64))).or_throw(&ctx)
         }),
     )?;
-    let own = Rc::downgrade(shot);
+    let own = Rc::downgrade(snapshot);
     raw.set(
         "dict_clear",
         Func::from(move |ctx: Ctx<'_>, number: usize| {
@@ -91,12 +95,12 @@ pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
             .or_throw(&ctx)
         }),
     )?;
-    let own = Rc::downgrade(shot);
+    let own = Rc::downgrade(snapshot);
     raw.set(
         "dict_free",
         Func::from(move |ctx: Ctx<'_>, number: usize| of(&own, number, |d| d.dict.free_space() as f64).or_throw(&ctx)),
     )?;
-    let own = Rc::downgrade(shot);
+    let own = Rc::downgrade(snapshot);
     raw.set(
         "dict_keys",
         Func::from(move |ctx: Ctx<'_>, number: usize, most: f64| {
@@ -105,7 +109,7 @@ pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
             keys.map(|all| all.into_iter().map(|k| Bytes(k.into_vec())).collect::<Vec<_>>()).or_throw(&ctx)
         }),
     )?;
-    let own = Rc::downgrade(shot);
+    let own = Rc::downgrade(snapshot);
     raw.set(
         "dict_size",
         Func::from(move |ctx: Ctx<'_>, number: usize| {
@@ -116,13 +120,13 @@ pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
 
 type Facts = List<(String, String, f64, bool)>;
 
-fn list(shot: &Weak<Shot>) -> std::result::Result<Vec<Facts>, Fault> {
-    let shot = shot.upgrade().ok_or_else(|| Fault::internal("the configuration is gone"))?;
+fn list(snapshot: &Weak<ThreadSnapshot>) -> std::result::Result<Vec<Facts>, Fault> {
+    let snapshot = snapshot.upgrade().ok_or_else(|| Fault::internal("the configuration is gone"))?;
     let facts = |d: &SharedDict| {
         let kind = if d.is_number { "number" } else { "string" };
         List((d.dict.name.to_string(), kind.to_owned(), d.dict.capacity as f64, d.timeout > 0))
     };
-    Ok(shot.main.js.dicts.iter().map(facts).collect())
+    Ok(snapshot.main.js.dicts.iter().map(facts).collect())
 }
 
 /// A value that a program gives: a number or a text.

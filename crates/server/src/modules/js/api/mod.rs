@@ -7,7 +7,7 @@ pub mod request;
 pub mod variables;
 
 use super::{fetch, stream, subrequest};
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use ::js::rquickjs::{Ctx, Object, Result};
 use std::rc::Rc;
 
@@ -15,12 +15,12 @@ use std::rc::Rc;
 ///
 /// # Errors
 /// Out of memory.
-pub fn add(ctx: &Ctx<'_>, raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
-    process::add(raw, shot)?;
+pub fn add(ctx: &Ctx<'_>, raw: &Object<'_>, snapshot: &Rc<ThreadSnapshot>) -> Result<()> {
+    process::add(raw, snapshot)?;
     request::add(raw)?;
     answer::add(raw)?;
     variables::add(raw)?;
-    dict::add(raw, shot)?;
+    dict::add(raw, snapshot)?;
     subrequest::add(raw)?;
     stream::add(raw)?;
     fetch::add(ctx, raw)

@@ -3,7 +3,7 @@
 use super::super::current;
 use crate::log::error::Level;
 use crate::request::respond::SERVER_VERSION;
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use ::js::engine;
 use ::js::rquickjs::prelude::Func;
 use ::js::rquickjs::{Ctx, Object, Result};
@@ -18,7 +18,7 @@ const VERSION: &str = "1.31.5";
 const VERSION_NUMBER: f64 = 1_031_005.0;
 
 /// See the module's head.
-pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
+pub fn add(raw: &Object<'_>, snapshot: &Rc<ThreadSnapshot>) -> Result<()> {
     raw.set("log", Func::from(|level: i32, text: String| log(level, &text)))?;
     raw.set(
         "now",
@@ -28,10 +28,10 @@ pub fn add(raw: &Object<'_>, shot: &Rc<Shot>) -> Result<()> {
         }),
     )?;
     raw.set("sleep", Func::from(|ctx: Ctx<'_>, ms: f64| sleep(ms).or_throw(&ctx)))?;
-    let shot = Rc::downgrade(shot);
+    let snapshot = Rc::downgrade(snapshot);
     raw.set(
         "ngx_fact",
-        Func::from(move |name: String| shot.upgrade().map_or(Item::Undefined, |shot| fact(&shot, &name))),
+        Func::from(move |name: String| snapshot.upgrade().map_or(Item::Undefined, |snapshot| fact(&snapshot, &name))),
     )
 }
 
@@ -68,20 +68,20 @@ fn sleep(ms: f64) -> std::result::Result<u32, ::js::Fault> {
     engine::current()?.begin(operation)
 }
 
-fn fact(shot: &Shot, name: &str) -> Item {
+fn fact(snapshot: &ThreadSnapshot, name: &str) -> Item {
     let text = |text: String| Item::Text(text.into_bytes());
     match name {
         "version" => VERSION.into(),
         "version_number" => Item::Number(VERSION_NUMBER),
         "build" => SERVER_VERSION.into(),
         "prefix" => {
-            let prefix = shot.whole().prefix.display().to_string();
+            let prefix = snapshot.whole().prefix.display().to_string();
             text(if prefix.ends_with('/') { prefix } else { prefix + "/" })
         }
-        "conf_prefix" => text(format!("{}/", shot.main.js.conf_prefix.display()).replace("//", "/")),
-        "conf_file_path" => text(shot.main.js.conf_file.display().to_string()),
-        "error_log_path" => match shot.whole().error_logs.first().map(|l| &l.target) {
-            Some(crate::settings::ErrorLogTarget::File(path)) => text(path.display().to_string()),
+        "conf_prefix" => text(format!("{}/", snapshot.main.js.conf_prefix.display()).replace("//", "/")),
+        "conf_file_path" => text(snapshot.main.js.conf_file.display().to_string()),
+        "error_log_path" => match snapshot.whole().error_logs.first().map(|l| &l.target) {
+            Some(crate::process_settings::ErrorLogTarget::File(path)) => text(path.display().to_string()),
             _ => Item::Undefined,
         },
         "worker_id" => {

@@ -17,14 +17,14 @@ use std::task::Poll;
 /// See the module's head.
 pub fn add(raw: &Object<'_>) -> Result<()> {
     raw.set("r_text", Func::from(|ctx: Ctx<'_>, field: u8| with(&ctx, |r| Ok(text(r, field)))))?;
-    raw.set("r_args", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(Bytes(r.get(r.args).to_vec())))))?;
-    raw.set("r_internal", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(r.internal))))?;
+    raw.set("r_args", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(Bytes(r.get(r.head.args).to_vec())))))?;
+    raw.set("r_internal", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(r.flow.internal))))?;
     raw.set("r_is_main", Func::from(|ctx: Ctx<'_>| with(&ctx, |r| Ok(r.is_main()))))?;
     raw.set("r_header_in", Func::from(|ctx: Ctx<'_>, name: Bytes| with(&ctx, |r| Ok(header(r, &name.0)))))?;
     raw.set(
         "r_header_in_names",
         Func::from(|ctx: Ctx<'_>| {
-            with(&ctx, |r| Ok(distinct(r.headers_in.lines().iter().map(|l| r.arena.span(l.name)))))
+            with(&ctx, |r| Ok(distinct(r.head.headers.lines().iter().map(|l| r.arena.span(l.name)))))
         }),
     )?;
     raw.set(
@@ -52,11 +52,11 @@ pub fn distinct<'a>(names: impl Iterator<Item = &'a [u8]>) -> Vec<Bytes> {
 
 fn text(r: &mut Request, field: u8) -> Bytes {
     Bytes(match field {
-        0 => r.get(r.uri).to_vec(),
-        1 => r.get(r.method_name).to_vec(),
-        2 => r.get(r.line).to_vec(),
+        0 => r.get(r.head.uri).to_vec(),
+        1 => r.get(r.head.method_name).to_vec(),
+        2 => r.get(r.head.line).to_vec(),
         3 => r.client.remote.borrow().host().to_string().into_bytes(),
-        _ => match r.version {
+        _ => match r.head.version {
             v if v < Version::HTTP10 => b"0.9".to_vec(),
             Version::HTTP10 => b"1.0".to_vec(),
             Version::HTTP11 => b"1.1".to_vec(),
@@ -69,7 +69,7 @@ fn text(r: &mut Request, field: u8) -> Bytes {
 
 /// A header by its name: of those that may stand only once the first, of others all.
 fn header(r: &Request, name: &[u8]) -> Option<Bytes> {
-    let mut values = r.headers_in.named(&r.arena, name).map(|l| r.arena.span(l.value));
+    let mut values = r.head.headers.named(&r.arena, name).map(|l| r.arena.span(l.value));
     let first = values.next()?;
     if is_single(name) {
         return Some(Bytes(first.to_vec()));
@@ -114,7 +114,7 @@ fn is_single(name: &[u8]) -> bool {
 
 fn pairs(r: &Request) -> Vec<List<(Bytes, Bytes)>> {
     let bytes = |span| Bytes(r.arena.span(span).to_vec());
-    r.headers_in.lines().iter().map(|l| List((bytes(l.name), bytes(l.value)))).collect()
+    r.head.headers.lines().iter().map(|l| List((bytes(l.name), bytes(l.value)))).collect()
 }
 
 /// The request's body, once it was read: as bytes or as a text.

@@ -2,7 +2,7 @@
 
 use super::super::current::with;
 use super::super::machine;
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::config::variables::Builtin;
 use crate::modules;
 use crate::request::{Request, Text};
@@ -22,7 +22,7 @@ pub fn add(raw: &Object<'_>) -> Result<()> {
     raw.set(
         "variable_names",
         Func::from(|ctx: Ctx<'_>| {
-            with(&ctx, |r| Ok(r.shot.variables.iter().map(|v| v.name.to_string()).collect::<Vec<_>>()))
+            with(&ctx, |r| Ok(r.snapshot.variables.iter().map(|v| v.name.to_string()).collect::<Vec<_>>()))
         }),
     )?;
     raw.set(
@@ -30,7 +30,7 @@ pub fn add(raw: &Object<'_>) -> Result<()> {
         Func::from(|ctx: Ctx<'_>, prefix: Opt<String>| {
             let prefix = prefix.0.unwrap_or_default();
             with(&ctx, |r| {
-                let all = r.shot.main.js.vars.iter().filter(|v| v.starts_with(&prefix));
+                let all = r.snapshot.main.js.vars.iter().filter(|v| v.starts_with(&prefix));
                 Ok(all.map(ToString::to_string).collect::<Vec<_>>())
             })
         }),
@@ -48,13 +48,14 @@ fn shown<'js>(ctx: Ctx<'js>, name: Bytes, as_bytes: bool) -> Result<Value<'js>> 
 
 type Builtins = HashMap<&'static str, &'static Builtin>;
 
-fn plane(r: &Request) -> Plane {
-    if r.ctx.stream.is_some() { Plane::Stream } else { Plane::Http }
+fn subsystem(r: &Request) -> Subsystem {
+    if r.ctx.stream.is_some() { Subsystem::Stream } else { Subsystem::Http }
 }
 
-fn builtins(plane: Plane) -> &'static Builtins {
+fn builtins(subsystem: Subsystem) -> &'static Builtins {
     static TABLES: [OnceLock<Builtins>; 2] = [const { OnceLock::new() }; 2];
-    TABLES[usize::from(plane.is_stream())].get_or_init(|| modules::variables(plane).map(|b| (b.name, b)).collect())
+    TABLES[usize::from(subsystem.is_stream())]
+        .get_or_init(|| modules::variables(subsystem).map(|b| (b.name, b)).collect())
 }
 
 /// A variable's value by its name.
@@ -63,14 +64,14 @@ pub fn value(r: &mut Request, name: &[u8]) -> Option<Text> {
     if let Some(id) = machine::variable(r, lower.as_bytes()) {
         return r.variable(id);
     }
-    let plane = plane(r);
-    if let Some(builtin) = builtins(plane).get(&*lower) {
+    let subsystem = subsystem(r);
+    if let Some(builtin) = builtins(subsystem).get(&*lower) {
         return (builtin.evaluate)(r);
     }
     if !lower.is_empty() && lower.bytes().all(|b| b.is_ascii_digit()) {
         return lower.parse().ok().and_then(|n: usize| r.capture(n));
     }
-    let prefix = modules::prefixes(plane).find(|p| lower.starts_with(p.name))?;
+    let prefix = modules::prefixes(subsystem).find(|p| lower.starts_with(p.name))?;
     (prefix.evaluate)(r, &lower[prefix.name.len()..])
 }
 
@@ -78,7 +79,7 @@ pub fn value(r: &mut Request, name: &[u8]) -> Option<Text> {
 fn assign(r: &mut Request, name: &[u8], value: &[u8]) -> std::result::Result<(), Fault> {
     let lower = String::from_utf8_lossy(name).to_ascii_lowercase();
     let text = r.text(value);
-    let builtin = builtins(plane(r)).get(&*lower);
+    let builtin = builtins(subsystem(r)).get(&*lower);
     if let Some(assign) = builtin.and_then(|b| b.assign) {
         assign(r, text);
         return Ok(());
@@ -86,7 +87,7 @@ fn assign(r: &mut Request, name: &[u8], value: &[u8]) -> std::result::Result<(),
     match machine::variable(r, lower.as_bytes()) {
         Some(id) if crate::modules::keyval::assign(r, id, value) => Ok(()),
         Some(id) => {
-            match r.shot.variables[id.0 as usize].assign {
+            match r.snapshot.variables[id.0 as usize].assign {
                 Some(assign) => assign(r, text),
                 None => r.assign(id, Some(text)),
             }

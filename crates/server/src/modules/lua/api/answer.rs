@@ -37,7 +37,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "say", |_, values: MultiValue| say(&values, true))?;
     add_function(lua, raw, "print", |_, values: MultiValue| say(&values, false))?;
     add_function(lua, raw, "send_headers", |_, ()| {
-        request_in(ANSWERING, |r| if r.header_sent || send_head(r).is_ok() { done() } else { refused("failed") })
+        request_in(ANSWERING, |r| if r.answer.header_sent || send_head(r).is_ok() { done() } else { refused("failed") })
     })?;
     add_function(lua, raw, "checks_abort", |_, ()| request_in(ANSWERING, |r| Ok(*r.conf().lua.check_client_abort)))?;
     add_function(lua, raw, "eof", |_, ()| request_in(ANSWERING, eof))?;
@@ -47,7 +47,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "exec", |_, (uri, args): (Value, Value)| exec(&uri, &args))?;
     add_function(lua, raw, "status", |_, ()| request(|r| Ok(status(r))))?;
     add_function(lua, raw, "set_status", |_, value: Value| request(|r| set_status(r, &value)))?;
-    add_function(lua, raw, "headers_sent", |_, ()| request(|r| Ok(r.header_sent)))?;
+    add_function(lua, raw, "headers_sent", |_, ()| request(|r| Ok(r.answer.header_sent)))?;
     add_function(lua, raw, "is_subrequest", |_, ()| request(|r| Ok(!r.is_main())))?;
     add_function(lua, raw, "header", |lua, name: Value| {
         let name = bytes_of(&name, 1, "header")?;
@@ -93,21 +93,21 @@ fn send(r: &mut Request, bytes: &[u8]) -> Tried {
     if context.is_raw {
         return refused("raw request socket acquired");
     }
-    if context.eof || r.response_done {
+    if context.eof || r.answer.done {
         return refused("seen eof");
     }
     context.answered = true;
-    if r.version == Version::HTTP10 && !r.header_sent && r.is_main() && *r.conf().lua.http10_buffering {
+    if r.head.version == Version::HTTP10 && !r.answer.header_sent && r.is_main() && *r.conf().lua.http10_buffering {
         r.ctx.lua.get_or_insert_default().held.get_or_insert_default().extend_from_slice(bytes);
         return done();
     }
-    if !r.header_sent
+    if !r.answer.header_sent
         && let Err(verdict) = send_head(r)
     {
         r.ctx.lua.get_or_insert_default().failed = Some(verdict);
         return refused("nginx output filter error");
     }
-    if r.header_only {
+    if r.answer.header_only {
         return refused("header only");
     }
     if bytes.is_empty() {
@@ -150,13 +150,13 @@ fn flush(r: &mut Request, wait: bool) -> Tried {
     if r.ctx.lua.as_ref().is_some_and(|c| c.eof) {
         return refused("seen eof");
     }
-    if r.header_only {
+    if r.answer.header_only {
         return refused("header only");
     }
-    if !r.header_sent {
+    if !r.answer.header_sent {
         return refused("nothing to flush");
     }
-    r.unbuffered = true;
+    r.answer.unbuffered = true;
     if wait { Ok((::lua::json::null(), None)) } else { done() }
 }
 
@@ -185,12 +185,12 @@ fn exit(status: &Value) -> Result<bool, Fault> {
         Phase::ClientHello | Phase::Certificate => connection(|_| Ok(true)),
         Phase::ProxyCertificate | Phase::ProxyVerify | Phase::Preread => request(|_| Ok(true)),
         _ => request_in(ANSWERING, |r| {
-            if r.header_sent
+            if r.answer.header_sent
                 && status >= 300
                 && !matches!(status, 408 | 444 | 499)
-                && i64::from(r.headers_out.status) != status
+                && i64::from(r.answer.headers.status) != status
             {
-                let sent = r.headers_out.status;
+                let sent = r.answer.headers.status;
                 log_error!(
                     r,
                     Error,
@@ -213,7 +213,7 @@ fn redirect(uri: &Value, status: Option<f64>) -> Result<i64, Fault> {
         ));
     }
     request_in(ANSWERING, |r| {
-        if r.header_sent {
+        if r.answer.header_sent {
             return Err(Fault("attempt to call ngx.redirect after sending out the headers".to_owned()));
         }
         if let Some(byte) = unsafe_byte(&uri) {
@@ -223,10 +223,10 @@ fn redirect(uri: &Value, status: Option<f64>) -> Result<i64, Fault> {
             // It stays as it is: what the server knows as its location would be made absolute.
             set_header(r, b"Location", &[]);
             let (name, value) = (r.text(b"Location"), r.text(&uri));
-            r.headers_out.lines.push(HeaderOut { name, value, known: K::Other });
+            r.answer.headers.lines.push(HeaderOut { name, value, known: K::Other });
         } else {
             let to = r.text(&uri);
-            r.headers_out.set(K::Location, "Location", to);
+            r.answer.headers.set(K::Location, "Location", to);
         }
         Ok(status)
     })
@@ -245,7 +245,7 @@ fn exec(uri: &Value, args: &Value) -> Result<(), Fault> {
         if let Some(byte) = unsafe_byte(&uri) {
             return Err(Fault(format!("unsafe byte \"0x{byte:02x}\" in uri \"{}\"", shown_safely(&uri))));
         }
-        if r.header_sent {
+        if r.answer.header_sent {
             return Err(Fault("attempt to call ngx.exec after sending out response headers".to_owned()));
         }
         r.ctx.lua.get_or_insert_default().exec = Some((uri, args));
@@ -254,7 +254,7 @@ fn exec(uri: &Value, args: &Value) -> Result<(), Fault> {
 }
 
 fn status(r: &Request) -> u16 {
-    match (r.error_status, r.headers_out.status) {
+    match (r.flow.error_status, r.answer.headers.status) {
         (0, status) => status,
         (status, _) => status,
     }
@@ -263,14 +263,14 @@ fn status(r: &Request) -> u16 {
 fn set_status(r: &mut Request, value: &Value) -> Result<(), Fault> {
     need(BEFORE_BODY).or_else(|e| if phase() == Phase::Log { Ok(()) } else { Err(e) })?;
     let status = number_of(value).ok_or_else(|| bad_argument(1, "status", "number expected"))?;
-    if r.header_sent {
-        let sent = r.headers_out.status;
+    if r.answer.header_sent {
+        let sent = r.answer.headers.status;
         log_error!(r, Error, "attempt to set ngx.status after sending out response headers: {sent}");
         return Ok(());
     }
-    r.headers_out.status = status as u16;
-    r.headers_out.status_line = None;
-    r.error_status = 0;
+    r.answer.headers.status = status as u16;
+    r.answer.headers.status_line = None;
+    r.flow.error_status = 0;
     Ok(())
 }
 
@@ -283,15 +283,15 @@ fn header(lua: &Lua, r: &mut Request, name: &[u8]) -> Result<Value, Fault> {
     let name = dashes(r, name);
     let own = match K::find(&name) {
         K::ContentType => content_type(r),
-        K::ContentLength => r.headers_out.content_length.map(|n| n.to_string().into_bytes()),
-        K::LastModified => r.headers_out.last_modified.map(|t| wire::date::format_http(t).to_vec()),
+        K::ContentLength => r.answer.headers.content_length.map(|n| n.to_string().into_bytes()),
+        K::LastModified => r.answer.headers.last_modified.map(|t| wire::date::format_http(t).to_vec()),
         _ => None,
     };
     if let Some(own) = own {
         return Ok(Value::String(made_text(lua, &own)?));
     }
     let of_that_name = |l: &&crate::request::headers::HeaderOut| r.arena.get(l.name).eq_ignore_ascii_case(&name);
-    let values: Vec<_> = r.headers_out.lines.iter().filter(of_that_name).map(|l| r.arena.get(l.value)).collect();
+    let values: Vec<_> = r.answer.headers.lines.iter().filter(of_that_name).map(|l| r.arena.get(l.value)).collect();
     match values.as_slice() {
         [] => Ok(Value::Nil),
         [one] => Ok(Value::String(made_text(lua, one)?)),
@@ -335,7 +335,7 @@ fn set(name: &Value, value: &Value) -> Result<(), Fault> {
     let values: Vec<_> = texts_of(value)?.into_iter().map(|v| escaped(v, false)).collect();
     need(BEFORE_BODY)?;
     request(|r| {
-        if r.header_sent && phase() != Phase::HeaderFilter {
+        if r.answer.header_sent && phase() != Phase::HeaderFilter {
             let (name, value) = (String::from_utf8_lossy(&name), values.first().map(|v| String::from_utf8_lossy(v)));
             let value = value.unwrap_or_default();
             log_error!(r, Error, "attempt to set ngx.header.{name} to \"{value}\" after sending out response headers");
@@ -360,18 +360,21 @@ fn headers(
     if let Some(kind) = content_type(r) {
         all.push((b"Content-Type".to_vec(), kind));
     }
-    if let Some(length) = r.headers_out.content_length {
+    if let Some(length) = r.answer.headers.content_length {
         all.push((b"Content-Length".to_vec(), length.to_string().into_bytes()));
     }
-    if let Some(time) = r.headers_out.last_modified {
+    if let Some(time) = r.answer.headers.last_modified {
         all.push((b"Last-Modified".to_vec(), wire::date::format_http(time).to_vec()));
     }
-    let connection = if r.keepalive { &b"keep-alive"[..] } else { b"close" };
+    let connection = if r.flow.keepalive { &b"keep-alive"[..] } else { b"close" };
     all.push((b"Connection".to_vec(), connection.to_vec()));
-    if r.headers_out.content_length.is_none() && r.header_sent && r.version == crate::request::Version::HTTP11 {
+    if r.answer.headers.content_length.is_none()
+        && r.answer.header_sent
+        && r.head.version == crate::request::Version::HTTP11
+    {
         all.push((b"Transfer-Encoding".to_vec(), b"chunked".to_vec()));
     }
-    all.extend(r.headers_out.lines.iter().map(|l| (r.get(l.name).to_vec(), r.get(l.value).to_vec())));
+    all.extend(r.answer.headers.lines.iter().map(|l| (r.get(l.name).to_vec(), r.get(l.value).to_vec())));
     let more = max > 0 && all.len() > max;
     all.truncate(if max == 0 { usize::MAX } else { max });
     for (mut name, value) in all {

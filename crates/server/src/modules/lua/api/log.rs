@@ -3,7 +3,7 @@
 use super::super::current::{self, Phase, machine};
 use super::super::run::{log, number};
 use crate::log::error::Level;
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, bad_argument, made_text, write_piece};
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
@@ -71,7 +71,7 @@ fn write(lua: &Lua, mut values: MultiValue) -> Result<(), Fault> {
 }
 
 /// See the module's head.
-pub fn add(lua: &Lua, raw: &Table, shot: &Rc<Shot>) -> mlua::Result<()> {
+pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Result<()> {
     add_function(lua, raw, "log", write)?;
     add_function(lua, raw, "raw_log", |_, (number, text): (f64, LuaString)| {
         let level = level(number as i64).ok_or_else(|| bad_argument(1, "raw_log", "bad log level"))?;
@@ -104,11 +104,11 @@ pub fn add(lua: &Lua, raw: &Table, shot: &Rc<Shot>) -> mlua::Result<()> {
     add_function(lua, raw, "master_pid", |_, ()| -> Result<_, Fault> {
         Ok(rustix::process::getppid().map(|p| p.as_raw_nonzero().get()))
     })?;
-    let threads = shot.process.threads;
+    let threads = snapshot.process.threads;
     add_function(lua, raw, "worker_count", move |_, ()| -> Result<_, Fault> { Ok(threads) })?;
     add_function(lua, raw, "worker_id", |_, ()| -> Result<_, Fault> { Ok(worker_number()) })?;
     add_function(lua, raw, "worker_exiting", |_, ()| -> Result<_, Fault> { Ok(machine()?.exiting.get()) })?;
-    let prefix = shot.prefix.display().to_string();
+    let prefix = snapshot.prefix.display().to_string();
     let prefix = if prefix.ends_with('/') { prefix } else { prefix + "/" };
     add_function(lua, raw, "prefix", move |_, ()| -> Result<_, Fault> { Ok(prefix.clone()) })?;
     add_function(lua, raw, "nginx_configure", |_, ()| -> Result<_, Fault> {

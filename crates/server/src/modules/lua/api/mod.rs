@@ -10,7 +10,7 @@ pub mod ssl;
 pub mod times;
 pub mod variables;
 
-use crate::snapshot::Shot;
+use crate::snapshot::ThreadSnapshot;
 use mlua::{Lua, Table};
 use std::rc::Rc;
 
@@ -18,19 +18,19 @@ use std::rc::Rc;
 ///
 /// # Errors
 /// Out of memory.
-pub fn add(lua: &Lua, raw: &Table, shot: &Rc<Shot>) -> mlua::Result<()> {
+pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Result<()> {
     answer::add(lua, raw)?;
     request::add(lua, raw)?;
     request_body::add(lua, raw)?;
     variables::add(lua, raw)?;
     variables::add_functions(lua, raw)?;
     times::add(lua, raw)?;
-    log::add(lua, raw, shot)?;
+    log::add(lua, raw, snapshot)?;
     later::add(lua, raw)?;
     super::socket::add(lua, raw)?;
     super::socket_tls::add(lua, raw)?;
     super::balancer::add(lua, raw)?;
     ssl::add(lua, raw)?;
-    super::library::add(lua, raw, shot)?;
-    dict::add(lua, raw, &shot.main.lua.dicts)
+    super::library::add(lua, raw, snapshot)?;
+    dict::add(lua, raw, &snapshot.main.lua.dicts)
 }

@@ -19,11 +19,11 @@ fn broken(e: mlua::Error) -> Fault {
 
 /// See the module's head.
 pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
-    add_function(lua, raw, "req_method", |lua, ()| request(|r| made_text(lua, r.get(r.method_name))))?;
+    add_function(lua, raw, "req_method", |lua, ()| request(|r| made_text(lua, r.get(r.head.method_name))))?;
     add_function(lua, raw, "req_set_method", |_, number: Option<f64>| request(|r| set_method(r, number)))?;
     add_function(lua, raw, "req_http_version", |_, ()| {
         request(|r| {
-            Ok(match r.version {
+            Ok(match r.head.version {
                 v if v < Version::HTTP10 => Some(0.9),
                 Version::HTTP10 => Some(1.0),
                 Version::HTTP11 => Some(1.1),
@@ -33,7 +33,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             })
         })
     })?;
-    add_function(lua, raw, "req_is_internal", |_, ()| request(|r| Ok(r.internal)))?;
+    add_function(lua, raw, "req_is_internal", |_, ()| request(|r| Ok(r.flow.internal)))?;
     add_function(lua, raw, "req_start_time", |_, ()| request(|r| Ok(r.started_ms as f64 / 1000.0)))?;
     add_function(lua, raw, "req_raw_header", |lua, no_line: Option<bool>| {
         request(|r| made_text(lua, &raw_header(r, no_line == Some(true))))
@@ -78,7 +78,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "req_uri_args", |lua, max: Option<f64>| {
         request(|r| {
             let max = max.map_or(MAX_ARGS, |n| n.max(0.0) as usize);
-            let (table, more) = args_table(lua, r.get(r.args), max)?;
+            let (table, more) = args_table(lua, r.get(r.head.args), max)?;
             if more {
                 log_error!(r, Debug, "lua hit query args limit {max}");
             }
@@ -89,7 +89,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         // What would end a line is escaped.
         let args = escaped(args.as_bytes().to_vec(), false);
         request(|r| {
-            (r.args, r.valid_target) = (r.text(&args), false);
+            (r.head.args, r.head.valid_target) = (r.text(&args), false);
             Ok(())
         })
     })?;
@@ -118,7 +118,7 @@ fn set_method(r: &mut Request, number: Option<f64>) -> Result<(), Fault> {
         32768 => "TRACE",
         other => return Err(Fault(format!("unsupported HTTP method: {other}"))),
     };
-    (r.method, r.method_name) = (Method::of(name.as_bytes()), Text::from(name));
+    (r.head.method, r.head.method_name) = (Method::of(name.as_bytes()), Text::from(name));
     Ok(())
 }
 
@@ -157,13 +157,13 @@ fn set_uri(uri: &[u8], jump: bool, binary: bool) -> Result<bool, Fault> {
         return Err(Fault(format!("API disabled in the context of {}", phase().context())));
     }
     let work = |r: &mut Request| {
-        r.uri = r.text(uri);
-        (r.plain_uri, r.valid_target) = (false, false);
+        r.head.uri = r.text(uri);
+        (r.head.plain_uri, r.head.valid_target) = (false, false);
         if jump {
             log_error!(r, Debug, "lua set uri jump to \"{}\"", String::from_utf8_lossy(uri));
-            r.internal = true;
+            r.flow.internal = true;
         } else {
-            r.valid_location = false;
+            r.flow.valid_location = false;
         }
         Ok(jump)
     };
@@ -172,8 +172,8 @@ fn set_uri(uri: &[u8], jump: bool, binary: bool) -> Result<bool, Fault> {
 
 /// The head as it was sent; of HTTP/2 and HTTP/3 there is none, so it is made of what came.
 fn raw_header(r: &Request, no_line: bool) -> Vec<u8> {
-    if r.version < Version::HTTP20
-        && let Text::Own(line) = r.line
+    if r.head.version < Version::HTTP20
+        && let Text::Own(line) = r.head.line
     {
         let all = r.arena.span(r.arena.since(0));
         let head = head_of(all.get(line.start as usize..).unwrap_or_default());
@@ -184,10 +184,10 @@ fn raw_header(r: &Request, no_line: bool) -> Vec<u8> {
     }
     let mut out = Vec::new();
     if !no_line {
-        out.extend_from_slice(r.get(r.line));
+        out.extend_from_slice(r.get(r.head.line));
         out.extend_from_slice(b"\r\n");
     }
-    for line in r.headers_in.lines() {
+    for line in r.head.headers.lines() {
         out.extend_from_slice(r.arena.span(line.name));
         out.extend_from_slice(b": ");
         out.extend_from_slice(r.arena.span(line.value));
@@ -220,7 +220,7 @@ fn headers(
         max => max,
     };
     let table = lua.create_table().map_err(broken)?;
-    let lines = r.headers_in.lines();
+    let lines = r.head.headers.lines();
     for line in lines.iter().take(max) {
         let mut name = r.arena.span(line.name).to_vec();
         if !as_they_are {
@@ -238,15 +238,15 @@ fn headers(
 /// Puts a header in place of all of its name; what the server has read of it is read anew.
 pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
     let known = K::find(name);
-    let (arena, lines) = (&r.arena, &mut r.headers_in.head.headers);
+    let (arena, lines) = (&r.arena, &mut r.head.headers.head.headers);
     let first = lines.iter().position(|l| arena.span(l.name).eq_ignore_ascii_case(name));
     lines.retain(|l| !arena.span(l.name).eq_ignore_ascii_case(name));
     for (at, value) in (first.unwrap_or(lines.len())..).zip(values) {
         let line = HeaderLine { name: r.arena.push(name), value: r.arena.push(value), known };
-        r.headers_in.head.headers.insert(at.min(r.headers_in.head.headers.len()), line);
+        r.head.headers.head.headers.insert(at.min(r.head.headers.head.headers.len()), line);
     }
     if known == K::Host {
-        r.headers_in.host = values.last().map(|v| {
+        r.head.headers.host = values.last().map(|v| {
             let host = v.split(|b| *b == b':').next().unwrap_or_default().to_ascii_lowercase();
             r.text(&host)
         });
@@ -255,7 +255,7 @@ pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
 
 fn add_header(r: &mut Request, name: &[u8], value: &[u8]) {
     let line = HeaderLine { name: r.arena.push(name), value: r.arena.push(value), known: K::find(name) };
-    r.headers_in.head.headers.push(line);
+    r.head.headers.head.headers.push(line);
 }
 
 #[cfg(test)]

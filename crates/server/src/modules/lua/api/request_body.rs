@@ -82,7 +82,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
                 let file = file.ok_or_else(|| Fault("failed to write the request body to a file".to_owned()))?;
                 set_body(r, Vec::new());
                 set_header(r, b"Content-Length", &[len.to_string().into_bytes()]);
-                r.headers_in.content_length = Some(len);
+                r.head.headers.content_length = Some(len);
                 r.body.stored = Some(Rc::new(Stored { memory: Vec::new(), file: Some(file), len }));
                 Ok(())
             }
@@ -96,7 +96,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "req_discard_body", |_, ()| {
         request(|r| {
             if crate::request::body::discard_arrived(r).is_err() {
-                r.keepalive = false;
+                r.flow.keepalive = false;
             }
             Ok(())
         })
@@ -137,14 +137,14 @@ fn check_read(r: &Request) -> Result<(), Fault> {
 /// Gives the request a file for its body; `clean`: which is removed with the request.
 fn set_body_file(r: &mut Request, path: &[u8], clean: bool) -> Result<(), Fault> {
     use std::os::unix::ffi::OsStrExt;
-    let path = r.shot.prefix.join(std::ffi::OsStr::from_bytes(path));
+    let path = r.snapshot.prefix.join(std::ffi::OsStr::from_bytes(path));
     let opened = std::fs::File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
     let (len, file) = opened.map_err(|e| {
         let text = crate::log::os_error(&e);
         Fault(format!("open() \"{}\" failed ({text})", path.display()))
     })?;
-    r.headers_in.content_length = Some(len);
-    r.headers_in.chunked = false;
+    r.head.headers.content_length = Some(len);
+    r.head.headers.chunked = false;
     set_header(r, b"Content-Length", &[len.to_string().into_bytes()]);
     let file = BodyFile { fd: Rc::new(file.into()), path, remove: clean };
     r.body.stored = Some(Rc::new(Stored { memory: Vec::new(), file: Some(file), len }));
@@ -154,8 +154,8 @@ fn set_body_file(r: &mut Request, path: &[u8], clean: bool) -> Result<(), Fault>
 /// Gives the request another body.
 pub fn set_body(r: &mut Request, data: Vec<u8>) {
     let len = data.len() as u64;
-    r.headers_in.content_length = Some(len);
-    r.headers_in.chunked = false;
+    r.head.headers.content_length = Some(len);
+    r.head.headers.chunked = false;
     set_header(r, b"Content-Length", &[len.to_string().into_bytes()]);
     set_header(r, b"Transfer-Encoding", &[]);
     r.body.stored = Some(Rc::new(Stored { memory: data, file: None, len }));

@@ -1,7 +1,7 @@
 //! `ngx.var`: nginx's variables. Those that the configuration uses have a number; others are looked up by their names.
 
 use super::super::current::{connection, machine, request};
-use crate::config::Plane;
+use crate::config::Subsystem;
 use crate::config::variables::{Builtin, Prefix};
 use crate::modules;
 use crate::request::{Request, Text};
@@ -61,15 +61,15 @@ fn shown(lua: &Lua, r: &mut Request, name: &[u8]) -> Result<Value, Fault> {
 
 type Builtins = HashMap<&'static str, &'static Builtin>;
 
-fn plane(r: &Request) -> Plane {
-    if r.ctx.stream.is_some() { Plane::Stream } else { Plane::Http }
+fn subsystem(r: &Request) -> Subsystem {
+    if r.ctx.stream.is_some() { Subsystem::Stream } else { Subsystem::Http }
 }
 
-fn builtins(plane: Plane) -> &'static Builtins {
+fn builtins(subsystem: Subsystem) -> &'static Builtins {
     static HTTP: OnceLock<Builtins> = OnceLock::new();
     static STREAM: OnceLock<Builtins> = OnceLock::new();
-    let table = if plane.is_stream() { &STREAM } else { &HTTP };
-    table.get_or_init(|| modules::variables(plane).map(|b| (b.name, b)).collect())
+    let table = if subsystem.is_stream() { &STREAM } else { &HTTP };
+    table.get_or_init(|| modules::variables(subsystem).map(|b| (b.name, b)).collect())
 }
 
 /// A variable's value by its name.
@@ -81,13 +81,13 @@ pub fn value(r: &mut Request, name: &[u8]) -> Result<Option<Text>, Fault> {
     if text.bytes().any(|b| b.is_ascii_uppercase()) {
         return value(r, text.to_ascii_lowercase().as_bytes());
     }
-    if let Some(builtin) = builtins(plane(r)).get(text) {
+    if let Some(builtin) = builtins(subsystem(r)).get(text) {
         return Ok((builtin.evaluate)(r));
     }
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
         return Ok(text.parse().ok().and_then(|n: usize| r.capture(n)));
     }
-    let prefix: Option<&Prefix> = modules::prefixes(plane(r)).find(|p| text.starts_with(p.name));
+    let prefix: Option<&Prefix> = modules::prefixes(subsystem(r)).find(|p| text.starts_with(p.name));
     Ok(prefix.and_then(|p| (p.evaluate)(r, &text[p.name.len()..])))
 }
 
@@ -95,14 +95,14 @@ pub fn value(r: &mut Request, name: &[u8]) -> Result<Option<Text>, Fault> {
 pub fn assign(r: &mut Request, name: &[u8], value: Option<Vec<u8>>) -> Result<(), Fault> {
     let shown = String::from_utf8_lossy(name).to_ascii_lowercase();
     let text = value.as_ref().map(|v| r.text(v));
-    if let Some(builtin) = builtins(plane(r)).get(&*shown) {
+    if let Some(builtin) = builtins(subsystem(r)).get(&*shown) {
         let Some(assign) = builtin.assign else {
             return Err(Fault(format!("variable \"{shown}\" not changeable")));
         };
         assign(r, text.unwrap_or(Text::EMPTY));
         return Ok(());
     }
-    let is_prefixed = modules::prefixes(plane(r)).any(|p| shown.starts_with(p.name));
+    let is_prefixed = modules::prefixes(subsystem(r)).any(|p| shown.starts_with(p.name));
     match machine()?.names.get(shown.as_bytes()).filter(|_| !is_prefixed) {
         Some(id) => {
             let id = *id;

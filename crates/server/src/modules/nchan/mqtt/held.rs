@@ -324,8 +324,8 @@ fn whole(first: u8, body: &[u8]) -> Vec<u8> {
 
 /// The request is there again: it is over, or somebody is asked.
 async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.nchan;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.nchan;
     let end = match end {
         End::Connect(bytes) => {
             connected(r, conf, &mut held, &bytes).await;
@@ -353,10 +353,10 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
         End::Gone(Some(e)) => log_error!(r, Info, "client closed connection ({})", crate::log::os_error(e)),
         _ => {}
     }
-    r.keepalive = false;
-    r.aborted = matches!(end, End::Gone(_) | End::Stalled);
-    r.lingering_close = !r.aborted;
-    r.response_done = true;
+    r.flow.keepalive = false;
+    r.flow.aborted = matches!(end, End::Gone(_) | End::Stalled);
+    r.flow.lingering_close = !r.flow.aborted;
+    r.answer.done = true;
     if let Some(live) = held.live {
         left(*live, how);
     }

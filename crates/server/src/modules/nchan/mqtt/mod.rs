@@ -14,8 +14,8 @@ mod table;
 use super::{Conf, answer, groups, handler, websocket};
 use crate::config::complex::Complex;
 use crate::config::setting::Setting;
-use crate::config::{Directive, Scope, http, set};
-use crate::connection::Session;
+use crate::config::{Directive, Scope, http, setters};
+use crate::connection::Downstream;
 use crate::request::Request;
 use crate::request::phases::{Content, Verdict, Waiting};
 use conf::{Node, Problem};
@@ -44,8 +44,8 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     http("nchan_mqtt_publish", |s, n| filters(s, n, |c| &mut c.settings.mqtt_publish)),
     http("nchan_mqtt_subscribe", |s, n| filters(s, n, |c| &mut c.settings.mqtt_subscribe)),
-    http("nchan_mqtt_retain", |s, n| set::flag(&mut s.level.conf.nchan.mqtt_retain, n)),
-    http("nchan_mqtt_session_expiry", |s, n| set::seconds(&mut s.level.conf.nchan.mqtt_session_expiry, n)),
+    http("nchan_mqtt_retain", |s, n| setters::flag(&mut s.level.conf.nchan.mqtt_retain, n)),
+    http("nchan_mqtt_session_expiry", |s, n| setters::seconds(&mut s.level.conf.nchan.mqtt_session_expiry, n)),
 ];
 
 /// Filters of topics, which may have variables; `off`: there are none.
@@ -64,7 +64,7 @@ fn filters(
         let marks = if is_off { 0 } else { rules::marks(&word.text) };
         all.push(Filter { value, marks });
     }
-    set::value(setting(&mut scope.level.conf.nchan), node, Arc::new(all))
+    setters::value(setting(&mut scope.level.conf.nchan), node, Arc::new(all))
 }
 
 /// The content handler.
@@ -73,14 +73,14 @@ fn run(r: &mut Request) -> Waiting<'_> {
 }
 
 async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
-    let shot = r.shot.clone();
-    let conf = &*shot.location(r.location).conf.nchan;
-    r.disable_not_modified = true;
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.nchan;
+    r.answer.disable_not_modified = true;
     if !answer::admit_origin(r, conf) {
         return Ok(answer::empty(r, 403));
     }
     groups::set_limits(r, conf)?;
-    if matches!(&r.session, Session::Http1(http) if http.mqtt.is_some()) {
+    if matches!(&r.downstream, Downstream::Http1(http) if http.mqtt.is_some()) {
         return plain(r, conf).await;
     }
     if !handler::is_websocket(r) {
@@ -95,20 +95,20 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
 
 /// A client of `listen ... mqtt`: its CONNECT stands behind the head.
 async fn plain(r: &mut Request, conf: &Conf) -> Result<Verdict, Verdict> {
-    let Session::Http1(http) = &mut r.session else { return Err(Verdict::Broken) };
+    let Downstream::Http1(http) = &mut r.downstream else { return Err(Verdict::Broken) };
     let bytes = http.unread().to_vec();
     let Ok(Some(connect)) = parse(&bytes) else { return Err(Verdict::Status(400)) };
     http.consume(connect.size);
     let opened = open::open(r, conf, &bytes[..connect.size], &connect).await;
     if let Err(Wrong(reason)) = opened
-        && let Session::Http1(http) = &mut r.session
+        && let Downstream::Http1(http) = &mut r.downstream
         && let Some(handshake) = &mut http.mqtt
     {
         handshake.reason = reason;
     }
     match opened {
         Ok(live) => {
-            r.headers_out.status = 101;
+            r.answer.headers.status = 101;
             r.send_header()?;
             Ok(held::begin(r, Link::plain(), live))
         }

@@ -176,7 +176,7 @@ pub(super) fn note_credentials(r: &mut Request, bytes: &[u8], connect: &Connect)
     crate::connection::mqtt::authorization(user, password, &mut value).map_err(Wrong)?;
     let name = r.arena.push(b"Authorization");
     let value = r.arena.push(&value);
-    let lines = &mut r.headers_in.head.headers;
+    let lines = &mut r.head.headers.head.headers;
     lines.retain(|line| line.known != KnownHeader::Authorization);
     lines.push(HeaderLine { name, value, known: KnownHeader::Authorization });
     Ok(())

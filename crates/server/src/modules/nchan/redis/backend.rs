@@ -125,7 +125,7 @@ impl Redis {
 pub(in super::super) fn of(r: &Request, conf: &Conf) -> Option<Arc<Backend>> {
     match &*conf.redis_pass {
         Some(name) => {
-            let all = &r.shot.main.nchan.redis;
+            let all = &r.snapshot.main.nchan.redis;
             all.iter().find(|(known, _)| known == name).map(|(_, redis)| redis.backend())
         }
         None => conf.redis.as_ref().map(Redis::backend),

@@ -2,7 +2,7 @@
 
 use super::super::Conf;
 use super::backend::Backend;
-use crate::config::{Directive, Scope, http, set, upstream};
+use crate::config::{Directive, Scope, http, setters, upstream};
 use crate::modules::upstream_block;
 use crate::tls::certificate::Source;
 use crate::tls::client::{unverified, verified};
@@ -18,17 +18,17 @@ const PORT: u16 = 6379;
 
 /// What the module understands.
 pub const DIRECTIVES: &[Directive] = &[
-    http("nchan_use_redis", |s, n| set::flag(&mut s.level.conf.nchan.use_redis, n)),
+    http("nchan_use_redis", |s, n| setters::flag(&mut s.level.conf.nchan.use_redis, n)),
     http("nchan_redis_url", url),
     http("nchan_redis_pass", pass),
-    http("nchan_redis_pass_inheritable", |s, n| set::flag(&mut s.level.conf.nchan.redis_inheritable, n)),
+    http("nchan_redis_pass_inheritable", |s, n| setters::flag(&mut s.level.conf.nchan.redis_inheritable, n)),
     http("nchan_redis_namespace", |s, n| {
-        set::value(&mut s.level.conf.nchan.redis_namespace, n, n.args[0].text.as_slice().into())
+        setters::value(&mut s.level.conf.nchan.redis_namespace, n, n.args[0].text.as_slice().into())
     }),
-    http("nchan_redis_ping_interval", |s, n| set::seconds(&mut s.level.conf.nchan.redis_ping, n)),
-    http("nchan_redis_storage_mode", |s, n| set::one_of(&mut s.level.conf.nchan.redis_mode, n, MODES)),
-    http("nchan_redis_nostore_fastpublish", |s, n| set::flag(&mut s.level.conf.nchan.redis_fast, n)),
-    http("nchan_redis_idle_channel_cache_timeout", |s, n| set::seconds(&mut s.level.conf.nchan.redis_idle, n)),
+    http("nchan_redis_ping_interval", |s, n| setters::seconds(&mut s.level.conf.nchan.redis_ping, n)),
+    http("nchan_redis_storage_mode", |s, n| setters::one_of(&mut s.level.conf.nchan.redis_mode, n, MODES)),
+    http("nchan_redis_nostore_fastpublish", |s, n| setters::flag(&mut s.level.conf.nchan.redis_fast, n)),
+    http("nchan_redis_idle_channel_cache_timeout", |s, n| setters::seconds(&mut s.level.conf.nchan.redis_idle, n)),
     upstream("nchan_redis_server", server),
     upstream("nchan_redis_namespace", |s, n| text(s, n, |g| &mut g.namespace)),
     upstream("nchan_redis_username", |s, n| text(s, n, |g| &mut g.username)),
@@ -40,7 +40,7 @@ pub const DIRECTIVES: &[Directive] = &[
     upstream("nchan_redis_storage_mode", |s, n| {
         let word = n.args[0].text.to_ascii_lowercase();
         let mode = MODES.iter().find(|(name, _)| name.as_bytes() == word);
-        given(s).mode = mode.ok_or_else(|| set::invalid(n))?.1;
+        given(s).mode = mode.ok_or_else(|| setters::invalid(n))?.1;
         Ok(())
     }),
     upstream("nchan_redis_nostore_fastpublish", |s, n| flag(s, n, |g| &mut g.fast)),
@@ -191,13 +191,13 @@ fn url(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let text = node.args[0].as_str();
     let given = parse_url(&text).ok_or_else(|| node.problem(format!("\"{text}\" is no address of a Redis")))?;
     let tls = tls(scope, &given).map_err(|e| node.problem(e))?;
-    set::value(&mut scope.level.conf.nchan.redis_url, node, Some(Arc::new((given, tls))))
+    setters::value(&mut scope.level.conf.nchan.redis_url, node, Some(Arc::new((given, tls))))
 }
 
 fn pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     scope.build.main.nchan.redis_named.push(node.clone());
     let name = node.args[0].as_str().into_owned();
-    set::value(&mut scope.level.conf.nchan.redis_pass, node, Some(name.into()))
+    setters::value(&mut scope.level.conf.nchan.redis_pass, node, Some(name.into()))
 }
 
 fn given<'s>(scope: &'s mut Scope<'_, '_>) -> &'s mut Given {
@@ -231,7 +231,7 @@ fn flag(scope: &mut Scope<'_, '_>, node: &Node, field: fn(&mut Given) -> &mut bo
 }
 
 fn time(scope: &mut Scope<'_, '_>, node: &Node, field: fn(&mut Given) -> &mut Duration) -> Result<(), Problem> {
-    let ms = value::milliseconds(&node.args[0].text).ok_or_else(|| set::invalid(node))?;
+    let ms = value::milliseconds(&node.args[0].text).ok_or_else(|| setters::invalid(node))?;
     *field(given(scope)) = Duration::from_millis(ms);
     Ok(())
 }

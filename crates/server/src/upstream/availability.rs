@@ -30,17 +30,17 @@ pub enum Role {
 
 /// See the top of the file.
 #[derive(Debug, Default)]
-pub struct Standing(AtomicU64);
+pub struct AtomicAvailability(AtomicU64);
 
-/// A standing at one moment.
+/// An availability at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stands(u64);
+pub struct Availability(u64);
 
-impl Standing {
+impl AtomicAvailability {
     /// As it is now.
     #[inline]
-    pub fn now(&self) -> Stands {
-        Stands(self.0.load(Relaxed))
+    pub fn now(&self) -> Availability {
+        Availability(self.0.load(Relaxed))
     }
 
     fn set(&self, bits: u64, on: bool) {
@@ -79,7 +79,7 @@ impl Standing {
     }
 }
 
-impl Stands {
+impl Availability {
     /// The check of this number finds the peer sick.
     pub fn fails(self, check: usize) -> bool {
         self.0 & 1 << check != 0
@@ -128,19 +128,21 @@ mod tests {
 
     #[test]
     fn checks_ejection_and_roles_do_not_disturb_each_other() {
-        let standing = Standing::default();
-        assert!(standing.now().is_well() && standing.now().role().is_none());
-        standing.set_failing(0, true);
-        standing.set_unproven(MAX_CHECKS - 1, true);
-        standing.set_role(Some(Role::Drain));
-        standing.set_ejected(true);
-        standing.set_role(Some(Role::Down));
-        assert_eq!(standing.now().role(), Some(Role::Down));
-        standing.forget_checks(1);
-        assert!(standing.now().is_failing() && !standing.now().is_unproven() && standing.now().is_ejected());
-        standing.forget_checks(0);
-        standing.set_ejected(false);
-        standing.set_role(None);
-        assert_eq!(standing.now(), Stands(0));
+        let availability = AtomicAvailability::default();
+        assert!(availability.now().is_well() && availability.now().role().is_none());
+        availability.set_failing(0, true);
+        availability.set_unproven(MAX_CHECKS - 1, true);
+        availability.set_role(Some(Role::Drain));
+        availability.set_ejected(true);
+        availability.set_role(Some(Role::Down));
+        assert_eq!(availability.now().role(), Some(Role::Down));
+        availability.forget_checks(1);
+        assert!(
+            availability.now().is_failing() && !availability.now().is_unproven() && availability.now().is_ejected()
+        );
+        availability.forget_checks(0);
+        availability.set_ejected(false);
+        availability.set_role(None);
+        assert_eq!(availability.now(), Availability(0));
     }
 }

@@ -13,7 +13,7 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
-/// Desks that a thread keeps: as many as a busy one has in use at once.
+/// Tasks that a thread keeps: as many as a busy one has in use at once.
 const KEEP: usize = 256;
 
 /// A request that was worked on.
@@ -47,7 +47,7 @@ impl Then {
     pub(super) const OVER: Then = Then::Wait(Duration::ZERO);
 }
 
-/// What a desk gets to work on.
+/// What a task gets to work on.
 pub(super) enum New {
     /// A request whose head is to be read.
     Request(Box<Request>),
@@ -55,49 +55,49 @@ pub(super) enum New {
     Back(Back),
 }
 
-/// What lies on the desk.
+/// How a request comes to the task and leaves it.
 #[derive(Default)]
-struct Trays {
+struct Handoff {
     new: Cell<Option<New>>,
     done: Cell<Option<Done>>,
 }
 
-struct Desk {
-    trays: Rc<Trays>,
+struct RequestTask {
+    handoff: Rc<Handoff>,
     worker: Pin<Box<dyn Future<Output = Infallible>>>,
 }
 
 thread_local! {
-    static FREE: RefCell<Vec<Desk>> = const { RefCell::new(Vec::new()) };
+    static FREE: RefCell<Vec<RequestTask>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Works on one request. A desk whose request is given up half way goes with it.
+/// Works on one request. A task whose request is given up half way goes with it.
 pub(super) async fn work(new: New) -> Done {
-    let mut desk = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(Desk::new);
-    desk.trays.new.set(Some(new));
-    let done = poll_fn(|cx| match desk.worker.as_mut().poll(cx) {
+    let mut task = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(RequestTask::new);
+    task.handoff.new.set(Some(new));
+    let done = poll_fn(|cx| match task.worker.as_mut().poll(cx) {
         Poll::Ready(never) => match never {},
-        Poll::Pending => desk.trays.done.take().map_or(Poll::Pending, Poll::Ready),
+        Poll::Pending => task.handoff.done.take().map_or(Poll::Pending, Poll::Ready),
     })
     .await;
     FREE.with_borrow_mut(|free| {
         if free.len() < KEEP {
-            free.push(desk);
+            free.push(task);
         }
     });
     done
 }
 
-impl Desk {
-    fn new() -> Desk {
-        let trays = Rc::<Trays>::default();
-        Desk { worker: Box::pin(work_at(trays.clone())), trays }
+impl RequestTask {
+    fn new() -> RequestTask {
+        let handoff = Rc::<Handoff>::default();
+        RequestTask { worker: Box::pin(work_at(handoff.clone())), handoff }
     }
 }
 
-async fn work_at(trays: Rc<Trays>) -> Infallible {
+async fn work_at(handoff: Rc<Handoff>) -> Infallible {
     loop {
-        let new = poll_fn(|_| trays.new.take().map_or(Poll::Pending, Poll::Ready)).await;
+        let new = poll_fn(|_| handoff.new.take().map_or(Poll::Pending, Poll::Ready)).await;
         let (request, then, session) = match new {
             New::Request(mut request) => {
                 let (then, session) = one_request(&mut request).await;
@@ -108,6 +108,6 @@ async fn work_at(trays: Rc<Trays>) -> Infallible {
                 (request, then, session)
             }
         };
-        trays.done.set(Some(Done { request, then, session }));
+        handoff.done.set(Some(Done { request, then, session }));
     }
 }

@@ -1,0 +1,193 @@
+//! What a request is made of besides its bytes and its values: what was asked (`Head`), what is answered (`Answer`), and how far it has
+//! come on its way through the phases (`Flow`). Each has its own default; a request that is used again begins with it.
+
+use super::headers::{HeadersIn, HeadersOut};
+use super::{BodyFilter, MAX_URI_CHANGES, Method, Text, Version, include, pending, phases, respond};
+
+/// What was asked: request line and header lines, and what rewrites make of them.
+pub struct Head {
+    /// The method.
+    pub method: Method,
+    /// The method as it was sent.
+    pub method_name: Text,
+    /// The whole request line.
+    pub line: Text,
+    /// The target as it was sent: `$request_uri`.
+    pub target: Text,
+    /// The normalised path: `$uri`.
+    pub uri: Text,
+    /// What follows the `?`.
+    pub args: Text,
+    /// Whether the target was plain, so that `uri` is the same bytes as the target's path.
+    pub plain_uri: bool,
+    /// Whether `target` still is what `uri` came from: no rewrite, no redirect in between.
+    pub valid_target: bool,
+    /// The version of the request.
+    pub version: Version,
+    /// The scheme of an absolute target, if any.
+    pub scheme: Option<Text>,
+    /// The header lines.
+    pub headers: HeadersIn,
+    /// The port of the Host header or absolute target.
+    pub port: Option<u16>,
+}
+
+impl Default for Head {
+    fn default() -> Head {
+        Head::with(HeadersIn::default())
+    }
+}
+
+impl Head {
+    fn with(headers: HeadersIn) -> Head {
+        Head {
+            method: Method::Get,
+            method_name: Text::EMPTY,
+            line: Text::EMPTY,
+            target: Text::EMPTY,
+            uri: Text::EMPTY,
+            args: Text::EMPTY,
+            plain_uri: false,
+            valid_target: true,
+            version: Version::HTTP11,
+            scheme: None,
+            headers,
+            port: None,
+        }
+    }
+
+    /// Empties it and keeps its room.
+    pub(super) fn reset(&mut self) {
+        self.headers.clear();
+        *self = Head::with(std::mem::take(&mut self.headers));
+    }
+}
+
+/// What is answered, and how much of it is on its way.
+#[derive(Default)]
+pub struct Answer {
+    /// Status and header lines.
+    pub headers: HeadersOut,
+    /// The head has been handed to the connection.
+    pub header_sent: bool,
+    /// It has not been written there yet: a body filter may still refuse the answer ([`super::Request::hold_head`]).
+    pub head_held: bool,
+    /// A body filter did: what is answered instead.
+    pub refused: Option<Box<respond::Refused>>,
+    /// The answer has no body: HEAD, 204, 304.
+    pub header_only: bool,
+    /// Its last byte has been handed over.
+    pub done: bool,
+    /// Filters that its body goes through, outermost last.
+    pub body_filters: Vec<Box<dyn BodyFilter>>,
+    /// Filters need the bytes of the body: large files are sent in pieces (nginx's `filter_need_in_memory`).
+    pub in_memory: bool,
+    /// What is left of an answer that is sent in pieces.
+    pub pending: Option<Box<pending::Pending>>,
+    /// What waits for includes; there when the answer may have some.
+    pub deferred: Option<Box<include::Deferred>>,
+    /// An include's way on: the filters behind its parent's.
+    pub tail: Vec<Box<dyn BodyFilter>>,
+    /// What an include sends if it has nothing to say.
+    pub stub: Option<Box<include::Stub>>,
+    /// Some of the body has been sent.
+    pub output_begun: bool,
+    /// Each piece of the answer is to leave at once: filters keep nothing back.
+    pub unbuffered: bool,
+    /// It has a known length, and parts of it may be asked for.
+    pub allow_ranges: bool,
+    /// Only one range at a time: the body comes in pieces.
+    pub single_range: bool,
+    /// The conditions of the request were for somebody else (an upstream) to judge.
+    pub disable_not_modified: bool,
+    /// `limit_rate` by `X-Accel-Limit-Rate` or `set`.
+    pub limit_rate: Option<u64>,
+    /// `limit_rate_after` by `X-Accel-Limit-Rate` or `set`.
+    pub limit_rate_after: Option<u64>,
+}
+
+impl Answer {
+    /// Empties it and keeps its room.
+    pub(super) fn reset(&mut self) {
+        self.headers.clear();
+        self.body_filters.clear();
+        self.tail.clear();
+        *self = Answer {
+            headers: std::mem::take(&mut self.headers),
+            body_filters: std::mem::take(&mut self.body_filters),
+            tail: std::mem::take(&mut self.tail),
+            ..Answer::default()
+        };
+    }
+}
+
+/// How far a request has come on its way through the phases, and what was decided there.
+pub struct Flow {
+    /// The handler for the content phase, when a location or `if` names one.
+    pub content_handler: Option<phases::Content>,
+    /// An internal redirect has been made, or this is a subrequest.
+    pub internal: bool,
+    /// Redirects left.
+    pub uri_changes: u8,
+    /// The uri has been changed by a rewrite in this round.
+    pub uri_changed: bool,
+    /// The request is being answered by an `error_page`.
+    pub error_page: bool,
+    /// The status to answer with instead of the content's own (from `error_page`).
+    pub error_status: u16,
+    /// Whether the connection is kept after the answer.
+    pub keepalive: bool,
+    /// Whether unread body is to be read and thrown away before the connection is closed.
+    pub lingering_close: bool,
+    /// Whether the client waits for `100 Continue`, and whether it was sent.
+    pub expect_tested: bool,
+    /// The connection is broken or timed out; nothing more can be sent.
+    pub aborted: bool,
+    /// Some mark of the rewrite module: a `break` has been met.
+    pub rewrite_break: bool,
+    /// Which access verdict stood under `satisfy any`.
+    pub access_code: u16,
+    /// The uri is added to an `alias` that belongs to a pattern (`index` and `try_files` do).
+    pub add_uri_to_alias: bool,
+    /// The uri is still the one the location was found by.
+    pub valid_location: bool,
+    /// Skip the log line (mirror and others with `log_subrequest off`).
+    pub logged: bool,
+    /// The request was there already when the one before it was answered.
+    pub pipelined: bool,
+    /// Depth below the client's own request, 0 for that itself.
+    pub depth: u8,
+    /// How many subrequests were made for the client's request.
+    pub subrequests: u16,
+    /// The uri of the parent, for a subrequest.
+    pub parent_uri: Option<Text>,
+    /// The charset of the answer that a subrequest's becomes a part of.
+    pub main_charset: Option<Text>,
+}
+
+impl Default for Flow {
+    fn default() -> Flow {
+        Flow {
+            content_handler: None,
+            internal: false,
+            uri_changes: MAX_URI_CHANGES + 1,
+            uri_changed: false,
+            error_page: false,
+            error_status: 0,
+            keepalive: false,
+            lingering_close: false,
+            expect_tested: false,
+            aborted: false,
+            rewrite_break: false,
+            access_code: 0,
+            add_uri_to_alias: false,
+            valid_location: true,
+            logged: false,
+            pipelined: false,
+            depth: 0,
+            subrequests: 0,
+            parent_uri: None,
+            main_charset: None,
+        }
+    }
+}
