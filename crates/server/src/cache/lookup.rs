@@ -22,7 +22,7 @@ use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Content, Verdict};
-use crate::request::subrequest::{self, Mode, SubSession};
+use crate::request::subrequest::{self, Mode};
 use crate::request::{Method, Request, Text};
 use crate::upstream::exchange::poll_client_gone;
 use crate::upstream::settings::{UpstreamSettings, next};
@@ -477,7 +477,7 @@ impl Caching {
 
     /// `*_cache_background_update`: the same request once more, for the cache alone.
     fn update_behind(self: Box<Self>, r: &mut Request) {
-        let mut child = subrequest::duplicate(r, Downstream::Sub(SubSession::new(Mode::Discard)));
+        let mut child = subrequest::duplicate(r, Downstream::parent(Mode::Discard));
         child.copy_shared(r);
         child.attempts.cache = Some(Status::Expired);
         child.ctx.cache = Some(self);

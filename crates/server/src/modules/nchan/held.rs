@@ -58,7 +58,7 @@ async fn wait(mut poller: Box<Poller>) -> Back {
 
 /// A stream of messages.
 pub(super) fn stream(r: &mut Request, mut feed: Feed) -> Verdict {
-    let is_chunked = matches!(&r.downstream, crate::connection::Downstream::Http1(http) if http.chunked);
+    let is_chunked = r.downstream.is_chunked();
     if is_chunked {
         feed.in_chunks();
     }
@@ -76,10 +76,8 @@ pub(super) fn websocket(r: &mut Request, feed: Option<Feed>, publisher: Option<P
 }
 
 fn nodelay(r: &mut Request) {
-    if *r.conf().core.tcp_nodelay
-        && let crate::connection::Downstream::Http1(http) = &mut r.downstream
-    {
-        http.incoming.set_nodelay();
+    if *r.conf().core.tcp_nodelay {
+        r.downstream.set_nodelay();
     }
 }
 
