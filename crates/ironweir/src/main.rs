@@ -6,7 +6,7 @@ mod demo;
 mod demo_backends;
 mod pages;
 
-use conf::{Level, Problem, Source};
+use conf::{Problem, Severity, Source};
 use server::config::read::{Reading, Which, read};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -122,10 +122,10 @@ fn print_version(options: &cli::Options) {
 /// `-t` and `-T`
 fn test(options: &cli::Options, which: &Which) -> ExitCode {
     let reading = read(&conf::Disk, which, 1);
-    show(&reading.problems, &reading.tree.sources, Level::Warn);
+    show(&reading.problems, &reading.tree.sources, Severity::Warn);
     let file = which.file.display();
     if reading.snapshot.is_some() && !options.quiet {
-        show(&reading.notes, &reading.tree.sources, Level::Notice);
+        show(&reading.notes, &reading.tree.sources, Severity::Notice);
         eprintln!("nginx: the configuration file {file} syntax is ok");
     }
     let opens = |snapshot| server::serve::try_out(which, snapshot);
@@ -141,7 +141,7 @@ fn test(options: &cli::Options, which: &Which) -> ExitCode {
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn show(problems: &[Problem], sources: &[Source], least: Level) {
+fn show(problems: &[Problem], sources: &[Source], least: Severity) {
     let excerpts = std::io::stderr().is_terminal();
     for p in problems.iter().filter(|p| p.level <= least) {
         eprintln!("nginx: [{}] {}", p.level.name(), p.render_line(sources));

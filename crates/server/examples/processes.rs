@@ -6,7 +6,7 @@
 use server::listen::socket::ListenSocket;
 use server::log::error::{self, ErrorLog, Level};
 use server::master::{FATAL, Options, Order, Plan, Service, Worker, WorkerStart, run, sys};
-use server::settings::{DirectorySpec, ErrorLogSpec, ErrorLogTarget, ListenAddress, ListenSpec, User};
+use server::process_settings::{DirectorySpec, ErrorLogSpec, ErrorLogTarget, ListenAddress, ListenSpec, User};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::TcpListener;
