@@ -337,6 +337,7 @@ impl Caching {
             cacheable: true,
             entry: None,
             stale_error: false,
+            confirming: Vec::new(),
             judgement: Judgement::default(),
             fill: None,
         }
@@ -426,9 +427,10 @@ impl Caching {
             r.attempts.cache = Some(Status::Hit);
             return Outcome::Serve(entry);
         }
-        self.stale_error = times.valid.saturating_add(times.error.into()) >= now;
+        let may_be_stale = !times.must_revalidate;
+        self.stale_error = may_be_stale && times.valid.saturating_add(times.error.into()) >= now;
         let within = times.valid.saturating_add(times.updating.into()) >= now;
-        let may_serve = *conf.use_stale & next::UPDATING != 0 || within;
+        let may_serve = may_be_stale && (*conf.use_stale & next::UPDATING != 0 || within);
         let mine = self.hold.as_mut().is_some_and(|hold| {
             hold.leave.updating = self.cache.zone.index.begin_update(hold.slot);
             hold.leave.updating.is_some()

@@ -67,8 +67,9 @@ pub async fn handle(session: &mut Session) -> u16 {
     let snapshot = session.r.snapshot.clone();
     let conf = &snapshot.location(session.r.location).conf.stream_proxy;
     let began_ms = clock::wall_ms();
-    let Found { chosen, socket, group, .. } = match find(&mut session.r, conf).await {
-        Ok(found) => found,
+    // What there was to try is over: it takes no room while the session goes on.
+    let (chosen, socket, group) = match find(&mut session.r, conf).await {
+        Ok(Found { chosen, socket, group, .. }) => (chosen, socket, group),
         Err(status) => return status,
     };
     let started_ms = clock::monotonic_ms();
