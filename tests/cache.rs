@@ -1,6 +1,6 @@
 //! `proxy_cache`. Answers that have to be old say so themselves: `X-Accel-Expires: @1` is a second in 1970.
 
-use crate::harness::{Backend, Client, Reply, Server, Site, find, wait};
+use crate::harness::{Backend, Client, Reply, Response, Server, Site, find, wait};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -631,5 +631,64 @@ fn rfc_9111_where_it_is_asked_for() {
         let changed = server.connect().send("DELETE /thing HTTP/1.1\r\nHost: localhost\r\n\r\n").response();
         assert_eq!(changed.status, 200);
         assert_eq!(get(&server, "/thing").0, status("EXPIRED", "HIT"));
+    }
+}
+
+/// `proxy_cache_rfc9111 on`: a 304's header lines take the place of those that are kept.
+#[test]
+fn rfc_9111_confirmations_bring_new_headers() {
+    let n = AtomicUsize::new(0);
+    let backend = Backend::start(move |seen| {
+        let asked = n.fetch_add(1, Ordering::Relaxed);
+        if seen.header("If-None-Match").is_none() {
+            return ok(&format!("ETag: \"e\"\r\nX-Of: {asked}\r\nX-Kept: k\r\nCache-Control: max-age=1\r\n"), "body");
+        }
+        let lines = format!("ETag: \"e\"\r\nX-Of: {asked}\r\nCache-Control: max-age=600\r\n");
+        Reply::Keep(format!("HTTP/1.1 304 Not Modified\r\n{lines}\r\n").into())
+    });
+    for on in [false, true] {
+        let switch = if on { "proxy_cache_rfc9111 on;" } else { "" };
+        let server = site(&backend, &format!("{switch} proxy_cache_revalidate on;")).start();
+        let header = |r: &Response, name| r.header(name).unwrap_or_default().to_owned();
+        let first = header(&server.get("/x"), "X-Of");
+        let mut confirmed = None;
+        assert!(wait(|| {
+            confirmed = Some(server.get("/x")).filter(|r| r.header("X-Cache") == Some("REVALIDATED"));
+            confirmed.is_some()
+        }));
+        let hit = server.get("/x");
+        assert_eq!(
+            (header(&hit, "X-Cache").as_str(), header(&hit, "X-Kept").as_str(), hit.text().as_str()),
+            ("HIT", "k", "body")
+        );
+        for answer in [&confirmed.expect("it was waited for"), &hit] {
+            assert_eq!(header(answer, "X-Of") != first, on, "{answer:?}");
+        }
+    }
+}
+
+/// `proxy_cache_rfc9111 on`: `must-revalidate` forbids what `proxy_cache_use_stale` would send.
+#[test]
+fn rfc_9111_answers_that_must_be_asked_for_again() {
+    let down = Arc::new(AtomicBool::new(false));
+    let is_down = down.clone();
+    let backend = Backend::start(move |_| {
+        if is_down.load(Ordering::Relaxed) {
+            return Reply::Keep(b"HTTP/1.1 503 Out\r\nContent-Length: 0\r\n\r\n".to_vec().into());
+        }
+        ok("Cache-Control: max-age=1, must-revalidate\r\n", "body")
+    });
+    for (switch, then) in [("", ("STALE", 200)), ("proxy_cache_rfc9111 on;", ("EXPIRED", 503))] {
+        down.store(false, Ordering::Relaxed);
+        let server = site(&backend, &format!("{switch} proxy_cache_use_stale http_503;")).start();
+        assert_eq!(get(&server, "/x").0, "MISS");
+        down.store(true, Ordering::Relaxed);
+        let mut seen = ("".to_owned(), 0);
+        wait(|| {
+            let r = server.get("/x");
+            seen = (r.header("X-Cache").unwrap_or_default().to_owned(), r.status);
+            seen.0 != "HIT"
+        });
+        assert_eq!((seen.0.as_str(), seen.1), then);
     }
 }

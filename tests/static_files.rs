@@ -138,3 +138,40 @@ fn a_limited_rate_comes_in_small_pieces() {
     }
     assert!(first < 90_000, "{first} bytes at once");
 }
+
+/// `aio threads`: what is not in memory is read in by a thread of the pool before it is sent.
+#[test]
+fn a_cold_file_is_read_by_a_thread_of_its_own() {
+    let large: Vec<u8> = (0..3_000_000u32).map(|i| (i % 251) as u8).collect();
+    let server = Site::whole(
+        "thread_pool disks threads=2 max_queue=16;
+         events { }
+         http { server { listen 127.0.0.1:@PORT@; root @DIR@/html; aio threads=disks; location /plain { aio off; } } }",
+    )
+    .file("html/large.bin", &large)
+    .file("html/small.txt", "small")
+    .start();
+    let path = server.dir().join("html/large.bin");
+    let file = std::fs::File::open(&path).expect("the file is there");
+    file.sync_all().expect("it is on disk");
+    rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).expect("a hint");
+    let mut byte = [0];
+    let cold = rustix::io::preadv2(
+        &file,
+        &mut [std::io::IoSliceMut::new(&mut byte)],
+        2_000_000,
+        rustix::io::ReadWriteFlags::NOWAIT,
+    )
+    .is_err();
+    let mut client = server.connect();
+    assert!(client.get("/large.bin").body == large, "the bytes of the file");
+    assert_eq!(client.get("/small.txt").text(), "small");
+    let part =
+        client.send("GET /large.bin HTTP/1.1\r\nHost: localhost\r\nRange: bytes=1000000-1999999\r\n\r\n").response();
+    assert!(part.body == large[1_000_000..2_000_000]);
+    if cold {
+        assert!(server.has_thread("file reader"), "a thread has read");
+    } else {
+        println!("files cannot be dropped from memory here: no thread was needed");
+    }
+}

@@ -216,6 +216,16 @@ impl Server {
         children.split_whitespace().filter_map(of).sum()
     }
 
+    /// Whether a worker process has a thread of this name.
+    pub fn has_thread(&self, name: &str) -> bool {
+        let master = self.read("logs/nginx.pid").trim().to_owned();
+        let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default();
+        let tasks = children.split_whitespace().filter_map(|pid| std::fs::read_dir(format!("/proc/{pid}/task")).ok());
+        let names =
+            tasks.flatten().flatten().map(|t| std::fs::read_to_string(t.path().join("comm")).unwrap_or_default());
+        names.into_iter().any(|comm| comm.trim() == name)
+    }
+
     /// Sends it a signal, once it has written its pid: until then it does not listen to signals, as nginx.
     pub fn signal(&self, signal: rustix::process::Signal) {
         self.wait_for("logs/nginx.pid", "\n");

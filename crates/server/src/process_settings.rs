@@ -1,6 +1,7 @@
 //! What the configuration says about processes, listening sockets and error logs, as plain data.
 //! Filled from directives; read by the master, the worker process and the logs. Opens and checks nothing.
 
+use crate::files::readers::PoolSize;
 use crate::log::error::Level;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -45,8 +46,17 @@ pub struct ProcessSettings {
     pub transparent: bool,
     /// `worker_cpu_affinity auto`: threads beyond the list start over.
     pub cpu_affinity_auto: bool,
+    /// `thread_pool`: pools that read in files, for `aio threads`.
+    pub thread_pools: Vec<PoolSize>,
     /// `quic_bpf`: the kernel gives datagrams of a QUIC connection to the thread that their connection id names.
     pub quic_bpf: bool,
+}
+
+impl ProcessSettings {
+    /// The pool of a name; nginx's `default` where the name has none.
+    pub fn thread_pool(&self, name: &str) -> PoolSize {
+        self.thread_pools.iter().find(|p| *p.name == *name).cloned().unwrap_or_else(PoolSize::default_pool)
+    }
 }
 
 impl Default for ProcessSettings {
@@ -58,6 +68,7 @@ impl Default for ProcessSettings {
             pid: PathBuf::from("/run/nginx.pid"),
             threads: 1,
             cpu_affinity: Vec::new(),
+            thread_pools: Vec::new(),
             rlimit_nofile: None,
             rlimit_core: None,
             working_directory: None,

@@ -14,6 +14,7 @@ use crate::config::complex::Complex;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
+use crate::upstream::conf::UpstreamConf;
 use crate::upstream::settings::{UpstreamSettings, next};
 use runtime::clock;
 use std::borrow::Cow;
@@ -41,6 +42,8 @@ pub struct Caching {
     pub entry: Option<Entry>,
     /// What is too old may be sent if the upstream fails (`stale-if-error`).
     pub stale_error: bool,
+    /// The head of the 304 that confirms it, where its header lines count (`*_cache_rfc9111`).
+    pub confirming: Vec<u8>,
     /// What the answer's headers say.
     pub(super) judgement: Judgement,
     pub(super) fill: Option<(Fill, Times, Digest)>,
@@ -94,7 +97,8 @@ impl Caching {
     /// Whether what is too old may be sent for a failure of these kinds (bits of [`next`]).
     pub fn may_be_stale(&self, conf: &CacheSettings, kinds: u32) -> bool {
         let error = if kinds & next::NO_LIVE != 0 { next::ERROR } else { 0 };
-        self.entry.is_some() && *conf.use_stale & (kinds | error) != 0
+        let entry = self.entry.as_ref().filter(|entry| !entry.head().times.must_revalidate);
+        entry.is_some() && *conf.use_stale & (kinds | error) != 0
     }
 }
 
@@ -160,8 +164,8 @@ impl Caching {
         }
         let validators = matches!(status, 200 | 206);
         let last_modified = validators.then(|| last_modified(r)).flatten().unwrap_or(-1);
-        let Judgement { updating, error, .. } = self.judgement;
-        let times = Times { valid, date: clock::wall_seconds(), last_modified, updating, error };
+        let Judgement { updating, error, must_revalidate, .. } = self.judgement;
+        let times = Times { valid, date: clock::wall_seconds(), last_modified, updating, error, must_revalidate };
         let head = Head {
             times,
             variant,
@@ -218,8 +222,9 @@ impl Caching {
 
 /// The upstream says that what is too old has not changed: it is fresh again for as long as the 304 says, or else the
 /// entry's own head (`judgement`, of the head that is in `r.attempts` now), or `*_cache_valid`.
-pub fn confirm(r: &Request, caching: &Caching, conf: &CacheSettings, ignored: u32) {
-    let Some(entry) = &caching.entry else { return };
+pub fn confirm(r: &Request, mut caching: Box<Caching>, conf: &UpstreamConf) {
+    let Some(entry) = caching.entry.take() else { return };
+    let (ignored, conf, temp) = (*conf.ignore_headers, &conf.cache, &conf.temp_path);
     let first = &caching.judgement;
     let second = judge(r, conf, ignored);
     let says = if first.valid != 0 { first } else { &second };
@@ -230,8 +235,15 @@ pub fn confirm(r: &Request, caching: &Caching, conf: &CacheSettings, ignored: u3
         (valid, _) => valid,
     };
     let old = entry.head();
-    let times = Times { valid, date: now, updating: says.updating, error: says.error, ..old.times };
-    if let Err(f) = entry.confirm(&caching.cache.zone, &caching.name, &Head { times, ..old }) {
+    let Judgement { updating, error, must_revalidate, .. } = *says;
+    let times = Times { valid, date: now, updating, error, must_revalidate, ..old.times };
+    let answer = super::update::merged(old.answer, &caching.confirming);
+    let head = Head { times, answer: &answer, ..old };
+    if answer.len() != old.answer.len() || *answer != *old.answer {
+        caching.rewrite(r, temp, &entry, &head);
+        return;
+    }
+    if let Err(f) = entry.confirm(&caching.cache.zone, &caching.name, &head) {
         let text = crate::log::os_error(&f.errno.into());
         log_error!(r, Crit, "{} of a cache file failed ({text})", f.call);
     }
@@ -249,10 +261,15 @@ fn etag(r: &Request) -> &[u8] {
     header(r, K::Etag).filter(|e| e.len() <= MAX_ETAG).unwrap_or_default()
 }
 
+/// The head in `r.attempts`, as it came.
+pub fn raw_head(r: &Request) -> &[u8] {
+    let start = r.attempts.head_base;
+    r.arena.span(crate::request::arena::Span { start, end: start + r.attempts.head_len })
+}
+
 /// The answer's head as it came, but for what its `Connection` names: that was for us alone (RFC 9111 section 3.1).
 fn answer(r: &Request) -> Cow<'_, [u8]> {
-    let start = r.attempts.head_base;
-    let head = r.arena.span(crate::request::arena::Span { start, end: start + r.attempts.head_len });
+    let head = raw_head(r);
     let connections = r.attempts.head.headers.iter().filter(|h| h.known == K::Connection);
     let words = connections.flat_map(|h| r.get(r.attempts.text(h.value)).split(|b| *b == b',')).map(<[u8]>::trim_ascii);
     let named: Vec<&[u8]> = words.filter(|w| !w.is_empty() && !is_usual(w)).collect();

@@ -13,7 +13,8 @@
 //!   52  4  length of the answer's head
 //!   56  2  length of the entity tag
 //!   58  2  length of the Vary line
-//!   60  4  zero
+//!   60  2  flags: 1, it is never sent when it is too old (`must-revalidate`)
+//!   62  2  zero
 //!   64 16  which variant it is; zeros without Vary
 //!   80     entity tag, Vary line, "\nKEY: ", key, "\n", the answer's head as the upstream sent it, body
 //! ```
@@ -24,6 +25,8 @@
 const MAGIC: [u8; 8] = *b"IWCACHE\x01";
 /// Bytes before the first text.
 pub const FIXED: usize = 80;
+/// A flag.
+const MUST_REVALIDATE: u16 = 1;
 /// What stands before the key.
 const KEY_MARK: &[u8] = b"\nKEY: ";
 /// Entity tags above this are not kept (nginx: `NGX_HTTP_CACHE_ETAG_LEN`).
@@ -49,6 +52,8 @@ pub struct Times {
     pub updating: u32,
     /// For how long after `valid` it may be used while the upstream fails, seconds.
     pub error: u32,
+    /// Whoever has it must not send it when it is too old (RFC 9111 section 5.2.2.2).
+    pub must_revalidate: bool,
 }
 
 /// A head, its texts borrowed from the file's bytes.
@@ -104,7 +109,8 @@ impl Head<'_> {
             out[at..at + bytes.len()].copy_from_slice(bytes);
             at += bytes.len();
         };
-        let Times { valid, date, last_modified, updating, error } = self.times;
+        let Times { valid, date, last_modified, updating, error, must_revalidate } = self.times;
+        let flags = if must_revalidate { MUST_REVALIDATE } else { 0 };
         put(&MAGIC);
         for n in [valid, date, last_modified] {
             put(&n.to_le_bytes());
@@ -113,7 +119,7 @@ impl Head<'_> {
         for n in [updating, error, self.key.len() as u32, self.answer.len() as u32] {
             put(&n.to_le_bytes());
         }
-        for n in [self.etag.len() as u16, self.vary.len() as u16, 0, 0] {
+        for n in [self.etag.len() as u16, self.vary.len() as u16, flags, 0] {
             put(&n.to_le_bytes());
         }
         put(&self.variant);
@@ -138,10 +144,16 @@ pub fn parse(bytes: &[u8], size: u64) -> Result<Head<'_>, BadHead> {
     let (valid, date, last_modified) = (times(&mut rest), times(&mut rest), times(&mut rest));
     let body = u64::from_le_bytes(take(&mut rest));
     let [updating, error, key, answer] = [(); 4].map(|()| u32::from_le_bytes(take(&mut rest)));
-    let [etag, vary, zero, also_zero] = [(); 4].map(|()| u16::from_le_bytes(take(&mut rest)));
+    let [etag, vary, flags, zero] = [(); 4].map(|()| u16::from_le_bytes(take(&mut rest)));
     let variant: Digest = take(&mut rest);
     let (key, answer, etag, vary) = (key as usize, answer as usize, etag as usize, vary as usize);
-    if etag > MAX_ETAG || vary > MAX_VARY || key > MAX_START || answer > MAX_START || (zero, also_zero) != (0, 0) {
+    if etag > MAX_ETAG
+        || vary > MAX_VARY
+        || key > MAX_START
+        || answer > MAX_START
+        || flags & !MUST_REVALIDATE != 0
+        || zero != 0
+    {
         return Err(BadHead::Broken);
     }
     let body_start = start_of_answer(etag, vary, key) + answer;
@@ -162,7 +174,8 @@ pub fn parse(bytes: &[u8], size: u64) -> Result<Head<'_>, BadHead> {
     if mark != KEY_MARK || end != b"\n" || valid < 0 || date < 0 {
         return Err(BadHead::Broken);
     }
-    let times = Times { valid, date, last_modified, updating, error };
+    let must_revalidate = flags & MUST_REVALIDATE != 0;
+    let times = Times { valid, date, last_modified, updating, error, must_revalidate };
     Ok(Head { times, variant, etag, vary, key, answer, body })
 }
 
@@ -178,7 +191,14 @@ mod tests {
 
     fn head() -> Head<'static> {
         Head {
-            times: Times { valid: 2_000_000_000, date: 1_900_000_000, last_modified: -1, updating: 5, error: u32::MAX },
+            times: Times {
+                valid: 2_000_000_000,
+                date: 1_900_000_000,
+                last_modified: -1,
+                updating: 5,
+                error: u32::MAX,
+                must_revalidate: true,
+            },
             variant: *b"0123456789abcdef",
             etag: b"\"tag\"",
             vary: b"Accept-Encoding",

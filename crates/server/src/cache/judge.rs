@@ -20,6 +20,8 @@ pub struct Judgement {
     no_cache: bool,
     expired: bool,
     accel_expires: bool,
+    /// It must not be sent when it is too old (with `*_cache_rfc9111`).
+    pub must_revalidate: bool,
     /// The `Vary` lines as one.
     pub vary: Vec<u8>,
 }
@@ -64,6 +66,7 @@ impl Judgement {
             return;
         }
         self.forbidden |= authorized && !headers.shareable;
+        self.must_revalidate = headers.must_revalidate;
         if self.valid == 0 || !self.allows() {
             return;
         }
@@ -160,6 +163,8 @@ pub struct Facts {
     has_max_age: bool,
     /// Whoever may ask may have it (RFC 9111 section 3.5).
     shareable: bool,
+    /// It must not be sent when it is too old (section 5.2.2.2, and for shared caches 5.2.2.8 and 5.2.2.10).
+    must_revalidate: bool,
 }
 
 impl Facts {
@@ -175,6 +180,8 @@ impl Facts {
                     facts.has_max_age |= after(value, "max-age=").or_else(|| after(value, "s-maxage=")).is_some();
                     let words = ["public", "must-revalidate", "s-maxage="];
                     facts.shareable |= words.iter().any(|w| after(value, w).is_some());
+                    let words = ["must-revalidate", "proxy-revalidate", "s-maxage="];
+                    facts.must_revalidate |= words.iter().any(|w| after(value, w).is_some());
                 }
                 _ => {}
             }
@@ -282,6 +289,22 @@ mod tests {
         assert!(!judge(&[(K::CacheControl, "max-age=1, stale-if-error=x")]).allows());
         let j = judge(&[(K::XAccelExpires, "5"), (K::CacheControl, "max-age=1, stale-if-error=30")]);
         assert_eq!((j.valid, j.error), (NOW + 5, 30));
+    }
+
+    #[test]
+    fn answers_that_must_not_be_sent_when_they_are_too_old() {
+        let must = |value: &str| {
+            let lines = || [(K::CacheControl, value.as_bytes())].into_iter();
+            let mut j = Judgement::of(lines(), 0, NOW);
+            j.by_rfc9111(&Facts::of(lines()), false, NOW);
+            j.must_revalidate
+        };
+        assert!(must("max-age=1, must-revalidate") && must("Proxy-Revalidate, max-age=1") && must("s-maxage=1"));
+        assert!(!must("max-age=1, stale-if-error=5"));
+        assert!(
+            !judge(&[(K::CacheControl, "max-age=1, must-revalidate")]).must_revalidate,
+            "nginx does not look at it"
+        );
     }
 
     #[test]

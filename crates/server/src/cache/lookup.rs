@@ -22,7 +22,7 @@ use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Content, Verdict};
-use crate::request::subrequest::{self, Mode, SubSession};
+use crate::request::subrequest::{self, Mode};
 use crate::request::{Method, Request, Text};
 use crate::upstream::exchange::poll_client_gone;
 use crate::upstream::settings::{UpstreamSettings, next};
@@ -337,6 +337,7 @@ impl Caching {
             cacheable: true,
             entry: None,
             stale_error: false,
+            confirming: Vec::new(),
             judgement: Judgement::default(),
             fill: None,
         }
@@ -426,9 +427,10 @@ impl Caching {
             r.attempts.cache = Some(Status::Hit);
             return Outcome::Serve(entry);
         }
-        self.stale_error = times.valid.saturating_add(times.error.into()) >= now;
+        let may_be_stale = !times.must_revalidate;
+        self.stale_error = may_be_stale && times.valid.saturating_add(times.error.into()) >= now;
         let within = times.valid.saturating_add(times.updating.into()) >= now;
-        let may_serve = *conf.use_stale & next::UPDATING != 0 || within;
+        let may_serve = may_be_stale && (*conf.use_stale & next::UPDATING != 0 || within);
         let mine = self.hold.as_mut().is_some_and(|hold| {
             hold.leave.updating = self.cache.zone.index.begin_update(hold.slot);
             hold.leave.updating.is_some()
@@ -477,7 +479,7 @@ impl Caching {
 
     /// `*_cache_background_update`: the same request once more, for the cache alone.
     fn update_behind(self: Box<Self>, r: &mut Request) {
-        let mut child = subrequest::duplicate(r, Downstream::Sub(SubSession::new(Mode::Discard)));
+        let mut child = subrequest::duplicate(r, Downstream::parent(Mode::Discard));
         child.copy_shared(r);
         child.attempts.cache = Some(Status::Expired);
         child.ctx.cache = Some(self);

@@ -20,6 +20,7 @@ pub mod lookup;
 pub mod path;
 pub mod purge;
 pub mod settings;
+pub mod update;
 
 use crate::snapshot::ThreadSnapshot;
 use index::Index;

@@ -165,6 +165,8 @@ pub struct Build<'f> {
     pub http: Option<ConfigLevel>,
     /// Where the `http` block ends: nginx's place for what is wrong between levels.
     pub http_end: Option<conf::Span>,
+    /// Pools that `aio threads` names, and what is wrong where one is not there.
+    pub pools: Vec<(Box<str>, Problem)>,
     /// Directories that must be there before the workers start.
     pub directories: Vec<PathBuf>,
     /// Files that the worker replaces: `state` of zones and groups.
@@ -206,6 +208,7 @@ impl<'f> Build<'f> {
             variables: Variables::new(subsystem),
             http: None,
             http_end: None,
+            pools: Vec::new(),
             directories: Vec::new(),
             state_files: Vec::new(),
             notes: Vec::new(),

@@ -64,6 +64,10 @@ pub fn read(files: &dyn Files, which: &Which, generation: u64) -> Reading {
     build.sources = tree.sources.iter().map(|s| s.path.clone()).collect();
     let mut main = build.level(Contexts::MAIN);
     build.block(&tree.nodes, &mut main);
+    let unknown = std::mem::take(&mut build.pools).into_iter();
+    let is_known = |name: &str| build.process.thread_pools.iter().any(|p| *p.name == *name);
+    let unknown = unknown.filter(|(name, _)| !is_known(name)).map(|(_, problem)| problem);
+    build.problems.extend(unknown);
     if build.error_logs.is_empty() {
         build.error_logs.push(which.default_error_log());
     }

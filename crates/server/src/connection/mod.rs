@@ -2,6 +2,7 @@
 //! An idle connection is this small task and nothing else: buffers and requests are taken when bytes arrive.
 
 pub mod arrival;
+pub mod downstream;
 pub mod fields;
 pub mod handshake;
 pub mod http1;
@@ -26,9 +27,9 @@ use crate::listen::quic;
 use crate::log::error::Level;
 use crate::modules;
 use crate::request::phases;
-use crate::request::subrequest::SubSession;
 use crate::worker::handover::Parcel;
 use arrival::Arrival;
+pub use downstream::Downstream;
 use handshake::{Accepted, Facts};
 use http1::Http1;
 use incoming::Incoming;
@@ -170,24 +171,6 @@ impl std::fmt::Display for Host<'_> {
             Address::Unix(_) => f.write_str("unix:"),
         }
     }
-}
-
-/// Where a request's answer goes.
-#[derive(Default)]
-pub enum Downstream {
-    /// Nowhere: the request is between two owners.
-    #[default]
-    None,
-    /// An HTTP/1 connection.
-    Http1(Box<Http1>),
-    /// A stream of an HTTP/2 connection.
-    Http2(http2::Http2Stream),
-    /// A stream of an HTTP/3 connection.
-    Http3(http3::Http3Stream),
-    /// A parent request.
-    Sub(SubSession),
-    /// The request is over for now: its handler has taken the connection.
-    Held(phases::Work),
 }
 
 /// Connections of all threads are counted in one row.

@@ -1,11 +1,13 @@
 //! What is on its way to a client: bytes, and stretches of files between them. Written in as few calls as possible.
 
 use super::socket::Socket;
+use crate::files::readers::{self, Pool, Reader};
 use crate::request::filter::Chunk;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 /// Bytes from this size on are offered to the kernel where they lie, before they are copied.
@@ -39,6 +41,8 @@ pub struct Output {
     corked: bool,
     /// Behind the last byte the connection is closed at once: both leave in one packet.
     pub last: bool,
+    /// `aio threads`: reads in what of files is not in memory.
+    reader: Option<Box<Reader>>,
 }
 
 struct FilePart {
@@ -87,7 +91,9 @@ impl Output {
                 self.push_bytes(bytes);
                 Ok(())
             }
-            Chunk::File { file, offset, len } if len <= INLINE_FILE && self.waiting() < INLINE_BEHIND => {
+            Chunk::File { file, offset, len }
+                if len <= INLINE_FILE && self.waiting() < INLINE_BEHIND && self.may_read(file, offset, len) =>
+            {
                 self.push_inline(file, offset, len)
             }
             Chunk::File { file, offset, len } => {
@@ -95,6 +101,18 @@ impl Output {
                 Ok(())
             }
         }
+    }
+
+    /// What of files is not in memory is read in by this pool from now on (`aio threads`).
+    pub fn read_by(&mut self, pool: impl FnOnce() -> Arc<Pool>) {
+        if self.reader.is_none() {
+            self.reader = Some(Box::new(Reader::new(pool())));
+        }
+    }
+
+    /// Whether a stretch may be read here and now.
+    fn may_read(&self, file: &OwnedFd, offset: u64, len: u64) -> bool {
+        self.reader.is_none() || readers::is_in_memory(file, offset, offset + len)
     }
 
     /// Stretches that follow each other in one file are one part: their number stays small however small they come.
@@ -123,6 +141,7 @@ impl Output {
     fn clear(&mut self) {
         self.bytes.clear();
         self.start = 0;
+        self.reader = None;
         if self.bytes.capacity() > KEEP_CAPACITY {
             self.bytes = Vec::new();
         }
@@ -179,7 +198,12 @@ impl Output {
             self.cork(socket, true);
         }
         while !self.is_empty() && limit > 0 {
-            let n = match socket.poll_write_with(cx, |s| self.write_once(s, limit)) {
+            let most = match self.poll_file(cx) {
+                Poll::Ready(most) => most.min(limit),
+                Poll::Pending if done > 0 => return Poll::Ready(Ok(done)),
+                Poll::Pending => return Poll::Pending,
+            };
+            let n = match socket.poll_write_with(cx, |s| self.write_once(s, most)) {
                 Poll::Ready(Ok(n)) => n as u64,
                 Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
                 Poll::Pending if done > 0 => return Poll::Ready(Ok(done)),
@@ -197,6 +221,15 @@ impl Output {
             }
         }
         Poll::Ready(Ok(done))
+    }
+
+    /// How much may be written without waiting for a disk.
+    fn poll_file(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
+        let (Some(reader), Some(part)) = (&mut self.reader, self.files.front()) else { return Poll::Ready(u64::MAX) };
+        if part.at > self.start {
+            return Poll::Ready(u64::MAX);
+        }
+        reader.poll_ready(cx, part.file.as_fd(), part.offset, part.len)
     }
 
     /// Whether the connection is closed behind a file, and all may be written now.

@@ -82,17 +82,6 @@ pub trait Stream {
     }
 }
 
-impl Downstream {
-    /// The stream, where the session has streams.
-    pub fn stream(&self) -> Option<&dyn Stream> {
-        match self {
-            Downstream::Http2(stream) => Some(stream),
-            Downstream::Http3(stream) => Some(stream),
-            Downstream::Http1(_) | Downstream::Sub(_) | Downstream::Held(_) | Downstream::None => None,
-        }
-    }
-}
-
 /// Works on one request from its head to its log line. Its stream ends with it.
 pub async fn answer(mut r: Box<Request>, accepted: Result<(), u16>) {
     requests::begin(&mut r);

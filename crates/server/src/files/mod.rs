@@ -5,6 +5,7 @@
 pub mod cache;
 pub mod directory;
 pub mod lru;
+pub mod readers;
 pub mod small;
 pub mod symlinks;
 

@@ -36,7 +36,7 @@ pub const DIRECTIVES: &[Directive] =
         both("variables_hash_max_size", ignored::number),
         http("types_hash_bucket_size", ignored::number),
         http("types_hash_max_size", ignored::number),
-        http("aio", ignored::aio),
+        http("aio", aio),
         http("aio_write", ignored::any),
         http("directio", ignored::directio),
         http("directio_alignment", ignored::offset),
@@ -117,6 +117,26 @@ pub const DIRECTIVES: &[Directive] =
         }),
     ];
 
+/// `aio on | off | threads[=pool]`: `on` is the kernel's own way, for which there is none here. Whether the pool is there shows at the end
+/// of the configuration.
+fn aio(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let name = match &*node.args[0].text {
+        b"on" | b"off" => {
+            scope.build.note(node);
+            return setters::value(&mut scope.level.conf.core.aio, node, None);
+        }
+        b"threads" => "default".into(),
+        other => match other.strip_prefix(b"threads=").filter(|name| !name.is_empty()) {
+            Some(name) => String::from_utf8_lossy(name),
+            None => return Err(setters::invalid(node)),
+        },
+    };
+    if name != "default" {
+        scope.build.pools.push((name.as_ref().into(), node.problem(format!("unknown thread pool \"{name}\""))));
+    }
+    setters::value(&mut scope.level.conf.core.aio, node, Some(name.as_ref().into()))
+}
+
 merged_values! {
     /// Values of `http` and `server` level.
     pub struct ServerSettings {
@@ -144,6 +164,8 @@ merged_values! {
     pub struct Settings {
         /// `root` or `alias`.
         root: Root = Root::default(),
+        /// `aio threads`: the pool that reads in files.
+        aio: Option<Arc<str>> = None,
         /// Types by extension.
         types: Arc<Types> = root::default_types(),
         /// Type of what `types` does not know.

@@ -2,7 +2,7 @@
 
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, http, setters};
-use crate::connection::Downstream;
+use crate::connection::downstream::Protocol;
 use crate::merged_values;
 use crate::request::{Request, Text};
 use conf::{Node, Problem};
@@ -120,9 +120,9 @@ fn obsolete(scope: &mut Scope<'_, '_>, node: &Node, instead: Option<&str>) -> Re
 }
 
 fn protocol(r: &mut Request) -> Option<Text> {
-    Some(match r.downstream {
-        Downstream::Http2(_) if super::ssl::is_encrypted(r) => Text::from("h2"),
-        Downstream::Http2(_) => Text::from("h2c"),
+    Some(match r.downstream.protocol() {
+        Protocol::Http2 if super::ssl::is_encrypted(r) => Text::from("h2"),
+        Protocol::Http2 => Text::from("h2c"),
         _ => Text::EMPTY,
     })
 }

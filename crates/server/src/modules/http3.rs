@@ -2,7 +2,7 @@
 
 use crate::config::variables::Builtin;
 use crate::config::{Directive, Scope, http, setters};
-use crate::connection::Downstream;
+use crate::connection::downstream::Protocol;
 use crate::merged_values;
 use crate::request::{Request, Text};
 use conf::{Node, Problem};
@@ -71,9 +71,9 @@ fn host_key(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 fn protocol(r: &mut Request) -> Option<Text> {
-    Some(match &r.downstream {
-        Downstream::Http3(stream) if stream.is_hq() => Text::from("hq"),
-        Downstream::Http3(_) => Text::from("h3"),
+    Some(match r.downstream.protocol() {
+        Protocol::Hq => Text::from("hq"),
+        Protocol::Http3 => Text::from("h3"),
         _ => Text::EMPTY,
     })
 }

@@ -39,13 +39,6 @@ pub fn buffers(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     value::buffers(&node.args[0].text, &node.args[1].text).map(drop).ok_or_else(|| invalid(node))
 }
 
-/// `aio on | off | threads[=pool]`
-pub fn aio(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    checked(scope, node, |text| {
-        (matches!(text, b"on" | b"off" | b"threads") || text.starts_with(b"threads=")).then_some(0)
-    })
-}
-
 /// `directio off | size`
 pub fn directio(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     checked(scope, node, |text| if text == b"off" { Some(0) } else { value::offset(text) })

@@ -6,7 +6,6 @@ use crate::config::complex::Complex;
 use crate::config::setters;
 use crate::config::variables::Builtin;
 use crate::config::{Build, Directive, Scope, http};
-use crate::connection::Downstream;
 use crate::log::error::Level;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::{Request, Text};
@@ -439,7 +438,7 @@ pub const DELAY: Handler = Handler::Later(|r| r.ctx.limit_req.delay_ms > 0, |r| 
 async fn wait(r: &mut Request) -> Verdict {
     let delay = Duration::from_millis(std::mem::take(&mut r.ctx.limit_req.delay_ms));
     // Answers to pipelined requests before this one must not wait with it.
-    if matches!(&r.downstream, Downstream::Http1(http) if !http.output.is_empty())
+    if r.downstream.has_output()
         && let Err(verdict) = crate::request::flow::flush(r).await
     {
         return verdict;

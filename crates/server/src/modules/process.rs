@@ -5,6 +5,7 @@ use super::ignored::{self, once};
 use crate::config::cidr::Cidr;
 use crate::config::setters::invalid;
 use crate::config::{Build, Directive, Scope, process};
+use crate::files::readers::PoolSize;
 use crate::log::error::Level;
 use crate::log::{memory, syslog};
 use crate::process_settings::{CpuSet, EnvRule, ErrorLogSpec, ErrorLogTarget, SyslogServer, User};
@@ -16,6 +17,9 @@ use std::time::Duration;
 
 /// Threads at most; more than this is a mistake in the configuration.
 const MAX_THREADS: u64 = 1024;
+
+/// Threads that a pool may have.
+const MAX_POOL_THREADS: usize = 1024;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
@@ -65,10 +69,7 @@ pub const DIRECTIVES: &[Directive] = &[
     // Files are read anew on a reload whatever this says.
     process("ssl_object_cache_inheritable", ignored::any),
     process("timer_resolution", ignored::time),
-    process("thread_pool", |s, n| {
-        s.build.note(n);
-        Ok(())
-    }),
+    process("thread_pool", thread_pool),
     process("pcre_jit", ignored::any),
     process("ssl_engine", ignored::any),
     process("worker_connections", worker_connections),
@@ -88,6 +89,31 @@ pub const DIRECTIVES: &[Directive] = &[
     process("worker_aio_requests", ignored::number),
     process("debug_connection", debug_connection),
 ];
+
+/// `thread_pool name threads=N [max_queue=N]`
+fn thread_pool(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let mut size = PoolSize { name: node.args[0].as_str().into(), threads: 0, ..PoolSize::default_pool() };
+    for word in &node.args[1..] {
+        let (name, text) = word.text.split_at(word.text.iter().position(|b| *b == b'=').map_or(0, |at| at + 1));
+        let number = conf::value::number(text).and_then(|n| usize::try_from(n).ok());
+        match (name, number) {
+            (b"threads=", Some(n @ 1..=MAX_POOL_THREADS)) => size.threads = n,
+            (b"max_queue=", Some(n)) => size.max_queue = n,
+            (b"threads=", _) => return Err(node.problem(format!("invalid threads value \"{}\"", word.as_str()))),
+            (b"max_queue=", _) => return Err(node.problem(format!("invalid max_queue value \"{}\"", word.as_str()))),
+            _ => return Err(node.problem(format!("invalid parameter \"{}\"", word.as_str()))),
+        }
+    }
+    if size.threads == 0 {
+        return Err(node.problem(format!("\"thread_pool\" directive of \"{}\" has no \"threads\"", size.name)));
+    }
+    let pools = &mut scope.build.process.thread_pools;
+    if pools.iter().any(|p| p.name == size.name) {
+        return Err(node.problem(format!("duplicate thread pool \"{}\"", size.name)));
+    }
+    pools.push(size);
+    Ok(())
+}
 
 /// An address, a network, a name, or `unix:`.
 fn debug_connection(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {

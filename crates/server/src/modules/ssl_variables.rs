@@ -1,7 +1,6 @@
 //! The variables `$ssl_*`: what is known of a connection's TLS (nginx's `ngx_http_ssl_vars`).
 
 use crate::config::variables::Builtin;
-use crate::connection::Downstream;
 use crate::connection::handshake::{Done, Facts};
 use crate::request::{Request, Text};
 use crate::tls::x509::Certificate;
@@ -113,11 +112,7 @@ fn with(r: &mut Request, get: impl FnOnce(&Facts) -> Option<String>) -> Option<T
 
 fn early_data(r: &mut Request) -> Option<Text> {
     let early = r.client.tls.get()?.early.get();
-    let still = match &r.downstream {
-        Downstream::Http1(http) => http.incoming.socket.tls().is_some_and(|t| t.state().is_handshaking()),
-        other => other.stream().is_none_or(|stream| stream.is_handshaking()),
-    };
-    (early && still).then_some(Text::from("1"))
+    (early && r.downstream.is_handshaking()).then_some(Text::from("1"))
 }
 
 fn protocol(version: ProtocolVersion) -> String {

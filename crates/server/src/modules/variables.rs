@@ -106,10 +106,7 @@ pub const VARIABLES: &[Builtin] = &[
         let seconds = *r.conf().core.keepalive_header;
         (r.flow.keepalive && seconds > 0).then(|| text!(r, "timeout={seconds}"))
     }),
-    volatile("sent_http_transfer_encoding", |r| match &r.downstream {
-        crate::connection::Downstream::Http1(h) if h.chunked => Some(Text::from("chunked")),
-        _ => None,
-    }),
+    volatile("sent_http_transfer_encoding", |r| r.downstream.is_chunked().then_some(Text::from("chunked"))),
     Builtin {
         name: "limit_rate",
         evaluate: |r| {

@@ -3,10 +3,10 @@
 
 use super::Request;
 use super::phases::Verdict;
+use crate::connection::Downstream;
 use crate::connection::http1::Http1;
 use crate::connection::incoming::{Filled, Incoming};
 use crate::connection::slow::{self, Watch};
-use crate::connection::{Downstream, http2, http3};
 use crate::log_error;
 use crate::status::spent::Part;
 use std::future::poll_fn;
@@ -200,12 +200,7 @@ pub fn confirm_expectation(r: &mut Request) {
     if r.downstream.stream().is_some_and(|stream| stream.has_ended()) {
         return;
     }
-    match &mut r.downstream {
-        Downstream::Http1(http) => http.output.push_bytes(b"HTTP/1.1 100 Continue\r\n\r\n"),
-        Downstream::Http2(stream) => http2::informational(stream, 100, &mut std::iter::empty()),
-        Downstream::Http3(stream) => http3::informational(stream, 100, &mut std::iter::empty()),
-        Downstream::Sub(_) | Downstream::Held(_) | Downstream::None => {}
-    }
+    r.downstream.informational(100, "Continue", &mut std::iter::empty());
 }
 
 /// Waits for body bytes; they are appended to `out`. `Ok(true)`: the body is complete. Each wait has

@@ -65,7 +65,7 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
         return Err(Verdict::Status(500));
     }
     r.flow.subrequests += 1;
-    let session = Downstream::Sub(SubSession::new(options.mode));
+    let session = Downstream::parent(options.mode);
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     let mut lent = Lent { parent: r, child: &mut child };
     lent.swap();
@@ -108,7 +108,7 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
         return Err(Verdict::Status(500));
     }
     r.flow.subrequests += 1;
-    let session = Downstream::Sub(SubSession::new(options.mode));
+    let session = Downstream::parent(options.mode);
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     child.copy_shared(r);
     prepare(&mut child, r, uri, args, &options);
@@ -230,7 +230,7 @@ pub(crate) fn poll_room(r: &Request) -> Poll<()> {
 pub async fn post_action(r: &mut Request, target: &Complex) {
     let target = target.eval(r);
     let status = r.answer.headers.status;
-    let session = std::mem::replace(&mut r.downstream, Downstream::Sub(SubSession::new(Mode::Discard)));
+    let session = std::mem::replace(&mut r.downstream, Downstream::parent(Mode::Discard));
     let (keepalive, aborted) = (r.flow.keepalive, r.flow.aborted);
     r.answer.header_sent = false;
     r.answer.done = false;

@@ -14,11 +14,14 @@ use crate::modules::core::size_of;
 use crate::modules::stream_proxy::{Conf, Pass, ProxyHeader};
 use crate::request::Request;
 use crate::upstream::availability::Role;
-use crate::upstream::choose::{self, SelectedPeer, Selection};
+use crate::upstream::choose::{self, SelectedPeer};
 use crate::upstream::directives::parse_local;
+use crate::upstream::failure::{Failure, Side};
 use crate::upstream::group::Group;
 use crate::upstream::peer::State;
-use crate::upstream::{Attempt, connect, names, secure};
+use crate::upstream::settings::next;
+use crate::upstream::tries::Tries;
+use crate::upstream::{connect, names, secure};
 use runtime::clock;
 use runtime::timer::Timer;
 use rustix::net::{SocketType, sockopt};
@@ -41,14 +44,13 @@ pub struct Found {
     pub socket: Socket,
     /// Whose peer it is.
     pub group: Arc<Group>,
-    selection: Selection,
-    tries: usize,
+    tries: Tries,
 }
 
 impl Found {
     /// The peer turned out not to be there.
     pub fn failed(&mut self, r: &mut Request) {
-        set_back(r, &self.group, self.tries, &mut self.selection, &self.chosen);
+        self.tries.failed(r, &self.group, &self.chosen);
     }
 }
 
@@ -65,8 +67,9 @@ pub async fn handle(session: &mut Session) -> u16 {
     let snapshot = session.r.snapshot.clone();
     let conf = &snapshot.location(session.r.location).conf.stream_proxy;
     let began_ms = clock::wall_ms();
-    let Found { chosen, socket, group, .. } = match find(&mut session.r, conf).await {
-        Ok(found) => found,
+    // What there was to try is over: it takes no room while the session goes on.
+    let (chosen, socket, group) = match find(&mut session.r, conf).await {
+        Ok(Found { chosen, socket, group, .. }) => (chosen, socket, group),
         Err(status) => return status,
     };
     let started_ms = clock::monotonic_ms();
@@ -133,34 +136,23 @@ fn has_port(target: &str) -> bool {
 
 /// Asks peers until one takes the connection. The error is the session's status.
 async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Option<SocketAddr>) -> Result<Found, u16> {
-    let began = clock::monotonic_ms();
-    if let Some(live) = &group.live {
-        live.first_answer().await;
-    }
-    let (mut selection, tries) = Selection::begin(&group);
-    let mut left = tries;
-    if *conf.upstream.next_upstream_tries > 0 {
-        left = left.min(*conf.upstream.next_upstream_tries as usize);
-    }
+    let mut tries = Tries::begin(&group, &conf.upstream).await;
     facts(r).action = CONNECTING;
     loop {
-        (selection.said.left, selection.said.limit) = (left, *conf.upstream.next_upstream_tries as usize);
-        let chosen = choose::choose(r, &group, &mut selection);
+        let chosen = tries.choose(r, &group);
         if r.has_fault() {
             // The address, or the key that chose, has no value.
             return Err(500);
         }
-        if let Some(status) = selection.said.refused.take() {
+        if let Some(status) = tries.refused() {
             return Err(status);
         }
         let Some(chosen) = chosen else {
-            r.attempts.all.push(Attempt { group: Some(group.name.clone()), ..Attempt::default() });
-            log_error!(r, Error, "no live upstreams");
+            tries.no_live_upstreams(r, &group, 0);
             return Err(502);
         };
-        left += std::mem::take(&mut selection.said.more);
-        let local = selection.said.changes.take().and_then(|c| c.local).or(local);
-        r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
+        let local = tries.changes().and_then(|c| c.local).or(local);
+        tries.start(r, &chosen);
         let started = clock::monotonic_ms();
         match open(r, conf, &group, &chosen, local).await {
             Ok(socket) => {
@@ -171,40 +163,21 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
                 if let Some(sticky) = &group.sticky {
                     sticky.connected(r, &chosen.peer.session_id());
                 }
-                return Ok(Found { chosen, socket, group, selection, tries });
+                return Ok(Found { chosen, socket, group, tries });
             }
             Err(failure) => {
                 r.attempts.current().response_ms = Some(clock::monotonic_ms() - started);
-                match failure {
-                    Failure::Peer => set_back(r, &group, tries, &mut selection, &chosen),
-                    Failure::Local => {}
-                    Failure::Ours => return Err(500),
+                match failure.side {
+                    Side::Peer => tries.failed(r, &group, &chosen),
+                    Side::Local => {}
+                    Side::Over(status) => return Err(status),
                 }
             }
         }
-        left = left.saturating_sub(1);
-        let limit = &*conf.upstream.next_upstream_timeout;
-        let late = !limit.is_zero() && clock::monotonic_ms() - began >= limit.as_millis() as u64;
-        if left == 0 || late || !*conf.own.next_upstream {
+        if tries.is_over() || !*conf.own.next_upstream {
             return Err(502);
         }
     }
-}
-
-fn set_back(r: &mut Request, group: &Group, tries: usize, selection: &mut Selection, chosen: &SelectedPeer) {
-    if choose::failed(group, selection, chosen, r.attempts.current()) && tries > 1 {
-        log_error!(r, Warn, "upstream server temporarily disabled");
-    }
-}
-
-/// Why a peer could not be connected to.
-enum Failure {
-    /// It is to blame.
-    Peer,
-    /// It is not, and the next one may be there.
-    Local,
-    /// This machine is, and can connect to none.
-    Ours,
 }
 
 async fn open(
@@ -216,17 +189,16 @@ async fn open(
 ) -> Result<Socket, Failure> {
     facts(r).action = CONNECTING;
     let kind = if facts(r).datagrams { SocketType::DGRAM } else { SocketType::STREAM };
-    let connecting =
-        connect::begin_as(kind, &chosen.peer.address, local, &conf.upstream).map_err(|f| failed(r, chosen, &f))?;
+    let connecting = connect::begin_as(kind, &chosen.peer.address, local, &conf.upstream)
+        .map_err(|f| Failure::connecting(r, chosen, local, &f))?;
     let timer = Timer::new();
     timer.set(r.attempts.connect_timeout(&conf.upstream));
     let socket = match timer.guard(connect::finish(connecting)).await {
         Some(Ok(socket)) => socket,
-        Some(Err(f)) => return Err(failed(r, chosen, &f)),
+        Some(Err(f)) => return Err(Failure::connecting(r, chosen, local, &f)),
         None => {
             passive::no_answer(&chosen.peer, r.attempts.connect_timeout(&conf.upstream));
-            log_error!(r, Error, "upstream timed out (110: Connection timed out)");
-            return Err(Failure::Peer);
+            return Err(Failure::timed_out(r, false));
         }
     };
     if conf.context.is_some() && kind == SocketType::STREAM {
@@ -249,32 +221,19 @@ async fn secure(
     write_header(r, *conf.own.proxy_protocol, &mut header);
     if !matches!(timer.guard(socket.write_all(&header)).await, Some(Ok(()))) {
         log_error!(r, Error, "send() of the PROXY header failed");
-        return Err(Failure::Peer);
+        return Err(Failure::of(next::ERROR, false, false));
     }
     facts(r).action = action::SHAKING_UPSTREAM;
     let secure = match context.secure(r, group.name.as_bytes()) {
         Ok(secure) => secure,
         Err(text) => {
             log_error!(r, Error, "{text}");
-            return Err(Failure::Ours);
+            return Err(Failure::over(500));
         }
     };
-    secure::shake(r, &conf.upstream, timer, socket, &secure, chosen).await.map_err(|_| {
+    secure::shake(r, &conf.upstream, timer, socket, &secure, chosen).await.inspect_err(|_| {
         passive::note(&chosen.peer, Cause::Tls("see the error log".into()));
-        Failure::Peer
     })
-}
-
-fn failed(r: &Request, chosen: &SelectedPeer, f: &connect::Failed) -> Failure {
-    log_error!(r, Error, "{} failed ({})", f.call, crate::log::os_error(&f.error));
-    if f.is_ours() {
-        return Failure::Ours;
-    }
-    if f.is_local() {
-        return Failure::Local;
-    }
-    passive::not_connected(&chosen.peer, f);
-    Failure::Peer
 }
 
 /// Copies both ways until the end; gives the session's status.

@@ -94,6 +94,9 @@ pub(super) fn instead(r: &mut Request, conf: &UpstreamConf, status: u16) -> Opti
     if expired && status == 304 && *conf.cache.revalidate && caching.entry.is_some() {
         r.attempts.cache = Some(Status::Revalidated);
         entry.clone_from(&caching.entry);
+        if *conf.cache.rfc9111 {
+            caching.confirming = caching::raw_head(r).to_vec();
+        }
     }
     r.ctx.cache = Some(caching);
     entry
@@ -109,7 +112,7 @@ pub(super) fn resend(r: &mut Request, conf: &UpstreamConf, entry: &Entry) -> Ver
     if r.attempts.cache == Some(Status::Revalidated)
         && let Some(caching) = r.ctx.cache.take()
     {
-        caching::confirm(r, &caching, &conf.cache, ignored);
+        caching::confirm(r, caching, conf);
     }
     r.answer.disable_not_modified = !caching::judge(r, &conf.cache, ignored).allows();
     pass_on::accel_limit_rate(r, conf);
@@ -147,6 +150,9 @@ pub(super) fn resend(r: &mut Request, conf: &UpstreamConf, entry: &Entry) -> Ver
 /// Makes an entry's head the upstream's last. False: it is none.
 fn load_head(r: &mut Request, entry: &Entry) -> bool {
     let bytes = entry.head().answer;
+    // What a 304 has just said of it counts already.
+    let confirming = r.ctx.cache.as_ref().filter(|_| r.attempts.cache == Some(Status::Revalidated));
+    let bytes = &*confirming.map_or(bytes.into(), |caching| crate::cache::update::merged(bytes, &caching.confirming));
     let base = r.arena.mark();
     r.arena.push(bytes);
     let attempts = &mut r.attempts;

@@ -3,14 +3,15 @@
 
 use super::choose::SelectedPeer;
 use super::connect;
+use super::failure::Failure;
 use super::fastcgi::Records;
 use super::framing::Framing;
 use super::http2;
 use super::job::{Job, Protocol};
 use super::memcached::Reply;
 use super::pool::{self, Connection, InUse};
-use super::settings::{UpstreamSettings, next};
-use crate::connection::{Downstream, action, pool as buffers};
+use super::settings::UpstreamSettings;
+use crate::connection::{action, pool as buffers};
 use crate::health::cause::Cause;
 use crate::health::passive;
 use crate::log_error;
@@ -40,43 +41,9 @@ pub struct Answer {
     _in_use: InUse,
 }
 
-/// Why a try gave no answer.
-pub struct Failure {
-    /// A bit of [`next`].
-    pub kind: u32,
-    /// Something of the request went out.
-    pub request_sent: bool,
-    /// The connection was an idle one that turned out to be dead: no fault of the peer.
-    pub stale: bool,
-    /// No peer is to blame, and none is asked any more: the request's status.
-    pub over: Option<u16>,
-    /// This peer is not to blame.
-    pub local: bool,
-}
-
-impl Failure {
-    pub(super) fn of(kind: u32, sent: bool, stale: bool) -> Failure {
-        Failure { kind, request_sent: sent, stale, over: None, local: false }
-    }
-
-    /// The peer took too long. `sent`: something of the request went out.
-    pub(super) fn timed_out(r: &Request, sent: bool) -> Failure {
-        log_error!(r, Error, "upstream timed out (110: Connection timed out)");
-        Failure::of(next::TIMEOUT, sent, false)
-    }
-
-    /// The client is to blame, or this machine.
-    pub(super) fn over(status: u16) -> Failure {
-        Failure { over: Some(status), ..Failure::of(next::ERROR, false, false) }
-    }
-}
-
 /// Whether the client has gone away.
 pub fn poll_client_gone(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
-    match &mut r.downstream {
-        Downstream::Http1(http) => http.incoming.socket.poll_closed(cx),
-        other => other.stream().map_or(Poll::Pending, |stream| stream.poll_gone()),
-    }
+    r.downstream.poll_gone(cx)
 }
 
 /// Whether the peer is given up when the client goes away: not where the answer is for a cache too.
@@ -173,7 +140,7 @@ pub(super) async fn open(
     let timer = Timer::new();
     let connecting = match connect::begin(&chosen.peer.address, job.local, conf) {
         Ok(c) => c,
-        Err(f) => return Err(connect_failed(r, job, chosen, &f)),
+        Err(f) => return Err(Failure::connecting(r, chosen, job.local, &f)),
     };
     timer.set(r.attempts.connect_timeout(conf));
     let watch = watches_client(r, conf);
@@ -197,7 +164,7 @@ pub(super) async fn open(
             r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started_ms);
             Ok(Connection::new(socket, timer, job.identity().cloned()))
         }
-        Event::Done(Err(f)) => Err(connect_failed(r, job, chosen, &f)),
+        Event::Done(Err(f)) => Err(Failure::connecting(r, chosen, job.local, &f)),
         Event::TimedOut => Err(Failure::timed_out(r, false)),
         Event::ClientGone => Err(client_gone(r)),
     }
@@ -219,41 +186,6 @@ pub(super) fn poll_end<T>(r: &mut Request, cx: &mut Context<'_>, timer: &Timer, 
         return Poll::Ready(Event::ClientGone);
     }
     Poll::Pending
-}
-
-fn connect_failed(r: &Request, job: &Job, chosen: &SelectedPeer, f: &connect::Failed) -> Failure {
-    if !f.is_local() {
-        passive::not_connected(&chosen.peer, f);
-    }
-    // What the operator can do about it stands in the same line.
-    let hint = match f.error.raw_os_error() {
-        Some(libc::EADDRNOTAVAIL) => ": no free local port or address; see net.ipv4.ip_local_port_range and proxy_bind",
-        Some(libc::EAGAIN) => ": the peer's accept queue is full; see its backlog and net.core.somaxconn",
-        Some(libc::EMFILE | libc::ENFILE) => ": out of descriptors; see worker_rlimit_nofile",
-        _ => "",
-    };
-    let what = match (f.at_once, f.call, job.local) {
-        (true, "connect()", _) => format!("connect() to {}", chosen.peer.name),
-        (_, "bind()", Some(local)) => format!("bind({local})"),
-        (_, call, _) => call.to_owned(),
-    };
-    let text = crate::log::os_error(&f.error);
-    if f.at_once && !is_network(&f.error) {
-        log_error!(r, Crit, "{what} failed ({text}){hint}");
-    } else {
-        log_error!(r, Error, "{what} failed ({text}){hint}");
-    }
-    if f.is_ours() {
-        return Failure::over(500);
-    }
-    Failure { local: f.is_local(), ..Failure::of(next::ERROR, false, false) }
-}
-
-/// What the network does; anything else that makes a connection fail at once is this machine's fault.
-fn is_network(e: &io::Error) -> bool {
-    use io::ErrorKind as Kind;
-    let unreachable = matches!(e.kind(), Kind::NetworkDown | Kind::NetworkUnreachable | Kind::HostUnreachable);
-    unreachable || matches!(e.kind(), Kind::ConnectionRefused | Kind::ConnectionReset | Kind::WouldBlock)
 }
 
 pub(super) fn client_gone(r: &mut Request) -> Failure {

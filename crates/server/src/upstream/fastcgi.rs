@@ -1,7 +1,7 @@
 //! A connection to a FastCGI application, read as if it spoke HTTP without a status line: a `framing` that takes records apart.
 //! What is sent is made by `modules::fastcgi`.
 
-use super::exchange::Failure;
+use super::failure::Failure;
 use super::settings::next;
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;

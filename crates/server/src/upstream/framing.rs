@@ -1,7 +1,7 @@
 //! What stands between a connection to a peer and whoever reads its answer: nothing (HTTP/1), records (FastCGI), lines (memcached), or a stream
 //! of a connection that requests share (HTTP/2). `exchange` and `relay` see bytes of a head and a body in every case.
 
-use super::exchange::Failure;
+use super::failure::Failure;
 use super::fastcgi::{self, Records};
 use super::http2::Stream;
 use super::job::Job;

@@ -1,12 +1,13 @@
 //! The head of a peer's answer: waited for, read, checked. Part of `exchange`; after: the body (`relay`).
 
 use super::cgi;
-use super::exchange::{Event, Failure, Try, client_gone, poll_client_gone, watches_client};
+use super::exchange::{Event, Try, client_gone, poll_client_gone, watches_client};
+use super::failure::Failure;
 use super::job::Protocol;
 use super::settings::next;
 use crate::connection::http1::Http1;
 use crate::connection::incoming::Incoming;
-use crate::connection::{Downstream, action, http2, http3, pool as buffers};
+use crate::connection::{action, pool as buffers};
 use crate::log_error;
 use crate::request::Request;
 use std::future::poll_fn;
@@ -158,7 +159,7 @@ impl Try<'_> {
             }
             if !uploading && !std::mem::replace(&mut armed, true) {
                 connection.timer.set(r.attempts.read_timeout(conf));
-                if let Downstream::Http1(http) = &mut r.downstream {
+                if let Some(http) = r.downstream.http1_mut() {
                     http.lend_input();
                 }
             }
@@ -169,10 +170,10 @@ impl Try<'_> {
                 return Poll::Ready(Event::ClientGone);
             }
             // What waits for the client (100 Continue) goes out meanwhile.
-            if let Downstream::Http1(http) = &mut r.downstream
+            if let Some(http) = r.downstream.http1_mut()
                 && !http.output.is_empty()
             {
-                let Http1 { incoming: Incoming { socket, .. }, output, .. } = &mut **http;
+                let Http1 { incoming: Incoming { socket, .. }, output, .. } = http;
                 let _ = output.poll_write(socket, cx, u64::MAX);
             }
             Poll::Pending
@@ -227,21 +228,7 @@ fn early_hints(r: &mut Request, head: &ResponseHead, bytes: &[u8]) {
     let passed = |known| !matches!(known, K::Connection | K::KeepAlive | K::TransferEncoding | K::ContentLength);
     let lines = head.headers.iter().filter(|l| passed(l.known));
     let mut lines = lines.map(|l| (l.name.of(bytes), l.value.of(bytes)));
-    match &r.downstream {
-        Downstream::Http2(stream) => return http2::informational(stream, 103, &mut lines),
-        Downstream::Http3(stream) => return http3::informational(stream, 103, &mut lines),
-        _ => {}
-    }
-    let Downstream::Http1(http) = &mut r.downstream else { return };
-    let mut out = b"HTTP/1.1 103 Early Hints\r\n".to_vec();
-    for line in head.headers.iter().filter(|l| passed(l.known)) {
-        out.extend_from_slice(line.name.of(bytes));
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(line.value.of(bytes));
-        out.extend_from_slice(b"\r\n");
-    }
-    out.extend_from_slice(b"\r\n");
-    http.output.push_bytes(&out);
+    r.downstream.informational(103, "Early Hints", &mut lines);
 }
 
 /// Headers of which there may be one, those that frame the body first.

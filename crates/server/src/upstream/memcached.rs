@@ -1,7 +1,7 @@
 //! A connection to memcached, read as if it spoke HTTP: a `framing` that makes a head of an answer's first line. What is asked is made
 //! by `modules::memcached`.
 
-use super::exchange::Failure;
+use super::failure::Failure;
 use super::fastcgi::failure;
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;

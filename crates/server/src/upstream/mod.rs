@@ -12,6 +12,7 @@ pub mod connect;
 pub mod counts;
 pub mod directives;
 pub mod exchange;
+pub mod failure;
 pub mod fastcgi;
 pub mod framing;
 pub mod group;
@@ -36,9 +37,9 @@ pub mod settings;
 pub mod shed;
 mod spool;
 pub mod store;
+pub mod tries;
 pub mod tunnel;
 
-use crate::connection::Downstream;
 use crate::request::{Request, Text};
 use crate::snapshot::ThreadSnapshot;
 use peer::Peer;
@@ -186,7 +187,7 @@ pub fn ended_well(r: &mut Request, group: &group::Group, chosen: &choose::Select
 
 /// What the kernel knows about the client's end, for the error log: ` (104: Connection reset by peer)` or nothing.
 pub fn client_error(r: &Request) -> String {
-    let Downstream::Http1(http) = &r.downstream else { return String::new() };
+    let Some(http) = r.downstream.http1() else { return String::new() };
     match rustix::net::sockopt::socket_error(&http.incoming.socket) {
         Ok(Err(e)) => format!(" ({})", crate::log::os_error(&e.into())),
         Ok(Ok(())) | Err(_) => String::new(),
@@ -195,11 +196,8 @@ pub fn client_error(r: &Request) -> String {
 
 /// `tcp_nodelay`: what comes from the peer in small pieces goes on to the client at once.
 fn client_nodelay(r: &mut Request) {
-    if !*r.conf().core.tcp_nodelay {
-        return;
-    }
-    if let Downstream::Http1(http) = &mut r.downstream {
-        http.incoming.set_nodelay();
+    if *r.conf().core.tcp_nodelay {
+        r.downstream.set_nodelay();
     }
 }
 

@@ -1,12 +1,13 @@
 //! Asks peers of a group until one gives an answer to pass on (`proxy_next_upstream`).
 
-use super::Attempt;
-use super::choose::{self, SelectedPeer, Selection};
+use super::choose::SelectedPeer;
 use super::exchange::{self, Answer};
+use super::failure::{Failure, Side};
 use super::job::{Job, JobBody};
 use super::queue::{self, InVain};
 use super::settings::{UpstreamSettings, next};
 use super::shed::{self, Permit, Refused};
+use super::tries::Tries;
 use crate::connection::action;
 use crate::health::passive;
 use crate::log_error;
@@ -21,42 +22,32 @@ const STALE_TRIES: usize = 1;
 
 /// Finds an answer. On `Err` the verdict is what the content handler has to return.
 pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings) -> Result<Answer, Verdict> {
-    let started = clock::monotonic_ms();
-    if let Some(live) = &job.group.live {
-        live.first_answer().await;
-    }
     let mut permit = admit(r, job).await?;
-    let (mut selection, tries) = Selection::begin(&job.group);
-    let mut left = tries;
-    if *conf.next_upstream_tries > 0 {
-        left = left.min(*conf.next_upstream_tries as usize);
-    }
+    let mut tries = Tries::begin(&job.group, conf).await;
     loop {
         r.action = action::CONNECTING;
         r.spent.enter(Part::Connect);
-        (selection.said.left, selection.said.limit) = (left, *conf.next_upstream_tries as usize);
-        let chosen = choose_or_wait(r, job, &mut selection).await?;
+        let chosen = choose_or_wait(r, job, &mut tries).await?;
         if r.has_fault() {
             // Something in what would be sent, or in the key that chose, has no value.
             return Err(Verdict::Status(500));
         }
-        if let Some(status) = selection.said.refused.take() {
-            return Err(refused(r, job, status));
+        if let Some(status) = tries.refused() {
+            return Err(refused(r, job, &tries, status));
         }
-        let Some(chosen) = chosen else { return Err(no_live_upstreams(r, job)) };
-        left += std::mem::take(&mut selection.said.more);
-        if let Some(changes) = selection.said.changes.take() {
+        let Some(chosen) = chosen else { return Err(no_live_upstreams(r, job, &tries)) };
+        if let Some(changes) = tries.changes() {
             job.change(r, *changes)?;
         }
         let job = &*job;
-        r.attempts.all.push(Attempt { peer: Some(chosen.peer.clone()), ..Attempt::default() });
+        tries.start(r, &chosen);
         let began = clock::monotonic_ms();
         let mut chosen = chosen;
         chosen.permit = permit.take().into();
         let mut stale = 0;
         let (failure, chosen) = loop {
             match exchange::ask(r, job, conf, chosen, stale >= STALE_TRIES).await {
-                Ok(answer) => match judge(r, job, conf, left, started) {
+                Ok(answer) => match judge(r, job, conf, &tries) {
                     None => {
                         answer.chosen.head_came(r.attempts.head.status, r.attempts.current().header_ms);
                         if let Some(sticky) = &job.group.sticky {
@@ -65,7 +56,7 @@ pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings
                         return Ok(answer);
                     }
                     Some(kind) => {
-                        let failure = exchange::Failure::of(kind, true, false);
+                        let failure = Failure::of(kind, true, false);
                         let Answer { chosen, .. } = answer;
                         chosen.head_came(r.attempts.head.status, r.attempts.current().header_ms);
                         break (failure, chosen);
@@ -80,7 +71,7 @@ pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings
         };
         let attempt = r.attempts.current();
         attempt.response_ms = Some(clock::monotonic_ms() - began);
-        if let Some(status) = failure.over {
+        if let Side::Over(status) = failure.side {
             r.spent.enter(Part::Own);
             attempt.status = status;
             r.flow.aborted |= status == 499;
@@ -88,7 +79,7 @@ pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings
         }
         attempt.status = status_of(failure.kind);
         let status = attempt.status;
-        let is_its_fault = !failure.local && !matches!(failure.kind, next::HTTP_403 | next::HTTP_404);
+        let is_its_fault = failure.is_peers_fault() && !matches!(failure.kind, next::HTTP_403 | next::HTTP_404);
         permit = chosen.permit.take();
         if let Some(permit) = &mut permit {
             if is_its_fault {
@@ -99,15 +90,12 @@ pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings
         if is_its_fault {
             passive::failed(&chosen.peer, failure.kind, r.attempts.head.status, r.attempts.current(), conf);
         }
-        if is_its_fault && choose::failed(&job.group, &mut selection, &chosen, r.attempts.current()) && tries > 1 {
-            log_error!(r, Warn, "upstream server temporarily disabled");
+        if is_its_fault {
+            tries.failed(r, &job.group, &chosen);
         }
         log_error!(r, Debug, "http next upstream, {:x}", failure.kind << 1);
-        left = left.saturating_sub(1);
-        let late = !conf.next_upstream_timeout.is_zero()
-            && clock::monotonic_ms() - started >= conf.next_upstream_timeout.as_millis() as u64;
         let wanted = *conf.next_upstream & failure.kind != 0;
-        if left == 0 || late || !wanted || !may_repeat(r, conf, job, failure.request_sent) {
+        if tries.is_over() || !wanted || !may_repeat(r, conf, job, failure.request_sent) {
             r.action = action::SENDING_TO_CLIENT;
             r.spent.enter(Part::Own);
             r.attempts.failed = failure.kind;
@@ -156,22 +144,18 @@ async fn admit(r: &mut Request, job: &Job) -> Result<Option<Permit>, Verdict> {
 }
 
 /// A peer; the first choice of a request may wait for one (`queue`).
-async fn choose_or_wait(
-    r: &mut Request,
-    job: &Job,
-    selection: &mut Selection,
-) -> Result<Option<SelectedPeer>, Verdict> {
-    let Some(line) = job.group.queue.as_ref().filter(|_| selection.is_fresh() && job.group.balancer.is_none()) else {
-        return Ok(choose::choose(r, &job.group, selection));
+async fn choose_or_wait(r: &mut Request, job: &Job, tries: &mut Tries) -> Result<Option<SelectedPeer>, Verdict> {
+    let Some(line) = job.group.queue.as_ref().filter(|_| tries.selection.is_fresh() && job.group.balancer.is_none()) else {
+        return Ok(tries.choose(r, &job.group));
     };
     // Nobody overtakes those that wait.
     if line.queue.is_empty()
-        && let Some(chosen) = choose::choose(r, &job.group, selection)
+        && let Some(chosen) = tries.choose(r, &job.group)
     {
         return Ok(Some(chosen));
     }
     r.spent.enter(Part::Queue);
-    let waited = Box::pin(queue::wait(r, &job.group, line, selection)).await;
+    let waited = Box::pin(queue::wait(r, &job.group, line, &mut tries.selection)).await;
     r.spent.enter(Part::Connect);
     match waited {
         Ok(chosen) => Ok(Some(chosen)),
@@ -184,19 +168,17 @@ async fn choose_or_wait(
 }
 
 /// A program refuses the request.
-fn refused(r: &mut Request, job: &Job, status: u16) -> Verdict {
+fn refused(r: &mut Request, job: &Job, tries: &Tries, status: u16) -> Verdict {
     if status == 502 {
-        return no_live_upstreams(r, job);
+        return no_live_upstreams(r, job, tries);
     }
     r.action = action::SENDING_TO_CLIENT;
     r.spent.enter(Part::Own);
     Verdict::Status(status)
 }
 
-fn no_live_upstreams(r: &mut Request, job: &Job) -> Verdict {
-    let group = Some(job.group.name.clone());
-    r.attempts.all.push(Attempt { group, status: 502, ..Attempt::default() });
-    log_error!(r, Error, "no live upstreams");
+fn no_live_upstreams(r: &mut Request, job: &Job, tries: &Tries) -> Verdict {
+    tries.no_live_upstreams(r, &job.group, 502);
     r.action = action::SENDING_TO_CLIENT;
     r.spent.enter(Part::Own);
     r.attempts.failed = next::NO_LIVE;
@@ -216,11 +198,10 @@ fn may_repeat(r: &Request, conf: &UpstreamSettings, job: &Job, sent: bool) -> bo
 }
 
 /// Whether an answer's status is a reason to ask another peer.
-fn judge(r: &Request, job: &Job, conf: &UpstreamSettings, left: usize, started: u64) -> Option<u32> {
+fn judge(r: &Request, job: &Job, conf: &UpstreamSettings, tries: &Tries) -> Option<u32> {
     let kind = next::of_status(r.attempts.head.status)?;
-    let late = !conf.next_upstream_timeout.is_zero()
-        && clock::monotonic_ms() - started >= conf.next_upstream_timeout.as_millis() as u64;
-    (left > 1 && *conf.next_upstream & kind != 0 && !late && may_repeat(r, conf, job, true)).then_some(kind)
+    let wanted = *conf.next_upstream & kind != 0;
+    (wanted && tries.may_go_on() && may_repeat(r, conf, job, true)).then_some(kind)
 }
 
 fn status_of(kind: u32) -> u16 {

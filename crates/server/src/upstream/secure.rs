@@ -1,7 +1,8 @@
 //! The TLS handshake with a peer, after `connect` and before the first byte of a request.
 
 use super::choose::SelectedPeer;
-use super::exchange::{self, Event, Failure};
+use super::exchange::{self, Event};
+use super::failure::Failure;
 use super::settings::{UpstreamSettings, next};
 use crate::connection::action;
 use crate::connection::socket::Socket;

@@ -1,7 +1,8 @@
 //! The request of a try on its way to a peer that has the connection to itself: the head, and a body from memory, from a file, or as
 //! the client sends it. A peer that answers before it has all is listened to at once. Part of `exchange`.
 
-use super::exchange::{Event, Failure, Try, client_gone, poll_end, watches_client};
+use super::exchange::{Event, Try, client_gone, poll_end, watches_client};
+use super::failure::Failure;
 use super::job::{Job, JobBody, Protocol};
 use super::settings::next;
 use crate::connection::pool as buffers;

@@ -3,7 +3,7 @@
 use super::exchange::Answer;
 use super::settings::UpstreamSettings;
 use crate::connection::socket::Socket;
-use crate::connection::{Downstream, action, pool as buffers};
+use crate::connection::{action, pool as buffers};
 use crate::log_error;
 use crate::request::Request;
 use crate::request::held::{Kept, hold};
@@ -94,7 +94,7 @@ pub async fn run(r: &mut Request, conf: &UpstreamSettings, mut answer: Answer) -
     r.spent.stop();
     let down = Pipe::new(&answer.input[answer.at..]);
     buffers::give_buffer(std::mem::take(&mut answer.input));
-    let Downstream::Http1(http) = &mut r.downstream else { return Verdict::Status(502) };
+    let Some(http) = r.downstream.http1_mut() else { return Verdict::Status(502) };
     if http.flush().await.is_err() {
         return Verdict::Broken;
     }

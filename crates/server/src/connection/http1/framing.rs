@@ -3,6 +3,7 @@
 use super::Http1;
 use crate::connection::output::Output;
 use crate::connection::{Downstream, pool};
+use crate::files::readers;
 use crate::request::filter::Chunk;
 use crate::request::{Request, Version};
 use runtime::clock;
@@ -124,10 +125,17 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 /// Queues a piece of the body in the answer's framing.
 pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     let limited = chunk.len() >= crate::connection::output::DIRECT as u64 && crate::request::flow::rate(r).0 > 0;
+    let pool = match chunk {
+        Chunk::File { .. } => r.conf().core.aio.as_deref().map(|name| r.snapshot.whole().process.thread_pool(name)),
+        Chunk::Bytes(_) => None,
+    };
     let Downstream::Http1(http) = &mut r.downstream else { return Ok(()) };
     if http.mqtt.is_some() {
         // A client of MQTT reads no body.
         return Ok(());
+    }
+    if let Some(size) = pool {
+        http.output.read_by(|| readers::pool(&size));
     }
     let push = |http: &mut Http1| match chunk {
         // What is offered to the kernel at once would not know the rate.

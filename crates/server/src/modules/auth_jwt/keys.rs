@@ -3,7 +3,6 @@
 
 use crate::config::complex::Complex;
 use crate::config::{Scope, setters};
-use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::phases::Verdict;
 use crate::request::subrequest::{self, Mode, Options};
@@ -347,13 +346,11 @@ async fn from_request(r: &mut Request, uri: &[u8], cache: Duration) -> Result<Rc
     let options = Options { mode: Mode::Capture, with_body: false, get: true };
     let mut child =
         subrequest::run(r, uri, args, options).await.map_err(|_| "the subrequest was refused".to_owned())?;
-    let Downstream::Sub(answer) = std::mem::take(&mut child.downstream) else {
-        return Err("there is no answer".to_owned());
-    };
+    let answer = child.downstream.take_captured().ok_or("there is no answer")?;
     if child.answer.headers.status != 200 || child.flow.aborted {
         return Err(format!("the answer has status {}", child.answer.headers.status));
     }
-    let keys = Rc::new(Keys::parse(&answer.captured)?);
+    let keys = Rc::new(Keys::parse(&answer)?);
     keep(id, &keys, (0, 0, 0, 0));
     Ok(keys)
 }

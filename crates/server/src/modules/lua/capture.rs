@@ -9,7 +9,7 @@ use crate::log_error;
 use crate::request::body::Stored;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, From, Verdict};
-use crate::request::subrequest::{self, Mode, Options, SubSession};
+use crate::request::subrequest::{self, Mode, Options};
 use crate::request::{Method, Request, Text, end, include};
 use ::lua::Fault;
 use ::lua::machine::{add_to_table, bytes_of};
@@ -130,7 +130,7 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
     }
     log_error!(r, Debug, "lua http subrequest \"{}?{}\"", text_shown(r, path), text_shown(r, args));
     r.flow.subrequests += 1;
-    let session = Downstream::Sub(SubSession::new(Mode::Whole));
+    let session = Downstream::parent(Mode::Whole);
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     if is_set(call, "share_all_vars") || is_set(call, "copy_all_vars") {
         child.copy_shared(r);
@@ -195,10 +195,7 @@ async fn run(mut child: Box<Request>, shares: bool) -> (Answer, Box<Request>) {
         0 => 500,
         status => status,
     };
-    let body: Vec<u8> = match &mut child.downstream {
-        Downstream::Sub(sub) => std::mem::take(&mut sub.captured),
-        _ => Vec::new(),
-    };
+    let body: Vec<u8> = child.downstream.take_captured().unwrap_or_default();
     let is_short =
         child.answer.headers.content_length.is_some_and(|n| n > body.len() as u64) && !child.answer.header_only;
     let truncated = child.flow.aborted || !child.answer.done || is_short;

@@ -2,7 +2,6 @@
 
 use super::feed::Kind;
 use super::{Conf, answer, groups, names, publish, subscribe};
-use crate::connection::Downstream;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Verdict, Waiting};
 use crate::request::{Method, Request, Version};
@@ -61,7 +60,7 @@ fn kind(r: &Request, conf: &Conf) -> Option<Kind> {
     let may = conf.subscribers;
     if may.eventsource && accepts(r, b"text/event-stream") {
         Some(Kind::EventSource)
-    } else if may.chunked && matches!(r.downstream, Downstream::Http1(_)) && wants_chunks(r) {
+    } else if may.chunked && r.downstream.http1().is_some() && wants_chunks(r) {
         Some(Kind::Chunked)
     } else if may.multipart && accepts(r, b"multipart/mixed") {
         Some(Kind::Multipart)
@@ -97,9 +96,7 @@ pub(super) fn is_websocket(r: &Request) -> bool {
     let names =
         |value: &[u8], token: &[u8]| value.split(|b| *b == b',').any(|t| t.trim_ascii().eq_ignore_ascii_case(token));
     let has = |known, token: &[u8]| r.head.headers.find(known).is_some_and(|v| names(r.get(v), token));
-    let may = r.head.method == Method::Get
-        && r.head.version >= Version::HTTP11
-        && matches!(r.downstream, Downstream::Http1(_));
+    let may = r.head.method == Method::Get && r.head.version >= Version::HTTP11 && r.downstream.http1().is_some();
     may && has(K::Upgrade, b"websocket") && has(K::Connection, b"upgrade")
 }
 

@@ -30,7 +30,7 @@ pub(super) fn poll(r: &mut Request, feed: Feed) -> Verdict {
 
 /// A stream of messages.
 pub(super) fn stream(r: &mut Request, mut feed: Feed) -> Verdict {
-    let is_chunked = matches!(&r.downstream, crate::connection::Downstream::Http1(http) if http.chunked);
+    let is_chunked = r.downstream.is_chunked();
     if is_chunked {
         feed.in_chunks();
     }
@@ -49,10 +49,8 @@ pub(super) fn websocket(r: &mut Request, feed: Option<Feed>, publisher: Option<P
 }
 
 pub(super) fn nodelay(r: &mut Request) {
-    if *r.conf().core.tcp_nodelay
-        && let crate::connection::Downstream::Http1(http) = &mut r.downstream
-    {
-        http.incoming.set_nodelay();
+    if *r.conf().core.tcp_nodelay {
+        r.downstream.set_nodelay();
     }
 }
 

@@ -3,7 +3,6 @@
 
 use super::{Conf, hub, names};
 use crate::config::complex::Complex;
-use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::body::Stored;
 use crate::request::finish::split_args;
@@ -129,10 +128,7 @@ fn target(r: &mut Request, uri: &Complex) -> (Text, Text) {
 }
 
 fn body_of(child: &mut Request) -> Vec<u8> {
-    match std::mem::take(&mut child.downstream) {
-        Downstream::Sub(sub) => sub.captured,
-        _ => Vec::new(),
-    }
+    child.downstream.take_captured().unwrap_or_default()
 }
 
 /// The client gets the answer of whom we asked: its status, type and body.

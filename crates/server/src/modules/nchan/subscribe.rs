@@ -5,7 +5,6 @@ use super::feed::{Boundary, Feed, Kind, Over, Piece, Turn};
 use super::hub::{self, Listening};
 use super::publish::Publisher;
 use super::{Conf, answer, handler, held, hooks, names, redis, websocket};
-use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::filter::Chunk;
 use crate::request::headers::KnownHeader as K;
@@ -106,9 +105,7 @@ async fn poll(r: &mut Request, conf: &Conf, mut feed: Feed) -> Result<Verdict, V
     if r.body.is_pending() && !body::discard(r).await {
         return Err(Verdict::Broken);
     }
-    let is_quiet =
-        matches!(&r.downstream, Downstream::Http1(http) if http.unread().is_empty() && http.output.is_empty());
-    if may_hold(r) && is_quiet {
+    if may_hold(r) && r.downstream.is_quiet() {
         return Ok(held::poll(r, feed));
     }
     let timer = Timer::new();
@@ -160,10 +157,7 @@ pub(super) fn gone(r: &mut Request, conf: &Conf) -> Verdict {
 }
 
 fn is_gone(r: &mut Request, cx: &mut Context<'_>) -> bool {
-    match &mut r.downstream {
-        Downstream::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
-        other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),
-    }
+    r.downstream.poll_gone(cx).is_ready()
 }
 
 fn give(r: &mut Request, conf: &Conf, feed: &Feed, message: &Arc<Message>) -> Verdict {

@@ -5,7 +5,7 @@ use super::{OUTPUT_LIMIT, STREAM_WINDOW, Session, Trouble};
 use crate::connection::pool as buffers;
 use crate::log_error;
 use crate::request::Request;
-use crate::upstream::exchange::Failure;
+use crate::upstream::failure::Failure;
 use crate::upstream::settings::{UpstreamSettings, next};
 use runtime::clock;
 use std::convert::Infallible;

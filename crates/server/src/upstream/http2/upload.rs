@@ -6,7 +6,7 @@ use crate::connection::pool as buffers;
 use crate::log_error;
 use crate::request::Request;
 use crate::request::body::{self, BodyError, Stored};
-use crate::upstream::exchange::Failure;
+use crate::upstream::failure::Failure;
 use crate::upstream::job::JobBody;
 use crate::upstream::send::keep_for_variable;
 use crate::upstream::settings::{UpstreamSettings, next};
