@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 pub const SERVICE4: &str = "10.9.9.1";
 pub const SERVICE6: &str = "fd00:9:9::1";
+const HOSTS: [&str; 8] = ["client", "router", "lb1", "lb2", "r1", "r2", "r3", "r4"];
 /// Longer than anything takes on a machine with much else to do.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -143,8 +144,7 @@ impl Lab {
     }
 
     fn build(&mut self, gateway: Gateway) {
-        let hosts = ["client", "router", "lb1", "lb2", "r1", "r2", "r3", "r4"];
-        for host in hosts {
+        for host in HOSTS {
             let done = Command::new("ip").args(["netns", "add", &self.name(host)]).status().unwrap();
             assert!(done.success());
             self.on(host, "ip link set lo up");
@@ -391,10 +391,17 @@ impl Drop for Lab {
             let _ = child.kill();
             let _ = child.wait();
         }
+        // A server whose master was killed serves on: whoever is still in a host goes with it.
+        for host in HOSTS {
+            let Ok(said) = Command::new("ip").args(["netns", "pids", &self.name(host)]).output() else { continue };
+            for pid in String::from_utf8_lossy(&said.stdout).split_whitespace() {
+                let _ = Command::new("kill").args(["-9", pid]).stderr(Stdio::null()).status();
+            }
+        }
         for mount in &self.mounts {
             let _ = Command::new("umount").arg("-l").arg(mount).stderr(Stdio::null()).status();
         }
-        for host in ["client", "router", "lb1", "lb2", "r1", "r2", "r3", "r4"] {
+        for host in HOSTS {
             let _ = Command::new("ip").args(["netns", "del", &self.name(host)]).stderr(Stdio::null()).status();
         }
     }
