@@ -674,7 +674,7 @@ fn rfc_9111_answers_that_must_be_asked_for_again() {
     let is_down = down.clone();
     let backend = Backend::start(move |_| {
         if is_down.load(Ordering::Relaxed) {
-            return Reply::Keep(b"HTTP/1.1 503 Out\r\nContent-Length: 0\r\n\r\n".to_vec().into());
+            return Reply::Keep(b"HTTP/1.1 503 Out\r\nContent-Length: 0\r\n\r\n".to_vec());
         }
         ok("Cache-Control: max-age=1, must-revalidate\r\n", "body")
     });

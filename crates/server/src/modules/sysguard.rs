@@ -302,7 +302,8 @@ fn exceeded(conf: &Conf) -> Option<(&'static str, &Arc<Rule>)> {
         (machine.now, cpu)
     };
     let (now, cpu) = machine;
-    let rules: [(&'static str, &Option<Arc<Rule>>, Option<u64>); 5] = [
+    type Measured<'r> = (&'static str, &'r Option<Arc<Rule>>, Option<u64>);
+    let rules: [Measured<'_>; 5] = [
         ("load", &conf.sysguard_load, Some(now.load)),
         ("cpu", &conf.sysguard_cpu, cpu),
         ("swap", &conf.sysguard_swap, now.swap),

@@ -145,7 +145,8 @@ async fn admit(r: &mut Request, job: &Job) -> Result<Option<Permit>, Verdict> {
 
 /// A peer; the first choice of a request may wait for one (`queue`).
 async fn choose_or_wait(r: &mut Request, job: &Job, tries: &mut Tries) -> Result<Option<SelectedPeer>, Verdict> {
-    let Some(line) = job.group.queue.as_ref().filter(|_| tries.selection.is_fresh() && job.group.balancer.is_none()) else {
+    let Some(line) = job.group.queue.as_ref().filter(|_| tries.selection.is_fresh() && job.group.balancer.is_none())
+    else {
         return Ok(tries.choose(r, &job.group));
     };
     // Nobody overtakes those that wait.

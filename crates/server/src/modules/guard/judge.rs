@@ -351,7 +351,7 @@ fn say(r: &mut Request, guard: &Guard, done: Done, limit: &Limit, excess: u64) {
     if !r.logs(guard.log_level) {
         return;
     }
-    let (second, lines) = (clock::monotonic_ms() / 1000 & 0xffff_ffff, &guard.state.lines);
+    let (second, lines) = ((clock::monotonic_ms() / 1000) & 0xffff_ffff, &guard.state.lines);
     let before = lines.load(Relaxed);
     let count = if before >> 32 == second { (before & 0xffff_ffff) + 1 } else { 1 };
     lines.store(second << 32 | count, Relaxed);

@@ -109,7 +109,7 @@ pub fn ask(r: &mut Request, group: &Group, program: &Program, selection: &mut Se
     let called = phases::call::<()>(r, &program.chunk, Phase::Balancer);
     let context = r.ctx.lua.get_or_insert_default();
     let (said, exit) = (context.balancer.take(), context.exit.take());
-    let Some(said) = said.filter(|_| called.is_ok()) else { return Answer::Refused(500) };
+    let Some(said) = said.filter(|_| called.is_some()) else { return Answer::Refused(500) };
     match exit {
         None | Some(0) => {}
         // NGX_BUSY, NGX_DECLINED

@@ -243,7 +243,7 @@ pub fn send_head(r: &mut Request) -> Result<(), Verdict> {
 pub fn set(r: &mut Request, chunk: &Arc<Chunk>, arguments: &[Complex]) -> Option<Text> {
     let arguments: Vec<Text> = arguments.iter().map(|a| a.eval(r)).collect();
     r.ctx.lua.get_or_insert_default().arguments = arguments;
-    let value = call::<Value>(r, chunk, Phase::Set).ok()?;
+    let value = call::<Value>(r, chunk, Phase::Set)?;
     let mut out = Vec::new();
     if !value.is_nil()
         && let Err(e) = write_piece(&value, 1, "set_by_lua", &mut out)
@@ -254,16 +254,18 @@ pub fn set(r: &mut Request, chunk: &Arc<Chunk>, arguments: &[Complex]) -> Option
     Some(r.text(&out))
 }
 
-/// Runs a program that may not wait.
-pub fn call<R: mlua::FromLuaMulti>(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Result<R, ()> {
+/// Runs a program that may not wait. `None`: it failed, which is logged.
+pub fn call<R: mlua::FromLuaMulti>(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Option<R> {
     tell(r, phase);
-    let machine = machine::of(r).ok_or(())?;
-    let function: Function = machine.function(r, chunk).map_err(|_| ())?;
+    let machine = machine::of(r)?;
+    let function: Function = machine.function(r, chunk).ok()?;
     let result = current::enter(Some(&mut *r), &machine, phase, || function.call::<R>(()));
-    result.map_err(|e| {
-        let name = phase.context();
-        log_error!(r, Error, "failed to run {name}: {}", run::explain(&e).replacen("\ncoroutine 0:", "", 1));
-    })
+    result
+        .inspect_err(|e| {
+            let name = phase.context();
+            log_error!(r, Error, "failed to run {name}: {}", run::explain(e).replacen("\ncoroutine 0:", "", 1));
+        })
+        .ok()
 }
 
 /// `header_filter_by_lua*`; and `body_filter_by_lua*` begins with it.
@@ -276,7 +278,7 @@ pub fn header_filter(r: &mut Request) -> Filtered {
         return Filtered::Next;
     }
     let Some(chunk) = (*r.conf().lua.header_filter).clone() else { return Filtered::Next };
-    if call::<()>(r, &chunk, Phase::HeaderFilter).is_err() {
+    if call::<()>(r, &chunk, Phase::HeaderFilter).is_none() {
         return Filtered::Broken;
     }
     match r.ctx.lua.as_mut().and_then(|c| c.exit.take()) {
@@ -305,7 +307,7 @@ impl BodyFilter for Filter {
         let called = call::<()>(r, &program, Phase::BodyFilter);
         let context = r.ctx.lua.get_or_insert_default();
         let (exit, piece) = (context.exit.take(), context.piece.take());
-        if called.is_err() || exit == Some(-1) {
+        if called.is_none() || exit == Some(-1) {
             return Err(io::Error::other("body_filter_by_lua* failed"));
         }
         let (bytes, last) = piece.unwrap_or_default();

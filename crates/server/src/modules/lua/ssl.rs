@@ -191,7 +191,7 @@ async fn run(asked: &mut Asked<'_>, phase: Phase) -> Result<Option<Box<Handshake
         End::Exit(code) => code,
         _ => 500,
     };
-    let failed = code < 0 || code >= 400;
+    let failed = !(0..400).contains(&code);
     let (name, exit) = (phase.context().trim_end_matches('*'), i32::from(!failed));
     log_error!(r, Debug, "{name}: handler return value: {code}, cert cb exit code: {exit}");
     log_error!(r, Debug, "{name}: cert cb exit code: {exit}");

@@ -100,7 +100,7 @@ async fn ask(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase, peer: Peer) -> R
         End::Exit(code) => code,
         _ => 500,
     };
-    let failed = code < 0 || code >= 400;
+    let failed = !(0..400).contains(&code);
     let name = phase.context().trim_end_matches('*');
     crate::log_error!(r, Debug, "{name}: handler return value: {code}, cert cb exit code: {}", i32::from(!failed));
     r.action = doing;
