@@ -51,9 +51,10 @@ fn what_connections_wait_for_before_a_request_shows() {
     let tls = server.read("nginx.conf").split("127.0.0.1:").nth(2).unwrap().split(' ').next().unwrap().parse().unwrap();
     let us = grows(&server, "tls", || {
         let mut tcp = TcpStream::connect(("127.0.0.1", tls)).unwrap();
-        // The server waits for the client's hello.
-        pause();
+        // The server waits for the rest of the handshake: a connection is accepted with its first bytes (deferred).
         let mut session = Setup::new().client("localhost");
+        session.write_tls(&mut tcp).unwrap();
+        pause();
         let mut stream = rustls::Stream::new(&mut session, &mut tcp);
         stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
         let mut answer = String::new();

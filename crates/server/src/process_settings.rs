@@ -1,15 +1,33 @@
 //! What the configuration says about processes, listening sockets and error logs, as plain data.
 //! Filled from directives; read by the master, the worker process and the logs. Opens and checks nothing.
 
-use crate::files::readers::PoolSize;
 use crate::log::error::Level;
 use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The length of a listener's queue when `backlog=` is not given (nginx's `NGX_LISTEN_BACKLOG` on Linux).
 pub const DEFAULT_BACKLOG: i32 = 511;
+
+/// `thread_pool name threads=N [max_queue=N]`
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolSize {
+    /// Its name; `default` is there without a directive.
+    pub name: Arc<str>,
+    /// How many threads it has at most; they are started when there is work.
+    pub threads: usize,
+    /// How many stretches may wait. What is more is read without the pool.
+    pub max_queue: usize,
+}
+
+impl PoolSize {
+    /// nginx's pool `default`.
+    pub fn default_pool() -> PoolSize {
+        PoolSize { name: Arc::from("default"), threads: 32, max_queue: 65536 }
+    }
+}
 
 /// Processes and threads: nginx's core module.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,14 +66,18 @@ pub struct ProcessSettings {
     pub cpu_affinity_auto: bool,
     /// `thread_pool`: pools that read in files, for `aio threads`.
     pub thread_pools: Vec<PoolSize>,
+    /// The names that `aio threads` has given, each once.
+    pub pools_wanted: Vec<Box<str>>,
     /// `quic_bpf`: the kernel gives datagrams of a QUIC connection to the thread that their connection id names.
     pub quic_bpf: bool,
 }
 
 impl ProcessSettings {
-    /// The pool of a name; nginx's `default` where the name has none.
-    pub fn thread_pool(&self, name: &str) -> PoolSize {
-        self.thread_pools.iter().find(|p| *p.name == *name).cloned().unwrap_or_else(PoolSize::default_pool)
+    /// The pool that `aio threads` names, by its number in `pools_wanted`; nginx's `default` where the name has none.
+    pub fn thread_pool(&self, wanted: u16) -> PoolSize {
+        let name = self.pools_wanted.get(usize::from(wanted));
+        let known = name.and_then(|name| self.thread_pools.iter().find(|p| *p.name == **name));
+        known.cloned().unwrap_or_else(PoolSize::default_pool)
     }
 }
 
@@ -69,6 +91,7 @@ impl Default for ProcessSettings {
             threads: 1,
             cpu_affinity: Vec::new(),
             thread_pools: Vec::new(),
+            pools_wanted: Vec::new(),
             rlimit_nofile: None,
             rlimit_core: None,
             working_directory: None,

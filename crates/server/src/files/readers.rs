@@ -1,6 +1,7 @@
 //! `aio threads`: a file that is not in memory is read in by a thread of a pool before it is sent, so that a slow disk stops no other
 //! connection of the worker thread. From: `connection::output`. Whether a stretch is in memory is asked of the kernel (`RWF_NOWAIT`).
 
+use crate::process_settings::PoolSize;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::{Errno, ReadWriteFlags};
 use std::collections::{HashMap, VecDeque};
@@ -16,24 +17,6 @@ const STEP: u64 = 512 * 1024;
 const SAMPLE: u64 = 64 * 1024;
 /// How a thread reads: its bytes are thrown away, the pages stay in memory.
 const PIECE: usize = 128 * 1024;
-
-/// `thread_pool name threads=N [max_queue=N]`
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolSize {
-    /// Its name; `default` is there without a directive.
-    pub name: Arc<str>,
-    /// How many threads it has at most; they are started when there is work.
-    pub threads: usize,
-    /// How many stretches may wait. What is more is read without the pool.
-    pub max_queue: usize,
-}
-
-impl PoolSize {
-    /// nginx's pool `default`.
-    pub fn default_pool() -> PoolSize {
-        PoolSize { name: Arc::from("default"), threads: 32, max_queue: 65536 }
-    }
-}
 
 /// Threads that read.
 #[derive(Debug)]

@@ -134,7 +134,13 @@ fn aio(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if name != "default" {
         scope.build.pools.push((name.as_ref().into(), node.problem(format!("unknown thread pool \"{name}\""))));
     }
-    setters::value(&mut scope.level.conf.core.aio, node, Some(name.as_ref().into()))
+    let wanted = &mut scope.build.process.pools_wanted;
+    let number = wanted.iter().position(|known| **known == *name).unwrap_or_else(|| {
+        wanted.push(name.as_ref().into());
+        wanted.len() - 1
+    });
+    let number = u16::try_from(number).map_err(|_| node.problem("too many thread pools".to_owned()))?;
+    setters::value(&mut scope.level.conf.core.aio, node, Some(number))
 }
 
 merged_values! {
@@ -164,8 +170,8 @@ merged_values! {
     pub struct Settings {
         /// `root` or `alias`.
         root: Root = Root::default(),
-        /// `aio threads`: the pool that reads in files.
-        aio: Option<Arc<str>> = None,
+        /// `aio threads`: the pool that reads in files, by its number in `pools_wanted`.
+        aio: Option<u16> = None,
         /// Types by extension.
         types: Arc<Types> = root::default_types(),
         /// Type of what `types` does not know.

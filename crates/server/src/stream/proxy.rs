@@ -68,7 +68,7 @@ pub async fn handle(session: &mut Session) -> u16 {
     let conf = &snapshot.location(session.r.location).conf.stream_proxy;
     let began_ms = clock::wall_ms();
     // What there was to try is over: it takes no room while the session goes on.
-    let (chosen, socket, group) = match find(&mut session.r, conf).await {
+    let (chosen, socket, group) = match Box::pin(find(&mut session.r, conf)).await {
         Ok(Found { chosen, socket, group, .. }) => (chosen, socket, group),
         Err(status) => return status,
     };

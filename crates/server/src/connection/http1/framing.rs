@@ -126,7 +126,7 @@ fn line(out: &mut Vec<u8>, name: &[u8], value: &[u8]) {
 pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     let limited = chunk.len() >= crate::connection::output::DIRECT as u64 && crate::request::flow::rate(r).0 > 0;
     let pool = match chunk {
-        Chunk::File { .. } => r.conf().core.aio.as_deref().map(|name| r.snapshot.whole().process.thread_pool(name)),
+        Chunk::File { .. } => r.conf().core.aio.map(|wanted| r.snapshot.whole().process.thread_pool(wanted)),
         Chunk::Bytes(_) => None,
     };
     let Downstream::Http1(http) = &mut r.downstream else { return Ok(()) };
